@@ -1,0 +1,44 @@
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+SHELL := bash
+
+VENV := $(CURDIR)/.venv
+
+# Spark starts its Python workers with PYSPARK_PYTHON, else with the first python3 on PATH, which has none of our packages.
+export PYSPARK_PYTHON := $(VENV)/bin/python
+export PYSPARK_DRIVER_PYTHON := $(VENV)/bin/python
+export PATH := $(VENV)/bin:$(PATH)
+# Another Spark's home would be used instead of the virtual environment's pyspark.
+unexport SPARK_HOME
+
+.PHONY: help setup run test lint format types check clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: ## Check what is needed, make .venv and fetch Delta's jars (again only when something changed)
+	@scripts/setup.sh
+
+run: setup ## Run the demo: make run ARGS="..."
+	@.venv/bin/python jobs/demo.py $(ARGS)
+
+test: setup ## Run the tests: make test ARGS="-k lease"
+	@.venv/bin/python -m pytest $(ARGS)
+
+lint: setup ## Check style and formatting
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+
+format: setup ## Fix style and formatting
+	@.venv/bin/ruff check --fix .
+	@.venv/bin/ruff format .
+
+types: setup ## Check types
+	@.venv/bin/mypy
+
+check: lint types ## lint and types
+
+clean: ## Remove what builds, tests and Spark leave behind (.venv stays)
+	@rm -rf build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf artifacts derby.log metastore_db spark-warehouse
+	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

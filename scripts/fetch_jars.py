@@ -1,0 +1,96 @@
+"""Put Delta's jars beside Spark's own, inside the virtual environment's pyspark, and check that they work.
+
+Run by setup.sh with the virtual environment's Python. In ``pyspark/jars`` the jars are on the class path of every
+Spark that starts from this environment (``SparkSession.builder``, ``spark-submit``, ``pyspark``, also of its
+executors), so no job needs ``spark.jars``, a network or Ivy. A folder of their own would have to be named to each of
+them, and ``spark.jars.packages`` resolves anew at every start.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pyspark
+
+SPARK = Path(pyspark.__file__).parent
+IVY = Path(sys.prefix) / "ivy"
+LOG = Path(sys.prefix) / "fetch_jars.log"
+
+# What Delta's jars need beyond these two, Spark has in its own, newer versions. Theirs would only get in the way: the
+# shims jar of RoaringBitmap 0.9, for one, holds a class that is in Spark's RoaringBitmap 1.6 too.
+GROUPS = ("io.delta", "io.unitycatalog")
+EXCLUDES = ("com.*:*", "commons-*:*", "io.airlift:*", "javax.*:*", "org.*:*")
+
+TRY_OUT = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+    .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    .getOrCreate()
+)
+spark.range(3).write.format("delta").save(sys.argv[1])
+assert spark.read.format("delta").load(sys.argv[1]).count() == 3
+spark.stop()
+"""
+
+
+def coordinates() -> str:
+    """Return the Maven coordinates of the Delta that fits the installed pyspark and delta-spark."""
+    spark = ".".join(pyspark.__version__.split(".")[:2])
+    return f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"
+
+
+def run(*command: str | Path) -> None:
+    """Run a command with this environment's Spark, its output in the log; exit with the log's end if it fails."""
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    environment["SPARK_HOME"] = str(SPARK)
+    with LOG.open("a") as log:
+        code = subprocess.run(command, env=environment, stdout=log, stderr=subprocess.STDOUT, timeout=600).returncode
+    if code:
+        end = "\n".join(LOG.read_text(errors="replace").splitlines()[-40:])
+        sys.exit(f"{end}\nsetup: could not get Delta's jars to work; the whole log is in {LOG}")
+
+
+def resolve(script: Path) -> list[Path]:
+    """Let Spark's Ivy fetch Delta's jars, and return those that Spark itself does not have."""
+    script.write_text("")  # spark-submit resolves packages, then runs a script: an empty one
+    shutil.rmtree(IVY / "jars", ignore_errors=True)  # of an earlier version; the cache stays
+    options = {
+        "spark.jars.packages": coordinates(),
+        "spark.jars.ivy": str(IVY),
+        "spark.jars.excludes": ",".join(EXCLUDES),
+    }
+    confs = [part for key, value in options.items() for part in ("--conf", f"{key}={value}")]
+    run(SPARK / "bin" / "spark-submit", "--master", "local[1]", *confs, script)
+    return [jar for jar in sorted((IVY / "jars").glob("*.jar")) if jar.name.startswith(tuple(f"{g}_" for g in GROUPS))]
+
+
+def install(jars: list[Path]) -> None:
+    """Copy the jars to Spark's own, in place of those of an earlier version."""
+    for old in [*(SPARK / "jars").glob("delta-*.jar"), *(SPARK / "jars").glob("unitycatalog-*.jar")]:
+        old.unlink()
+    for jar in jars:
+        shutil.copyfile(jar, SPARK / "jars" / re.sub(r"^[^_]+_", "", jar.name))  # Ivy puts the group before the name
+
+
+def main() -> None:
+    LOG.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "script.py"
+        jars = resolve(script)
+        install(jars)
+        script.write_text(TRY_OUT)
+        run(sys.executable, script, Path(folder) / "table")
+
+
+if __name__ == "__main__":
+    main()

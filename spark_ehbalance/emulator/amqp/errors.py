@@ -1,0 +1,35 @@
+"""The one exception of the AMQP layer, and the conditions it is raised with."""
+
+from __future__ import annotations
+
+DECODE_ERROR = "amqp:decode-error"
+FRAMING_ERROR = "amqp:connection:framing-error"
+CONNECTION_FORCED = "amqp:connection:forced"
+INTERNAL_ERROR = "amqp:internal-error"
+NOT_ALLOWED = "amqp:not-allowed"
+NOT_FOUND = "amqp:not-found"
+NOT_IMPLEMENTED = "amqp:not-implemented"
+UNAUTHORIZED = "amqp:unauthorized-access"
+RESOURCE_LIMIT = "amqp:resource-limit-exceeded"
+RESOURCE_DELETED = "amqp:resource-deleted"
+DETACH_FORCED = "amqp:link:detach-forced"
+LINK_STOLEN = "amqp:link:stolen"
+MESSAGE_SIZE = "amqp:link:message-size-exceeded"
+HANDLE_IN_USE = "amqp:session:handle-in-use"
+UNATTACHED_HANDLE = "amqp:session:unattached-handle"
+
+
+class AmqpError(Exception):
+    """Something the peer is told as an AMQP error: `condition` is the symbol, `description` one line of text."""
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(f"{condition}: {description}")
+        self.condition = condition
+        self.description = description
+
+
+class DecodeError(AmqpError):
+    """The bytes are not what AMQP 1.0 allows, or go beyond a limit of this codec."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__(DECODE_ERROR, description)

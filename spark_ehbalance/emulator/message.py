@@ -1,0 +1,224 @@
+"""Messages: the sections of an AMQP message, and what Event Hubs adds to one.
+
+An event is taken apart once, when it is sent, and kept as encoded bytes with the service's annotations spliced in.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .amqp.codec import Described, Symbol, ULong, decode, encode, skip, skip_descriptor
+from .amqp.errors import DecodeError
+
+BATCH_FORMAT = 0x80013700  # Event Hubs' own message format: each data section of the body is an encoded message
+
+_HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION, _DATA, _SEQUENCE, _VALUE, _FOOTER = range(0x70, 0x79)
+_NAMES = {
+    "amqp:header:list": _HEADER,
+    "amqp:delivery-annotations:map": _DELIVERY,
+    "amqp:message-annotations:map": _ANNOTATIONS,
+    "amqp:properties:list": _PROPERTIES,
+    "amqp:application-properties:map": _APPLICATION,
+    "amqp:data:binary": _DATA,
+    "amqp:amqp-sequence:list": _SEQUENCE,
+    "amqp:amqp-value:*": _VALUE,
+    "amqp:footer:map": _FOOTER,
+}
+_TYPES: dict[int, type] = {
+    _HEADER: list,
+    _DELIVERY: dict,
+    _ANNOTATIONS: dict,
+    _PROPERTIES: list,
+    _APPLICATION: dict,
+    _SEQUENCE: list,
+    _VALUE: object,
+    _FOOTER: dict,
+}
+PARTITION_KEY, PUBLISHER = "x-opt-partition-key", "x-opt-publisher"
+_SERVICE_KEYS = {"x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time", PARTITION_KEY, PUBLISHER}
+_SEQUENCE_KEY = encode(Symbol("x-opt-sequence-number")) + b"\x81"
+_OFFSET_KEY = encode(Symbol("x-opt-offset")) + b"\xa1"
+_TIME_KEY = encode(Symbol("x-opt-enqueued-time")) + b"\x83"
+_MAP_HEADER = struct.Struct(">4sII")
+_INT64 = struct.Struct(">q")
+
+
+class Event(NamedTuple):
+    """An event before it has a place in a log: encoded parts, between which the service's annotations go.
+
+    `head` is the header section, `annotations` the pairs that stay in the annotation map, `count` the number of keys and
+    values in them, `tail` the sections from properties on.
+    """
+
+    head: bytes
+    annotations: bytes
+    count: int
+    tail: bytes
+    partition_key: str | None = None
+
+    def annotated(self, name: str, value: str) -> Event:
+        """The event with one more annotation, for example its publisher."""
+        return self._replace(annotations=self.annotations + _pair(name, value), count=self.count + 2)
+
+    def render(self, sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
+        """The whole encoded message as readers get it; `enqueued_ms` is in milliseconds since 1970."""
+        text = offset.encode()
+        added = b"".join(
+            (
+                _SEQUENCE_KEY,
+                _INT64.pack(sequence_number),
+                _OFFSET_KEY,
+                bytes((len(text),)),
+                text,
+                _TIME_KEY,
+                _INT64.pack(enqueued_ms),
+            )
+        )
+        count = self.count + 6
+        if self.partition_key is not None:
+            added += _pair(PARTITION_KEY, self.partition_key)
+            count += 2
+        size = 4 + len(self.annotations) + len(added)
+        return b"".join(
+            (self.head, _MAP_HEADER.pack(b"\x00\x53\x72\xd1", size, count), self.annotations, added, self.tail)
+        )
+
+
+class Sections(NamedTuple):
+    """A decoded message of the request/response nodes."""
+
+    properties: list[Any]
+    application: dict[Any, Any]
+    value: Any
+
+
+def _pair(name: str, value: str) -> bytes:
+    return encode(Symbol(name)) + encode(value)
+
+
+def _sections(message: bytes) -> list[tuple[int, int, int]]:
+    """Descriptor, start and end of the value of each section. Raises DecodeError unless the whole message is sound."""
+    found = []
+    pos, last = 0, _HEADER - 1
+    while pos < len(message):
+        if message[pos]:
+            raise DecodeError("a message section without a descriptor")
+        start = skip_descriptor(message, pos)
+        section = message[pos + 2] if message[pos + 1] == 0x53 else _descriptor(message, pos)
+        repeated = section == last and section in (_DATA, _SEQUENCE)
+        second_body = last in (_DATA, _SEQUENCE, _VALUE) and section in (_DATA, _SEQUENCE, _VALUE)
+        if not _HEADER <= section <= _FOOTER or (not repeated and (section <= last or second_body)):
+            raise DecodeError(f"message section 0x{section:02x} is unknown or out of order")
+        end = _checked_end(message, section, start)
+        found.append((section, start, end))
+        pos, last = end, section
+    return found
+
+
+def _descriptor(message: bytes, pos: int) -> int:
+    descriptor, _ = decode(message, pos + 1)
+    if isinstance(descriptor, Symbol):
+        return _NAMES.get(descriptor, 0)
+    return min(descriptor, 0xFF) if isinstance(descriptor, ULong) else 0
+
+
+def _checked_end(message: bytes, section: int, start: int) -> int:
+    if section == _DATA:
+        if message[start : start + 1] not in (b"\xa0", b"\xb0"):
+            raise DecodeError("a data section that is not binary")
+        return skip(message, start)
+    # decoded only to be sure that no reader will be handed something malformed
+    value, end = decode(message, start)
+    if not isinstance(value, _TYPES[section]):
+        raise DecodeError(f"message section 0x{section:02x} is of the wrong type")
+    return end
+
+
+def _encoded(message: bytes, section: tuple[int, int, int]) -> bytes:
+    code, start, end = section
+    return b"\x00\x53" + bytes((code,)) + message[start:end]
+
+
+def parse_event(message: bytes) -> Event:
+    """Take apart one sent message. Raises DecodeError if any section is malformed.
+
+    Delivery annotations are dropped: they are meant for this hop only.
+    """
+    head = tail = annotations = b""
+    count, partition_key = 0, None
+    sections = _sections(message)
+    for section in sections:
+        if section[0] == _HEADER:
+            head = _encoded(message, section)
+        elif section[0] == _ANNOTATIONS:
+            annotations, count, partition_key = _sender_annotations(message, section[1])
+    rest = [section for section in sections if section[0] >= _PROPERTIES]
+    if rest and all(message[section[1] - 3 : section[1] - 1] == b"\x00\x53" for section in rest):
+        tail = message[rest[0][1] - 3 :]
+    else:
+        tail = b"".join(_encoded(message, section) for section in rest)
+    return Event(head, annotations, count, tail, partition_key)
+
+
+def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | None]:
+    """The pairs that stay, how many keys and values they are, and the partition key; the map has been checked before."""
+    field = 1 if message[start] == 0xC1 else 4
+    count = int.from_bytes(message[start + 1 + field : start + 1 + 2 * field], "big")
+    pos = start + 1 + 2 * field
+    kept, partition_key = [], None
+    for _ in range(count // 2):
+        key, value_start = decode(message, pos)
+        end = skip(message, value_start)
+        if key == PARTITION_KEY:
+            value = decode(message, value_start)[0]
+            partition_key = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        elif key not in _SERVICE_KEYS:
+            kept.append(message[pos:end])
+        pos = end
+    return b"".join(kept), 2 * len(kept), partition_key
+
+
+def parse_batch(message: bytes) -> tuple[list[Event], str | None]:
+    """The events of a message in BATCH_FORMAT and the batch's own partition key. Raises DecodeError."""
+    events, partition_key = [], None
+    for section, start, end in _sections(message):
+        if section == _ANNOTATIONS:
+            partition_key = _sender_annotations(message, start)[2]
+        elif section == _DATA:
+            body = start + (2 if message[start] == 0xA0 else 5)
+            events.append(parse_event(message[body:end]))
+        elif section in (_SEQUENCE, _VALUE):
+            raise DecodeError("the body of a batch must be data sections")
+    return events, partition_key
+
+
+def build_event(
+    body: bytes, properties: Mapping[str, Any] | None = None, partition_key: str | None = None, publisher: str = ""
+) -> Event:
+    """An event made here, not sent by a client. Raises TypeError for a property value that AMQP has no type for."""
+    sections = b"\x00\x53\x74" + encode(dict(properties)) if properties else b""
+    event = Event(b"", b"", 0, sections + b"\x00\x53\x75" + encode(body), partition_key)
+    return event.annotated(PUBLISHER, publisher) if publisher else event
+
+
+def with_delivery_annotations(message: bytes, annotations: dict[Symbol, Any]) -> bytes:
+    """A rendered message with a delivery-annotations section in its place, after the header."""
+    split = skip(message, skip_descriptor(message, 0)) if message[2] == _HEADER else 0
+    return message[:split] + encode(Described(ULong(_DELIVERY), annotations)) + message[split:]
+
+
+def parse_sections(message: bytes) -> Sections:
+    """Decode a request to a request/response node. Raises DecodeError."""
+    values: dict[int, Any] = {section: decode(message, start)[0] for section, start, _ in _sections(message)}
+    return Sections(values.get(_PROPERTIES, []), values.get(_APPLICATION, {}), values.get(_VALUE))
+
+
+def build_response(correlation_id: Any, application: dict[str, Any], value: Any) -> bytes:
+    """An answer of a request/response node, its properties written with all 13 fields."""
+    properties = [None] * 5 + [correlation_id] + [None] * 7
+    return b"".join(
+        encode(Described(ULong(section), content))
+        for section, content in ((_PROPERTIES, properties), (_APPLICATION, application), (_VALUE, value))
+    )

@@ -1,0 +1,299 @@
+"""The events of one partition, in order, in memory or in files.
+
+A record is a gap of `HEADER_SIZE` bytes and the encoded event; the gap holds the record's header in the log and becomes the
+transfer header when a reader is sent a copy. Records lie in append-only segments; two arrays of int64 (position and time)
+find where a reader starts. An event's offset is the position of its record in the partition, in bytes.
+
+In files, appends are handed to the operating system at once and never forced to disk: they survive the end of this process
+(kill -9 too), not a power failure. A last record that is incomplete or damaged is cut off when the log is opened.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+import zlib
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .amqp.fast_transfer import HEADER_SIZE
+from .message import Event
+
+_log = logging.getLogger(__name__)
+
+SEGMENT_BYTES = 32 << 20  # the smallest step in which space is given back
+_FIRST_POSITION = 4096  # not 0, so that not even the first event's offset equals its sequence number
+_MAGIC = b"EHB1"
+_RECORD = struct.Struct(f">4sIIqq{HEADER_SIZE - 28}x")  # magic, payload length, its CRC-32, sequence number, time in ms
+
+
+class LogCorruptError(RuntimeError):
+    """A file of a log is damaged before its end, where nothing may be cut off silently."""
+
+
+class Chunk(NamedTuple):
+    """Consecutive records: `data` is a copy, `starts` says where each begins and, last, where the last one ends."""
+
+    data: bytearray
+    starts: list[int]
+
+
+class _MemorySegment:
+    def __init__(self, first_sequence_number: int, position: int) -> None:
+        self.first_sequence_number = first_sequence_number
+        self.position = position
+        self._data = bytearray()
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    def append(self, records: bytes) -> None:
+        self._data += records
+
+    def read(self, start: int, end: int) -> bytearray:
+        return self._data[start:end]
+
+    def close(self) -> None:
+        pass
+
+    def delete(self) -> None:
+        pass
+
+
+class _FileSegment:
+    """A file named after the sequence number and position of its first record."""
+
+    def __init__(self, directory: Path, first_sequence_number: int, position: int) -> None:
+        self.first_sequence_number = first_sequence_number
+        self.position = position
+        self.path = directory / f"{first_sequence_number:020d}-{position:020d}.log"
+        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - open as long as the segment
+        self.size = self._file.tell()
+
+    @classmethod
+    def existing(cls, path: Path) -> _FileSegment:
+        first_sequence_number, _, position = path.stem.partition("-")
+        return cls(path.parent, int(first_sequence_number), int(position))
+
+    def append(self, records: bytes) -> None:
+        written = 0
+        while written < len(records):
+            written += self._file.write(records[written:])
+        self.size += written
+
+    def read(self, start: int, end: int) -> bytearray:
+        data = bytearray(end - start)
+        # opened for each read: a log may have more segments than a process may have open files
+        with open(self.path, "rb", buffering=0) as file, memoryview(data) as view:
+            file.seek(start)
+            done = 0
+            while done < len(data):
+                count = file.readinto(view[done:])
+                if not count:
+                    raise LogCorruptError(f"{self.path} is shorter than it was")
+                done += count
+        return data
+
+    def truncate(self, size: int) -> None:
+        self._file.truncate(size)
+        self.size = size
+
+    def close(self) -> None:
+        self._file.close()
+
+    def delete(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+
+class PartitionLog:
+    """Append-only events with rising sequence numbers; not thread-safe.
+
+    `first_sequence_number` is that of the first retained event, `next_sequence_number` that of the next one to come.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        """Open the log in `directory`, or an empty one in memory. Raises LogCorruptError, and OSError from the disk."""
+        self._directory = directory
+        self._segments: list[_MemorySegment | _FileSegment] = []
+        self._positions = array("q", [_FIRST_POSITION])  # one more than events held: the last is where the log ends
+        self._times = array("q")
+        self._held_from = 0  # sequence number of the first event in the arrays; those before the first retained wait
+        self.first_sequence_number = 0
+        self.largest_record = 0
+        self._waiting: list[Callable[[], None]] = []
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._load(directory)
+        if not self._segments:
+            self._roll()
+
+    @property
+    def next_sequence_number(self) -> int:
+        return self._held_from + len(self._times)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.first_sequence_number == self.next_sequence_number
+
+    @property
+    def last_offset(self) -> str:
+        """The last event's offset, also when that event is not retained any more; "-1" when there never was one."""
+        return str(self._positions[-2]) if self._times else "-1"
+
+    @property
+    def last_enqueued_ms(self) -> int | None:
+        """The last event's time in milliseconds since 1970; None when there never was one."""
+        return self._times[-1] if self._times else None
+
+    @property
+    def bytes_held(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Add `events` with the present time, and wake whoever waits for them. Raises OSError from the disk."""
+        if self._segments[-1].size >= SEGMENT_BYTES or (self.is_empty and self._segments[-1].size):
+            self._roll()
+        now = max(time.time_ns() // 1_000_000, self._times[-1] if self._times else 0)  # bisecting needs a rising order
+        sequence_number, position = self.next_sequence_number, self._positions[-1]
+        parts: list[bytes] = []
+        positions: list[int] = []
+        for event in events:
+            payload = event.render(sequence_number, str(position), now)
+            check = zlib.crc32(payload) if self._directory else 0
+            parts += (_RECORD.pack(_MAGIC, len(payload), check, sequence_number, now), payload)
+            position += HEADER_SIZE + len(payload)
+            sequence_number += 1
+            positions.append(position)
+        self._segments[-1].append(b"".join(parts))
+        self._extend(positions, [now] * len(positions))
+        self._drop_segments()
+        waiting, self._waiting = self._waiting, []
+        for wake in waiting:
+            wake()
+
+    def when_appended(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once, at the next append."""
+        self._waiting.append(wake)
+
+    def forget(self, wake: Callable[[], None]) -> None:
+        """Undo `when_appended`."""
+        if wake in self._waiting:
+            self._waiting.remove(wake)
+
+    def read(self, sequence_number: int, max_events: int, max_bytes: int) -> Chunk:
+        """Some records from a retained `sequence_number` on: at least one, which may exceed `max_bytes`."""
+        first = sequence_number - self._held_from
+        start = self._positions[first]
+        segment = self._segments[bisect_right(self._segments, start, key=lambda each: each.position) - 1]
+        limit = min(start + max_bytes, segment.position + segment.size)
+        last = bisect_right(self._positions, limit, first, min(first + max_events, len(self._times)) + 1) - 1
+        last = max(last, first + 1)
+        starts = [position - start for position in self._positions[first : last + 1]]
+        return Chunk(segment.read(start - segment.position, start - segment.position + starts[-1]), starts)
+
+    def after_offset(self, offset: int, inclusive: bool) -> int:
+        """The sequence number of the first retained event at (if `inclusive`) or after `offset`."""
+        find = bisect_left if inclusive else bisect_right
+        return self._retained(find(self._positions, offset, 0, len(self._times)))
+
+    def after_time(self, milliseconds: int, inclusive: bool) -> int:
+        """The sequence number of the first retained event enqueued at (if `inclusive`) or after a time since 1970."""
+        find = bisect_left if inclusive else bisect_right
+        return self._retained(find(self._times, milliseconds))
+
+    def _retained(self, index: int) -> int:
+        return max(self._held_from + index, self.first_sequence_number)
+
+    def trim(self, before_sequence_number: int) -> None:
+        """Let go of the events before `before_sequence_number`; what is already gone or not yet there is ignored."""
+        wanted = min(before_sequence_number, self.next_sequence_number)
+        if wanted <= self.first_sequence_number:
+            return
+        self.first_sequence_number = wanted
+        if self._directory is not None:
+            temporary = self._directory / "first.tmp"
+            temporary.write_text(str(wanted))
+            temporary.replace(self._directory / "first")
+        self._drop_segments()
+
+    def expire(self, before_ms: int) -> None:
+        """Let go of the events enqueued before a time in milliseconds since 1970."""
+        if self._times and not self.is_empty and self._times[self.first_sequence_number - self._held_from] < before_ms:
+            self.trim(self._held_from + bisect_left(self._times, before_ms))
+
+    def close(self) -> None:
+        """Close the files."""
+        for segment in self._segments:
+            segment.close()
+
+    def _extend(self, positions: Sequence[int], times: Sequence[int]) -> None:
+        before = self._positions[-1]
+        for position in positions:
+            self.largest_record = max(self.largest_record, position - before)
+            before = position
+        self._positions.extend(positions)
+        self._times.extend(times)
+
+    def _roll(self) -> None:
+        next_one = (self.next_sequence_number, self._positions[-1])
+        if self._directory is None:
+            self._segments.append(_MemorySegment(*next_one))
+        else:
+            if self._segments:
+                self._segments[-1].close()
+            self._segments.append(_FileSegment(self._directory, *next_one))
+
+    def _drop_segments(self) -> None:
+        # the last segment stays even when nothing in it is retained: it says what the last event was
+        while len(self._segments) > 1 and self._segments[1].first_sequence_number <= self.first_sequence_number:
+            self._segments.pop(0).delete()
+            gone = self._segments[0].first_sequence_number - self._held_from
+            del self._positions[:gone]
+            del self._times[:gone]
+            self._held_from += gone
+
+    def _load(self, directory: Path) -> None:
+        paths = sorted(directory.glob("*.log"))
+        for path in paths:
+            segment = _FileSegment.existing(path)
+            if not self._segments:
+                self._held_from = self.first_sequence_number = segment.first_sequence_number
+                self._positions[0] = segment.position
+            if (segment.first_sequence_number, segment.position) != (self.next_sequence_number, self._positions[-1]):
+                raise LogCorruptError(f"{path} does not continue the file before it")
+            self._segments.append(segment)
+            self._scan(segment, is_last=path == paths[-1])
+            if path != paths[-1]:
+                segment.close()
+        trimmed = directory / "first"
+        if trimmed.exists():
+            self.first_sequence_number = min(
+                max(self.first_sequence_number, int(trimmed.read_text())), self.next_sequence_number
+            )
+
+    def _scan(self, segment: _FileSegment, is_last: bool) -> None:
+        data = memoryview(segment.path.read_bytes())
+        expected = segment.first_sequence_number
+        start, positions, times = 0, [], []
+        while start + HEADER_SIZE <= len(data):
+            magic, length, check, sequence_number, enqueued_ms = _RECORD.unpack_from(data, start)
+            end = start + HEADER_SIZE + length
+            if (magic, sequence_number) != (_MAGIC, expected) or end > len(data):
+                break
+            if zlib.crc32(data[start + HEADER_SIZE : end]) != check:
+                break
+            positions.append(segment.position + end)
+            times.append(enqueued_ms)
+            expected, start = expected + 1, end
+        if start != len(data):
+            if not is_last:
+                raise LogCorruptError(f"{segment.path} is damaged at byte {start}, and other files follow it")
+            _log.warning("%s: cut off %d damaged bytes after %d events", segment.path, len(data) - start, len(times))
+            segment.truncate(start)
+        self._extend(positions, times)

@@ -1,0 +1,1 @@
+"""The edge to Event Hubs: everything that talks to `azure-eventhub`."""

@@ -1,0 +1,109 @@
+"""Which hub, and how to get in: the connection options, checked, and the client that they make."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from azure.core.credentials import TokenCredential
+from azure.eventhub import EventHubConsumerClient, parse_connection_string
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.leases.model import Group
+
+#: Values of the option `credential` → class of azure-identity. Each takes what it needs from the environment, so
+#: that no secret has to be an option.
+CREDENTIALS = {
+    "default": "DefaultAzureCredential",
+    "environment": "EnvironmentCredential",
+    "managedIdentity": "ManagedIdentityCredential",
+    "workloadIdentity": "WorkloadIdentityCredential",
+    "azureCli": "AzureCliCredential",
+}
+
+_FORM = (
+    "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=NAME;SharedAccessKey=KEY, optionally with "
+    ";EntityPath=HUB"
+)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One event hub and the way in. The connection string is kept out of `repr`."""
+
+    namespace: str
+    hub: str
+    credential: str | None = None
+    connection_string: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str | None]) -> Connection:
+        """From `connectionString`, or `fullyQualifiedNamespace` with `credential`; and `eventHubName`.
+
+        Raises `OptionError`; it never repeats the connection string.
+        """
+        text, namespace = options["connectionString"], options["fullyQualifiedNamespace"]
+        if text is None and namespace is None:
+            raise OptionError("neither connectionString nor fullyQualifiedNamespace is set: one of them is needed")
+        if text is not None and (namespace is not None or options["credential"] is not None):
+            other = "fullyQualifiedNamespace" if namespace is not None else "credential"
+            raise OptionError(f"connectionString and {other} are both set: set one way in")
+        return cls._by_key(text, options) if text is not None else cls._by_identity(str(namespace), options)
+
+    @classmethod
+    def _by_key(cls, text: str, options: Mapping[str, str | None]) -> Connection:
+        try:
+            parts = parse_connection_string(text)
+        except (ValueError, TypeError, KeyError):
+            raise OptionError(f"option connectionString is wrong: allowed is {_FORM}") from None
+        hub, inside = options["eventHubName"], parts.eventhub_name
+        if hub is None and inside is None:
+            raise OptionError("eventHubName is not set, and connectionString has no EntityPath: one of them is needed")
+        if hub is not None and inside is not None and hub.lower() != inside.lower():
+            raise OptionError(f"eventHubName={hub!r} contradicts EntityPath={inside!r} in connectionString")
+        return cls(parts.fully_qualified_namespace, _hub_name(hub or str(inside)), connection_string=text)
+
+    @classmethod
+    def _by_identity(cls, namespace: str, options: Mapping[str, str | None]) -> Connection:
+        if not re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(:\d+)?", namespace):
+            raise OptionError(
+                f"option fullyQualifiedNamespace={namespace!r} is wrong: allowed is a host name such as "
+                "NAMESPACE.servicebus.windows.net"
+            )
+        names = {name.lower(): name for name in CREDENTIALS}
+        credential = names.get((options["credential"] or "default").lower())
+        if credential is None:
+            raise OptionError(
+                f"option credential={options['credential']!r} is wrong: allowed is one of {', '.join(CREDENTIALS)}"
+            )
+        if options["eventHubName"] is None:
+            raise OptionError("eventHubName is not set: it is needed with fullyQualifiedNamespace")
+        return cls(namespace, _hub_name(options["eventHubName"]), credential=credential)
+
+    def group(self, consumer_group: str) -> Group:
+        """The group that readers of `consumer_group` of this hub belong to."""
+        return Group(self.namespace, self.hub, consumer_group)
+
+    def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
+        """A new client; `settings` are the keyword arguments of `EventHubConsumerClient`. Does no I/O."""
+        if self.connection_string is not None:
+            return EventHubConsumerClient.from_connection_string(
+                self.connection_string, consumer_group, eventhub_name=self.hub, **settings
+            )
+        return EventHubConsumerClient(self.namespace, self.hub, consumer_group, self._token_credential(), **settings)
+
+    def _token_credential(self) -> TokenCredential:
+        from azure import identity  # slow to import, and only needed here
+
+        credential: TokenCredential = getattr(identity, CREDENTIALS[self.credential or "default"])()
+        return credential
+
+
+def _hub_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,255}", name, re.ASCII):
+        raise OptionError(
+            f"option eventHubName={name!r} is wrong: allowed are up to 256 letters, digits and any of _ - ."
+        )
+    return name

@@ -1,0 +1,41 @@
+"""The lease store of tests, of the simulator and of a query that shares with nobody."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.leases.model import Group, Snapshot
+from spark_ehbalance.leases.store import LeaseStore
+
+
+class MemoryStore(LeaseStore):
+    """A snapshot in this process. Several threads may use one `MemoryStore`, each as if it were its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._snapshot: Snapshot | None = None
+
+    def create(self, group: Group) -> None:
+        with self._lock:
+            if self._snapshot is None:
+                self._snapshot = Snapshot(group)
+            elif self._snapshot.group != group:
+                raise StoreFormatError(f"the lease store belongs to {self._snapshot.group}, not to {group}")
+
+    def read(self) -> Snapshot:
+        with self._lock:
+            if self._snapshot is None:
+                raise StoreUnavailableError("the lease store has not been created")
+            return self._snapshot
+
+    def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
+        with self._lock:
+            if self._snapshot is None or self._snapshot.version != base.version:
+                raise ConflictError(f"version {base.version} is not the newest any more")
+            self._snapshot = replace(new, version=base.version + 1)
+            return self._snapshot
+
+    def close(self) -> None:
+        pass

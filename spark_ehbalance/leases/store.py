@@ -1,0 +1,78 @@
+"""What a lease store must do, and `commit`, which all writing goes through."""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from types import TracebackType
+
+from spark_ehbalance.errors import ConflictError
+from spark_ehbalance.leases.model import Group, Snapshot
+from spark_ehbalance.leases.transitions import Rejected, Transition, apply
+
+#: Longest wait before a lost race is run again, in seconds; the first waits are shorter. About three commits
+#: on a storage account (100 to 200 ms each), so that a crowd spreads out.
+LONGEST_RETRY_WAIT = 0.5
+
+
+class LeaseStore(ABC):
+    """Keeps one group's snapshot, with a compare-and-swap on its version.
+
+    A store is used by one thread at a time and must be opened in the process that uses it. Every backend passes the
+    conformance suite in `tests/leases/store_conformance.py`.
+    """
+
+    @abstractmethod
+    def create(self, group: Group) -> None:
+        """Make the store for `group` where there is none yet; several may try at once.
+
+        Raises `StoreFormatError` if there is something else at its place, `StoreUnavailableError` if it cannot be
+        reached. Either the store is there afterwards or nothing is.
+        """
+
+    @abstractmethod
+    def read(self) -> Snapshot:
+        """The newest snapshot. Raises `StoreFormatError`, `StoreUnavailableError`."""
+
+    @abstractmethod
+    def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
+        """Put `new` in the place of `base`, only if `base` is still the newest, and return it with its version.
+
+        Raises `ConflictError` if it is not: then nothing was written. After an error whose outcome is unknown a
+        store looks for its own commit before it says anything. Raises `StoreUnavailableError` if it cannot tell.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of files and connections. May be called twice."""
+
+    def __enter__(self) -> LeaseStore:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def commit(
+    store: LeaseStore, base: Snapshot, transitions: Iterable[Transition], *, attempts: int = 20
+) -> tuple[Snapshot, list[Rejected]]:
+    """Write what of `transitions` is valid, as one commit; re-reads and re-validates when a race is lost.
+
+    Returns the newest snapshot and what was refused. Without anything left to say nothing is written. Raises
+    `ConflictError` after `attempts` lost races, `StoreUnavailableError` as the store does.
+    """
+    transitions = list(transitions)
+    for attempt in range(1, attempts + 1):
+        new, rejected = apply(base, transitions)
+        if new == base:
+            return base, rejected
+        try:
+            return store.write(base, new), rejected
+        except ConflictError:
+            if attempt == attempts:
+                raise
+        time.sleep(random.uniform(0, min(LONGEST_RETRY_WAIT, 0.01 * 2**attempt)))
+        base = store.read()
+    raise AssertionError("unreachable")

@@ -1,0 +1,171 @@
+"""The lease table's format: a snapshot as rows, and the note in the table that says whose rows they are.
+
+Two kinds of rows in one table: `partition` (a lease) and `member` (a heartbeat). Columns of the other kind are null.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from spark_ehbalance.errors import StoreFormatError
+from spark_ehbalance.leases.model import (
+    Group,
+    Handover,
+    Lease,
+    Member,
+    MemberState,
+    Position,
+    Snapshot,
+    partition_order,
+)
+
+#: Rises when older versions of this package must not write the table any more.
+FORMAT = 1
+
+_TIME = pa.timestamp("us", tz="UTC")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+SCHEMA = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("id", pa.string()),
+        ("owner", pa.string()),
+        ("epoch", pa.int64()),
+        ("renewal", pa.int64()),
+        ("renewed_at", _TIME),
+        ("owned_since", _TIME),
+        ("sequence_number", pa.int64()),
+        ("offset", pa.string()),
+        ("next_owner", pa.string()),
+        ("handover_timeout_ms", pa.int64()),
+        ("incarnation", pa.string()),
+        ("joined", pa.int64()),
+        ("started_at", _TIME),
+        ("host", pa.string()),
+        ("state", pa.string()),
+        ("capacity", pa.float64()),
+    ]
+)
+
+
+def description(group: Group) -> str:
+    """The table's description, which marks it as the lease table of `group`."""
+    return json.dumps(
+        {
+            "ehbalance": FORMAT,
+            "namespace": group.namespace,
+            "eventHub": group.hub,
+            "consumerGroup": group.consumer_group,
+        }
+    )
+
+
+def group_of(description: str | None, where: str) -> Group:
+    """The group whose lease table carries `description`. Raises `StoreFormatError`, naming the table by `where`."""
+    try:
+        fields = json.loads(description or "")
+        version = fields["ehbalance"]
+    except (ValueError, KeyError, TypeError):
+        raise StoreFormatError(f"the Delta table at {where} is not a lease table: choose another leaseTable") from None
+    if version > FORMAT:
+        raise StoreFormatError(
+            f"the lease table at {where} has format {version}; this version of spark-ehbalance knows formats up to "
+            f"{FORMAT}: upgrade it"
+        )
+    return Group(fields["namespace"], fields["eventHub"], fields["consumerGroup"])
+
+
+def to_table(snapshot: Snapshot) -> pa.Table:
+    """`snapshot` as rows: partitions in their order, then members by id."""
+    rows = [_lease_row(lease) for lease in snapshot.leases.values()]
+    rows += [_member_row(snapshot.members[id]) for id in sorted(snapshot.members)]
+    columns = {name: [row.get(name) for row in rows] for name in SCHEMA.names}
+    return pa.table(columns, schema=SCHEMA)
+
+
+def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
+    """The snapshot whose rows `table` holds, in any order."""
+    leases, members = {}, {}
+    for row in table.to_pylist():
+        if row["kind"] == "partition":
+            leases[row["id"]] = _lease(row)
+        elif row["kind"] == "member":
+            members[row["id"]] = _member(row)
+    return Snapshot(
+        group,
+        version,
+        MappingProxyType({partition: leases[partition] for partition in sorted(leases, key=partition_order)}),
+        MappingProxyType(members),
+    )
+
+
+def _lease_row(lease: Lease) -> dict[str, Any]:
+    checkpoint, handover = lease.checkpoint, lease.handover
+    return {
+        "kind": "partition",
+        "id": lease.partition,
+        "owner": lease.owner,
+        "epoch": lease.epoch,
+        "renewal": lease.renewal,
+        "renewed_at": _time(lease.renewed_at_ms),
+        "owned_since": _time(lease.owned_since_ms),
+        "sequence_number": checkpoint and checkpoint.sequence_number,
+        "offset": checkpoint and checkpoint.offset,
+        "next_owner": handover and handover.to,
+        "handover_timeout_ms": handover and handover.timeout_ms,
+    }
+
+
+def _lease(row: dict[str, Any]) -> Lease:
+    return Lease(
+        partition=row["id"],
+        owner=row["owner"],
+        epoch=row["epoch"],
+        renewal=row["renewal"],
+        renewed_at_ms=_ms(row["renewed_at"]),
+        owned_since_ms=_ms(row["owned_since"]),
+        checkpoint=None if row["sequence_number"] is None else Position(row["sequence_number"], row["offset"]),
+        handover=None if row["next_owner"] is None else Handover(row["next_owner"], row["handover_timeout_ms"]),
+    )
+
+
+def _member_row(member: Member) -> dict[str, Any]:
+    return {
+        "kind": "member",
+        "id": member.id,
+        "incarnation": member.incarnation,
+        "joined": member.joined,
+        "renewal": member.renewal,
+        "renewed_at": _time(member.renewed_at_ms),
+        "started_at": _time(member.started_at_ms),
+        "host": member.host,
+        "state": member.state.value,
+        "capacity": member.capacity,
+    }
+
+
+def _member(row: dict[str, Any]) -> Member:
+    return Member(
+        id=row["id"],
+        incarnation=row["incarnation"],
+        joined=row["joined"],
+        renewal=row["renewal"],
+        renewed_at_ms=_ms(row["renewed_at"]),
+        started_at_ms=_ms(row["started_at"]),
+        host=row["host"],
+        state=MemberState(row["state"]),
+        capacity=row["capacity"],
+    )
+
+
+def _time(ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def _ms(time: datetime) -> int:
+    return (time - _EPOCH) // timedelta(milliseconds=1)

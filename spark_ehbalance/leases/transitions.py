@@ -1,0 +1,354 @@
+"""Everything that can happen to a group, as data, and `apply`, which decides whether it may.
+
+A transition is written by one member against a snapshot that it has seen, and may reach the table after others have
+changed it. So it carries the evidence it was based on (an epoch, a counter that stood still), and `apply` checks the
+evidence against the state as it is now. No clock is read: an expiry or a deadline is the observer's statement, and
+it stands exactly as long as the lease shows no sign of life that the observer has not seen.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from spark_ehbalance.leases.model import (
+    Author,
+    Handover,
+    Lease,
+    Member,
+    MemberState,
+    Position,
+    Snapshot,
+    partition_order,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A transition that was not valid any more, and why."""
+
+    transition: Transition
+    reason: str
+
+
+def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> tuple[Snapshot, list[Rejected]]:
+    """Carry out `transitions` in their order; of two that contradict each other the first valid one wins.
+
+    Returns the new state, with the `version` of the old one (a store counts it up when it has written the state),
+    and what was refused. Equal leases and members before and after mean that there is nothing to write.
+    """
+    state = _State(dict(snapshot.leases), dict(snapshot.members))
+    rejected = []
+    for transition in transitions:
+        reason = transition.refusal(state)
+        if reason is None:
+            transition.carry_out(state)
+        else:
+            rejected.append(Rejected(transition, reason))
+    leases = state.leases
+    if len(leases) != len(snapshot.leases):
+        leases = {partition: leases[partition] for partition in sorted(leases, key=partition_order)}
+    return replace(snapshot, leases=MappingProxyType(leases), members=MappingProxyType(state.members)), rejected
+
+
+@dataclass(slots=True)
+class _State:
+    """The working copy that one `apply` changes."""
+
+    leases: dict[str, Lease]
+    members: dict[str, Member]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition(ABC):
+    """One change of the group's state. `at_ms` is the author's wall clock, recorded and never compared."""
+
+    by: Author
+    at_ms: int
+
+    @abstractmethod
+    def refusal(self, state: _State) -> str | None:
+        """Why this is not valid now; None where it is."""
+
+    @abstractmethod
+    def carry_out(self, state: _State) -> None:
+        """Change `state`; only called where `refusal` is None."""
+
+    def _fenced(self, state: _State) -> str | None:
+        member = state.members.get(self.by.id)
+        if member is None:
+            return f"{self.by.id} is not a member"
+        if member.incarnation != self.by.incarnation:
+            return f"a later process has joined as {self.by.id}"
+        return None
+
+
+# --- members ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(Transition):
+    """Become a member, or take over the membership of an earlier process with the same id, which this fences."""
+
+    host: str = ""
+    capacity: float = 1.0
+
+    def refusal(self, state: _State) -> str | None:
+        present = state.members.get(self.by.id)
+        if present is not None and present.incarnation == self.by.incarnation:
+            return f"{self.by.id} has joined already"
+        return None
+
+    def carry_out(self, state: _State) -> None:
+        state.members[self.by.id] = Member(
+            id=self.by.id,
+            incarnation=self.by.incarnation,
+            joined=1 + max((member.joined for member in state.members.values()), default=0),
+            renewed_at_ms=self.at_ms,
+            started_at_ms=self.at_ms,
+            host=self.host,
+            capacity=self.capacity,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat(Transition):
+    """A sign of life of the member itself; `state` tells the others whether it may be given anything."""
+
+    state: MemberState = MemberState.ACTIVE
+
+    def refusal(self, state: _State) -> str | None:
+        return self._fenced(state)
+
+    def carry_out(self, state: _State) -> None:
+        member = state.members[self.by.id]
+        state.members[self.by.id] = replace(
+            member, renewal=member.renewal + 1, renewed_at_ms=self.at_ms, state=self.state
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave(Transition):
+    """Cease to be a member. Leases that it still holds are left to expire: release them first."""
+
+    def refusal(self, state: _State) -> str | None:
+        return self._fenced(state)
+
+    def carry_out(self, state: _State) -> None:
+        del state.members[self.by.id]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget(Transition):
+    """Remove the row of another member, whose heartbeat `counter` has stood still for too long."""
+
+    member: str
+    counter: tuple[str, int]
+
+    def refusal(self, state: _State) -> str | None:
+        if fenced := self._fenced(state):
+            return fenced
+        member = state.members.get(self.member)
+        if member is None or member.counter != self.counter:
+            return f"{self.member} has shown a sign of life or is gone"
+        return None
+
+    def carry_out(self, state: _State) -> None:
+        del state.members[self.member]
+
+
+# --- partitions ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPartitions(Transition):
+    """Add rows for partitions that the hub has and the table does not know yet.
+
+    `checkpoint` is where their reading begins; None leaves it to the first claim.
+    """
+
+    partitions: tuple[str, ...]
+    checkpoint: Position | None = None
+
+    def refusal(self, state: _State) -> str | None:
+        if fenced := self._fenced(state):
+            return fenced
+        return None if set(self.partitions) - state.leases.keys() else "the partitions are known already"
+
+    def carry_out(self, state: _State) -> None:
+        for partition in self.partitions:
+            state.leases.setdefault(partition, Lease(partition, checkpoint=self.checkpoint))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTransition(Transition):
+    """A change of one lease. `epoch` is the lease's epoch as the author saw it: any change of owner since then
+    makes this invalid."""
+
+    partition: str
+    epoch: int
+
+    def refusal(self, state: _State) -> str | None:
+        if fenced := self._fenced(state):
+            return fenced
+        lease = state.leases.get(self.partition)
+        if lease is None:
+            return f"partition {self.partition} is unknown"
+        if lease.epoch != self.epoch:
+            return f"epoch is {lease.epoch}, not {self.epoch}"
+        return self.invalid(lease)
+
+    def carry_out(self, state: _State) -> None:
+        state.leases[self.partition] = self.after(state.leases[self.partition])
+
+    @abstractmethod
+    def invalid(self, lease: Lease) -> str | None:
+        """Why this is not valid for `lease`, whose epoch and author are right; None where it is."""
+
+    @abstractmethod
+    def after(self, lease: Lease) -> Lease:
+        """The lease as this leaves it."""
+
+    def _owned_by_author(self, lease: Lease) -> str | None:
+        return None if lease.owner == self.by.id else f"owned by {lease.owner}"
+
+    def _given_to(self, lease: Lease, owner: str) -> Lease:
+        return replace(
+            lease,
+            owner=owner,
+            epoch=lease.epoch + 1,
+            renewal=lease.renewal + 1,
+            renewed_at_ms=self.at_ms,
+            owned_since_ms=self.at_ms,
+            handover=None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim(LeaseTransition):
+    """Take a lease that is free for the author: nobody's, its own from an earlier life, expired, or promised to it
+    by a handover whose deadline has passed.
+
+    `still` is the lease's counter of which the author says that it has stood still for the lease duration (or, for
+    a handover to it, that the deadline has passed). `start` is where reading begins if nothing was ever read.
+    """
+
+    still: tuple[int, int] | None = None
+    start: Position | None = None
+
+    def invalid(self, lease: Lease) -> str | None:
+        if lease.checkpoint is None and self.start is None:
+            return "its starting position is not known"
+        if lease.owner in (None, self.by.id) or lease.counter == self.still:
+            return None
+        if self.still is not None and lease.handover is not None and lease.handover.to == self.by.id:
+            return None  # past the deadline of a handover: the owner's renewals do not save it
+        return f"owned by {lease.owner}"
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(self._given_to(lease, self.by.id), checkpoint=lease.checkpoint or self.start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steal(LeaseTransition):
+    """Take a live lease from its owner without its help, as the Event Processor's strategies do."""
+
+    def invalid(self, lease: Lease) -> str | None:
+        if lease.owner in (None, self.by.id):
+            return "there is nobody to take it from"
+        return "its starting position is not known" if lease.checkpoint is None else None
+
+    def after(self, lease: Lease) -> Lease:
+        return self._given_to(lease, self.by.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew(LeaseTransition):
+    """A sign of life of the owner."""
+
+    def invalid(self, lease: Lease) -> str | None:
+        return self._owned_by_author(lease)
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, renewal=lease.renewal + 1, renewed_at_ms=self.at_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint(LeaseTransition):
+    """Record that the sink has finished everything up to `position`.
+
+    Also valid on a lease that its author has released meanwhile, as long as nobody has owned it since (the epoch
+    tells): a source that is restarted may learn late that its last batch was finished.
+    """
+
+    position: Position
+
+    def invalid(self, lease: Lease) -> str | None:
+        if lease.owner is not None and lease.owner != self.by.id:
+            return f"owned by {lease.owner}"
+        if lease.checkpoint is not None and self.position.sequence_number < lease.checkpoint.sequence_number:
+            return f"moves back from {lease.checkpoint.sequence_number} to {self.position.sequence_number}"
+        return None
+
+    def after(self, lease: Lease) -> Lease:
+        if lease.owner is None:
+            return replace(lease, checkpoint=self.position)
+        return replace(lease, checkpoint=self.position, renewal=lease.renewal + 1, renewed_at_ms=self.at_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release(LeaseTransition):
+    """Give a lease back; its checkpoint stays."""
+
+    def invalid(self, lease: Lease) -> str | None:
+        return self._owned_by_author(lease)
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, owner=None, handover=None, renewed_at_ms=self.at_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHandover(LeaseTransition):
+    """Ask the owner to pass the lease on to `to` within `timeout_ms`. That the owner has had it for the minimum
+    tenure is the author's statement, made by its own clock."""
+
+    to: str
+    timeout_ms: int
+
+    def refusal(self, state: _State) -> str | None:
+        if self.to not in state.members or state.members[self.to].state is not MemberState.ACTIVE:
+            return f"{self.to} is not an active member"
+        return LeaseTransition.refusal(self, state)
+
+    def invalid(self, lease: Lease) -> str | None:
+        if lease.owner in (None, self.to):
+            return "there is nobody to hand it over"
+        return f"a handover to {lease.handover.to} is pending" if lease.handover else None
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, handover=Handover(self.to, self.timeout_ms))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver(LeaseTransition):
+    """Pass the lease on to the member that has asked for it; the final `Checkpoint` goes before it in the commit."""
+
+    def invalid(self, lease: Lease) -> str | None:
+        return self._owned_by_author(lease) or (None if lease.handover else "no handover is pending")
+
+    def after(self, lease: Lease) -> Lease:
+        assert lease.handover is not None
+        return self._given_to(lease, lease.handover.to)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelHandover(LeaseTransition):
+    """Call off a handover, because the next owner is gone or should not have the lease any more."""
+
+    def invalid(self, lease: Lease) -> str | None:
+        return None if lease.handover else "no handover is pending"
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, handover=None)

@@ -1,0 +1,220 @@
+"""The options of `format("ehbalance")`: their names, what is allowed, and their values as one checked object.
+
+Everything is checked here, before anything is started, and each error is one line that names the option, the value
+and what is allowed. Values of options that may hold a secret are never repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.positions import EARLIEST, LATEST, StartingPositions
+from spark_ehbalance.strategies import DEFAULT_STRATEGY, STRATEGIES
+
+_T = TypeVar("_T")
+
+_STORAGE_PREFIX = "storageoptions."
+
+#: Event Hubs serves at most 5 readers of a partition without owner level; one is left for a restarted task.
+MOST_READERS_OF_A_PARTITION = 4
+
+
+@dataclass(frozen=True)
+class Options:
+    """All options, checked. Times are in seconds. The defaults' reasons stand beside them."""
+
+    connection: Connection
+    consumer_group: str = "$Default"
+    lease_table: str | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    strategy: str = DEFAULT_STRATEGY
+    owner_id: str | None = None
+    starting_position: StartingPositions = LATEST
+    ending_position: StartingPositions = LATEST
+    max_events_per_trigger: int | None = None
+    min_partitions: int | None = None
+    max_partitions_owned: int | None = None
+    fail_on_data_loss: bool = True  # as with Spark's Kafka source: losing events silently must be asked for
+    balance_interval: float = 10.0  # the shortest of the Azure SDKs' intervals (Go, JavaScript)
+    lease_duration: float = 30.0  # EventProcessorHost's; three intervals, and three renewals fit into it
+    handover_timeout: float = 30.0  # one lease duration: waiting longer would be slower than a crash
+    prefetch: int = 1000  # 300 in the SDK; 1,000 to 5,000 keep a fast reader busy without holding much memory
+    receiver_timeout: float = 60.0  # the Scala connector's
+    owner_level: int | None = None
+    json_properties: bool = False
+
+    def __post_init__(self) -> None:
+        if self.lease_duration <= self.balance_interval:
+            raise OptionError(
+                f"leaseDuration ({self.lease_duration:g} s) must be longer than balanceInterval "
+                f"({self.balance_interval:g} s), at best three times as long"
+            )
+        if self.lease_table is not None and self.owner_level is not None:
+            raise OptionError(
+                "ownerLevel cannot be set together with leaseTable: the epoch of the lease is the owner level"
+            )
+        if self.min_partitions is not None and self.owner_level is not None:
+            raise OptionError(
+                "minPartitions cannot be set together with ownerLevel: Event Hubs allows one reader with an owner level"
+            )
+        if self.lease_table is None:
+            for name, value in (("ownerId", self.owner_id), ("maxPartitionsOwned", self.max_partitions_owned)):
+                if value is not None:
+                    raise OptionError(f"{name} needs leaseTable: without it one query reads all partitions")
+            if self.storage_options:
+                raise OptionError("storageOptions.* needs leaseTable: without it there is no table to store")
+
+
+def stream_options(raw: Mapping[str, str]) -> Options:
+    """The options of `readStream`, from keys in any case. Raises `OptionError`."""
+    return _parse(raw, _COMMON | _STREAM, "spark.readStream")
+
+
+def batch_options(raw: Mapping[str, str]) -> Options:
+    """The options of `read`, which reads all partitions once and shares nothing. Raises `OptionError`."""
+    defaults = {"startingposition": "earliest"}  # as with Spark's Kafka source
+    return _parse(defaults | {k.lower(): v for k, v in raw.items()}, _COMMON | _BATCH, "spark.read")
+
+
+def group_options(raw: Mapping[str, str]) -> Options:
+    """The options that say which group is meant, as the commands take them. Raises `OptionError`."""
+    return _parse(raw, _COMMON | _STREAM, "ehbalance")
+
+
+def any_options(raw: Mapping[str, str]) -> None:
+    """Check options of which it is not known yet whether a stream or a batch is meant. Raises `OptionError`."""
+    keys = {key.lower() for key in raw}
+    if keys & {name.lower() for name in _BATCH.keys() - _STREAM.keys()}:
+        batch_options(raw)
+    else:
+        stream_options(raw)
+
+
+# --- one option each -------------------------------------------------------------------------------------------
+
+
+def _whole(minimum: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        if not re.fullmatch(r"\d{1,18}", value) or int(value) < minimum:
+            raise ValueError(f"a whole number from {minimum}")
+        return int(value)
+
+    return parse
+
+
+def _flag(value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return value.lower() == "true"
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNIT_NAMES = {
+    "millisecond": "ms",
+    "milliseconds": "ms",
+    "sec": "s",
+    "second": "s",
+    "seconds": "s",
+    "min": "m",
+    "minute": "m",
+    "minutes": "m",
+    "hour": "h",
+    "hours": "h",
+}
+
+
+def parse_duration(value: str) -> float:
+    """Seconds of a length of time such as `10 seconds`, `500ms`, `2m` or `1.5` (seconds). Raises `ValueError`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", value.strip().lower())
+    unit = _UNIT_NAMES.get(match[2], match[2] or "s") if match else ""
+    if match is None or unit not in _UNITS or float(match[1]) == 0:
+        raise ValueError("a length of time over 0, such as 10 seconds, 500 ms, 2 minutes or 10 (seconds)")
+    return float(match[1]) * _UNITS[unit]
+
+
+def _strategy(value: str) -> str:
+    if value not in STRATEGIES:
+        raise ValueError(f"one of {', '.join(sorted(STRATEGIES))}")
+    return value
+
+
+def _owner_id(value: str) -> str:
+    if not re.fullmatch(r"[\w.:@-]{1,200}", value, re.ASCII):
+        raise ValueError("1 to 200 letters, digits and any of _ - . : @")
+    return value
+
+
+def _location(value: str) -> str:
+    # delta-rs has panicked on such paths.
+    if not value.strip() or re.search(r"[\"'\[\]{}<>|*?`\x00-\x1f]", value):
+        raise ValueError("a path or an address without quotes, brackets, wildcards and control characters")
+    # delta-rs runs in other processes, whose working directory may be another one.
+    return value if "://" in value else os.path.abspath(value)
+
+
+def _name(value: str) -> str:
+    if not re.fullmatch(r"[\w$.-]{1,256}", value, re.ASCII):
+        raise ValueError("1 to 256 letters, digits and any of _ - . $")
+    return value
+
+
+def _prefetch(value: str) -> int:
+    number = _whole(1)(value)
+    if number > 10_000:
+        raise ValueError("a whole number from 1 to 10000")
+    return number
+
+
+#: Option name → (field of `Options`, parser that raises ValueError with what is allowed).
+_COMMON: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "consumerGroup": ("consumer_group", _name),
+    "startingPosition": ("starting_position", StartingPositions.parse),
+    "minPartitions": ("min_partitions", _whole(1)),
+    "failOnDataLoss": ("fail_on_data_loss", _flag),
+    "prefetch": ("prefetch", _prefetch),
+    "receiverTimeout": ("receiver_timeout", parse_duration),
+    "ownerLevel": ("owner_level", _whole(0)),
+    "jsonProperties": ("json_properties", _flag),
+}
+_STREAM: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "leaseTable": ("lease_table", _location),
+    "strategy": ("strategy", _strategy),
+    "ownerId": ("owner_id", _owner_id),
+    "maxEventsPerTrigger": ("max_events_per_trigger", _whole(1)),
+    "maxPartitionsOwned": ("max_partitions_owned", _whole(1)),
+    "balanceInterval": ("balance_interval", parse_duration),
+    "leaseDuration": ("lease_duration", parse_duration),
+    "handoverTimeout": ("handover_timeout", parse_duration),
+}
+_BATCH: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "endingPosition": ("ending_position", StartingPositions.parse),
+}
+_CONNECTION = ("connectionString", "fullyQualifiedNamespace", "credential", "eventHubName")
+
+
+def _parse(raw: Mapping[str, str], table: dict[str, tuple[str, Callable[[str], Any]]], where: str) -> Options:
+    given = {key.lower(): str(value) for key, value in raw.items() if value is not None}
+    storage = {key[len(_STORAGE_PREFIX) :]: given.pop(key) for key in list(given) if key.startswith(_STORAGE_PREFIX)}
+    given.pop("path", None) if given.get("path") == "" else None
+    connection = Connection.from_options({name: given.pop(name.lower(), None) for name in _CONNECTION})
+    values: dict[str, Any] = {}
+    for name, (field_name, parse) in table.items():
+        text = given.pop(name.lower(), None)
+        if text is not None:
+            try:
+                values[field_name] = parse(text.strip())
+            except ValueError as allowed:
+                raise OptionError(f"option {name}={text!r} is wrong: allowed is {allowed}") from None
+    if given:
+        names = sorted([*_CONNECTION, *table, *(["storageOptions.*"] if "leaseTable" in table else [])])
+        raise OptionError(f"{where} has no option {sorted(given)[0]!r}: there are {', '.join(names)}")
+    return Options(connection=connection, storage_options=storage, **values)
+
+
+__all__ = ["EARLIEST", "LATEST", "Options", "batch_options", "group_options", "parse_duration", "stream_options"]

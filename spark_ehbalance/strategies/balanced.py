@@ -1,0 +1,45 @@
+"""The Event Processor's balanced strategy: at most one partition more per cycle.
+
+Source: the partition load balancers of the Azure SDKs (`EventProcessorClient`, LoadBalancingStrategy.Balanced).
+With P partitions and K active owners every owner should hold at least P // K, and P % K of them one more.
+"""
+
+from __future__ import annotations
+
+import random
+
+from spark_ehbalance.strategies.base import Decision, Layout, View
+
+
+def balanced(view: View) -> Decision:
+    """Claim one random unclaimed partition; else steal one from an owner above its share; else nothing."""
+    layout = Layout.of(view)
+    partition, reason = next_partition(layout, view.me.id, view.rng, view.max_owned)
+    if partition is None:
+        return Decision(reason)
+    free = partition in layout.unclaimed
+    return Decision(reason, (view.claim(partition) if free else view.steal(partition),))
+
+
+def next_partition(layout: Layout, me: str, rng: random.Random, max_owned: int | None) -> tuple[str | None, str]:
+    """The partition that `me` should take next, if any, and why (not)."""
+    own = len(layout.owned[me])
+    if max_owned is not None and own >= max_owned:
+        return None, f"nothing, because maxPartitionsOwned={max_owned} is reached"
+    partitions = len(layout.unclaimed) + sum(map(len, layout.owned.values()))
+    floor, remainder = divmod(partitions, len(layout.owned))
+    with_extra = sum(len(theirs) > floor for owner, theirs in layout.owned.items() if owner != me)
+    share = floor + 1 if with_extra < remainder else floor
+    if own >= share:
+        return None, f"nothing, because {own} of {partitions} is this owner's share among {len(layout.owned)}"
+    if layout.unclaimed:
+        return rng.choice(layout.unclaimed), f"claim, because {own} is below the share of {share}"
+    most = floor + 1 if remainder else floor
+    for limit in (most, floor):
+        # An owner with one above the floor is taken from only by one who is below the floor.
+        if limit == floor and own >= floor:
+            break
+        candidates = [p for owner, theirs in layout.owned.items() if owner != me and len(theirs) > limit for p in theirs]
+        if candidates:
+            return rng.choice(candidates), f"steal, because {own} is below the share of {share} and none is unclaimed"
+    return None, f"nothing, because {own} is below the share of {share} but nobody has too many"

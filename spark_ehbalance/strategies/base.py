@@ -1,0 +1,82 @@
+"""What a strategy is given and what it gives back. Strategies do no I/O and read no clock."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from spark_ehbalance.leases.model import Author, Snapshot
+from spark_ehbalance.leases.transitions import Claim, Steal, Transition
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A group as one member sees it in one cycle.
+
+    `expired` are the partitions whose owner has shown no sign of life for the lease duration; `live` the ids of the
+    members that have, oneself included. `max_owned` is the most partitions that this member may own; None: no limit.
+    """
+
+    me: Author
+    at_ms: int
+    snapshot: Snapshot
+    expired: frozenset[str]
+    live: frozenset[str]
+    rng: random.Random
+    max_owned: int | None = None
+
+    def claim(self, partition: str) -> Claim:
+        """The transition that takes a free or expired lease."""
+        lease = self.snapshot.leases[partition]
+        still = lease.counter if partition in self.expired else None
+        return Claim(by=self.me, at_ms=self.at_ms, partition=partition, epoch=lease.epoch, still=still)
+
+    def steal(self, partition: str) -> Steal:
+        """The transition that takes a live lease from its owner."""
+        epoch = self.snapshot.leases[partition].epoch
+        return Steal(by=self.me, at_ms=self.at_ms, partition=partition, epoch=epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do in this cycle and why; doing nothing has a reason as well.
+
+    `again`: decide anew at once, without waiting for the next cycle.
+    """
+
+    reason: str
+    transitions: tuple[Transition, ...] = ()
+    again: bool = False
+
+
+#: A strategy is a pure function. Its parameters, if any, are bound when it is chosen by name.
+Strategy = Callable[[View], Decision]
+
+
+@dataclass(slots=True)
+class Layout:
+    """Who owns what among the living. Not frozen: a strategy plays its own moves through on its own copy."""
+
+    unclaimed: list[str] = field(default_factory=list)
+    owned: dict[str, list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, view: View) -> Layout:
+        """The layout of `view`. As with the Event Processor an owner is known by what it owns; oneself always."""
+        layout = cls(owned={view.me.id: []})
+        for partition, lease in view.snapshot.leases.items():
+            if lease.owner is None or partition in view.expired:
+                layout.unclaimed.append(partition)
+            else:
+                layout.owned.setdefault(lease.owner, []).append(partition)
+        return layout
+
+    def give(self, partition: str, to: str) -> None:
+        """Play a claim or a steal through."""
+        if partition in self.unclaimed:
+            self.unclaimed.remove(partition)
+        for partitions in self.owned.values():
+            if partition in partitions:
+                partitions.remove(partition)
+        self.owned[to].append(partition)
