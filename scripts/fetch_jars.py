@@ -75,11 +75,20 @@ def resolve(script: Path) -> list[Path]:
 
 
 def install(jars: list[Path]) -> None:
-    """Copy the jars to Spark's own, in place of those of an earlier version."""
-    for old in [*(SPARK / "jars").glob("delta-*.jar"), *(SPARK / "jars").glob("unitycatalog-*.jar")]:
-        old.unlink()
-    for jar in jars:
-        shutil.copyfile(jar, SPARK / "jars" / re.sub(r"^[^_]+_", "", jar.name))  # Ivy puts the group before the name
+    """Copy the jars to Spark's own, in place of those of an earlier version.
+
+    A jar that is there already is left alone, for a Spark that is running may have it open.
+    """
+    folder = SPARK / "jars"
+    targets = {folder / re.sub(r"^[^_]+_", "", jar.name): jar for jar in jars}  # Ivy puts the group before the name
+    for present in [*folder.glob("delta-*.jar"), *folder.glob("unitycatalog-*.jar")]:
+        if present not in targets:
+            present.unlink()
+    for target, jar in targets.items():
+        if not target.exists() or target.stat().st_size != jar.stat().st_size:
+            partial = target.with_suffix(".partial")
+            shutil.copyfile(jar, partial)
+            partial.replace(target)
 
 
 def main() -> None:

@@ -21,9 +21,6 @@ _T = TypeVar("_T")
 
 _STORAGE_PREFIX = "storageoptions."
 
-#: Event Hubs serves at most 5 readers of a partition without owner level; one is left for a restarted task.
-MOST_READERS_OF_A_PARTITION = 4
-
 
 @dataclass(frozen=True)
 class Options:
@@ -82,12 +79,7 @@ def batch_options(raw: Mapping[str, str]) -> Options:
     return _parse(defaults | {k.lower(): v for k, v in raw.items()}, _COMMON | _BATCH, "spark.read")
 
 
-def group_options(raw: Mapping[str, str]) -> Options:
-    """The options that say which group is meant, as the commands take them. Raises `OptionError`."""
-    return _parse(raw, _COMMON | _STREAM, "ehbalance")
-
-
-def any_options(raw: Mapping[str, str]) -> None:
+def check_options(raw: Mapping[str, str]) -> None:
     """Check options of which it is not known yet whether a stream or a batch is meant. Raises `OptionError`."""
     keys = {key.lower() for key in raw}
     if keys & {name.lower() for name in _BATCH.keys() - _STREAM.keys()}:
@@ -201,7 +193,6 @@ _CONNECTION = ("connectionString", "fullyQualifiedNamespace", "credential", "eve
 def _parse(raw: Mapping[str, str], table: dict[str, tuple[str, Callable[[str], Any]]], where: str) -> Options:
     given = {key.lower(): str(value) for key, value in raw.items() if value is not None}
     storage = {key[len(_STORAGE_PREFIX) :]: given.pop(key) for key in list(given) if key.startswith(_STORAGE_PREFIX)}
-    given.pop("path", None) if given.get("path") == "" else None
     connection = Connection.from_options({name: given.pop(name.lower(), None) for name in _CONNECTION})
     values: dict[str, Any] = {}
     for name, (field_name, parse) in table.items():
@@ -217,4 +208,4 @@ def _parse(raw: Mapping[str, str], table: dict[str, tuple[str, Callable[[str], A
     return Options(connection=connection, storage_options=storage, **values)
 
 
-__all__ = ["EARLIEST", "LATEST", "Options", "batch_options", "group_options", "parse_duration", "stream_options"]
+__all__ = ["EARLIEST", "LATEST", "Options", "batch_options", "check_options", "parse_duration", "stream_options"]

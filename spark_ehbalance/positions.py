@@ -55,7 +55,7 @@ class StartingPositions:
         if unknown := sorted(set(self.named) - set(partitions)):
             raise OptionError(f"a position is given for partition {unknown[0]!r}: the hub has {', '.join(partitions)}")
         if self.others is None and (left_out := [p for p in partitions if p not in self.named]):
-            raise OptionError(f"no position is given for partition {left_out[0]}: name it, or all others as \"*\"")
+            raise OptionError(f'no position is given for partition {left_out[0]}: name it, or all others as "*"')
 
     def of(self, partition: str) -> Place:
         """The place for `partition`. One that came up after the check begins at its earliest event."""

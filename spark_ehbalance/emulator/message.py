@@ -6,7 +6,7 @@ An event is taken apart once, when it is sent, and kept as encoded bytes with th
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .amqp.codec import Described, Symbol, ULong, decode, encode, skip, skip_descriptor
@@ -42,47 +42,43 @@ _SEQUENCE_KEY = encode(Symbol("x-opt-sequence-number")) + b"\x81"
 _OFFSET_KEY = encode(Symbol("x-opt-offset")) + b"\xa1"
 _TIME_KEY = encode(Symbol("x-opt-enqueued-time")) + b"\x83"
 _MAP_HEADER = struct.Struct(">4sII")
-_INT64 = struct.Struct(">q")
+_BEFORE_OFFSET = struct.Struct(f">{len(_SEQUENCE_KEY)}sq{len(_OFFSET_KEY)}sB")
+_AFTER_OFFSET = struct.Struct(f">{len(_TIME_KEY)}sq")
 
 
 class Event(NamedTuple):
     """An event before it has a place in a log: encoded parts, between which the service's annotations go.
 
-    `head` is the header section, `annotations` the pairs that stay in the annotation map, `count` the number of keys and
-    values in them, `tail` the sections from properties on.
+    `head` is the header section, `annotations` the pairs that stay in the annotation map, `items` the number of keys
+    and values in them, `tail` the sections from properties on.
     """
 
     head: bytes
     annotations: bytes
-    count: int
+    items: int
     tail: bytes
     partition_key: str | None = None
 
     def annotated(self, name: str, value: str) -> Event:
         """The event with one more annotation, for example its publisher."""
-        return self._replace(annotations=self.annotations + _pair(name, value), count=self.count + 2)
+        return self._replace(annotations=self.annotations + _pair(name, value), items=self.items + 2)
 
     def render(self, sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
         """The whole encoded message as readers get it; `enqueued_ms` is in milliseconds since 1970."""
         text = offset.encode()
-        added = b"".join(
-            (
-                _SEQUENCE_KEY,
-                _INT64.pack(sequence_number),
-                _OFFSET_KEY,
-                bytes((len(text),)),
-                text,
-                _TIME_KEY,
-                _INT64.pack(enqueued_ms),
-            )
-        )
-        count = self.count + 6
-        if self.partition_key is not None:
-            added += _pair(PARTITION_KEY, self.partition_key)
-            count += 2
-        size = 4 + len(self.annotations) + len(added)
+        key = b"" if self.partition_key is None else _pair(PARTITION_KEY, self.partition_key)
+        size = 4 + len(self.annotations) + _BEFORE_OFFSET.size + len(text) + _AFTER_OFFSET.size + len(key)
         return b"".join(
-            (self.head, _MAP_HEADER.pack(b"\x00\x53\x72\xd1", size, count), self.annotations, added, self.tail)
+            (
+                self.head,
+                _MAP_HEADER.pack(b"\x00\x53\x72\xd1", size, self.items + (8 if key else 6)),
+                self.annotations,
+                _BEFORE_OFFSET.pack(_SEQUENCE_KEY, sequence_number, _OFFSET_KEY, len(text)),
+                text,
+                _AFTER_OFFSET.pack(_TIME_KEY, enqueued_ms),
+                key,
+                self.tail,
+            )
         )
 
 
@@ -103,10 +99,12 @@ def _sections(message: bytes) -> list[tuple[int, int, int]]:
     found = []
     pos, last = 0, _HEADER - 1
     while pos < len(message):
-        if message[pos]:
+        if message.startswith(b"\x00\x53", pos) and pos + 2 < len(message):
+            section, start = message[pos + 2], pos + 3
+        elif message[pos]:
             raise DecodeError("a message section without a descriptor")
-        start = skip_descriptor(message, pos)
-        section = message[pos + 2] if message[pos + 1] == 0x53 else _descriptor(message, pos)
+        else:
+            section, start = _descriptor(message, pos)
         repeated = section == last and section in (_DATA, _SEQUENCE)
         second_body = last in (_DATA, _SEQUENCE, _VALUE) and section in (_DATA, _SEQUENCE, _VALUE)
         if not _HEADER <= section <= _FOOTER or (not repeated and (section <= last or second_body)):
@@ -117,11 +115,12 @@ def _sections(message: bytes) -> list[tuple[int, int, int]]:
     return found
 
 
-def _descriptor(message: bytes, pos: int) -> int:
-    descriptor, _ = decode(message, pos + 1)
+def _descriptor(message: bytes, pos: int) -> tuple[int, int]:
+    """The section that a descriptor in an unusual form stands for, 0 if none, and where its value starts."""
+    descriptor, start = decode(message, pos + 1)
     if isinstance(descriptor, Symbol):
-        return _NAMES.get(descriptor, 0)
-    return min(descriptor, 0xFF) if isinstance(descriptor, ULong) else 0
+        return _NAMES.get(descriptor, 0), start
+    return (min(descriptor, 0xFF) if isinstance(descriptor, ULong) else 0), start
 
 
 def _checked_end(message: bytes, section: int, start: int) -> int:
@@ -163,7 +162,7 @@ def parse_event(message: bytes) -> Event:
 
 
 def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | None]:
-    """The pairs that stay, how many keys and values they are, and the partition key; the map has been checked before."""
+    """The pairs that stay, how many keys and values they are, and the partition key; the map is known to be sound."""
     field = 1 if message[start] == 0xC1 else 4
     count = int.from_bytes(message[start + 1 + field : start + 1 + 2 * field], "big")
     pos = start + 1 + 2 * field
@@ -194,13 +193,23 @@ def parse_batch(message: bytes) -> tuple[list[Event], str | None]:
     return events, partition_key
 
 
-def build_event(
-    body: bytes, properties: Mapping[str, Any] | None = None, partition_key: str | None = None, publisher: str = ""
-) -> Event:
+def build_event(body: bytes, properties: Mapping[str, Any] | None = None, partition_key: str | None = None) -> Event:
     """An event made here, not sent by a client. Raises TypeError for a property value that AMQP has no type for."""
-    sections = b"\x00\x53\x74" + encode(dict(properties)) if properties else b""
-    event = Event(b"", b"", 0, sections + b"\x00\x53\x75" + encode(body), partition_key)
-    return event.annotated(PUBLISHER, publisher) if publisher else event
+    return build_events([body], [properties], partition_key)[0]
+
+
+def build_events(
+    bodies: Sequence[bytes], properties: Sequence[Mapping[str, Any] | None], partition_key: str | None = None
+) -> list[Event]:
+    """Like `build_event`, for many; `properties` are one for each body or a single one for all. Raises ValueError too."""
+    if len(properties) not in (1, len(bodies)):
+        raise ValueError(f"{len(properties)} properties for {len(bodies)} events")
+    sections = [b"\x00\x53\x74" + encode(dict(each)) if each else b"" for each in properties]
+    each_section = sections if len(sections) == len(bodies) else sections * len(bodies)
+    return [
+        Event(b"", b"", 0, b"".join((section, b"\x00\x53\x75\xb0", len(body).to_bytes(4, "big"), body)), partition_key)
+        for section, body in zip(each_section, bodies, strict=True)
+    ]
 
 
 def with_delivery_annotations(message: bytes, annotations: dict[Symbol, Any]) -> bytes:

@@ -1,11 +1,11 @@
 """The events of one partition, in order, in memory or in files.
 
-A record is a gap of `HEADER_SIZE` bytes and the encoded event; the gap holds the record's header in the log and becomes the
-transfer header when a reader is sent a copy. Records lie in append-only segments; two arrays of int64 (position and time)
-find where a reader starts. An event's offset is the position of its record in the partition, in bytes.
+A record is a gap of `HEADER_SIZE` bytes and the encoded event; the gap holds the record's header in the log and
+becomes the transfer header when a reader is sent a copy. Records lie in append-only segments; two arrays of int64
+(position and time) find where a reader starts. An event's offset is its record's position in the partition, in bytes.
 
-In files, appends are handed to the operating system at once and never forced to disk: they survive the end of this process
-(kill -9 too), not a power failure. A last record that is incomplete or damaged is cut off when the log is opened.
+In files, appends are handed to the operating system at once and never forced to disk: they survive the end of this
+process (kill -9 too), not a power failure. An incomplete or damaged last record is cut off when the log is opened.
 """
 
 from __future__ import annotations
@@ -82,8 +82,12 @@ class _FileSegment:
 
     def append(self, records: bytes) -> None:
         written = 0
-        while written < len(records):
-            written += self._file.write(records[written:])
+        try:
+            while written < len(records):
+                written += self._file.write(records[written:])
+        except OSError:
+            self.truncate(self.size)  # half a record would hide all that follow it
+            raise
         self.size += written
 
     def read(self, start: int, end: int) -> bytearray:
@@ -197,6 +201,10 @@ class PartitionLog:
         starts = [position - start for position in self._positions[first : last + 1]]
         return Chunk(segment.read(start - segment.position, start - segment.position + starts[-1]), starts)
 
+    def holds_offset(self, offset: int) -> bool:
+        """Whether `offset` is not beyond the end of the partition."""
+        return offset <= self._positions[-1]
+
     def after_offset(self, offset: int, inclusive: bool) -> int:
         """The sequence number of the first retained event at (if `inclusive`) or after `offset`."""
         find = bisect_left if inclusive else bisect_right
@@ -212,20 +220,20 @@ class PartitionLog:
 
     def trim(self, before_sequence_number: int) -> None:
         """Let go of the events before `before_sequence_number`; what is already gone or not yet there is ignored."""
-        wanted = min(before_sequence_number, self.next_sequence_number)
-        if wanted <= self.first_sequence_number:
-            return
-        self.first_sequence_number = wanted
+        self._let_go(before_sequence_number)
         if self._directory is not None:
             temporary = self._directory / "first.tmp"
-            temporary.write_text(str(wanted))
+            temporary.write_text(str(self.first_sequence_number))
             temporary.replace(self._directory / "first")
-        self._drop_segments()
 
     def expire(self, before_ms: int) -> None:
         """Let go of the events enqueued before a time in milliseconds since 1970."""
-        if self._times and not self.is_empty and self._times[self.first_sequence_number - self._held_from] < before_ms:
-            self.trim(self._held_from + bisect_left(self._times, before_ms))
+        self._let_go(self._held_from + bisect_left(self._times, before_ms))
+
+    def _let_go(self, before_sequence_number: int) -> None:
+        wanted = min(before_sequence_number, self.next_sequence_number)
+        self.first_sequence_number = max(self.first_sequence_number, wanted)
+        self._drop_segments()
 
     def close(self) -> None:
         """Close the files."""

@@ -63,6 +63,8 @@ class DeltaStore(LeaseStore):
                         "delta.deletedFileRetentionDuration": RETENTION,
                     },
                     storage_options=self._storage_options,
+                    # With retries a creator that lost the race would commit its metadata over the winner's.
+                    commit_properties=CommitProperties(max_commit_retries=0),
                 )
             except (OSError, DeltaError, ValueError) as error:
                 if not self.exists():  # otherwise somebody else was faster, which is as good
@@ -111,11 +113,15 @@ class DeltaStore(LeaseStore):
     def _settle(self, base: Snapshot, token: str, error: Exception) -> None:
         """After a failed write: return if it was written after all, else raise what it really was."""
         self._forget()
-        if self.read().version == base.version:
+        since = self.read().version - base.version
+        if since <= 0:
             raise self._unavailable("written", error) from error
         assert self._table is not None
-        since = self._table.version() - base.version
-        if not any(entry.get(_COMMIT_TOKEN) == token for entry in self._table.history(since)):
+        try:
+            commits = self._table.history(since)
+        except (OSError, DeltaError, ValueError) as unknown:
+            raise self._unavailable("read after a failed write", unknown) from error
+        if not any(entry.get(_COMMIT_TOKEN) == token for entry in commits):
             raise ConflictError(f"somebody else has written version {base.version + 1} of {self._uri}") from error
 
     def _forget(self) -> None:

@@ -22,6 +22,8 @@ class Sighting:
 
     counter: tuple[int, int] | tuple[str, int]
     since: float
+    #: It was there at the observer's first look and has not moved since: only then is its stored time of any use.
+    cold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +32,19 @@ class Sightings:
 
     leases: Mapping[str, Sighting] = field(default_factory=dict)
     members: Mapping[str, Sighting] = field(default_factory=dict)
+    begun: bool = False
 
     def updated(self, snapshot: Snapshot, now: float) -> Sightings:
         """The sightings after seeing `snapshot` at monotonic time `now`, in seconds."""
         return Sightings(
-            leases=_updated(self.leases, snapshot.leases, now),
-            members=_updated(self.members, snapshot.members, now),
+            leases=_updated(self.leases, snapshot.leases, now, cold=not self.begun),
+            members=_updated(self.members, snapshot.members, now, cold=not self.begun),
+            begun=True,
         )
 
 
 def expired_leases(
-    sightings: Sightings, snapshot: Snapshot, *, now: float, wall_ms: int, lease_duration: float
+    sightings: Sightings, snapshot: Snapshot, now: float, wall_ms: int, lease_duration: float
 ) -> frozenset[str]:
     """The partitions of `snapshot` whose owner has shown no sign of life for `lease_duration` seconds.
 
@@ -55,7 +59,7 @@ def expired_leases(
 
 
 def expired_members(
-    sightings: Sightings, snapshot: Snapshot, *, now: float, wall_ms: int, lease_duration: float
+    sightings: Sightings, snapshot: Snapshot, now: float, wall_ms: int, lease_duration: float
 ) -> frozenset[str]:
     """The ids of the members of `snapshot` without a heartbeat for `lease_duration` seconds."""
     return frozenset(
@@ -66,16 +70,16 @@ def expired_members(
 
 
 def _updated(
-    seen: Mapping[str, Sighting], rows: Mapping[str, Lease] | Mapping[str, Member], now: float
+    seen: Mapping[str, Sighting], rows: Mapping[str, Lease] | Mapping[str, Member], now: float, *, cold: bool
 ) -> dict[str, Sighting]:
     updated = {}
     for key, row in rows.items():
         sighting = seen.get(key)
-        updated[key] = sighting if sighting and sighting.counter == row.counter else Sighting(row.counter, now)
+        updated[key] = sighting if sighting and sighting.counter == row.counter else Sighting(row.counter, now, cold)
     return updated
 
 
 def _stale(sighting: Sighting, row: Lease | Member, now: float, wall_ms: int, lease_duration: float) -> bool:
     if now - sighting.since >= lease_duration:
         return True
-    return wall_ms - row.renewed_at_ms >= (lease_duration + CLOCK_SKEW_ALLOWANCE) * 1000
+    return sighting.cold and wall_ms - row.renewed_at_ms >= (lease_duration + CLOCK_SKEW_ALLOWANCE) * 1000

@@ -11,11 +11,11 @@ from spark_ehbalance.leases.store import LeaseStore
 
 
 class MemoryStore(LeaseStore):
-    """A snapshot in this process. Several threads may use one `MemoryStore`, each as if it were its own."""
+    """A snapshot in this process, at first `snapshot`. Several threads may use it, each as if it were its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
         self._lock = threading.Lock()
-        self._snapshot: Snapshot | None = None
+        self._snapshot = snapshot
 
     def create(self, group: Group) -> None:
         with self._lock:

@@ -69,15 +69,15 @@ def group_of(description: str | None, where: str) -> Group:
     """The group whose lease table carries `description`. Raises `StoreFormatError`, naming the table by `where`."""
     try:
         fields = json.loads(description or "")
-        version = fields["ehbalance"]
+        version = int(fields["ehbalance"])
+        if version <= FORMAT:
+            return Group(fields["namespace"], fields["eventHub"], fields["consumerGroup"])
     except (ValueError, KeyError, TypeError):
         raise StoreFormatError(f"the Delta table at {where} is not a lease table: choose another leaseTable") from None
-    if version > FORMAT:
-        raise StoreFormatError(
-            f"the lease table at {where} has format {version}; this version of spark-ehbalance knows formats up to "
-            f"{FORMAT}: upgrade it"
-        )
-    return Group(fields["namespace"], fields["eventHub"], fields["consumerGroup"])
+    raise StoreFormatError(
+        f"the lease table at {where} has format {version}; this version of spark-ehbalance knows formats up to "
+        f"{FORMAT}: upgrade it"
+    )
 
 
 def to_table(snapshot: Snapshot) -> pa.Table:

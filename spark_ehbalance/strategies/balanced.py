@@ -39,7 +39,9 @@ def next_partition(layout: Layout, me: str, rng: random.Random, max_owned: int |
         # An owner with one above the floor is taken from only by one who is below the floor.
         if limit == floor and own >= floor:
             break
-        candidates = [p for owner, theirs in layout.owned.items() if owner != me and len(theirs) > limit for p in theirs]
+        candidates = [
+            p for owner, theirs in layout.owned.items() if owner != me and len(theirs) > limit for p in theirs
+        ]
         if candidates:
             return rng.choice(candidates), f"steal, because {own} is below the share of {share} and none is unclaimed"
     return None, f"nothing, because {own} is below the share of {share} but nobody has too many"

@@ -1,7 +1,7 @@
 """The AMQP 1.0 type system: Python values to bytes and back.
 
-Where AMQP has several types for one Python type, a small subclass keeps them apart (`UInt`, `Symbol`, `Timestamp` …), so
-that what was decoded encodes to the same types again. A plain `int` is encoded as an AMQP long.
+Where AMQP has several types for one Python type, a small subclass keeps them apart (`UInt`, `Symbol`, `Timestamp` …),
+so that what was decoded encodes to the same types again. A plain `int` is encoded as an AMQP long.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ class _Decoder:
         values = Array()
         if count == 0:
             return values
-        descriptors = []
+        descriptors: list[Any] = []
         while self._data[pos] == 0 and len(descriptors) < MAX_DEPTH:
             descriptor, pos = self.value(pos + 1, end, depth + 1)
             descriptors.append(descriptor)

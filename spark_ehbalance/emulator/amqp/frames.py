@@ -1,6 +1,7 @@
 """Frames and performatives: what travels on an AMQP connection.
 
-Performatives are always written with every field, trailing nulls included: the Azure Python client reads them by position.
+Performatives are always written with every field, trailing nulls included: the Azure Python client reads them by
+position.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ class SaslOutcome(NamedTuple):
 Performative = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
 _Any = TypeVar("_Any")
 
-# Kinds of fields: the AMQP type a field is written with and the one that is demanded when read; "!" marks a mandatory one.
+# Kinds of fields: the AMQP type a field is written with and that is demanded when read; "!" marks a mandatory one.
 _FIELDS: dict[type, tuple[int, str]] = {
     Open: (0x10, "str! str uint ushort uint any any any any map"),
     Begin: (0x11, "ushort uint! uint! uint! uint any any map"),
@@ -244,7 +245,9 @@ def _checked(performative: type[_Any], values: list[Any]) -> _Any:
 
 def error_field(error: AmqpError | None) -> Described | None:
     """The value of an `error` field: condition, description and an empty place for info."""
-    return error and Described(ULong(0x1D), [Symbol(error.condition), error.description, None])
+    if error is None:
+        return None
+    return Described(ULong(0x1D), [Symbol(error.condition), error.description, None])
 
 
 ACCEPTED = Described(ULong(0x24), [])
@@ -278,7 +281,5 @@ def null_terminus(code: int, length: int) -> Described:
 def usable_frame_size(announced: int | None, ceiling: int) -> int:
     """How large frames to the peer may be, given what its open announced. Raises AmqpError if that is too small."""
     if announced is not None and announced < _MIN_MAX_FRAME_SIZE:
-        raise AmqpError(
-            "amqp:invalid-field", f"max-frame-size {announced} is below {_MIN_MAX_FRAME_SIZE}"
-        )
-    return min(announced or ceiling, ceiling) if announced is not None else ceiling
+        raise AmqpError("amqp:invalid-field", f"max-frame-size {announced} is below {_MIN_MAX_FRAME_SIZE}")
+    return ceiling if announced is None else min(announced, ceiling)

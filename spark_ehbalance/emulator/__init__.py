@@ -1,0 +1,9 @@
+"""A local Azure Event Hubs for development and tests, which the real clients accept."""
+
+from .administration import PartitionState
+from .broker import HubSpec
+from .control import EmulatorControl
+from .emulator import Emulator
+from .partition_log import LogCorruptError
+
+__all__ = ["Emulator", "EmulatorControl", "HubSpec", "LogCorruptError", "PartitionState"]

@@ -1,0 +1,5 @@
+import typer
+
+from .cli import emulator
+
+typer.run(emulator)

@@ -1,0 +1,78 @@
+"""What clients write into link addresses and filters: entities, and where to start reading."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from .amqp.codec import Described
+from .amqp.errors import NOT_FOUND, AmqpError
+from .partition_log import PartitionLog
+
+_SELECTOR = re.compile(r"\s*amqp\.annotation\.x-opt-(offset|sequence-number|enqueued-time)\s*(>=?)\s*'([^']*)'\s*")
+_SELECTOR_NAME = "apache.org:selector-filter:string"
+_NUMBER = re.compile(r"-?\d{1,19}")
+ARGUMENT_ERROR = "com.microsoft:argument-error"
+
+
+class Entity(NamedTuple):
+    """What an address names; the parts that it does not name are None."""
+
+    hub: str
+    group: str | None = None
+    partition: str | None = None
+    publisher: str | None = None
+
+
+def entity_path(address: str) -> str:
+    """The path of an address or audience, with or without scheme and host, without slashes at the ends."""
+    if "://" in address:
+        address = address.partition("://")[2].partition("/")[2]
+    return unquote(address).strip("/")
+
+
+def parse_entity(address: str) -> Entity:
+    """The entity at `address`. Raises AmqpError (amqp:not-found) for a path that no entity can have."""
+    hub, *rest = entity_path(address).split("/")
+    names = {"consumergroups": "group", "partitions": "partition", "publishers": "publisher"}
+    found = {names.get(kind.lower(), ""): name for kind, name in zip(rest[::2], rest[1::2], strict=False)}
+    if not hub or len(rest) % 2 or len(found) != len(rest) // 2 or "" in found:
+        raise AmqpError(NOT_FOUND, f"The messaging entity '{address}' could not be found.")
+    return Entity(hub, **found)
+
+
+def start_position(filters: dict[Any, Any], log: PartitionLog) -> int:
+    """The sequence number at which a receiver with these source filters begins.
+
+    Without a selector it is the first retained event; a position before that begins there too. Raises AmqpError for a
+    selector that cannot be understood or a position beyond the end of the partition.
+    """
+    selector = filters.get(_SELECTOR_NAME)
+    if isinstance(selector, Described):
+        selector = selector.value
+    if selector is None:
+        return log.first_sequence_number
+    match = _SELECTOR.fullmatch(selector) if isinstance(selector, str) else None
+    if match is None:
+        raise AmqpError(ARGUMENT_ERROR, "The receiver's selector is not a position: offset, sequence number or time.")
+    field, operator, value = match.groups()
+    if field == "offset" and value == "@latest":
+        return log.next_sequence_number
+    if not _NUMBER.fullmatch(value):
+        raise AmqpError(ARGUMENT_ERROR, f"The supplied {field.replace('-', ' ')} '{value}' is invalid.")
+    number, inclusive = int(value), operator == ">="
+    if field == "enqueued-time":
+        return log.after_time(number, inclusive)
+    if field == "offset":
+        if not log.holds_offset(number):
+            raise AmqpError(ARGUMENT_ERROR, _beyond("offset", value, log.last_offset))
+        return log.after_offset(number, inclusive)
+    start = number if inclusive else number + 1
+    if start > log.next_sequence_number:
+        raise AmqpError(ARGUMENT_ERROR, _beyond("sequence number", value, str(log.next_sequence_number - 1)))
+    return max(start, log.first_sequence_number)
+
+
+def _beyond(what: str, value: str, last: str) -> str:
+    return f"The supplied {what} '{value}' is invalid. The last {what} in the system is '{last}'"

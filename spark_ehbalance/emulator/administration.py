@@ -1,0 +1,147 @@
+"""What administrators and tests can ask of an emulator, whether it runs in this process or in another one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import islice
+from typing import Any
+
+_EVENTS_PER_CALL = 1000  # a call blocks the server: about 5 ms at this size
+
+
+@dataclass(frozen=True)
+class PartitionState:
+    """Where a partition stands. It is empty when the first retained and the next sequence number are the same.
+
+    `last_offset` is "-1" and `last_enqueued_ms` (milliseconds since 1970) is None before the first event.
+    """
+
+    first_sequence_number: int
+    next_sequence_number: int
+    last_offset: str
+    last_enqueued_ms: int | None
+    bytes_held: int
+
+    @property
+    def last_sequence_number(self) -> int:
+        """-1 before the first event."""
+        return self.next_sequence_number - 1
+
+    @property
+    def last_enqueued_time(self) -> datetime | None:
+        """In UTC."""
+        return (
+            None
+            if self.last_enqueued_ms is None
+            else datetime.fromtimestamp(self.last_enqueued_ms / 1000, timezone.utc)
+        )
+
+
+class Administration(ABC):
+    """Every call takes effect before it returns. A hub, partition or name that cannot be is a ValueError."""
+
+    @abstractmethod
+    def _invoke(self, call: str, **arguments: Any) -> Any:
+        """Have the server carry out `call`."""
+
+    def add_hub(self, name: str, partitions: int) -> None:
+        """Create a hub; one that exists is extended to that number of partitions."""
+        self._invoke("add_hub", name=name, partitions=partitions)
+
+    def delete_hub(self, name: str) -> None:
+        """Delete a hub and its events; its links are detached."""
+        self._invoke("delete_hub", name=name)
+
+    def add_partitions(self, hub: str, count: int) -> None:
+        """Give a hub `count` more partitions."""
+        self._invoke("add_partitions", hub=hub, count=count)
+
+    def add_consumer_group(self, hub: str, name: str) -> None:
+        """Create a consumer group, if it does not exist."""
+        self._invoke("add_consumer_group", hub=hub, name=name)
+
+    def trim(self, hub: str, partition: str | int, before_sequence_number: int) -> None:
+        """Drop the events before a sequence number, as retention does."""
+        self._invoke("trim", hub=hub, partition=str(partition), before_sequence_number=before_sequence_number)
+
+    def partition_state(self, hub: str, partition: str | int) -> PartitionState:
+        """Where a partition stands now."""
+        return PartitionState(**self._invoke("partition_state", hub=hub, partition=str(partition)))
+
+    def readers(self, hub: str, partition: str | int, group: str = "$Default") -> list[int | None]:
+        """The epochs of the receivers that are attached to a partition; None for one without."""
+        epochs: list[int | None] = self._invoke("readers", hub=hub, partition=str(partition), group=group)
+        return epochs
+
+    def append(
+        self,
+        hub: str,
+        partition: str | int,
+        bodies: Sequence[bytes],
+        properties: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        partition_key: str | None = None,
+    ) -> None:
+        """Add events without a client; `properties` are for all of them, or a sequence with those of each."""
+        bodies, start = list(bodies), 0
+        each = properties is not None and not isinstance(properties, Mapping)
+        while start < len(bodies):
+            part = slice(start, start + _EVENTS_PER_CALL)
+            self._invoke(
+                "append",
+                hub=hub,
+                partition=str(partition),
+                bodies=bodies[part],
+                properties=list(islice(properties, part.start, part.stop)) if each and properties else properties,
+                partition_key=partition_key,
+            )
+            start = part.stop
+
+    def drop_connections(self, hub: str | None = None) -> None:
+        """End the TCP connections that use a hub, or all, without a word."""
+        self._invoke("drop_connections", hub=hub)
+
+    def detach(
+        self,
+        hub: str,
+        partition: str | int | None = None,
+        condition: str = "amqp:link:detach-forced",
+        description: str = "The link was detached by the emulator's operator.",
+        group: str | None = None,
+    ) -> None:
+        """Detach the senders and receivers of a hub or partition with an error; with a group, its receivers only."""
+        partition = None if partition is None else str(partition)
+        self._invoke("detach", hub=hub, partition=partition, condition=condition, description=description, group=group)
+
+    def server_busy(self, count: int = 0, seconds: float = 0.0) -> None:
+        """Refuse the next `count` attaches, sends and deliveries with com.microsoft:server-busy, and all for `seconds`.
+
+        A receiver is detached when the next events are due to it. Both 0 ends it.
+        """
+        self._invoke("server_busy", count=count, seconds=seconds)
+
+    def delay(self, seconds: float, hub: str | None = None, partition: str | int | None = None) -> None:
+        """Hold back each turn of deliveries and each answer to a send by `seconds`; 0 ends it. None means every."""
+        self._invoke("delay", seconds=seconds, hub=hub, partition=None if partition is None else str(partition))
+
+    def pause(self, hub: str, partition: str | int) -> None:
+        """Deliver nothing from a partition until `resume`; sending to it goes on."""
+        self._invoke("pause", hub=hub, partition=str(partition))
+
+    def resume(self, hub: str, partition: str | int) -> None:
+        """End `pause`."""
+        self._invoke("resume", hub=hub, partition=str(partition))
+
+    def refuse_connections(self, refuse: bool = True) -> None:
+        """Reset every new TCP connection until told otherwise; present ones go on."""
+        self._invoke("refuse_connections", refuse=refuse)
+
+    def silence_connections(self, silence: bool = True) -> None:
+        """Accept new TCP connections and never answer on them; those stay silent also when it ends."""
+        self._invoke("silence_connections", silence=silence)
+
+
+# what the control port takes
+CALLS = frozenset(name for name in vars(Administration) if not name.startswith("_"))

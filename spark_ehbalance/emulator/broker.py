@@ -1,0 +1,273 @@
+"""Hubs, partitions, consumer groups and who may read: everything about Event Hubs that needs no connection."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import time
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import IO, Protocol
+
+from .amqp.errors import LINK_STOLEN, NOT_FOUND, RESOURCE_LIMIT, AmqpError
+from .message import Event
+from .partition_log import PartitionLog
+
+DEFAULT_GROUP = "$Default"
+MAX_READERS_WITHOUT_EPOCH = 5  # Azure's quota per partition and consumer group
+MAX_PARTITIONS = 2000  # the most that Azure gives one hub
+_HUB_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,254}[A-Za-z0-9])?")
+_GROUP_NAME = re.compile(r"\$Default|[A-Za-z0-9]([A-Za-z0-9._-]{0,48}[A-Za-z0-9])?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class HubSpec:
+    """A hub to create: its name and its number of partitions, 1 to 2000. Raises ValueError for what cannot be."""
+
+    name: str
+    partitions: int
+
+    def __post_init__(self) -> None:
+        if not _HUB_NAME.fullmatch(self.name):
+            raise ValueError(f"hub name {self.name!r}: allowed are letters, digits, '.', '-' and '_', at most 256")
+        if not 1 <= self.partitions <= MAX_PARTITIONS:
+            raise ValueError(f"hub {self.name!r} with {self.partitions} partitions: allowed are 1 to {MAX_PARTITIONS}")
+
+
+class Reader(Protocol):
+    """A receiver as the broker sees it: `epoch` is its owner level, None if it did not give one."""
+
+    name: str
+    epoch: int | None
+
+    def detach(self, error: AmqpError | None = None) -> None:
+        """Disconnect it, for the reason given."""
+
+
+@dataclass
+class Hub:
+    """A hub: its partitions in order, the consumer groups by lower-case name, and who reads."""
+
+    name: str
+    created_at: datetime
+    partitions: list[PartitionLog]
+    groups: dict[str, str]
+    directory: Path | None = None
+    readers: dict[tuple[str, str], list[Reader]] = field(default_factory=dict)
+    _next_partition: int = 0
+
+    def partition(self, partition: str) -> PartitionLog:
+        """Raises AmqpError (amqp:not-found) for an id that the hub does not have."""
+        if not (partition.isascii() and partition.isdigit() and int(partition) < len(self.partitions)):
+            raise AmqpError(
+                NOT_FOUND, f"The messaging entity '{self.name}/Partitions/{partition[:50]}' could not be found."
+            )
+        return self.partitions[int(partition)]
+
+    def group(self, group: str) -> str:
+        """The name that the group was created with, whatever the case. Raises AmqpError (amqp:not-found)."""
+        name = self.groups.get(group.lower())
+        if name is None:
+            raise AmqpError(
+                NOT_FOUND, f"The messaging entity '{self.name}/ConsumerGroups/{group[:50]}' could not be found."
+            )
+        return name
+
+    def route(self, partition_key: str | None) -> str:
+        """The partition for events that are not pinned to one: by their key, else each in its turn."""
+        if partition_key is not None:
+            return str(zlib.crc32(partition_key.encode()) % len(self.partitions))
+        self._next_partition = (self._next_partition + 1) % len(self.partitions)
+        return str(self._next_partition)
+
+    def save(self) -> None:
+        """Write down what cannot be seen from the logs."""
+        if self.directory is not None:
+            description = {
+                "name": self.name,
+                "created_at": self.created_at.isoformat(),
+                "partitions": len(self.partitions),
+                "consumer_groups": list(self.groups.values()),
+            }
+            temporary = self.directory / "hub.tmp"
+            temporary.write_text(json.dumps(description))
+            temporary.replace(self.directory / "hub.json")
+
+    def partition_directory(self, number: int) -> Path | None:
+        return self.directory / str(number) if self.directory else None
+
+    def admit(self, reader: Reader, group: str, partition: str) -> None:
+        """Let `reader` in, and disconnect those it takes over from. Raises AmqpError if it may not read.
+
+        With an epoch it takes over from all with a lower or the same epoch or none; a reader with a higher one keeps it
+        out. Without an epoch it may join up to four others without one.
+        """
+        present = self.readers.setdefault((group.lower(), partition), [])
+        highest = max((other.epoch for other in present if other.epoch is not None), default=None)
+        if reader.epoch is None:
+            if highest is not None:
+                raise AmqpError(LINK_STOLEN, _EXCLUSIVE.format(highest, tracking()))
+            if len(present) >= MAX_READERS_WITHOUT_EPOCH:
+                names = ", ".join(other.name for other in present)
+                raise AmqpError(RESOURCE_LIMIT, _TOO_MANY.format(MAX_READERS_WITHOUT_EPOCH, names, tracking()))
+        elif highest is not None and highest > reader.epoch:
+            raise AmqpError(LINK_STOLEN, _LOWER.format(highest, reader.epoch, tracking()))
+        else:
+            for other in list(present):
+                text = _STOLEN.format(reader.name, reader.epoch, other.name, other.epoch or 0, tracking())
+                other.detach(AmqpError(LINK_STOLEN, text))
+        # not `present`: the last one to leave takes the list away
+        self.readers.setdefault((group.lower(), partition), []).append(reader)
+
+    def dismiss(self, reader: Reader, group: str, partition: str) -> None:
+        """`reader` has gone."""
+        present = self.readers.get((group.lower(), partition), [])
+        if reader in present:
+            present.remove(reader)
+        if not present:
+            self.readers.pop((group.lower(), partition), None)
+
+
+_STOLEN = (
+    "New receiver '{}' with higher epoch of '{}' is created hence current receiver '{}' with epoch '{}' is getting "
+    "disconnected. If you are recreating the receiver, make sure a higher epoch is used. {}"
+)
+_EXCLUSIVE = (
+    "At least one receiver for the endpoint is created with epoch of '{}', and so non-epoch receiver is not allowed. "
+    "Either reconnect with a higher epoch, or make sure all epoch receivers are closed or disconnected. {}"
+)
+_LOWER = (
+    "A receiver with a higher epoch '{}' already exists. A new receiver with epoch {} cannot be created. "
+    "Make sure you are creating receiver with increasing epoch value to ensure connectivity, or ensure all old epoch "
+    "receivers are closed or disconnected. {}"
+)
+_TOO_MANY = (
+    "Exceeded the maximum number of allowed receivers per partition in a consumer group which is {}. "
+    "List of connected receivers - {}. {}"
+)
+
+
+def tracking() -> str:
+    """What Azure ends its error texts with, so that an error can be found again."""
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"TrackingId:{uuid.uuid4()}, SystemTracker:emulator, Timestamp:{now}"
+
+
+class Broker:
+    """All hubs of the namespace; hub names are the same in any case. Not thread-safe."""
+
+    def __init__(self, data_directory: Path | None, retention: timedelta, consumer_groups: Iterable[str]) -> None:
+        """Open the hubs kept in `data_directory`. Raises LogCorruptError, OSError (also if the directory is in use)."""
+        self._lock: IO[bytes] | None = None
+        self._directory = data_directory
+        self._retention = retention
+        self._groups = (DEFAULT_GROUP, *consumer_groups)
+        for group in self._groups:
+            _check_group(group)
+        self._hubs: dict[str, Hub] = {}
+        if data_directory is not None:
+            data_directory.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(data_directory)
+            for description in sorted(data_directory.glob("*/hub.json")):
+                self._load(description)
+
+    def __iter__(self) -> Iterator[Hub]:
+        return iter(list(self._hubs.values()))
+
+    def hub(self, name: str) -> Hub:
+        """Raises AmqpError (amqp:not-found) for a hub that does not exist."""
+        hub = self._hubs.get(name.lower())
+        if hub is None:
+            raise AmqpError(NOT_FOUND, f"The messaging entity '{name[:260]}' could not be found. {tracking()}")
+        return hub
+
+    def add_hub(self, spec: HubSpec) -> Hub:
+        """Create a hub, or extend a kept one to the number of partitions asked for. Raises OSError from the disk."""
+        hub = self._hubs.get(spec.name.lower())
+        if hub is None:
+            directory = self._directory / spec.name.lower() if self._directory else None
+            hub = Hub(spec.name, datetime.now(timezone.utc), [], {}, directory)
+            self._hubs[spec.name.lower()] = hub
+        self._extend(hub, spec.partitions - len(hub.partitions), self._groups)
+        return hub
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """Give a hub `count` more partitions. Raises ValueError if it would have too many."""
+        hub = self.hub(name)
+        HubSpec(hub.name, len(hub.partitions) + count)
+        if count < 1:
+            raise ValueError(f"{count} more partitions: a hub can only grow")
+        self._extend(hub, count, ())
+
+    def add_consumer_group(self, name: str, group: str) -> None:
+        """Create a consumer group; one that exists stays as it is. Raises ValueError for a name that cannot be."""
+        _check_group(group)
+        self._extend(self.hub(name), 0, (group,))
+
+    def delete_hub(self, name: str) -> Hub:
+        """Delete a hub with its events; its readers are the caller's to disconnect."""
+        hub = self.hub(name)
+        del self._hubs[name.lower()]
+        for log in hub.partitions:
+            log.close()
+        if hub.directory is not None:
+            shutil.rmtree(hub.directory)
+        return hub
+
+    def append(self, hub: Hub, partition: str, events: Sequence[Event]) -> None:
+        """Add events to a partition. Raises AmqpError if there is no such partition, OSError from the disk."""
+        hub.partition(partition).append(events)
+
+    def expire(self) -> None:
+        """Let go of all events older than the retention time."""
+        before_ms = int((time.time() - self._retention.total_seconds()) * 1000)
+        for hub in self._hubs.values():
+            for log in hub.partitions:
+                log.expire(before_ms)
+
+    def close(self) -> None:
+        """Close all files."""
+        for hub in self._hubs.values():
+            for log in hub.partitions:
+                log.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _extend(self, hub: Hub, partitions: int, groups: Iterable[str]) -> None:
+        for number in range(len(hub.partitions), len(hub.partitions) + partitions):
+            hub.partitions.append(PartitionLog(hub.partition_directory(number)))
+        for group in groups:
+            hub.groups.setdefault(group.lower(), group)
+        hub.save()
+
+    def _load(self, path: Path) -> None:
+        description = json.loads(path.read_text())
+        created_at = datetime.fromisoformat(description["created_at"])
+        hub = Hub(description["name"], created_at, [], {}, path.parent)
+        self._hubs[hub.name.lower()] = hub
+        self._extend(hub, description["partitions"], (*description["consumer_groups"], *self._groups))
+
+
+def _lock(directory: Path) -> IO[bytes]:
+    """Keep other emulators out of `directory` while the file is open, where the operating system can."""
+    file = open(directory / "lock", "ab")  # noqa: SIM115 - open as long as the broker
+    with contextlib.suppress(ImportError):  # Windows has no fcntl
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise OSError(f"the data directory {directory} is in use by another emulator") from None
+    return file
+
+
+def _check_group(group: str) -> None:
+    if not _GROUP_NAME.fullmatch(group):
+        raise ValueError(f"consumer group {group!r}: allowed are letters, digits, '.', '-' and '_', at most 50")

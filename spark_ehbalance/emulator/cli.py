@@ -1,0 +1,87 @@
+"""The command `ehbalance emulator`, also `python -m spark_ehbalance.emulator`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .broker import HubSpec
+from .emulator import Emulator
+from .partition_log import LogCorruptError
+from .process import run
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def emulator(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 5672,
+    hub: Annotated[list[str] | None, typer.Option(metavar="NAME:PARTITIONS", help="A hub; may be repeated.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Directory to keep events in; without it, memory.")] = None,
+    retention: Annotated[str, typer.Option(help="How long events are kept: a number and s, m, h or d.")] = "7d",
+    consumer_group: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A consumer group of every hub; may be repeated.")
+    ] = None,
+    sas_key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=KEY", help="A key to check tokens with; may be repeated. Without one, all pass."),
+    ] = None,
+    control_port: Annotated[
+        int | None, typer.Option(help="Take control calls on this port of the loopback address; 0 takes a free one.")
+    ] = None,
+) -> None:
+    """Run a local Event Hubs emulator until SIGTERM or SIGINT."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        made = Emulator(
+            dict(_hub(text) for text in hub or []),
+            host=host,
+            port=_port("--port", port),
+            data_dir=data,
+            retention=_retention(retention),
+            consumer_groups=consumer_group or (),
+            sas_keys=dict(_key(text) for text in sas_key) if sas_key else None,
+        )
+        run(made, None if control_port is None else _port("--control-port", control_port))
+    except ValueError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(2) from None
+    except (OSError, LogCorruptError) as error:
+        typer.echo(f"Error: the emulator cannot start: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _port(option: str, number: int) -> int:
+    if not 0 <= number <= 65535:
+        raise ValueError(f"{option} {number}: allowed are 0 to 65535")
+    return number
+
+
+def _hub(text: str) -> tuple[str, int]:
+    name, _, partitions = text.rpartition(":")
+    if not partitions.isdecimal():
+        raise ValueError(f"--hub {text!r}: expected NAME:PARTITIONS, for example flights:8")
+    try:
+        spec = HubSpec(name, int(partitions))
+    except ValueError as error:
+        raise ValueError(f"--hub {text!r}: {error}") from None
+    return spec.name, spec.partitions
+
+
+def _retention(text: str) -> timedelta:
+    match = re.fullmatch(r"(\d{1,6})([smhd])", text)
+    if match is None or int(match[1]) == 0:
+        raise ValueError(f"--retention {text!r}: expected a number and s, m, h or d, for example 7d")
+    return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+
+
+def _key(text: str) -> tuple[str, str]:
+    name, _, key = text.partition("=")
+    if not name or not key:
+        raise ValueError("--sas-key: expected NAME=KEY")  # the text is not repeated: it may contain a key
+    return name, key

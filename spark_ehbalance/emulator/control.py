@@ -1,0 +1,128 @@
+"""The control port: administration and faults for a server in another process.
+
+One JSON object a line: {"call": name, "args": {…}} is answered with {"result": …} or {"error": text}. Bytes are written
+as {"base64": text}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import inspect
+import json
+import socket
+from types import TracebackType
+from typing import Any
+
+from .administration import CALLS, Administration
+from .amqp.errors import AmqpError
+from .server import Server
+
+_LINE_LIMIT = 256 << 20  # bytes in one line: 1,000 events of up to 190 KB in base64
+
+
+def carry_out(server: Server, call: str, arguments: dict[str, Any]) -> Any:
+    """Do what `call` says; on the server's loop. Raises ValueError with one line for what cannot be done."""
+    if call not in CALLS:
+        raise ValueError(f"call {call[:50]!r}: allowed are {', '.join(sorted(CALLS))}")
+    method = getattr(server, call)
+    try:
+        inspect.signature(method).bind(**arguments)
+    except TypeError as error:
+        raise ValueError(f"call {call!r}: {error}") from None
+    try:
+        return method(**arguments)
+    except AmqpError as error:
+        raise ValueError(error.description) from None
+
+
+class ControlServer:
+    """Listens for calls and carries them out on the loop it was started on."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._listener: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """Begin to listen and return the port. Raises OSError if it cannot be had."""
+        self._listener = await asyncio.start_server(self._serve, host, port, limit=_LINE_LIMIT)
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Close all connections."""
+        if self._listener:
+            self._listener.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            while line := await reader.readline():
+                writer.write(_encode(self._reply(line)))
+                await writer.drain()
+        except (OSError, ValueError):
+            pass  # gone, or a line beyond the limit
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    def _reply(self, line: bytes) -> dict[str, Any]:
+        try:
+            request = _decode(line)
+            if not isinstance(request, dict) or not isinstance(request.get("args", {}), dict):
+                raise ValueError('a request is {"call": name, "args": {...}}')
+            return {"result": carry_out(self._server, str(request.get("call")), request.get("args", {}))}
+        except (ValueError, TypeError, OSError) as error:
+            return {"error": str(error)}
+
+
+class EmulatorControl(Administration):
+    """Calls an emulator in another process through its control port; not thread-safe."""
+
+    def __init__(self, host: str, port: int, timeout: float = 60.0) -> None:
+        """Connect; `timeout` is in seconds for each call. Raises OSError."""
+        self._socket = socket.create_connection((host, port), timeout)
+        self._file = self._socket.makefile("rb")
+
+    def close(self) -> None:
+        """End the connection."""
+        self._file.close()
+        self._socket.close()
+
+    def __enter__(self) -> EmulatorControl:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _invoke(self, call: str, **arguments: Any) -> Any:
+        self._socket.sendall(_encode({"call": call, "args": arguments}))
+        line = self._file.readline()
+        if not line:
+            raise ConnectionError("the emulator has closed its control port")
+        reply = _decode(line)
+        if "error" in reply:
+            raise ValueError(reply["error"])
+        return reply.get("result")
+
+
+def _encode(value: Any) -> bytes:
+    return json.dumps(value, default=_bytes_to_json).encode() + b"\n"
+
+
+def _bytes_to_json(value: Any) -> dict[str, str]:
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    raise TypeError(f"{type(value).__name__} cannot be sent through the control port")
+
+
+def _decode(line: bytes) -> Any:
+    return json.loads(line, object_hook=_bytes_from_json)
+
+
+def _bytes_from_json(value: dict[str, Any]) -> Any:
+    return base64.b64decode(value["base64"]) if value.keys() == {"base64"} else value

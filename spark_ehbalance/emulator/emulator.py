@@ -1,0 +1,140 @@
+"""The emulator inside a Python process: the server on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from .administration import Administration
+from .broker import HubSpec
+from .control import ControlServer, carry_out
+from .server import Server, Settings
+
+_T = TypeVar("_T")
+_ANY_HOST = ("", "0.0.0.0", "127.0.0.1", "localhost")  # reached as localhost from this machine
+_DEFAULT_KEY = ("RootManageSharedAccessKey", "emulator")  # what a connection string needs when no key is checked
+
+
+class Emulator(Administration):
+    """An Event Hubs namespace on this machine, between `start` and `stop` or as a context manager.
+
+    `hubs` maps names to numbers of partitions; `port` 0 takes a free one; without `data_directory` events are kept in
+    memory; `consumer_groups` come in addition to $Default; with `sas_keys` (name to key) tokens are checked, without
+    them every token is taken. A peer that is silent for `handshake_timeout` or `idle_timeout` seconds is dropped.
+    """
+
+    def __init__(
+        self,
+        hubs: Mapping[str, int] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        data_dir: str | Path | None = None,
+        retention: timedelta = timedelta(days=7),
+        consumer_groups: Iterable[str] = (),
+        sas_keys: Mapping[str, str] | None = None,
+        handshake_timeout: float = 20.0,
+        idle_timeout: float = 240.0,
+    ) -> None:
+        """Nothing happens before `start`. Raises ValueError for a hub that cannot be."""
+        self._hubs = [HubSpec(name, partitions) for name, partitions in (hubs or {}).items()]
+        self._settings = Settings(
+            host,
+            port,
+            None if data_dir is None else Path(data_dir),
+            retention,
+            tuple(consumer_groups),
+            sas_keys,
+            handshake_timeout,
+            idle_timeout,
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._server: Server | None = None
+        self._control: ControlServer | None = None
+
+    def start(self) -> None:
+        """Listen. Raises OSError if the port or the data directory cannot be had, LogCorruptError for damaged data."""
+        if self._loop is not None:
+            raise RuntimeError("the emulator has been started already")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="event-hubs-emulator", daemon=True)
+        self._thread.start()
+        try:
+            self._wait_for(self._begin())
+        except BaseException:
+            self.stop()
+            raise
+
+    async def _begin(self) -> None:
+        self._server = Server(self._settings)
+        for spec in self._hubs:
+            self._server.add_hub(spec.name, spec.partitions)
+        await self._server.start()
+
+    def stop(self) -> None:
+        """Drop all connections and close all files; a second call does nothing."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        if self._control is not None:
+            self._wait_for(self._control.stop())
+        if self._server is not None:
+            self._wait_for(self._server.stop())
+        self._loop = self._thread = self._server = self._control = None
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def __enter__(self) -> Emulator:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on. Raises RuntimeError while it does not."""
+        return self._running().port
+
+    def connection_string(self, hub: str | None = None, key_name: str | None = None, key: str | None = None) -> str:
+        """What clients connect with. Without a key it is the first of `sas_keys`, or one that is not checked."""
+        name, value = next(iter((self._settings.sas_keys or {}).items()), _DEFAULT_KEY)
+        host = "localhost" if self._settings.host in _ANY_HOST else self._settings.host
+        entity = f"EntityPath={hub}" if hub else ""
+        return (
+            f"Endpoint=sb://{host}:{self.port};SharedAccessKeyName={key_name or name};"
+            f"SharedAccessKey={key or value};UseDevelopmentEmulator=true;{entity}"
+        )
+
+    def open_control_port(self, port: int = 0, host: str = "127.0.0.1") -> int:
+        """Take calls from other processes as well, see `EmulatorControl`; returns the port. Raises OSError."""
+        self._control = ControlServer(self._running())
+        return self._wait_for(self._control.start(host, port))
+
+    def _running(self) -> Server:
+        if self._server is None:
+            raise RuntimeError("the emulator is not running")
+        return self._server
+
+    def _wait_for(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        assert self._loop is not None
+        future: Future[_T] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return future.result()
+
+    def _invoke(self, call: str, **arguments: Any) -> Any:
+        server = self._running()
+
+        async def on_loop() -> Any:
+            return carry_out(server, call, arguments)
+
+        return self._wait_for(on_loop())

@@ -1,0 +1,62 @@
+"""Faults that tests switch on: what is wrong at the moment. The server and its links ask here."""
+
+from __future__ import annotations
+
+import time
+
+from .amqp.errors import AmqpError
+from .broker import tracking
+
+_SERVER_BUSY = "com.microsoft:server-busy"
+
+
+class Faults:
+    """All faults off at first. Partitions are (hub, partition); hub names are the same in any case."""
+
+    def __init__(self) -> None:
+        self.refuse_connections = False
+        self.silence_connections = False
+        self._busy_count = 0
+        self._busy_until = 0.0
+        self._delays: dict[tuple[str | None, str | None], float] = {}
+        self._paused: set[tuple[str, str]] = set()
+
+    def server_busy(self, count: int, seconds: float) -> None:
+        """Refuse the next `count` requests, and all in the next `seconds`."""
+        self._busy_count = count
+        self._busy_until = time.monotonic() + seconds
+
+    def check_busy(self) -> None:
+        """Called for each attach, sent message and delivery. Raises AmqpError while the server is to be busy."""
+        if self._busy_count > 0:
+            self._busy_count -= 1
+        elif time.monotonic() >= self._busy_until:
+            return
+        raise AmqpError(_SERVER_BUSY, f"The request was terminated because the entity is being throttled. {tracking()}")
+
+    def delay(self, seconds: float, hub: str | None, partition: str | None) -> None:
+        """Delay deliveries and answers to sends; 0 ends it. None stands for every hub or partition."""
+        key = (hub and hub.lower(), partition)
+        if seconds > 0:
+            self._delays[key] = seconds
+        else:
+            self._delays.pop(key, None)
+
+    def delay_of(self, hub: str, partition: str) -> float:
+        """The delay in seconds that holds for a partition: the most precise one that was set."""
+        if not self._delays:
+            return 0.0
+        keys = ((hub.lower(), partition), (hub.lower(), None), (None, partition), (None, None))
+        return next((self._delays[key] for key in keys if key in self._delays), 0.0)
+
+    def pause(self, hub: str, partition: str) -> None:
+        """Deliver nothing from a partition."""
+        self._paused.add((hub.lower(), partition))
+
+    def resume(self, hub: str, partition: str) -> None:
+        """End `pause`; the readers have to be woken by the caller."""
+        self._paused.discard((hub.lower(), partition))
+
+    def is_paused(self, hub: str, partition: str) -> bool:
+        """Whether `pause` holds for a partition."""
+        return bool(self._paused) and (hub.lower(), partition) in self._paused

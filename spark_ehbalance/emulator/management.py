@@ -1,0 +1,58 @@
+"""The `$management` node: what hubs and partitions are like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .amqp.codec import Array, Int, Timestamp
+from .amqp.errors import AmqpError
+from .broker import Broker, Hub
+from .message import Sections
+from .request_response import Response
+
+NEVER_MS = -62_135_596_800_000  # the year 1 in milliseconds since 1970: Azure's way to say "never"
+
+
+def answer(request: Sections, broker: Broker, may_read: Callable[[str], bool]) -> Response:
+    """Answer a READ of a hub or a partition; `may_read` says whether the peer may know of a hub."""
+    asked = request.application
+    name, partition = asked.get("name"), asked.get("partition")
+    if asked.get("operation") != "READ" or not isinstance(name, str):
+        return Response(400, "The operation must be READ, and the name that of an event hub.")
+    if not may_read(name):
+        return Response(401, "Unauthorized access. A token for this event hub is required.")
+    try:
+        hub = broker.hub(name)
+        if asked.get("type") == "com.microsoft:eventhub":
+            return Response(200, "OK", _hub(hub))
+        if asked.get("type") == "com.microsoft:partition":
+            return Response(200, "OK", _partition(hub, str(partition)))
+    except AmqpError as error:
+        return Response(404, error.description)
+    return Response(400, "The type must be com.microsoft:eventhub or com.microsoft:partition.")
+
+
+def _hub(hub: Hub) -> dict[str, Any]:
+    return {
+        "name": hub.name,
+        "type": "com.microsoft:eventhub",
+        "created_at": Timestamp(round(hub.created_at.timestamp() * 1000)),
+        "partition_count": Int(len(hub.partitions)),
+        "partition_ids": Array(str(number) for number in range(len(hub.partitions))),
+    }
+
+
+def _partition(hub: Hub, partition: str) -> dict[str, Any]:
+    log = hub.partition(partition)
+    enqueued_ms = log.last_enqueued_ms
+    return {
+        "name": hub.name,
+        "type": "com.microsoft:partition",
+        "partition": partition,
+        "begin_sequence_number": log.first_sequence_number,
+        "last_enqueued_sequence_number": log.next_sequence_number - 1,
+        "last_enqueued_offset": log.last_offset,
+        "last_enqueued_time_utc": Timestamp(NEVER_MS if enqueued_ms is None else enqueued_ms),
+        "is_partition_empty": log.is_empty,
+    }

@@ -1,0 +1,73 @@
+"""Senders: links on which events come in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from .addresses import Entity
+from .amqp.errors import INTERNAL_ERROR, NOT_ALLOWED, AmqpError
+from .amqp.frames import ACCEPTED, Attach, rejected
+from .amqp.link import InboundLink
+from .amqp.session import Session
+from .broker import Broker, Hub
+from .faults import Faults
+from .message import BATCH_FORMAT, PUBLISHER, Event, parse_batch, parse_event
+
+_log = logging.getLogger(__name__)
+
+
+class SenderLink(InboundLink):
+    """Takes single events and batches for a hub or for one of its partitions, and answers each message."""
+
+    def __init__(
+        self, session: Session, attach: Attach, broker: Broker, hub: Hub, entity: Entity, faults: Faults
+    ) -> None:
+        """Raises AmqpError if the hub has no such partition, or if the address is not one to send to."""
+        if entity.group is not None:
+            raise AmqpError(NOT_ALLOWED, "Events cannot be sent to a consumer group.")
+        if entity.partition is not None:
+            hub.partition(entity.partition)
+        super().__init__(session, attach)
+        self.hub = hub
+        self.partition = entity.partition
+        self._publisher = entity.publisher
+        self._broker = broker
+        self._faults = faults
+
+    @property
+    def path(self) -> str:
+        """The entity that a token has to cover, in lower case."""
+        return self.hub.name.lower()
+
+    def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
+        """Append what was sent. Raises DecodeError for malformed messages: those end the connection."""
+        if message_format == BATCH_FORMAT:
+            events, partition_key = parse_batch(message)
+        else:
+            events = [parse_event(message)]
+            partition_key = events[0].partition_key
+        state = ACCEPTED
+        partition = self.partition
+        try:
+            self._faults.check_busy()
+            partition = partition or self.hub.route(partition_key or self._publisher)
+            self._append(partition, events, partition_key)
+        except AmqpError as error:
+            state = rejected(error)
+        delay = self._faults.delay_of(self.hub.name, partition) if partition else 0.0
+        if delay:
+            asyncio.get_running_loop().call_later(delay, self.settle, delivery_id, state)
+        else:
+            self.settle(delivery_id, state)
+
+    def _append(self, partition: str, events: list[Event], partition_key: str | None) -> None:
+        if partition_key is not None:
+            events = [event._replace(partition_key=partition_key) for event in events]
+        if self._publisher is not None:
+            events = [event.annotated(PUBLISHER, self._publisher) for event in events]
+        try:
+            self._broker.append(self.hub, partition, events)
+        except OSError as error:
+            _log.error("hub %s, partition %s: cannot append: %s", self.hub.name, partition, error)
+            raise AmqpError(INTERNAL_ERROR, "The events could not be stored.") from error

@@ -1,0 +1,114 @@
+"""Receivers: links on which a partition's events go out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from .addresses import Entity, start_position
+from .amqp.codec import Array, Symbol, Timestamp
+from .amqp.errors import NOT_ALLOWED, AmqpError, DecodeError
+from .amqp.fast_transfer import HEADER_SIZE
+from .amqp.frames import Attach, terminus
+from .amqp.link import OutboundLink
+from .amqp.session import Session
+from .broker import Hub
+from .faults import Faults
+from .management import NEVER_MS
+from .message import with_delivery_annotations
+
+_CHUNK_BYTES = 256 * 1024  # one write: large enough that its cost does not count, small enough to be fair
+_TURN_BYTES = 4 * _CHUNK_BYTES  # after this much, other connections have their turn
+
+_RUNTIME_METRIC = "com.microsoft:enable-receiver-runtime-metric"
+
+
+class ReceiverLink(OutboundLink):
+    """Sends the events of one partition from a start position on, as fast as credit, windows and the socket allow."""
+
+    def __init__(self, session: Session, attach: Attach, hub: Hub, entity: Entity, faults: Faults) -> None:
+        """Admit the receiver to its partition. Raises AmqpError if it may not read there."""
+        if entity.group is None or entity.partition is None:
+            raise AmqpError(NOT_ALLOWED, "A receiver must name a consumer group and a partition.")
+        super().__init__(session, attach)
+        self.hub = hub
+        self.group = hub.group(entity.group)
+        self.partition = entity.partition
+        self._log = hub.partition(self.partition)
+        properties = attach.properties or {}
+        epoch = properties.get("com.microsoft:epoch")
+        if epoch is not None and not isinstance(epoch, int):
+            raise DecodeError("com.microsoft:epoch is not a number")
+        self.epoch: int | None = epoch
+        self.name = str(properties.get("com.microsoft:receiver-name") or "nil")[:64]
+        asked = attach.desired_capabilities
+        self._with_metrics = _RUNTIME_METRIC in (asked if isinstance(asked, Array) else [asked])
+        self._next = start_position(terminus(attach.source, 11)[1], self._log)
+        self._faults = faults
+        self._turn: asyncio.Handle | None = None
+        hub.admit(self, self.group, self.partition)
+
+    @property
+    def path(self) -> str:
+        """The entity that a token has to cover, in lower case."""
+        return f"{self.hub.name}/consumergroups/{self.group}/partitions/{self.partition}".lower()
+
+    def on_end(self) -> None:
+        self.hub.dismiss(self, self.group, self.partition)
+        self._log.forget(self._wake)
+        if self._turn:
+            self._turn.cancel()
+
+    def on_credit(self) -> None:
+        self._wake()
+
+    def _wake(self) -> None:
+        """Send in a turn of its own; with a delay injected, later."""
+        if self._turn is None and not self.detached:
+            loop = asyncio.get_running_loop()
+            delay = self._faults.delay_of(self.hub.name, self.partition)
+            self._turn = loop.call_later(delay, self._send_turn) if delay else loop.call_soon(self._send_turn)
+
+    def _send_turn(self) -> None:
+        self._turn = None
+        if self.detached or self._faults.is_paused(self.hub.name, self.partition):
+            return
+        sent = 0
+        while self.session.connection.writable and self.continue_message() and (room := self.room):
+            self._next = max(self._next, self._log.first_sequence_number)
+            if self._next >= self._log.next_sequence_number:
+                self.finish_drain()
+                self._log.forget(self._wake)
+                self._log.when_appended(self._wake)
+                return
+            try:
+                self._faults.check_busy()
+            except AmqpError as error:
+                self.detach(error)
+                return
+            sent += self._send_some(room)
+            if sent >= _TURN_BYTES:
+                self._wake()
+                return
+
+    def _send_some(self, room: int) -> int:
+        """Send the next events; returns their bytes."""
+        if self._with_metrics or self._log.largest_record > self.session.connection.peer_max_frame_size:
+            chunk = self._log.read(self._next, 1, _CHUNK_BYTES)
+            message = bytes(chunk.data[HEADER_SIZE:])
+            self._next += 1
+            self.send(with_delivery_annotations(message, self._metrics()) if self._with_metrics else message)
+        else:
+            chunk = self._log.read(self._next, room, _CHUNK_BYTES)
+            self._next += len(chunk.starts) - 1
+            self.send_chunk(chunk)
+        return len(chunk.data)
+
+    def _metrics(self) -> dict[Symbol, object]:
+        enqueued_ms = self._log.last_enqueued_ms
+        return {
+            Symbol("last_enqueued_sequence_number"): self._log.next_sequence_number - 1,
+            Symbol("last_enqueued_offset"): self._log.last_offset,
+            Symbol("last_enqueued_time_utc"): Timestamp(NEVER_MS if enqueued_ms is None else enqueued_ms),
+            Symbol("runtime_info_retrieval_time_utc"): Timestamp(time.time_ns() // 1_000_000),
+        }

@@ -1,0 +1,47 @@
+"""What a place such as `latest` or a time means in a partition as it is now."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.hub.metadata import PartitionState
+from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable, number
+from spark_ehbalance.leases.model import Position
+from spark_ehbalance.positions import Edge, Place
+
+
+def resolve(place: Place, source: Source, state: PartitionState, timeout: float) -> Position:
+    """The position from which reading begins at `place`. A time costs a question to the hub, which may raise
+    `HubUnavailableError` after `timeout` seconds."""
+    if place is Edge.EARLIEST:
+        return Position.before(state.begin)
+    if place is Edge.LATEST:
+        return Position(state.end - 1, state.last_offset)
+    if isinstance(place, datetime):
+        return Position.before(_first_at(place, source, state, timeout))
+    assert isinstance(place, int)
+    return Position.before(place)
+
+
+def _first_at(moment: datetime, source: Source, state: PartitionState, timeout: float) -> int:
+    """Sequence number of the first event enqueued at or after `moment`; where there is none, of the next to come."""
+    if state.last_enqueued is None or state.last_enqueued < moment:
+        return state.end
+    trouble: Exception = TimeoutError("no event came")
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        try:
+            receiver = Receiver(source, moment, owner_level=None, prefetch=1)
+            events = receiver.receive(1, wait=1.0)
+            receiver.close()
+            if events:
+                return number(events[0])
+        except (Disconnected, Unreachable) as error:
+            trouble = error
+            time.sleep(0.2)
+    raise HubUnavailableError(
+        f"partition {source.partition}: the first event at or after {moment.isoformat()} could not be found within "
+        f"{timeout:g} s: {trouble}"
+    )

@@ -1,0 +1,110 @@
+"""A receiver of one partition that stays open and knows where it is."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from azure.eventhub import EventData
+from azure.eventhub.exceptions import AuthenticationError, EventHubError
+
+from spark_ehbalance.hub.connection import Connection
+
+#: Seconds that the client waits on its socket in one go. Its default of 0.2 holds up every short read that long.
+SOCKET_TIMEOUT = 0.02
+
+
+class Disconnected(Exception):
+    """Another receiver has taken the partition: this one was disconnected or refused, by the rules for owner levels.
+
+    `epoch` is the other's owner level where Event Hubs has told it.
+    """
+
+    def __init__(self, text: str, epoch: int | None) -> None:
+        super().__init__(text)
+        self.epoch = epoch
+
+
+class Unreachable(Exception):
+    """The connection broke or was refused for a reason that may pass: open a new receiver and go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One partition as seen by one consumer group."""
+
+    connection: Connection
+    consumer_group: str
+    partition: str
+
+
+class Receiver:
+    """Receives the events of `source` in order and without a gap, from sequence number `start` on, or from the first
+    event enqueued at or after the time `start`.
+
+    `owner_level` None shares the partition with up to four others; a number shuts out all with the same or a lower
+    one. Opening and receiving raise `Disconnected`, `Unreachable`, or `AuthenticationError`, after which the receiver
+    is closed.
+    """
+
+    def __init__(self, source: Source, start: int | datetime, *, owner_level: int | None, prefetch: int) -> None:
+        self.next = start if isinstance(start, int) else None
+        self._received: list[EventData] = []
+        client: Any = source.connection.consumer_client(
+            source.consumer_group, retry_total=0, socket_timeout=SOCKET_TIMEOUT
+        )
+        self._client = client
+        self._consumer = client._create_consumer(
+            source.consumer_group,
+            source.partition,
+            start,
+            self._received.extend,
+            owner_level=owner_level,
+            prefetch=prefetch,
+            event_position_inclusive=True,
+        )
+        # The keep-alive thread makes every close wait for it, and must not exist in a process that forks.
+        # A receiver that was idle for too long is dropped by the service and opened anew.
+        self._consumer._keep_alive = 0
+
+    def receive(self, most: int, wait: float) -> list[EventData]:
+        """Up to `most` events, as soon as there are any; none if none came within `wait` seconds."""
+        deadline = time.monotonic() + wait
+        try:
+            while not self._received:
+                # With its own max_wait_time the client would wait for a full batch.
+                self._consumer.receive(batch=True, max_batch_size=most)
+                if time.monotonic() >= deadline:
+                    break
+        except EventHubError as error:
+            self.close()
+            raise _meaning(error) from error
+        events, self._received[:] = list(self._received), []
+        if events:
+            self.next = number(events[-1]) + 1
+        return events
+
+    def close(self) -> None:
+        """Close the connection. May be called twice."""
+        for closing in (self._consumer, self._client):
+            try:
+                closing.close()
+            except Exception:  # a connection that is broken already has nothing left to close
+                pass
+
+
+def _meaning(error: EventHubError) -> Exception:
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    if getattr(error, "error", None) == "link:stolen" or "epoch" in text:
+        told = re.search(r"higher epoch (?:of )?'(\d+)'", text) or re.search(r"with epoch of '(\d+)'", text)
+        return Disconnected(text, int(told[1]) if told else None)
+    return error if isinstance(error, AuthenticationError) else Unreachable(text)
+
+
+def number(event: EventData) -> int:
+    """The sequence number of a received event (which the client's types take for optional)."""
+    assert event.sequence_number is not None
+    return event.sequence_number

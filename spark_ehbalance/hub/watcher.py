@@ -1,0 +1,159 @@
+"""Watches a hub in the background, so that the planner never waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+
+from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.hub.places import resolve
+from spark_ehbalance.hub.receiver import Source
+from spark_ehbalance.leases.model import Position
+from spark_ehbalance.positions import StartingPositions
+
+_LOG = logging.getLogger(__name__)
+
+#: Seconds between two looks at the watched partitions; longer where there are so many that this would be more than
+#: `_MOST_QUESTIONS` a second (a namespace answers about 50 a second, and the group's members share them).
+_INTERVAL = 0.2
+_MOST_QUESTIONS = 25.0
+
+#: Seconds between two looks at the list of partitions: they are added by hand, and rarely.
+_LIST_INTERVAL = 5.0
+
+#: Seconds between two tries while the hub does not answer.
+_RETRY_INTERVAL = 1.0
+
+
+class HubWatcher:
+    """Keeps the state of a hub's partitions at hand.
+
+    `start` asks once, in the caller's thread, and raises `HubUnavailableError` if there is no answer, or `OptionError` if
+    `starting_positions` do not fit the hub's partitions; after that a thread asks again and again until `stop`.
+    """
+
+    def __init__(
+        self, connection: Connection, consumer_group: str, starting_positions: StartingPositions, timeout: float
+    ) -> None:
+        self._connection = connection
+        self._consumer_group = consumer_group
+        self._starting_positions = starting_positions
+        self._timeout = timeout
+        self._changed = threading.Condition()
+        self._partitions: tuple[str, ...] = ()
+        self._states: dict[str, PartitionState] = {}
+        self._watched: frozenset[str] = frozenset()
+        self._asked_at = 0.0  # when the question about everything was put whose answer is known
+        self._answered_at = 0.0
+        self._hurry = False
+        self._trouble: HubUnavailableError | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="ehbalance-hub-watcher", daemon=True)
+
+    def start(self) -> None:
+        """Ask for all partitions once, then go on in the background."""
+        metadata = HubMetadata(self._connection, self._consumer_group)
+        try:
+            self._look(metadata, everything=True)
+        finally:
+            metadata.close()
+        self._starting_positions.check(self._partitions)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread soon; does not wait for it."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def watch(self, partitions: Iterable[str]) -> None:
+        """The partitions whose ends are needed from now on."""
+        watched = frozenset(partitions)
+        if watched != self._watched:
+            with self._changed:
+                self._watched = watched
+                self._changed.notify_all()
+
+    def states(self) -> Mapping[str, PartitionState]:
+        """What was last heard of each partition. Raises `HubUnavailableError` if that is too long ago."""
+        with self._changed:
+            if self._trouble is not None and time.monotonic() - self._answered_at > self._timeout:
+                raise self._trouble
+            return self._states
+
+    def refresh(self) -> None:
+        """Wait until what is known of all partitions was asked for after this call. Raises `HubUnavailableError`."""
+        with self._changed:
+            since, self._hurry = time.monotonic(), True
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self._asked_at > since, self._timeout):
+                raise self._trouble or HubUnavailableError(f"the event hub has not answered for {self._timeout:g} s")
+
+    # --- what the keeper asks -----------------------------------------------------------------------------------
+
+    def partition_ids(self) -> tuple[str, ...]:
+        """The hub's partitions when last asked."""
+        with self._changed:
+            return self._partitions
+
+    def earliest_position(self, partition: str) -> Position:
+        """The position before the first retained event of `partition`."""
+        return Position.before(self._state(partition).begin)
+
+    def starting_position(self, partition: str) -> Position:
+        """What `startingPosition` means for `partition` now. A time costs a question to the hub."""
+        place = self._starting_positions.of(partition)
+        source = Source(self._connection, self._consumer_group, partition)
+        return resolve(place, source, self._state(partition), self._timeout)
+
+    # --- the thread ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        metadata = HubMetadata(self._connection, self._consumer_group)
+        listed_at = time.monotonic()
+        while self._wait():
+            began = time.monotonic()
+            try:
+                everything = self._hurry or began - listed_at > _LIST_INTERVAL
+                self._look(metadata, everything=everything)
+                listed_at = began if everything else listed_at
+            except HubUnavailableError as error:
+                if self._trouble is None:
+                    _LOG.warning("%s. Asking again every %g s", error, _RETRY_INTERVAL)
+                with self._changed:
+                    self._trouble = error
+        metadata.close()
+
+    def _wait(self) -> bool:
+        """Wait for the next look; False if it is time to end."""
+        interval = max(_INTERVAL, len(self._watched) / _MOST_QUESTIONS)
+        with self._changed:
+            watched = self._watched
+            self._changed.wait_for(
+                lambda: self._stopping or (not self._trouble and (self._hurry or self._watched != watched)),
+                _RETRY_INTERVAL if self._trouble else interval,
+            )
+            return not self._stopping
+
+    def _look(self, metadata: HubMetadata, *, everything: bool) -> None:
+        with self._changed:
+            self._hurry, began = False, time.monotonic()
+        partitions = metadata.partition_ids() if everything else self._partitions
+        states = metadata.partition_states(partitions if everything else self._watched & set(partitions))
+        with self._changed:
+            self._partitions, self._states = partitions, {**self._states, **states}
+            self._trouble = None
+            self._answered_at = time.monotonic()
+            if everything:
+                self._asked_at = began
+            self._changed.notify_all()
+
+    def _state(self, partition: str) -> PartitionState:
+        with self._changed:
+            if partition not in self._states:
+                raise HubUnavailableError(f"the event hub has not said yet what partition {partition} holds")
+            return self._states[partition]

@@ -1,0 +1,224 @@
+"""The lease keeper: one thread per running source that keeps its membership alive and its leases held.
+
+It shares no process with data processing, so a busy query is never too slow to hold its leases. All decisions are
+made by `Membership` and the strategy; here are the clocks, the store and the waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
+from spark_ehbalance.leases.membership import Clocks, Finished, Holding, Membership, with_starts
+from spark_ehbalance.leases.model import Position, Snapshot
+from spark_ehbalance.leases.store import LeaseStore, commit
+from spark_ehbalance.leases.transitions import Transition
+from spark_ehbalance.strategies.base import Decision
+
+_LOG = logging.getLogger(__name__)
+
+#: All members together use up to this part of the commits that the store could carry one after the other, so that
+#: races stay rare.
+_STORE_SHARE = 0.3
+
+#: Intervals are drawn between these factors, as the Azure SDKs do, so that members do not march in step.
+_JITTER = (0.8, 1.2)
+
+#: Seconds before the first new try when the store is away; doubled from try to try, up to the balance interval.
+_FIRST_PAUSE = 0.1
+
+#: Seconds that `stop` waits for the last commit. Spark kills the planner some time after that.
+_FAREWELL_TIMEOUT = 5.0
+
+
+class Hub(Protocol):
+    """What the keeper asks about the hub. Both calls raise `HubUnavailableError`."""
+
+    def partition_ids(self) -> tuple[str, ...]:
+        """The hub's partitions at present."""
+
+    def starting_position(self, partition: str) -> Position:
+        """Where a partition's reading begins that nobody has read before."""
+
+    def earliest_position(self, partition: str) -> Position:
+        """The position before the first retained event."""
+
+
+class Keeper:
+    """Keeps one membership. The thread starts with `start` and ends with `stop`; everything else may be called from
+    any thread and never waits for the store."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        open_store: Callable[[], LeaseStore],
+        hub: Hub,
+        *,
+        balance_interval: float,
+        rng: random.Random,
+    ) -> None:
+        self._membership = membership
+        self._open_store = open_store
+        self._hub = hub
+        self._interval = balance_interval
+        self._rng = rng
+        self._lock = threading.Condition()
+        self._holdings: Mapping[str, Holding] = {}
+        self._finished: dict[str, Finished] = {}
+        self._cycles = 0
+        self._settled = 0  # cycles in which there was nothing to take
+        self._settling = False
+        self._balance_at = 0.0
+        self._error: EhBalanceError | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="ehbalance-keeper", daemon=True)
+
+    # --- called by the planner ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread. It joins the group, takes back what an earlier life had, and balances."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write the last checkpoints, give all leases back and leave the group; waits a few seconds at the most."""
+        with self._lock:
+            self._stopping = True
+            self._lock.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(_FAREWELL_TIMEOUT)
+
+    def holdings(self) -> Mapping[str, Holding]:
+        """The partitions that may be read now: owned, and renewed within the lease duration.
+
+        Raises what has ended the keeper: `FencedError`, `StoreFormatError`.
+        """
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            oldest = time.monotonic() - self._membership.settings.lease_duration
+            return {p: holding for p, holding in self._holdings.items() if holding.renewed >= oldest}
+
+    def finish(self, finished: Mapping[str, Finished]) -> None:
+        """The sink has finished these; they are checkpointed with the next commit."""
+        with self._lock:
+            self._finished |= finished
+            self._lock.notify_all()
+
+    def wait_balanced(self, timeout: float, *, settled: bool = False) -> bool:
+        """Wait until one cycle of balancing is over or, if `settled`, until cycle upon cycle, without the usual
+        interval between them, there is nothing more to take. False if `timeout` seconds were not enough.
+
+        Raises what has ended the keeper.
+        """
+        with self._lock:
+            before = self._settled if settled else 0
+            if settled:
+                self._settling, self._balance_at = True, 0.0
+                self._lock.notify_all()
+            self._lock.wait_for(
+                lambda: self._error is not None or (self._settled if settled else self._cycles) > before, timeout
+            )
+            self._settling = False
+            if self._error is not None:
+                raise self._error
+            return (self._settled if settled else self._cycles) > before
+
+    # --- the thread --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            with self._open_store() as store:
+                self._keep(store)
+        except EhBalanceError as error:
+            self._fail(error)
+        except Exception as error:
+            _LOG.exception("the lease keeper has failed")
+            self._fail(EhBalanceError(f"the lease keeper has failed: {error!r}"))
+
+    def _keep(self, store: LeaseStore) -> None:
+        pause, latency, failures = 0.0, 0.0, 0
+        while True:
+            stopping = self._wait(pause)
+            began = time.monotonic()
+            try:
+                members = self._turn(store, stopping)
+                latency = 0.7 * latency + 0.3 * (time.monotonic() - began)
+                pause, failures = members * latency / _STORE_SHARE, 0
+            except ConflictError:
+                _LOG.info("the lease table is contended: trying again later")
+            except StoreUnavailableError as error:
+                # What is held stays held until its lease runs out; nothing is taken meanwhile.
+                failures += 1
+                pause = self._jittered(min(_FIRST_PAUSE * 2**failures, self._interval))
+                level = logging.WARNING if failures == 1 else logging.INFO
+                _LOG.log(level, "%s. Until that is over no partition is taken or given", error)
+            if stopping:
+                return
+
+    def _wait(self, pause: float) -> bool:
+        """Wait until there is something to do, at least for `pause`; True if it is to stop."""
+        with self._lock:
+            deadline = time.monotonic() + pause
+            while not self._stopping:
+                due = min(self._balance_at, self._membership.renewal_due())
+                if self._finished:
+                    due = 0.0
+                remaining = max(due, deadline) - time.monotonic()
+                if remaining <= 0:
+                    break
+                self._lock.wait(remaining)
+            for partition, finished in self._finished.items():
+                self._membership.finish(partition, finished)
+            self._finished = {}
+            return self._stopping
+
+    def _turn(self, store: LeaseStore, stopping: bool) -> int:
+        """Read, decide, commit. Returns how many members the group has."""
+        member, decision = self._membership, None
+        snapshot, now = store.read(), _clocks()
+        member.see(snapshot, now)
+        if stopping:
+            said = member.farewell(now)
+        elif now.monotonic >= self._balance_at:
+            said, decision = self._balance(snapshot, now)
+        else:
+            said = member.say(snapshot, now)
+        snapshot, rejected = commit(store, snapshot, said)
+        member.written(said, rejected, snapshot, now)
+        with self._lock:
+            self._holdings = member.holdings
+            if decision is not None:
+                self._cycles += 1
+                self._settled += not decision.transitions
+                again = bool(decision.transitions) and (decision.again or self._settling)
+                self._balance_at = 0.0 if again else now.monotonic + self._jittered(self._interval)
+            self._lock.notify_all()
+        return len(snapshot.members)
+
+    def _balance(self, snapshot: Snapshot, now: Clocks) -> tuple[list[Transition], Decision]:
+        member, hub = self._membership, self._hub
+        try:
+            said, decision = member.balance(snapshot, now, hub.partition_ids(), hub.earliest_position)
+            said = with_starts(said, snapshot, hub.starting_position)
+        except HubUnavailableError as error:
+            _LOG.warning("%s. Until that is over no partition is taken", error)
+            said, decision = member.say(snapshot, now), Decision("nothing, because the hub does not answer")
+        _LOG.log(logging.INFO if decision.transitions else logging.DEBUG, "balance: %s", decision.reason)
+        return said, decision
+
+    def _jittered(self, interval: float) -> float:
+        return interval * self._rng.uniform(*_JITTER)
+
+    def _fail(self, error: EhBalanceError) -> None:
+        with self._lock:
+            self._error, self._holdings = error, {}
+            self._lock.notify_all()
+
+
+def _clocks() -> Clocks:
+    return Clocks(time.monotonic(), time.time_ns() // 1_000_000)

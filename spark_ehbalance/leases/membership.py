@@ -1,0 +1,275 @@
+"""One member's part in its group: what it holds, what it has to say, what it wants. No clock, no I/O.
+
+The keeper drives it with real clocks and a real store, a simulator with made-up ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from spark_ehbalance.errors import FencedError
+from spark_ehbalance.leases.expiry import Sightings, expired_leases, expired_members
+from spark_ehbalance.leases.model import Author, Position, Snapshot
+from spark_ehbalance.leases.transitions import (
+    AddPartitions,
+    Checkpoint,
+    Claim,
+    Forget,
+    Heartbeat,
+    Join,
+    Leave,
+    LeaseTransition,
+    Rejected,
+    Release,
+    Renew,
+    Transition,
+    apply,
+)
+from spark_ehbalance.strategies.base import Decision, Strategy, View
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A partition that this member owns: the lease's epoch, its checkpoint, and when it was last renewed (on this
+    member's monotonic clock, in seconds)."""
+
+    epoch: int
+    checkpoint: Position
+    renewed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What the sink has finished of a partition under `epoch`."""
+
+    epoch: int
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """One reading of both clocks: monotonic seconds, and wall-clock milliseconds since 1970."""
+
+    monotonic: float
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How this member behaves. Times are in seconds."""
+
+    strategy: Strategy
+    lease_duration: float
+    max_owned: int | None = None
+    host: str = ""
+
+    @property
+    def renewal_interval(self) -> float:
+        """A third of the lease duration: two renewals may be lost before the lease is."""
+        return self.lease_duration / 3
+
+
+class Membership:
+    """The state machine of one member. `see` what the store holds, ask what to `say`, tell what was `written`.
+
+    `author` names the member and this process of it. `resume` are partitions that the last life of this member
+    was reading: besides those that the table still says are its own, they are claimed at once if they are free and
+    would go on at the given sequence number.
+    """
+
+    def __init__(
+        self,
+        author: Author,
+        settings: Settings,
+        rng: random.Random,
+        *,
+        finished: Mapping[str, Finished] | None = None,
+        resume: Mapping[str, int] | None = None,
+    ) -> None:
+        self.author = author
+        self.settings = settings
+        self.holdings: Mapping[str, Holding] = {}
+        self._rng = rng
+        self._sightings = Sightings()
+        self._finished = dict(finished or {})
+        self._resume = dict(resume or {})
+        self._joined = False
+        self._heartbeat = float("-inf")
+
+    # --- what comes in -----------------------------------------------------------------------------------------
+
+    def see(self, snapshot: Snapshot, now: Clocks) -> None:
+        """Take note of the group's state. Raises `FencedError` if a later process goes by this member's id."""
+        self._sightings = self._sightings.updated(snapshot, now.monotonic)
+        if not self._joined:
+            return
+        row = snapshot.members.get(self.author.id)
+        if row is not None and row.incarnation != self.author.incarnation:
+            self.holdings = {}
+            raise FencedError(
+                f"a later process (on {row.host or 'an unknown host'}) has started as {self.author.id}, from the same "
+                "Spark checkpoint: this one stops"
+            )
+        self._hold(snapshot, now)
+
+    def finish(self, partition: str, finished: Finished) -> None:
+        """The sink has finished `partition` up to a position; a later one replaces an earlier one not yet written."""
+        self._finished[partition] = finished
+
+    # --- what goes out -----------------------------------------------------------------------------------------
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether there are checkpoints to write."""
+        return bool(self._finished)
+
+    def renewal_due(self) -> float:
+        """The monotonic time at which the next commit must be under way."""
+        oldest = min((holding.renewed for holding in self.holdings.values()), default=self._heartbeat)
+        return min(oldest, self._heartbeat) + self.settings.renewal_interval
+
+    def say(self, snapshot: Snapshot, now: Clocks) -> list[Transition]:
+        """Everything that is to be said without balancing: join, heartbeat, checkpoints, renewals.
+
+        Renewals go along with every commit once half their time has passed, so that few commits are for them alone.
+        """
+        by, at_ms = self.author, now.wall_ms
+        if self.author.id not in snapshot.members or not self._joined:
+            joining = [Join(by=by, at_ms=at_ms, host=self.settings.host), *self._checkpoints(at_ms)]
+            return joining + self._resumed(apply(snapshot, joining)[0], at_ms)
+        due = now.monotonic - self.settings.renewal_interval / 2
+        said: list[Transition] = [Heartbeat(by=by, at_ms=at_ms)] if self._heartbeat <= due else []
+        said += self._checkpoints(at_ms)
+        for partition, holding in self.holdings.items():
+            finished = self._finished.get(partition)
+            by_checkpoint = finished is not None and finished.epoch == holding.epoch
+            if holding.renewed <= due and not by_checkpoint:
+                said.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
+        return said
+
+    def balance(
+        self, snapshot: Snapshot, now: Clocks, partitions: Iterable[str], first: Callable[[str], Position]
+    ) -> tuple[list[Transition], Decision]:
+        """All of `say`, and what the strategy decides.
+
+        `partitions` are those that the hub has now; `first` tells where a partition that came up later begins.
+        """
+        said = self.say(snapshot, now)
+        by, at_ms = self.author, now.wall_ms
+        known = bool(snapshot.leases)
+        for partition in partitions:
+            if partition not in snapshot.leases:
+                # A partition that is added while the group is at work is read from its first event, as Kafka's are.
+                checkpoint = first(partition) if known else None
+                said.append(AddPartitions(by=by, at_ms=at_ms, partitions=(partition,), checkpoint=checkpoint))
+        draft, _ = apply(snapshot, said)
+        sightings = self._sightings.updated(draft, now.monotonic)
+        times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
+        dead = expired_members(sightings, draft, *times) - {by.id}
+        view = View(
+            me=by,
+            at_ms=at_ms,
+            snapshot=draft,
+            expired=expired_leases(sightings, draft, *times),
+            live=frozenset(draft.members) - dead,
+            rng=self._rng,
+            max_owned=self.settings.max_owned,
+        )
+        decision = self.settings.strategy(view)
+        said += decision.transitions
+        if draft.leader in dead | {by.id}:
+            said += [
+                Forget(by=by, at_ms=at_ms, member=member, counter=draft.members[member].counter)
+                for member in sorted(dead)
+                if not draft.owned_by(member)
+            ]
+        return said, decision
+
+    def farewell(self, now: Clocks) -> list[Transition]:
+        """The last words: checkpoints, then all leases given back, then the membership."""
+        by, at_ms = self.author, now.wall_ms
+        said = self._checkpoints(at_ms)
+        said += [
+            Release(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch)
+            for partition, holding in self.holdings.items()
+        ]
+        return [*said, Leave(by=by, at_ms=at_ms)] if self._joined else []
+
+    def written(
+        self, said: Iterable[Transition], rejected: Iterable[Rejected], snapshot: Snapshot, now: Clocks
+    ) -> None:
+        """`said` was committed, less what was `rejected`, and `snapshot` is the result.
+
+        `now` is a time from before the commit, so that a lease is never believed in for longer than others do.
+        """
+        refused = {id(each.transition): each.reason for each in rejected}
+        renewed: set[str] = set()
+        for transition in said:
+            reason = refused.get(id(transition))
+            if isinstance(transition, Checkpoint):
+                current = self._finished.get(transition.partition)
+                if current == Finished(transition.epoch, transition.position):
+                    del self._finished[transition.partition]
+                if reason:
+                    _LOG.info("partition %s: checkpoint refused: %s", transition.partition, reason)
+            if reason is None and isinstance(transition, LeaseTransition):
+                renewed.add(transition.partition)
+            if reason is None and isinstance(transition, (Join, Heartbeat)):
+                self._heartbeat = now.monotonic
+        row = snapshot.members.get(self.author.id)
+        self._joined = self._joined or (row is not None and row.incarnation == self.author.incarnation)
+        self._sightings = self._sightings.updated(snapshot, now.monotonic)
+        self._hold(snapshot, now, renewed)
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _hold(self, snapshot: Snapshot, now: Clocks, renewed: set[str] | None = None) -> None:
+        holdings = {}
+        for lease in snapshot.owned_by(self.author.id):
+            before = self.holdings.get(lease.partition)
+            assert lease.checkpoint is not None, "a claim without a position is refused"
+            kept = before is not None and before.epoch == lease.epoch and lease.partition not in (renewed or ())
+            holdings[lease.partition] = Holding(
+                lease.epoch, lease.checkpoint, before.renewed if kept and before is not None else now.monotonic
+            )
+        for partition in sorted(self.holdings.keys() - holdings.keys()):
+            _LOG.info("partition %s: no longer owned, now by %s", partition, snapshot.leases[partition].owner)
+        self.holdings = holdings
+
+    def _checkpoints(self, at_ms: int) -> list[Transition]:
+        return [
+            Checkpoint(by=self.author, at_ms=at_ms, partition=p, epoch=done.epoch, position=done.position)
+            for p, done in self._finished.items()
+        ]
+
+    def _resumed(self, snapshot: Snapshot, at_ms: int) -> list[Transition]:
+        """Claims of what an earlier life of this member had: each start goes on with a new epoch, which fences it."""
+        return [
+            Claim(by=self.author, at_ms=at_ms, partition=partition, epoch=lease.epoch)
+            for partition, lease in snapshot.leases.items()
+            if lease.owner == self.author.id
+            or (
+                lease.owner is None
+                and lease.checkpoint is not None
+                and self._resume.get(partition) == lease.checkpoint.next
+            )
+        ]
+
+
+def with_starts(said: Iterable[Transition], snapshot: Snapshot, start: Callable[[str], Position]) -> list[Transition]:
+    """`said`, where each claim of a partition that was never read also says where reading starts."""
+
+    def completed(transition: Transition) -> Transition:
+        if not isinstance(transition, Claim) or transition.start is not None:
+            return transition
+        lease = snapshot.leases.get(transition.partition)
+        if lease is not None and lease.checkpoint is not None:
+            return transition
+        return replace(transition, start=start(transition.partition))
+
+    return [completed(transition) for transition in said]

@@ -1,0 +1,46 @@
+"""What a batch read covers: from the starting to the ending position of every partition, fixed when it is planned."""
+
+from __future__ import annotations
+
+import logging
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.hub.metadata import HubMetadata
+from spark_ehbalance.hub.places import resolve
+from spark_ehbalance.hub.receiver import Source
+from spark_ehbalance.options import Options
+from spark_ehbalance.source.ranges import Range, retained_start
+
+_LOG = logging.getLogger(__name__)
+
+
+def batch_ranges(options: Options) -> list[Range]:
+    """The range of each partition that has events to read.
+
+    Raises `HubUnavailableError`; `DataLossError`; `OptionError` if an end lies before the start or beyond the last
+    event, or if the positions do not fit the hub's partitions.
+    """
+    metadata = HubMetadata(options.connection, options.consumer_group)
+    try:
+        partitions = metadata.partition_ids()
+        states = metadata.partition_states(partitions)
+    finally:
+        metadata.close()
+    options.starting_position.check(partitions)
+    options.ending_position.check(partitions)
+    ranges = []
+    for partition in partitions:
+        source, state = Source(options.connection, options.consumer_group, partition), states[partition]
+        wanted = resolve(options.starting_position.of(partition), source, state, options.receiver_timeout).next
+        start, warning = retained_start(partition, wanted, state, options.fail_on_data_loss)
+        if warning:
+            _LOG.warning(warning)
+        end = resolve(options.ending_position.of(partition), source, state, options.receiver_timeout).next
+        if not start <= end <= state.end:
+            raise OptionError(
+                f"partition {partition}: endingPosition means sequence number {end} (exclusive); allowed is {start}, "
+                f"where reading starts, to {state.end}, after the last event"
+            )
+        if start < end:
+            ranges.append(Range(partition, 0, start, end))
+    return ranges

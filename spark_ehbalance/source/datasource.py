@@ -1,0 +1,164 @@
+"""The data source as Spark sees it: `format("ehbalance")` for streams and for batches."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from spark_ehbalance.options import Options, batch_options, check_options, stream_options
+from spark_ehbalance.source.batch import batch_ranges
+from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.planner import Planner, mint_owner_id
+from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.ranges import Range, split
+from spark_ehbalance.source.rows import SPARK_SCHEMA, record_batch
+
+_LOG = logging.getLogger(__name__)
+
+
+class EhBalanceDataSource(DataSource):
+    """Azure Event Hubs, read by Spark, with the partitions shared between queries. Options: see `options.Options`."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)  # type: ignore[arg-type]
+        # What `reader` and `streamReader` raise reaches the user garbled, so that options are checked here.
+        check_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "ehbalance"
+
+    def schema(self) -> str:
+        return SPARK_SCHEMA
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(batch_options(self.options))
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        return StreamReader(stream_options(self.options))
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """One task: a range, the member that holds its lease (None without leases), and the AMQP owner level."""
+
+    range: Range
+    owner: str | None
+    owner_level: int | None
+
+
+def _read(options: Options, task: RangePartition) -> Iterator[pa.RecordBatch]:
+    for events in read_range(options, task.range, task.owner, task.owner_level):
+        yield record_batch(events, task.range.partition, json_properties=options.json_properties)
+
+
+class BatchReader(DataSourceReader):
+    """Reads all partitions once, between the starting and the ending positions, and leaves nothing behind."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        ranges = split(batch_ranges(self._options), self._options.min_partitions)
+        return [RangePartition(each, None, self._options.owner_level) for each in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangePartition)
+        return _read(self._options, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Translates Spark's calls for the `Planner`.
+
+    Spark builds a second one only to pickle it for the executors, so nothing is started before the first call that
+    a planner gets.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._planner: Planner | None = None
+        self._owner = options.owner_id
+        self._available_now = False
+
+    # --- in the planner ----------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        # Asked again at every trigger until there is a batch: the owner id is minted once.
+        self._owner = self._owner or mint_owner_id()
+        return StreamOffset(self._owner).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_events_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._available_now = True
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        begin = StreamOffset.from_json(start if start is not None else self.initialOffset())
+        planner = self._planning(begin)
+        # Spark has written the commit of the batch that ends here before it asks for the next one.
+        planner.finish(begin)
+        if self._available_now:
+            planner.fix_ends()
+        end = planner.next_batch(begin, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        return end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        if self._planner is None:
+            return None
+        return {"partitions": self._planner.latest()}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        to = StreamOffset.from_json(end)
+        planner = self._planning(StreamOffset.from_json(start), to)
+        ranges = split(planner.ranges(to), self._options.min_partitions)
+        shared = self._options.lease_table is not None
+        # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
+        leveled = shared and self._options.min_partitions is None
+        return [
+            RangePartition(
+                each, planner.owner if shared else None, each.epoch if leveled else self._options.owner_level
+            )
+            for each in ranges
+        ]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Not needed: it comes a batch late, and never for the last one."""
+
+    def stop(self) -> None:
+        # Spark sends SIGTERM as well, and would cut this short.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self._planner is not None:
+            self._planner.stop()
+            self._planner = None
+
+    def _planning(self, finished: StreamOffset, replayed: StreamOffset | None = None) -> Planner:
+        """The planner, started by the first call that needs it."""
+        if self._planner is None:
+            signal.signal(signal.SIGTERM, _exit_on_sigterm)
+            self._owner = self._options.owner_id or finished.owner
+            self._planner = Planner(self._options, self._owner, finished, replayed)
+        return self._planner
+
+    # --- in the executors --------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangePartition)
+        return _read(self._options, partition)
+
+
+def _exit_on_sigterm(signum: int, frame: FrameType | None) -> None:
+    """Turn SIGTERM into an orderly exit, in which Spark's runner calls `stop`; the default would skip it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(0)

@@ -1,0 +1,53 @@
+"""The Spark offset of the source: who read, and of each partition in the batch from where to where.
+
+Spark compares offsets as JSON text, so the keys are always in the same order. It is all that `partitions(start, end)`
+needs, also after a restart. Without leases it is the query's whole progress: every partition is in it, moved or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.leases.model import partition_order
+from spark_ehbalance.source.ranges import Range
+
+#: Rises when older versions of this package must not read the offset any more.
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """The end of a batch: the `owner` that read it, and the range of each partition in it."""
+
+    owner: str
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The offset as Spark keeps it."""
+        return {
+            "format": _FORMAT,
+            "owner": self.owner,
+            "partitions": {
+                partition: {"epoch": each.epoch, "from": each.start, "to": each.end}
+                for partition, each in sorted(self.ranges.items(), key=lambda item: partition_order(item[0]))
+            },
+        }
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> StreamOffset:
+        """The offset that `to_json` made. Raises `EhBalanceError` if it is not one of this version's."""
+        try:
+            if json["format"] > _FORMAT:
+                raise EhBalanceError(
+                    f"the query's checkpoint has offsets of format {json['format']}; this version of spark-ehbalance "
+                    f"knows formats up to {_FORMAT}: upgrade it"
+                )
+            ranges = {p: Range(p, each["epoch"], each["from"], each["to"]) for p, each in json["partitions"].items()}
+            return cls(json["owner"], ranges)
+        except (KeyError, TypeError):
+            raise EhBalanceError(
+                "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"
+            ) from None

@@ -1,0 +1,228 @@
+"""The planner of one streaming query: which events are the next batch, and what a restarted one may read again.
+
+It runs in the query's planner process, answers Spark's calls from memory, and leaves the waiting to two threads: the
+lease keeper and the hub watcher.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import socket
+import uuid
+from collections.abc import Mapping
+
+from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.hub.watcher import HubWatcher
+from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.leases.keeper import Keeper
+from spark_ehbalance.leases.membership import Finished, Holding, Membership, Settings
+from spark_ehbalance.leases.memory import MemoryStore
+from spark_ehbalance.leases.model import Author, Lease, Position, Snapshot
+from spark_ehbalance.leases.store import LeaseStore
+from spark_ehbalance.options import Options
+from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.ranges import Range, limit_by_backlog, retained_start
+from spark_ehbalance.strategies import STRATEGIES
+
+_LOG = logging.getLogger(__name__)
+
+#: Seconds within which the group must have been joined; a contended store on another continent takes a few.
+_JOIN_TIMEOUT = 60.0
+
+
+def mint_owner_id() -> str:
+    """A new owner id: who and where, for people, and something that is unique."""
+    host = re.sub(r"[^\w.-]", "-", socket.gethostname(), flags=re.ASCII)[:100]
+    return f"{host}-{uuid.uuid4().hex[:12]}"
+
+
+class Planner:
+    """Plans the batches of one query that reads as `owner`.
+
+    `finished` is the end of the last batch that the sink has finished in an earlier life of the query, and `replayed`
+    the end of a batch that was logged but not finished; Spark's checkpoint has kept both. The constructor joins the
+    group and raises before anything is created if hub or store cannot be reached or do not fit.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        owner: str,
+        finished: StreamOffset | None = None,
+        replayed: StreamOffset | None = None,
+    ) -> None:
+        self.owner = owner
+        self._options = options
+        self._shared = options.lease_table is not None
+        self._progress: dict[str, Finished] = {}
+        self._last_finished = finished
+        self._planned: StreamOffset | None = None
+        self._replayed: dict[str, Range] = {}
+        self._ends: dict[str, int] | None = None
+        done = finished.ranges if finished else {}
+        again = replayed.ranges if replayed else {}
+        self._watcher = HubWatcher(
+            options.connection, options.consumer_group, options.starting_position, options.receiver_timeout
+        )
+        self._watcher.start()
+        try:
+            self._keeper = self._start_keeper(done, again)
+        except BaseException:
+            self._watcher.stop()
+            raise
+
+    def stop(self) -> None:
+        """Give the leases back and leave the group."""
+        self._watcher.stop()
+        self._keeper.stop()
+
+    # --- what Spark asks ---------------------------------------------------------------------------------------
+
+    def finish(self, end: StreamOffset) -> None:
+        """The sink has finished the batch that ends at `end`; may be said any number of times."""
+        if end == self._last_finished:
+            return
+        self._last_finished = end
+        ranges = end.ranges if end == self._planned else self._replayed
+        finished = {p: Finished(each.epoch, Position.before(each.end)) for p, each in ranges.items()}
+        self._progress.update(finished)
+        self._keeper.finish(finished)
+
+    def next_batch(self, start: StreamOffset, limit: int | None) -> StreamOffset:
+        """The end of the next batch of at most `limit` events, or `start` if there is nothing to read."""
+        holdings = self._keeper.holdings()
+        self._watcher.watch(holdings)
+        positions = self._retained({partition: self._position(partition, each) for partition, each in holdings.items()})
+        counts = limit_by_backlog(self._backlogs(positions), limit)
+        ranges = {
+            partition: Range(partition, holdings[partition].epoch, position, position + counts.get(partition, 0))
+            for partition, position in positions.items()
+        }
+        moved = {partition: each for partition, each in ranges.items() if len(each)}
+        if self._shared:
+            wanted: Mapping[str, Range] = moved
+        else:
+            # The offset is the only memory of the query, so it always names every partition; the first one is worth
+            # a batch even if there is nothing to read, because it says where reading starts.
+            unmoved = {p: Range(p, each.epoch, each.end, each.end) for p, each in start.ranges.items()}
+            wanted = unmoved | ranges if moved or ranges.keys() - unmoved.keys() else {}
+        if not wanted:
+            return start
+        self._planned = StreamOffset(self.owner, wanted)
+        return self._planned
+
+    def fix_ends(self) -> None:
+        """From now on read only what this query owns now, up to what is there now: `Trigger.AvailableNow`."""
+        if self._ends is None:
+            if not self._keeper.wait_balanced(_JOIN_TIMEOUT, settled=True):
+                _LOG.warning("the group has not come to rest within %g s: reading what is owned now", _JOIN_TIMEOUT)
+            self._watcher.refresh()
+            states = self._watcher.states()
+            self._ends = {partition: states[partition].end for partition in self._keeper.holdings()}
+
+    def ranges(self, end: StreamOffset) -> list[Range]:
+        """What to read of the batch that ends at `end`.
+
+        Of a batch that this process has planned: all. Of one that an earlier life of the query has logged: the
+        partitions that are this query's again and still where that batch began; whoever owns the others, or has owned
+        them since, reads or has read them.
+        """
+        if end != self._planned:
+            holdings = self._keeper.holdings()
+            self._replayed = {
+                partition: Range(partition, holdings[partition].epoch, each.start, each.end)
+                for partition, each in end.ranges.items()
+                if partition in holdings and holdings[partition].checkpoint.next == each.start
+            }
+            if left_out := sorted(end.ranges.keys() - self._replayed.keys()):
+                _LOG.info("replaying a batch without partitions %s: others have them", ", ".join(left_out))
+            return list(self._replayed.values())
+        return [each for each in end.ranges.values() if len(each)]
+
+    def latest(self) -> dict[str, int]:
+        """The sequence number after the last event of each partition, as far as known."""
+        return {partition: state.end for partition, state in self._watcher.states().items()}
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _start_keeper(self, done: Mapping[str, Range], again: Mapping[str, Range]) -> Keeper:
+        options, rng = self._options, random.Random()
+        membership = Membership(
+            Author(self.owner, uuid.uuid4().hex),
+            Settings(
+                strategy=STRATEGIES[options.strategy],
+                lease_duration=options.lease_duration,
+                max_owned=options.max_partitions_owned,
+                host=socket.gethostname(),
+            ),
+            rng,
+            finished={p: Finished(each.epoch, Position.before(each.end)) for p, each in done.items()},
+            resume={p: each.start for p, each in again.items()},
+        )
+        if self._shared:
+            with self._open_table() as store:
+                store.create(options.connection.group(options.consumer_group))
+            open_store = self._open_table
+        else:
+            private = MemoryStore(self._own_state(done, again))
+
+            def open_store() -> LeaseStore:
+                return private
+
+        keeper = Keeper(membership, open_store, self._watcher, balance_interval=options.balance_interval, rng=rng)
+        keeper.start()
+        try:
+            if not keeper.wait_balanced(_JOIN_TIMEOUT):
+                raise StoreUnavailableError(
+                    f"the group could not be joined within {_JOIN_TIMEOUT:g} s: the lease table at "
+                    f"{options.lease_table} does not answer, or is contended"
+                )
+        except BaseException:
+            keeper.stop()
+            raise
+        return keeper
+
+    def _open_table(self) -> LeaseStore:
+        assert self._options.lease_table is not None
+        return DeltaStore(self._options.lease_table, self._options.storage_options)
+
+    def _own_state(self, done: Mapping[str, Range], again: Mapping[str, Range]) -> Snapshot:
+        """A group of this query alone, as its offset has kept it."""
+        places = {p: (each.epoch, each.end) for p, each in done.items()}
+        places |= {p: (each.epoch, each.start) for p, each in again.items()}
+        leases = {
+            p: Lease(p, owner=self.owner, epoch=epoch, checkpoint=Position.before(place))
+            for p, (epoch, place) in places.items()
+        }
+        return Snapshot(self._options.connection.group(self._options.consumer_group), leases=leases)
+
+    def _position(self, partition: str, holding: Holding) -> int:
+        progress = self._progress.get(partition)
+        known = progress is not None and progress.epoch == holding.epoch
+        return progress.position.next if known and progress is not None else holding.checkpoint.next
+
+    def _retained(self, positions: Mapping[str, int]) -> dict[str, int]:
+        """`positions`, moved to where there still are events if that is allowed."""
+        states = self._watcher.states()
+        if any(p in states and not states[p].begin <= position <= states[p].end for p, position in positions.items()):
+            # What is known may be older than the position, which another member may have set just now.
+            self._watcher.refresh()
+            states = self._watcher.states()
+        retained = {}
+        for partition, position in positions.items():
+            if partition in states:
+                retained[partition], warning = retained_start(
+                    partition, position, states[partition], self._options.fail_on_data_loss
+                )
+                if warning:
+                    _LOG.warning(warning)
+        return retained
+
+    def _backlogs(self, positions: Mapping[str, int]) -> dict[str, int]:
+        states = self._watcher.states()
+        ends = {partition: states[partition].end for partition in positions}
+        if self._ends is not None:
+            ends = {partition: min(end, self._ends.get(partition, 0)) for partition, end in ends.items()}
+        return {p: ends[p] - position for p, position in positions.items() if ends[p] > position}

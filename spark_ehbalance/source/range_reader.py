@@ -1,0 +1,152 @@
+"""Reads one exact range of a partition, in an executor's Python worker, and copes with what may happen meanwhile.
+
+Receivers stay open between batches (`_RECEIVERS`), because a worker lives longer than a task and opening one costs
+several round trips.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterator
+
+from azure.eventhub import EventData
+
+from spark_ehbalance.errors import DataLossError, EhBalanceError, ForeignReaderError, HubUnavailableError, StoreError
+from spark_ehbalance.hub.metadata import HubMetadata
+from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable, number
+from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.options import Options
+from spark_ehbalance.source.ranges import Range
+
+_LOG = logging.getLogger(__name__)
+
+#: Rows of one record batch: Spark takes 10,000 in one go faster than 1,000, and 1 MB events then stay under 2 GiB.
+MOST_ROWS = 1000
+
+#: Open receivers kept by one worker; the ones unused longest are closed first.
+MOST_RECEIVERS = 32
+
+#: Seconds after which a receiver that no task has asked for is closed: Spark drops idle workers after as long.
+RECEIVER_IDLE = 60.0
+
+#: Seconds to wait before the first and before every later try to reconnect.
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
+
+
+def read_range(
+    options: Options, wanted: Range, owner: str | None, owner_level: int | None
+) -> Iterator[list[EventData]]:
+    """The events of `wanted`, in lists of up to `MOST_ROWS`.
+
+    `owner` is the member that holds the lease, None without leases. Ends early, and quietly, if the lease is lost
+    while reading: its new owner reads the rest. Raises `ForeignReaderError`, `DataLossError`, `HubUnavailableError`.
+    """
+    source = Source(options.connection, options.consumer_group, wanted.partition)
+    position, progress, tries = wanted.start, time.monotonic(), 0
+    while position < wanted.end:
+        try:
+            receiver = _RECEIVERS.take(source, position, owner_level, options.prefetch)
+            events = receiver.receive(min(MOST_ROWS, wanted.end - position), wait=1.0)
+            _RECEIVERS.keep(source, owner_level, receiver)
+        except Disconnected as other:
+            if owner is not None and not _still_held(options, wanted, owner):
+                _LOG.info("partition %s: lease lost while reading, ending at %d", wanted.partition, position)
+                return
+            if other.epoch is None or other.epoch > (owner_level if owner_level is not None else -1):
+                raise _foreign(wanted, other) from other
+            # A reader with our own epoch: the cached one of another worker, or the same task run twice.
+            trouble: Exception = other
+        except Unreachable as broken:
+            trouble = broken
+        else:
+            inside = [event for event in events if number(event) < wanted.end]
+            if events and number(events[0]) > position:
+                _check_gap(options, wanted.partition, position, number(events[0]))
+            if events:
+                position, progress, tries = number(events[-1]) + 1, time.monotonic(), 0
+            if inside:
+                yield inside
+                progress = time.monotonic()  # what the sink took its time for is not the hub's fault
+            trouble = TimeoutError("no event came")
+            if events or time.monotonic() - progress < options.receiver_timeout:
+                continue
+        if time.monotonic() - progress >= options.receiver_timeout:
+            raise HubUnavailableError(
+                f"partition {wanted.partition}: no event came for receiverTimeout={options.receiver_timeout:g} s while "
+                f"reading sequence numbers {wanted.start} to {wanted.end - 1}, now at {position}. The batch fails and "
+                f"can be run again. Last seen: {trouble}"
+            ) from trouble
+        tries += 1
+        time.sleep(random.uniform(0.5, 1) * min(_LONGEST_WAIT, _FIRST_WAIT * 2**tries))
+
+
+def _still_held(options: Options, wanted: Range, owner: str) -> bool:
+    """Whether the lease table still has `owner` with the range's epoch. If it cannot be asked: yes."""
+    assert options.lease_table is not None
+    try:
+        with DeltaStore(options.lease_table, options.storage_options) as store:
+            lease = store.read().leases[wanted.partition]
+    except StoreError as error:
+        _LOG.warning("partition %s: cannot ask whether the lease is lost: %s", wanted.partition, error)
+        return True
+    return lease.owner == owner and lease.epoch == wanted.epoch
+
+
+def _foreign(wanted: Range, other: Disconnected) -> EhBalanceError:
+    return ForeignReaderError(
+        f"partition {wanted.partition}: a reader outside this group takes it with owner level "
+        f"{'unknown' if other.epoch is None else other.epoch}, while this query holds it with {wanted.epoch}. Stop that "
+        f"reader or give it another consumer group. Event Hubs says: {other}"
+    )
+
+
+def _check_gap(options: Options, partition: str, expected: int, found: int) -> None:
+    """Events between `expected` and `found` did not come: fine in a compacted hub, loss if they were dropped."""
+    metadata = HubMetadata(options.connection, options.consumer_group)
+    try:
+        begin = metadata.partition_states([partition])[partition].begin
+    finally:
+        metadata.close()
+    if begin <= expected:
+        return
+    what = (
+        f"partition {partition}: events {expected} to {found - 1} have aged out between planning and reading (the first "
+        f"retained event is {begin})"
+    )
+    if options.fail_on_data_loss:
+        raise DataLossError(f"{what}. Set failOnDataLoss=false to go on without them")
+    _LOG.warning("%s. Going on at %d, because failOnDataLoss=false", what, found)
+
+
+class _Receivers:
+    """The open receivers of this process, one per partition and owner level."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[Source, int | None], tuple[float, Receiver]] = {}
+
+    def take(self, source: Source, position: int, owner_level: int | None, prefetch: int) -> Receiver:
+        """A receiver that goes on at `position`; out of here until it is given back."""
+        now = time.monotonic()
+        self._close([key for key, (used, _) in self._open.items() if now - used > RECEIVER_IDLE])
+        kept = self._open.pop((source, owner_level), None)
+        if kept is not None:
+            if kept[1].next == position:
+                return kept[1]
+            kept[1].close()
+        self._close([key for key in self._open if key[0] == source])  # an epoch that has passed
+        return Receiver(source, position, owner_level=owner_level, prefetch=prefetch)
+
+    def keep(self, source: Source, owner_level: int | None, receiver: Receiver) -> None:
+        """Keep `receiver` open for the next batch."""
+        self._open[source, owner_level] = (time.monotonic(), receiver)
+        self._close(list(self._open)[:-MOST_RECEIVERS])
+
+    def _close(self, keys: list[tuple[Source, int | None]]) -> None:
+        for key in keys:
+            self._open.pop(key)[1].close()
+
+
+#: Module-level, because a worker process keeps its modules from task to task.
+_RECEIVERS = _Receivers()

@@ -1,0 +1,104 @@
+"""The real Azure client, driven so that tests are quick: no keep-alive threads, short socket time-outs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerClient
+
+DEADLINE = 20.0  # seconds until a condition that should come counts as failed
+QUIET = 0.3  # seconds without an event until a partition counts as read to its end
+FAST = {"socket_timeout": 0.02, "retry_total": 0, "retry_backoff_factor": 0.01}
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> None:
+    """Wait for a condition. Fails with `what` after the deadline."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, f"timed out waiting until {what}"
+        time.sleep(0.01)
+
+
+class Reader:
+    """One partition, read with the real client's consumer."""
+
+    def __init__(
+        self,
+        connection: str,
+        partition: str = "0",
+        start: str | int | datetime | None = "-1",
+        inclusive: bool = False,
+        group: str = "$Default",
+        track: bool = False,
+        owner_level: int | None = None,
+        **options: Any,
+    ) -> None:
+        self._client = EventHubConsumerClient.from_connection_string(connection, group, **(FAST | options))
+        self.events: list[EventData] = []
+        self._consumer = self._client._create_consumer(
+            group,
+            partition,
+            start,  # type: ignore[arg-type]
+            self.events.extend,  # type: ignore[arg-type]
+            owner_level=owner_level,
+            event_position_inclusive=inclusive,
+            track_last_enqueued_event_properties=track,
+        )
+        self._consumer._keep_alive = 0
+
+    def open(self) -> Reader:
+        """Attach; raises what the client makes of a refusal."""
+        self.poll()
+        wait_until(lambda: self._consumer.handler_ready or self.poll(), "the receiver is attached")
+        self.poll()  # the refusal comes right after the attach
+        return self
+
+    def poll(self) -> None:
+        self._consumer.receive(batch=True, max_batch_size=10_000, max_wait_time=0.001)
+
+    def read(self, count: int) -> list[EventData]:
+        """Poll until `count` events have come."""
+        wait_until(lambda: self.poll() or len(self.events) >= count, f"{count} events have come")
+        return self.events
+
+    def read_all(self) -> list[EventData]:
+        """Poll until nothing has come for a while."""
+        last, seen = time.monotonic(), -1
+        while time.monotonic() < last + QUIET:
+            self.poll()
+            if len(self.events) != seen:
+                last, seen = time.monotonic(), len(self.events)
+        return self.events
+
+    def close(self) -> None:
+        self._consumer.close()
+        self._client.close()
+
+
+@contextlib.contextmanager
+def reader(connection: str, partition: str = "0", **options: Any) -> Iterator[Reader]:
+    """A reader that is attached, and closed at the end."""
+    made = Reader(connection, partition, **options)
+    try:
+        yield made.open()
+    finally:
+        made.close()
+
+
+@contextlib.contextmanager
+def producer(connection: str, **options: Any) -> Iterator[EventHubProducerClient]:
+    """A producer client, closed at the end."""
+    with EventHubProducerClient.from_connection_string(connection, **({"socket_timeout": 0.02} | options)) as client:
+        yield client
+
+
+def numbers(events: list[EventData]) -> list[int | None]:
+    return [event.sequence_number for event in events]
+
+
+def bodies(events: list[EventData]) -> list[bytes]:
+    return [b"".join(event.body) for event in events]  # type: ignore[arg-type]

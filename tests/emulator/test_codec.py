@@ -1,0 +1,194 @@
+"""The codec: what is encoded decodes to the same, and bytes that are not AMQP give an error and nothing else."""
+
+from __future__ import annotations
+
+import struct
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_ehbalance.emulator.amqp import codec, frames
+from spark_ehbalance.emulator.amqp.codec import Array, Described, Symbol, ULong, decode, encode, skip
+from spark_ehbalance.emulator.amqp.errors import AmqpError, DecodeError
+from spark_ehbalance.emulator.message import build_event, parse_batch, parse_event, parse_sections
+
+GENEROUS = settings(max_examples=150, deadline=timedelta(seconds=2))
+
+
+def _integers(kind: type, low: int, high: int) -> st.SearchStrategy[Any]:
+    return st.integers(low, high).map(kind)
+
+
+SYMBOLS = st.text(st.characters(max_codepoint=127), max_size=300).map(Symbol)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    _integers(codec.UByte, 0, 2**8 - 1),
+    _integers(codec.UShort, 0, 2**16 - 1),
+    _integers(codec.UInt, 0, 2**32 - 1),
+    _integers(codec.ULong, 0, 2**64 - 1),
+    _integers(codec.Byte, -(2**7), 2**7 - 1),
+    _integers(codec.Short, -(2**15), 2**15 - 1),
+    _integers(codec.Int, -(2**31), 2**31 - 1),
+    _integers(codec.Long, -(2**63), 2**63 - 1),
+    _integers(codec.Timestamp, -(2**63), 2**63 - 1),
+    st.floats(width=32, allow_nan=False).map(codec.Float32),
+    st.floats(allow_nan=False),
+    st.characters(exclude_categories=["Cs"]).map(codec.Char),
+    st.uuids(),
+    st.binary(max_size=300),
+    st.text(max_size=300),
+    SYMBOLS,
+    st.sampled_from([4, 8, 16]).flatmap(lambda size: st.binary(min_size=size, max_size=size)).map(codec.Decimal),
+)
+ARRAYS = st.one_of(
+    st.lists(st.text(max_size=20), min_size=1, max_size=5).map(Array),
+    st.lists(_integers(codec.UInt, 0, 2**32 - 1), max_size=5).map(Array),
+    st.lists(st.booleans(), min_size=1, max_size=5).map(Array),
+    st.lists(st.none(), min_size=1, max_size=5).map(Array),
+    st.lists(SYMBOLS.map(lambda name: Described(ULong(1), name)), min_size=1, max_size=5).map(Array),
+    st.lists(st.lists(st.uuids(), min_size=1, max_size=3).map(Array), min_size=1, max_size=3).map(Array),
+    st.lists(st.lists(SCALARS, max_size=3), min_size=1, max_size=3).map(Array),
+)
+VALUES = st.recursive(
+    SCALARS | ARRAYS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, min_size=300, max_size=301),
+        st.dictionaries(SYMBOLS, inner, max_size=4),
+        st.builds(Described, _integers(ULong, 0, 2**64 - 1) | SYMBOLS, inner),
+    ),
+    max_leaves=10,
+)
+
+
+def _typed(value: Any) -> Any:
+    """The value with its types, so that an int does not equal a bool or a symbol a string."""
+    if isinstance(value, Described):
+        return "described", _typed(value.descriptor), _typed(value.value)
+    if isinstance(value, list):
+        return type(value), [_typed(each) for each in value]
+    if isinstance(value, dict):
+        return dict, [(_typed(key), _typed(each)) for key, each in value.items()]
+    return type(value), value
+
+
+@GENEROUS
+@given(VALUES)
+def test_round_trip(value: Any) -> None:
+    raw = encode(value)
+    decoded, end = decode(raw)
+    assert end == len(raw) == skip(raw, 0)
+    assert _typed(decoded) == _typed(value)
+    assert encode(decoded) == raw
+
+
+@GENEROUS
+@given(VALUES, st.data())
+def test_truncated_values_are_refused(value: Any, data: st.DataObject) -> None:
+    raw = encode(value)
+    cut = data.draw(st.integers(0, len(raw) - 1))
+    with pytest.raises(DecodeError):
+        decode(raw[:cut])
+
+
+def _only_decode_errors(raw: bytes) -> None:
+    for function in (decode, parse_event, parse_batch, parse_sections, frames.decode_performative):
+        try:
+            function(raw)
+        except DecodeError:
+            pass
+        except AmqpError as error:
+            pytest.fail(f"{function.__name__}: {error}")
+
+
+@GENEROUS
+@given(st.binary(max_size=200))
+def test_random_bytes_give_a_decode_error_or_a_value(raw: bytes) -> None:
+    _only_decode_errors(raw)
+    _only_decode_errors(b"\x00\x53\x72" + raw)
+    _only_decode_errors(b"\x00\x53\x12" + raw)
+
+
+@GENEROUS
+@given(VALUES, st.sampled_from([0x70, 0x72, 0x73, 0x74, 0x75, 0x76, 0x77]), st.data())
+def test_mutated_messages_give_a_decode_error_or_a_value(value: Any, section: int, data: st.DataObject) -> None:
+    raw = bytearray(b"\x00\x53" + bytes([section]) + encode(value) + build_event(b"x", {"a": 1}, "key").tail)
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    _only_decode_errors(bytes(raw))
+
+
+HOSTILE = {
+    "array of 2^32 nulls": b"\xf0" + struct.pack(">II", 5, 2**32 - 1) + b"\x40",
+    "array of 2^32 empty lists": b"\xf0" + struct.pack(">II", 5, 2**32 - 1) + b"\x45",
+    "list of 2^32": b"\xd0" + struct.pack(">II", 5, 2**32 - 1) + b"\x40",
+    "map of 2^32": b"\xd1" + struct.pack(">II", 5, 2**32 - 2) + b"\x40",
+    "odd map": b"\xc1\x02\x01\x40",
+    "list for a key": b"\xc1\x04\x02\x45\x40\x40",
+    "size beyond the end": b"\xd0" + struct.pack(">II", 2**32 - 1, 0),
+    "size below the count": b"\xc0\x00\x00",
+    "nested lists": b"\xc0\xff\x01" * 500,
+    "nested descriptors": b"\x00" * 5000,
+    "nested arrays": b"\xe0\xff\x01" * 500,
+    "described array elements": b"\xe0\xff\x01" + b"\x00" * 254,
+    "bad utf-8": b"\xa1\x02\xff\xfe",
+    "bad symbol": b"\xa3\x01\xff",
+    "surrogate": b"\x73\x00\x00\xd8\x00",
+    "unknown type": b"\x10",
+    "1 MB of nulls": b"\xd0" + struct.pack(">II", 1_000_004, 1_000_000) + b"\x40" * 1_000_000,
+    "arrays of empties": b"\xf0" + struct.pack(">II", 40_000 * 4 + 5, 40_000) + b"\xe0" + b"\x02\xff\x40" * 40_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_values_are_refused_at_once(name: str) -> None:
+    begun = time.monotonic()
+    with pytest.raises(DecodeError):
+        decode(HOSTILE[name])
+    assert time.monotonic() - begun < 2
+
+
+@pytest.mark.parametrize("value", [codec.UByte(256), codec.UInt(-1), 2**63, codec.Short(40_000)])
+def test_numbers_out_of_range_cannot_be_encoded(value: Any) -> None:
+    with pytest.raises(ValueError, match="out of range"):
+        encode(value)
+
+
+@pytest.mark.parametrize("value", [object(), {1}, Array([1, "a"])])
+def test_what_amqp_has_no_type_for_cannot_be_encoded(value: Any) -> None:
+    with pytest.raises(TypeError):
+        encode(value)
+
+
+def test_sections_out_of_order_or_doubled_are_refused() -> None:
+    data, properties = b"\x00\x53\x75\xa0\x01x", b"\x00\x53\x74\xc1\x01\x00"
+    assert parse_event(properties + data + data).tail == properties + data + data
+    for message in (data + properties, properties + properties, data + b"\x00\x53\x77\x40"):
+        with pytest.raises(DecodeError):
+            parse_event(message)
+
+
+def test_unusual_descriptors_are_written_in_the_usual_form() -> None:
+    usual = b"\x00\x53\x74\xc1\x01\x00\x00\x53\x75\xa0\x01x"
+    wide = b"\x00\x80" + struct.pack(">Q", 0x74) + b"\xc1\x01\x00\x00\x80" + struct.pack(">Q", 0x75) + b"\xa0\x01x"
+    named = b"\x00" + encode(Symbol("amqp:application-properties:map")) + b"\xc1\x01\x00\x00\x53\x75\xa0\x01x"
+    assert parse_event(wide).tail == parse_event(named).tail == parse_event(usual).tail == usual
+
+
+def test_frames_with_wrong_fields_are_refused() -> None:
+    for body in (
+        encode(Described(ULong(0x12), ["name"])),
+        encode(Described(ULong(0x12), ["name", "handle", True])),
+        encode(Described(ULong(0x12), ["name", codec.Long(-1), True])),
+        encode(Described(ULong(0x18), [None, None])),
+        encode(Described(ULong(0x99), [])),
+        encode(Described(Symbol("amqp:open:list"), [])),
+        encode([]),
+    ):
+        with pytest.raises(DecodeError):
+            frames.decode_performative(body)

@@ -1,0 +1,100 @@
+"""The emulator as a process: ready line, signals, kill -9, and what wrong arguments are told."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator, EmulatorControl
+
+from .clients import DEADLINE, numbers, producer, reader
+
+COMMAND = [sys.executable, "-m", "spark_ehbalance.emulator"]
+
+
+@contextmanager
+def _running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
+    """The process, its connection string and its control port."""
+    command = [*COMMAND, "--port", "0", "--control-port", "0", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.fullmatch(r"Emulator ready: (Endpoint=\S+) \(control port (\d+)\)\n", line)
+            assert found is not None, line
+            yield process, found[1], int(found[2])
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_a_signal_ends_it_cleanly(number: signal.Signals) -> None:
+    with _running("--hub", "hub:2", "--consumer-group", "second") as (process, connection, _):
+        with producer(connection + "EntityPath=hub") as client:
+            client.send_batch([_event()] * 3, partition_id="1")
+        with reader(connection + "EntityPath=hub", "1", group="second") as events:
+            assert numbers(events.read(3)) == [0, 1, 2]
+            process.send_signal(number)
+            assert process.wait(DEADLINE) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def _event() -> object:
+    from azure.eventhub import EventData
+
+    return EventData(b"x")
+
+
+def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    arguments = ("--hub", "hub:1", "--data", str(tmp_path))
+    with _running(*arguments) as (process, connection, _), producer(connection + "EntityPath=hub") as client:
+        for _ in range(50):
+            client.send_event(_event(), partition_id="0")  # type: ignore[arg-type]
+        process.kill()
+        process.wait(DEADLINE)
+    with _running(*arguments) as (_, connection, port), EmulatorControl("127.0.0.1", port) as control:
+        assert control.partition_state("hub", 0).next_sequence_number == 50
+        control.append("hub", 0, [b"after"])
+        with reader(connection + "EntityPath=hub") as events:
+            assert numbers(events.read(51)) == list(range(51))
+
+
+def test_a_directory_serves_one_emulator_at_a_time(tmp_path: Path) -> None:
+    with Emulator({"hub": 1}, data_dir=tmp_path):
+        refused = subprocess.run([*COMMAND, "--port", "0", "--data", str(tmp_path)], capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "in use by another emulator" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--hub", "hub"], "Error: --hub 'hub': expected NAME:PARTITIONS, for example flights:8"),
+        (["--hub", "hub:0"], "Error: --hub 'hub:0': hub 'hub' with 0 partitions: allowed are 1 to 2000"),
+        (["--port", "70000"], "Error: --port 70000: allowed are 0 to 65535"),
+        (["--retention", "week"], "Error: --retention 'week': expected a number and s, m, h or d, for example 7d"),
+        (["--sas-key", "=secret"], "Error: --sas-key: expected NAME=KEY"),
+        (["--port", "0", "--consumer-group", "a b"], "Error: consumer group 'a b': allowed are letters"),
+    ],
+)
+def test_wrong_arguments_are_told_in_one_line(arguments: list[str], text: str) -> None:
+    ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(text)
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_port_in_use_is_told_in_one_line(emulator: Emulator) -> None:
+    command = [*COMMAND, "--port", str(emulator.port)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert ended.returncode == 1
+    assert "address already in use" in ended.stderr.lower()
+    assert ended.stderr.count("\n") == 1

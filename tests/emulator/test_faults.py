@@ -1,0 +1,199 @@
+"""Injected faults, each with the real client coming back and losing nothing."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from azure.eventhub import EventData, EventHubConsumerClient
+from azure.eventhub.exceptions import EventHubError
+
+from spark_ehbalance.emulator import Emulator, EmulatorControl
+
+from .clients import DEADLINE, Reader, numbers, producer, reader, wait_until
+
+QUICK_RETRIES = {"retry_total": 10, "retry_backoff_factor": 0.02, "retry_backoff_max": 0.1, "retry_mode": "fixed"}
+
+
+@pytest.fixture
+def connection(emulator: Emulator) -> str:
+    emulator.add_hub("hub", 2)
+    return emulator.connection_string("hub")
+
+
+@pytest.fixture
+def seen(connection: str) -> Iterator[set[int]]:
+    """The sequence numbers of partition 0 that a public, retrying consumer has received so far."""
+    got: set[int] = set()
+    client = EventHubConsumerClient.from_connection_string(connection, "$Default", socket_timeout=0.02, **QUICK_RETRIES)
+
+    def on_batch(context: Any, events: list[EventData]) -> None:
+        got.update(event.sequence_number for event in events)  # type: ignore[misc]
+
+    options = {"partition_id": "0", "starting_position": "-1", "max_wait_time": 0.05}
+    thread = threading.Thread(target=client.receive_batch, args=(on_batch,), kwargs=options)
+    thread.start()
+    yield got
+    client.close()
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
+
+
+FAULTS: dict[str, Callable[[Emulator], None]] = {
+    "drop all": lambda emulator: emulator.drop_connections(),
+    "drop hub": lambda emulator: emulator.drop_connections("HUB"),
+    "detach": lambda emulator: emulator.detach("hub", 0),
+    "detach group": lambda emulator: emulator.detach("hub", group="$default", condition="com.microsoft:timeout"),
+    "internal error": lambda emulator: emulator.detach("hub", 0, "amqp:internal-error", "boom"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_consumer_comes_back_and_misses_nothing(emulator: Emulator, seen: set[int], fault: str) -> None:
+    emulator.append("hub", 0, [b"x"] * 100)
+    wait_until(lambda: len(seen) == 100, "the events have come")
+    FAULTS[fault](emulator)
+    emulator.append("hub", 0, [b"x"] * 50)
+    wait_until(lambda: len(seen) == 150, "the rest has come")
+    assert seen == set(range(150))
+
+
+def test_a_producer_comes_back(emulator: Emulator, connection: str) -> None:
+    with producer(connection, **QUICK_RETRIES) as client:
+        for number in range(3):
+            client.send_event(EventData(b"%d" % number), partition_id="0")
+            if number == 0:
+                emulator.drop_connections()
+            else:
+                emulator.detach("hub")
+    assert emulator.partition_state("hub", 0).next_sequence_number == 3
+
+
+def test_busy_detaches_a_receiver_with_a_reason(emulator: Emulator, connection: str) -> None:
+    with reader(connection) as events:
+        emulator.server_busy(count=1)
+        emulator.append("hub", 0, [b"x"])
+        with pytest.raises(EventHubError) as caught:
+            wait_until(events.poll, "the receiver is detached")
+        assert caught.value.error == "server-busy" or "server-busy" in str(caught.value)
+    with reader(connection) as events:
+        assert numbers(events.read(1)) == [0]
+
+
+def test_busy_refuses_attaches_and_sends(emulator: Emulator, connection: str) -> None:
+    emulator.server_busy(seconds=60)
+    with pytest.raises(EventHubError, match="throttled"), reader(connection):
+        pass
+    emulator.server_busy()
+    with producer(connection, retry_total=0) as client:
+        client.send_event(EventData(b"0"), partition_id="0")
+        emulator.server_busy(seconds=60)
+        with pytest.raises(EventHubError, match="throttled"):
+            client.send_event(EventData(b"refused"), partition_id="0")
+        emulator.server_busy()
+        client.send_event(EventData(b"1"), partition_id="0")
+    assert emulator.partition_state("hub", 0).next_sequence_number == 2
+
+
+def test_a_delay_holds_deliveries_and_answers_back(emulator: Emulator, connection: str) -> None:
+    with reader(connection, start="@latest") as events, producer(connection) as client:
+        client.send_event(EventData(b"warm"), partition_id="0")
+        events.read(1)
+        emulator.delay(0.5, "hub", 0)
+        begun = time.monotonic()
+        client.send_event(EventData(b"slow"), partition_id="0")
+        assert time.monotonic() - begun >= 0.5
+        begun = time.monotonic()
+        emulator.append("hub", 0, [b"slow"])
+        events.read(3)
+        assert time.monotonic() - begun >= 0.4
+        emulator.delay(0, "hub", 0)
+        begun = time.monotonic()
+        client.send_event(EventData(b"fast"), partition_id="0")
+        assert time.monotonic() - begun < 0.5
+        assert numbers(events.read(4)) == [0, 1, 2, 3]
+
+
+def test_a_paused_partition_delivers_nothing_until_resumed(emulator: Emulator, connection: str) -> None:
+    emulator.pause("hub", 0)
+    emulator.append("hub", 0, [b"x"] * 3)
+    emulator.append("hub", 1, [b"x"] * 3)
+    with reader(connection) as paused, reader(connection, "1") as other:
+        assert numbers(other.read(3)) == [0, 1, 2]
+        assert paused.read_all() == []
+        emulator.resume("hub", 0)
+        assert numbers(paused.read(3)) == [0, 1, 2]
+
+
+def test_refused_connections(emulator: Emulator, connection: str) -> None:
+    with reader(connection) as present:
+        emulator.refuse_connections()
+        with producer(connection, retry_total=0) as client, pytest.raises(EventHubError):
+            client.get_eventhub_properties()
+        late = Reader(connection)
+        late.poll()
+        emulator.append("hub", 0, [b"x"])
+        present.read(1)
+        emulator.refuse_connections(False)
+        assert numbers(late.open().read(1)) == [0]
+        late.close()
+
+
+def test_a_silent_server(emulator: Emulator) -> None:
+    emulator.silence_connections()
+    with socket.create_connection(("127.0.0.1", emulator.port), timeout=0.3) as client:
+        client.sendall(b"AMQP\x03\x01\x00\x00")
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+        emulator.silence_connections(False)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+        emulator.drop_connections()
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+
+
+def test_faults_from_many_threads_while_events_flow(emulator: Emulator, seen: set[int]) -> None:
+    def disturb() -> None:
+        for number in range(10):
+            emulator.append("hub", 0, [b"x"] * 10)
+            emulator.detach("hub", 0)
+            emulator.delay(0.001 * (number % 2))
+            emulator.drop_connections()
+
+    threads = [threading.Thread(target=disturb) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    emulator.delay(0)
+    wait_until(lambda: len(seen) == 400, "every event has come")
+    assert seen == set(range(400))
+
+
+def test_the_control_port_takes_the_same_calls(emulator: Emulator, connection: str) -> None:
+    with EmulatorControl("127.0.0.1", emulator.open_control_port()) as control:
+        control.add_hub("second", 1)
+        control.append("second", 0, [b"\x00\xff", b"y"], [{"n": 1}, {"n": 2}], "key")
+        assert control.partition_state("second", 0) == emulator.partition_state("second", 0)
+        with reader(emulator.connection_string("second")) as events:
+            assert b"".join(events.read(2)[0].body) == b"\x00\xff"  # type: ignore[arg-type]
+            assert events.events[1].properties == {b"n": 2}
+            control.detach("second", 0)
+            with pytest.raises(EventHubError):
+                wait_until(events.poll, "the receiver is detached")
+        control.server_busy(count=1)
+        control.server_busy()
+        control.refuse_connections()
+        control.refuse_connections(False)
+        with pytest.raises(ValueError, match="'nohub' could not be found"):
+            control.partition_state("nohub", 0)
+        with pytest.raises(ValueError, match="call '__class__': allowed are add_consumer_group"):
+            control._invoke("__class__")
+        with pytest.raises(ValueError, match="call 'pause'"):
+            control._invoke("pause", wrong=1)
+        assert control.readers("second", 0) == []

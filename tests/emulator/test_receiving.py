@@ -1,0 +1,268 @@
+"""Receiving with the real client: groups, epochs, many readers, tracking; and credit on a plain socket."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from azure.eventhub import EventData, EventHubConsumerClient
+from azure.eventhub._utils import get_last_enqueued_event_properties
+from azure.eventhub.aio import EventHubConsumerClient as AsyncConsumerClient
+from azure.eventhub.aio import EventHubProducerClient as AsyncProducerClient
+from azure.eventhub.exceptions import ConnectionLostError, EventHubError
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.amqp.codec import Array, Symbol
+from spark_ehbalance.emulator.amqp.frames import Attach, Detach, Flow, Transfer
+
+from .clients import DEADLINE, FAST, Reader, bodies, numbers, reader, wait_until
+from .raw import RawPeer
+
+GROUP = "hub/ConsumerGroups/$Default/Partitions/0"
+
+
+@pytest.fixture
+def connection(emulator: Emulator) -> str:
+    emulator.add_hub("hub", 4)
+    return emulator.connection_string("hub")
+
+
+def test_public_receive_batch_reads_all_partitions(emulator: Emulator, connection: str) -> None:
+    for partition in range(4):
+        emulator.append("hub", partition, [b"%d" % partition] * 100, {"n": 1})
+    got: list[tuple[str, EventData]] = []
+    client = EventHubConsumerClient.from_connection_string(connection, "$Default", socket_timeout=0.02)
+
+    def on_batch(context: Any, events: list[EventData]) -> None:
+        got.extend((context.partition_id, event) for event in events)
+
+    thread = threading.Thread(
+        target=client.receive_batch, args=(on_batch,), kwargs={"starting_position": "-1", "max_wait_time": 0.1}
+    )
+    thread.start()
+    try:
+        wait_until(lambda: len(got) >= 400, "all events have come")
+    finally:
+        client.close()
+        thread.join(DEADLINE)
+    assert sorted((partition, event.sequence_number) for partition, event in got) == [
+        (str(partition), number) for partition in range(4) for number in range(100)
+    ]
+    assert all(bodies([event]) == [partition.encode()] for partition, event in got)
+
+
+def test_the_async_client_sends_and_receives(connection: str) -> None:
+    async def run() -> list[EventData]:
+        events: list[EventData] = []
+        done = asyncio.Event()
+
+        async def on_batch(context: Any, batch: list[EventData]) -> None:
+            events.extend(batch)
+            if len(events) >= 20:
+                done.set()
+
+        async with AsyncProducerClient.from_connection_string(connection) as sender:
+            batch = await sender.create_batch(partition_id="2")
+            for number in range(20):
+                batch.add(EventData(str(number)))
+            await sender.send_batch(batch)
+        async with AsyncConsumerClient.from_connection_string(connection, "$Default", socket_timeout=0.02) as receiver:
+            task = asyncio.create_task(
+                receiver.receive_batch(on_batch, partition_id="2", starting_position="-1", max_wait_time=0.1)
+            )
+            await asyncio.wait_for(done.wait(), DEADLINE)
+            task.cancel()
+        return events
+
+    assert [event.body_as_str() for event in asyncio.run(run())] == [str(number) for number in range(20)]
+
+
+def test_large_and_small_events_mixed(emulator: Emulator, connection: str) -> None:
+    sizes = [10, 1_048_000, 10, 1_048_300, 100_000, 10]
+    emulator.append("hub", 0, [b"x" * size for size in sizes])
+    with reader(connection) as events:
+        assert [len(body) for body in bodies(events.read(len(sizes)))] == sizes
+        assert numbers(events.events) == list(range(len(sizes)))
+
+
+def test_a_reader_at_the_end_is_woken_by_each_append(emulator: Emulator, connection: str) -> None:
+    with reader(connection) as events:
+        for number in range(20):
+            emulator.append("hub", 0, [b"x"])
+            assert numbers(events.read(number + 1))[-1] == number
+
+
+def test_consumer_groups_read_on_their_own(emulator: Emulator, connection: str) -> None:
+    emulator.add_consumer_group("hub", "second")
+    emulator.append("hub", 0, [b"x"] * 10)
+    with reader(connection, owner_level=1) as first, reader(connection, group="SECOND", owner_level=1) as second:
+        assert numbers(first.read(10)) == numbers(second.read(10)) == list(range(10))
+
+
+def test_the_default_group_in_any_case(connection: str) -> None:
+    with reader(connection, group="$default"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("hub", "options"), [("hub", {"group": "unknown"}), ("hub", {"partition": "9"}), ("nohub", {})]
+)
+def test_what_does_not_exist_is_not_found(emulator: Emulator, connection: str, hub: str, options: Any) -> None:
+    with pytest.raises(EventHubError) as caught, reader(emulator.connection_string(hub), **options):
+        pass
+    assert caught.value.error == "not-found"
+
+
+@pytest.mark.parametrize("epoch", [5, 6])
+def test_a_higher_or_equal_epoch_takes_over(emulator: Emulator, connection: str, epoch: int) -> None:
+    emulator.append("hub", 0, [b"x"] * 3)
+    with reader(connection, owner_level=5) as loser:
+        loser.read(3)
+        with reader(connection, owner_level=epoch) as winner:
+            assert emulator.readers("hub", 0) == [epoch]
+            with pytest.raises(ConnectionLostError, match=f"higher epoch of '{epoch}'") as caught:
+                wait_until(loser.poll, "the link has been stolen")
+            assert caught.value.error == "link:stolen"
+            assert numbers(winner.read(3)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("epoch", [4, None])
+def test_a_lower_or_no_epoch_is_refused(emulator: Emulator, connection: str, epoch: int | None) -> None:
+    emulator.append("hub", 0, [b"x"])
+    with reader(connection, owner_level=5) as owner:
+        with pytest.raises(ConnectionLostError) as caught, reader(connection, owner_level=epoch):
+            pass
+        assert caught.value.error == "link:stolen"
+        assert numbers(owner.read(1)) == [0]
+        assert emulator.readers("hub", 0) == [5]
+
+
+def test_an_epoch_disconnects_all_without_one(emulator: Emulator, connection: str) -> None:
+    with reader(connection) as one, reader(connection) as two, reader(connection, owner_level=0):
+        for loser in (one, two):
+            with pytest.raises(ConnectionLostError, match="higher epoch of '0'"):
+                wait_until(loser.poll, "the link has been stolen")
+
+
+def test_epochs_are_per_partition_and_end_with_the_reader(emulator: Emulator, connection: str) -> None:
+    with reader(connection, owner_level=5), reader(connection, "1"):
+        pass
+    wait_until(lambda: emulator.readers("hub", 0) == [], "the owner has gone")
+    with reader(connection, owner_level=1):
+        pass
+
+
+def test_a_sixth_reader_without_epoch_is_refused(emulator: Emulator, connection: str) -> None:
+    readers = [Reader(connection).open() for _ in range(5)]
+    try:
+        with pytest.raises(EventHubError, match=r"which is 5. List of connected receivers - nil, nil") as caught:
+            Reader(connection).open()
+        assert caught.value.error == "resource-limit-exceeded"
+        emulator.append("hub", 0, [b"x"])
+        assert all(numbers(each.read(1)) == [0] for each in readers)
+    finally:
+        for each in readers:
+            each.close()
+
+
+def test_last_enqueued_event_properties(emulator: Emulator, connection: str) -> None:
+    emulator.append("hub", 0, [b"x"] * 5 + [b"y" * 1_048_000])
+    state = emulator.partition_state("hub", 0)
+    with reader(connection, track=True) as events:
+        first = get_last_enqueued_event_properties(events.read(6)[0])
+    assert first is not None
+    assert first["sequence_number"] == 5
+    assert first["offset"] == state.last_offset
+    assert first["enqueued_time"] == state.last_enqueued_time
+    assert first["retrieval_time"] is not None
+    assert len(bodies(events.events)[5]) == 1_048_000
+
+
+def test_no_more_than_the_credit_is_sent(emulator: Emulator, connection: str) -> None:
+    emulator.append("hub", 0, [b"x"] * 100)
+    with RawPeer(emulator) as peer:
+        peer.open()
+        peer.attach_receiver(GROUP)
+        peer.credit(7)
+        received = [peer.expect(Transfer)[0].delivery_id for _ in range(7)]
+        peer.credit(3, received=7, echo=True)
+        received += [peer.expect(Transfer)[0].delivery_id for _ in range(3)]
+        assert received == list(range(10))
+        peer.credit(0, received=10, echo=True)
+        assert peer.expect(Flow).link_credit == 0
+
+
+def test_drain_gives_the_credit_back(emulator: Emulator, connection: str) -> None:
+    emulator.append("hub", 0, [b"x"] * 3)
+    with RawPeer(emulator) as peer:
+        peer.open()
+        peer.attach_receiver(GROUP)
+        peer.credit(10, drain=True)
+        for _ in range(3):
+            peer.expect(Transfer)
+        flow = peer.expect(Flow)
+        assert (flow.drain, flow.link_credit, flow.delivery_count) == (True, 0, 10)
+
+
+def test_small_frames_and_a_small_window(emulator: Emulator, connection: str) -> None:
+    emulator.append("hub", 0, [b"x" * 5000, b"y"])
+    with RawPeer(emulator) as peer:
+        peer.open(max_frame_size=512)
+        peer.attach_receiver(GROUP)
+        peer.credit(2, window=1)
+        frames: list[tuple[Transfer, bytes]] = []
+        while len([frame for frame, _ in frames if not frame.more]) < 2:
+            frames.append(peer.expect(Transfer))
+            peer.send(Flow(len(frames), 1, 0, 1000))
+        assert all(len(payload) < 512 for _, payload in frames)
+        assert len(frames) > 10
+        assert frames[-1][0].delivery_id == 1
+        assert sum(payload.count(b"x") for _, payload in frames) >= 5000
+
+
+def test_tracking_is_asked_for_among_other_capabilities(emulator: Emulator, connection: str) -> None:
+    emulator.append("hub", 0, [b"x"])
+    wanted = Array([Symbol("com.microsoft:georeplication"), Symbol("com.microsoft:enable-receiver-runtime-metric")])
+    with RawPeer(emulator) as peer:
+        peer.open()
+        peer.attach_receiver(GROUP, desired_capabilities=wanted)
+        peer.credit(1)
+        assert b"last_enqueued_offset" in peer.expect(Transfer)[1]
+
+
+def test_a_refused_attach_is_answered_and_detached(emulator: Emulator) -> None:
+    with RawPeer(emulator) as peer:
+        peer.open()
+        peer.attach_receiver("nowhere/ConsumerGroups/$Default/Partitions/0")
+        attach = peer.expect(Attach)
+        assert attach.source is not None
+        assert attach.target is not None
+        assert peer.expect(Detach).error.value[0] == "amqp:not-found"
+
+
+def test_an_async_reader_is_stolen_too(emulator: Emulator, connection: str) -> None:
+    async def run() -> Any:
+        failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def on_error(context: Any, error: Exception) -> None:
+            if not failed.done():
+                failed.set_result(error)
+
+        async def on_event(context: Any, events: Any) -> None:
+            pass
+
+        client = AsyncConsumerClient.from_connection_string(connection, "$Default", **FAST)
+        task = asyncio.create_task(
+            client.receive_batch(on_event, partition_id="0", owner_level=1, on_error=on_error, max_wait_time=0.1)
+        )
+        await asyncio.to_thread(wait_until, lambda: emulator.readers("hub", 0) == [1], "the reader is there")
+        thief = await asyncio.to_thread(Reader(connection, owner_level=2).open)
+        error = await asyncio.wait_for(failed, DEADLINE)
+        task.cancel()
+        await client.close()
+        thief.close()
+        return error
+
+    assert asyncio.run(run()).error == "link:stolen"

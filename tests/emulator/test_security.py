@@ -1,0 +1,128 @@
+"""Tokens: checked when the emulator has keys, never repeated in what it says or logs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+
+import pytest
+from azure.core.credentials import AzureSasCredential
+from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerClient
+from azure.eventhub._pyamqp.utils import generate_sas_token
+from azure.eventhub.exceptions import AuthenticationError, EventHubError
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.amqp.codec import Symbol
+from spark_ehbalance.emulator.amqp.frames import (
+    SASL_HEADER,
+    Close,
+    Detach,
+    SaslInit,
+    SaslOutcome,
+    encode_frame,
+)
+
+from .clients import FAST, bodies, producer, reader, wait_until
+from .raw import RawPeer
+
+KEY, SECRET = "send+listen key", "s3cr3t/with+signs="
+KEYS = {KEY: SECRET}
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Emulator]:
+    with Emulator({"hub": 1, "other": 1}, sas_keys=KEYS) as emulator:
+        yield emulator
+
+
+def _sas(guarded: Emulator, hub: str, seconds: float) -> AzureSasCredential:
+    return AzureSasCredential(generate_sas_token(f"sb://localhost/{hub}", KEY, SECRET, int(time.time() + seconds)))
+
+
+def test_the_right_key(guarded: Emulator) -> None:
+    connection = guarded.connection_string("hub")
+    with producer(connection) as client:
+        assert client.get_partition_ids() == ["0"]
+        client.send_event(EventData(b"x"))
+    with reader(connection) as events:
+        assert bodies(events.read(1)) == [b"x"]
+
+
+@pytest.mark.parametrize(("name", "key"), [(KEY, "wrong"), ("unknown", SECRET)])
+def test_a_wrong_key_is_refused_and_not_logged(
+    guarded: Emulator, name: str, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="spark_ehbalance")
+    connection = guarded.connection_string("hub", name, key)
+    with pytest.raises(AuthenticationError) as caught, reader(connection):
+        pass
+    with producer(connection, retry_total=0) as client, pytest.raises(AuthenticationError):
+        client.get_eventhub_properties()
+    assert SECRET not in str(caught.value) + caplog.text
+    assert "sig=" not in caplog.text
+
+
+def test_an_expired_token_is_refused(guarded: Emulator) -> None:
+    credential = _sas(guarded, "hub", -10)
+    client = EventHubConsumerClient("localhost", "hub", "$Default", credential, use_tls=False, **FAST)
+    with client, pytest.raises((AuthenticationError, EventHubError)):
+        client.get_partition_ids()
+
+
+def test_a_token_for_another_hub_is_refused(guarded: Emulator) -> None:
+    with RawPeer(guarded) as peer:
+        peer.open()
+        peer.attach_receiver("hub/ConsumerGroups/$Default/Partitions/0")
+        assert peer.expect(Detach).error.value[0] == "amqp:unauthorized-access"
+    token = generate_sas_token("sb://localhost/other", KEY, SECRET, int(time.time() + 60))
+    string = guarded.connection_string("hub").split("SharedAccessKeyName")[0]
+    connection = f"{string}SharedAccessSignature={token};UseDevelopmentEmulator=true;EntityPath=hub"
+    with pytest.raises(AuthenticationError), reader(connection):
+        pass
+
+
+def test_a_link_ends_with_its_token(guarded: Emulator) -> None:
+    token = generate_sas_token("sb://localhost/hub", KEY, SECRET, int(time.time() + 2))
+    string = guarded.connection_string("hub").split("SharedAccessKeyName")[0]
+    connection = f"{string}SharedAccessSignature={token};UseDevelopmentEmulator=true;EntityPath=hub"
+    with reader(connection) as events, pytest.raises(EventHubError, match=r"[Ee]xpired"):
+        wait_until(events.poll, "the token has expired")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "response", "code"),
+    [
+        ("ANONYMOUS", b"", 0),
+        ("EXTERNAL", b"", 0),
+        ("PLAIN", f"\0{KEY}\0{SECRET}".encode(), 0),
+        ("PLAIN", f"\0{KEY}\0wrong".encode(), 1),
+        ("PLAIN", b"nonsense", 1),
+        ("OTHER", b"", 1),
+    ],
+)
+def test_sasl(guarded: Emulator, mechanism: str, response: bytes, code: int) -> None:
+    with RawPeer(guarded) as peer:
+        peer.socket.sendall(SASL_HEADER + encode_frame(0, SaslInit(Symbol(mechanism), response)))
+        assert peer._take(8) == SASL_HEADER
+        assert peer.expect(SaslOutcome).code == code
+        if code:
+            assert peer.close_condition() is None
+        else:
+            peer.open()
+            peer.attach_receiver("hub/ConsumerGroups/$Default/Partitions/0")
+            peer.send(Close())
+            if mechanism == "PLAIN":
+                assert peer.close_condition() is None
+
+
+def test_without_keys_every_token_passes(emulator: Emulator) -> None:
+    emulator.add_hub("hub", 1)
+    connection = emulator.connection_string("hub", "any", "key")
+    with EventHubProducerClient.from_connection_string(connection) as client:
+        assert client.get_partition_ids() == ["0"]
+
+
+def test_keys_are_not_shown() -> None:
+    emulator = Emulator(sas_keys=KEYS)
+    assert SECRET not in repr(emulator) + repr(vars(emulator))

@@ -1,0 +1,164 @@
+"""Sending with the real client: single events, batches, keys, partitions, sizes, and what comes out again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from azure.eventhub import EventData
+from azure.eventhub.amqp import AmqpAnnotatedMessage
+from azure.eventhub.exceptions import EventHubError
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.amqp.codec import Described, ULong, encode
+from spark_ehbalance.emulator.amqp.frames import Disposition, Flow, Transfer
+from spark_ehbalance.emulator.amqp.link import MAX_MESSAGE_SIZE
+
+from .clients import bodies, numbers, producer, reader
+from .raw import RawPeer
+
+HUB, PARTITIONS = "hub", 4
+
+
+@pytest.fixture
+def connection(emulator: Emulator) -> str:
+    emulator.add_hub(HUB, PARTITIONS)
+    return emulator.connection_string(HUB)
+
+
+def _counts(emulator: Emulator) -> list[int]:
+    return [emulator.partition_state(HUB, number).next_sequence_number for number in range(PARTITIONS)]
+
+
+def test_single_events_and_batches_keep_their_order(emulator: Emulator, connection: str) -> None:
+    with producer(connection) as client:
+        client.send_event(EventData(b"0"), partition_id="1")
+        batch = client.create_batch(partition_id="1")
+        for number in range(1, 500):
+            batch.add(EventData(b"%d" % number))
+        client.send_batch(batch)
+        client.send_event(EventData(b"500"), partition_id="1")
+    with reader(connection, "1") as events:
+        assert bodies(events.read(501)) == [b"%d" % number for number in range(501)]
+        assert numbers(events.events) == list(range(501))
+    assert _counts(emulator) == [0, 501, 0, 0]
+
+
+def test_everything_a_sender_says_comes_out(connection: str) -> None:
+    message = AmqpAnnotatedMessage(
+        data_body=[b"one", b"two"],
+        annotations={"mine": 7},
+        application_properties={"text": "ü", "number": 5, "flag": True, "none": None},
+        properties={"message_id": "id", "content_type": "text/plain", "group_sequence": 3},
+        header={"durable": True},
+    )
+    event = EventData(b"body")
+    event.properties = {"a": 1}
+    event.correlation_id = "corr"
+    with producer(connection) as client:
+        client.send_event(message, partition_id="0")  # type: ignore[arg-type]
+        client.send_batch([event], partition_id="0")
+    with reader(connection) as events:
+        raw, plain = events.read(2)
+    assert list(raw.body) == [b"one", b"two"]
+    assert raw.properties == {b"text": "ü".encode(), b"number": 5, b"flag": True, b"none": None}
+    assert raw.raw_amqp_message.annotations is not None
+    assert raw.raw_amqp_message.annotations[b"mine"] == 7
+    assert raw.raw_amqp_message.properties is not None
+    assert raw.raw_amqp_message.properties.message_id == b"id"
+    assert raw.raw_amqp_message.header is not None
+    assert raw.raw_amqp_message.header.durable is True
+    assert plain.properties == {b"a": 1}
+    assert plain.correlation_id == "corr"
+
+
+def test_service_annotations_of_a_sender_are_replaced(connection: str) -> None:
+    forged: dict[Any, Any] = {"x-opt-sequence-number": 999, "x-opt-offset": "1", "x-opt-enqueued-time": 1, "kept": "k"}
+    with producer(connection) as client:
+        client.send_event(AmqpAnnotatedMessage(data_body=b"x", annotations=forged), partition_id="0")  # type: ignore
+    with reader(connection) as events:
+        event = events.read(1)[0]
+    annotations = event.raw_amqp_message.annotations
+    assert annotations is not None
+    assert event.sequence_number == 0
+    assert len(annotations) == 4
+    assert next(iter(annotations)) == b"kept"
+
+
+def test_a_key_always_goes_to_the_same_partition(emulator: Emulator, connection: str) -> None:
+    with producer(connection) as client:
+        for _ in range(3):
+            client.send_event(EventData(b"single"), partition_key="a key")
+        batch = client.create_batch(partition_key="a key")
+        batch.add(EventData(b"batch"))
+        client.send_batch(batch)
+    counts = _counts(emulator)
+    assert sorted(counts) == [0, 0, 0, 4]
+    with reader(connection, str(counts.index(4))) as events:
+        assert [event.partition_key for event in events.read(4)] == [b"a key"] * 4
+
+
+def test_keys_spread_over_the_partitions(emulator: Emulator, connection: str) -> None:
+    with producer(connection) as client:
+        for number in range(32):
+            client.send_event(EventData(b"x"), partition_key=f"key {number}")
+    assert min(_counts(emulator)) > 0
+
+
+def test_without_key_the_partitions_take_turns(emulator: Emulator, connection: str) -> None:
+    with producer(connection) as client:
+        for _ in range(2 * PARTITIONS):
+            client.send_event(EventData(b"x"))
+    assert _counts(emulator) == [2] * PARTITIONS
+
+
+def test_events_of_a_megabyte(emulator: Emulator, connection: str) -> None:
+    sizes = [MAX_MESSAGE_SIZE - 200, 1, 500_000]
+    with producer(connection) as client:
+        for number, size in enumerate(sizes):
+            client.send_event(EventData(bytes([number]) * size), partition_id="0")
+    with reader(connection) as events:
+        assert [(body[:1], len(body)) for body in bodies(events.read(3))] == [
+            (bytes([number]), size) for number, size in enumerate(sizes)
+        ]
+
+
+def test_a_larger_event_is_refused_and_the_link_goes_on(emulator: Emulator, connection: str) -> None:
+    with producer(connection, retry_total=0) as client:
+        with pytest.raises(EventHubError) as caught:
+            client.send_event(EventData(b"x" * (MAX_MESSAGE_SIZE + 1)), partition_id="0")
+        assert caught.value.error == "link:message-size-exceeded"
+        client.send_event(EventData(b"small"), partition_id="0")
+    assert _counts(emulator) == [1, 0, 0, 0]
+
+
+def test_a_publisher_is_named_and_keeps_its_partition(emulator: Emulator, connection: str) -> None:
+    message = b"\x00\x53\x75" + encode(b"body")
+    with RawPeer(emulator) as peer:
+        peer.open()
+        peer.attach_sender(f"{HUB}/Publishers/device-1")
+        for number in range(3):
+            peer.send(Transfer(0, number, b"%d" % number, 0), payload=message)
+            assert peer.expect(Disposition).state.descriptor == 0x24
+    counts = _counts(emulator)
+    assert sorted(counts) == [0, 0, 0, 3]
+    with reader(connection, str(counts.index(3))) as events:
+        annotations = events.read(1)[0].raw_amqp_message.annotations
+        assert annotations is not None
+        assert annotations[b"x-opt-publisher"] == b"device-1"
+
+
+def test_a_sender_gets_more_credit_and_window_in_time(emulator: Emulator, connection: str) -> None:
+    message = encode(Described(ULong(0x75), b"x"))
+    with RawPeer(emulator) as peer:
+        peer.open()
+        peer.attach_sender(f"{HUB}/Partitions/0")
+        sent, credit, window = 0, 0, 0
+        while sent < 12_000:
+            flow = peer.expect(Flow)
+            credit = flow.delivery_count + flow.link_credit if flow.handle is not None else credit
+            window = flow.next_incoming_id + flow.incoming_window
+            for number in range(sent, min(credit, window)):
+                peer.send(Transfer(0, number, b"t", 0, True), payload=message)
+            sent = max(sent, min(credit, window))
+    assert _counts(emulator)[0] >= 11_000

@@ -1,0 +1,103 @@
+"""Where a receiver begins, for each kind of position the client can ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from azure.eventhub.exceptions import EventHubError
+
+from spark_ehbalance.emulator import Emulator
+
+from .clients import Reader, numbers, reader, wait_until
+
+COUNT = 20
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[Emulator]:
+    """Partition 0 of `hub` holds COUNT events, each at a time of its own."""
+    with Emulator({"hub": 1}) as running:
+        for number in range(COUNT):
+            before = running.partition_state("hub", 0).last_enqueued_ms
+            wait_until(lambda before=before: before != _now_ms(), "the clock has moved on")
+            running.append("hub", 0, [b"%d" % number])
+        yield running
+
+
+@pytest.fixture(scope="module")
+def everything(loaded: Emulator) -> Reader:
+    with reader(loaded.connection_string("hub")) as all_of_it:
+        all_of_it.read(COUNT)
+    return all_of_it
+
+
+def _now_ms() -> int:
+    return int(datetime.now(timezone.utc).timestamp() * 1000)
+
+
+def _first(emulator: Emulator, start: str | int | datetime, inclusive: bool) -> int | None:
+    with reader(emulator.connection_string("hub"), start=start, inclusive=inclusive) as started:
+        return started.read(1)[0].sequence_number
+
+
+def test_earliest(everything: Reader) -> None:
+    assert numbers(everything.events) == list(range(COUNT))
+
+
+def test_offsets_are_not_sequence_numbers(everything: Reader) -> None:
+    assert all(event.offset != str(event.sequence_number) for event in everything.events)
+    assert len({event.offset for event in everything.events}) == COUNT
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+def test_sequence_number(loaded: Emulator, inclusive: bool) -> None:
+    assert _first(loaded, 7, inclusive) == (7 if inclusive else 8)
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+def test_offset(loaded: Emulator, everything: Reader, inclusive: bool) -> None:
+    offset = everything.events[7].offset
+    assert offset is not None
+    assert _first(loaded, offset, inclusive) == (7 if inclusive else 8)
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+def test_enqueued_time(loaded: Emulator, everything: Reader, inclusive: bool) -> None:
+    enqueued = everything.events[7].enqueued_time
+    assert enqueued is not None
+    assert _first(loaded, enqueued, inclusive) == (7 if inclusive else 8)
+
+
+def test_a_time_before_the_first_event_starts_at_the_first(loaded: Emulator) -> None:
+    assert _first(loaded, datetime.now(timezone.utc) - timedelta(days=1), False) == 0
+
+
+@pytest.mark.parametrize("start", ["@latest", COUNT - 1, datetime.now(timezone.utc) + timedelta(days=1)])
+def test_the_end(loaded: Emulator, start: str | int | datetime) -> None:
+    loaded.add_hub("ends", 1)
+    loaded.append("ends", 0, [b"x"] * COUNT)
+    count = loaded.partition_state("ends", 0).next_sequence_number
+    start = count - 1 if isinstance(start, int) else start
+    with reader(loaded.connection_string("ends"), start=start) as latest:
+        assert latest.read_all() == []
+        loaded.append("ends", 0, [b"new"])
+        assert numbers(latest.read(1)) == [count]
+
+
+def test_a_position_before_the_first_retained_event_starts_there(emulator: Emulator) -> None:
+    emulator.add_hub("hub", 1)
+    emulator.append("hub", 0, [b"x"] * COUNT)
+    emulator.trim("hub", 0, 5)
+    assert _first(emulator, "-1", False) == 5
+    assert _first(emulator, 2, True) == 5
+
+
+@pytest.mark.parametrize(("start", "what"), [(COUNT + 10, "sequence number"), ("999999999", "offset"), ("x", "offset")])
+def test_a_position_beyond_the_end_is_refused(loaded: Emulator, start: str | int, what: str) -> None:
+    with (
+        pytest.raises(EventHubError, match=f"supplied {what} '{start}' is invalid"),
+        reader(loaded.connection_string("hub"), start=start),
+    ):
+        pass

@@ -1,0 +1,344 @@
+"""The Delta store: the common suite with processes as contenders, and what only a Delta table can do wrong."""
+
+from __future__ import annotations
+
+import functools
+import json
+import multiprocessing
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from spark_ehbalance.errors import ConflictError, StoreError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.leases import delta
+from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.leases.model import Group, MemberState, Position
+from spark_ehbalance.leases.store import commit
+from spark_ehbalance.leases.table_format import FORMAT, SCHEMA, description
+from spark_ehbalance.leases.transitions import (
+    AddPartitions,
+    Checkpoint,
+    Heartbeat,
+    Join,
+    Renew,
+    RequestHandover,
+)
+from tests.leases.store_conformance import ANN, BOB, GROUP, Recipe, StoreConformance, claim, line_up
+
+WriteOutcome = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+class TestDeltaStore(StoreConformance):
+    def place(self, tmp_path: Path) -> Recipe:
+        return functools.partial(DeltaStore, str(tmp_path / "leases"))
+
+    def contenders(self, count: int) -> Executor:
+        spawn = multiprocessing.get_context("spawn")  # delta-rs has threads, which a fork would lose
+        return ProcessPoolExecutor(count, spawn, initializer=line_up, initargs=(spawn.Barrier(count),))
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """The address of a lease table with two members and two partitions; partition 0 is ann's."""
+    uri = str(tmp_path / "leases")
+    with DeltaStore(uri) as store:
+        store.create(GROUP)
+        joins = [Join(by=ANN, at_ms=1), Join(by=BOB, at_ms=1)]
+        add = AddPartitions(by=ANN, at_ms=1, partitions=("0", "1"), checkpoint=Position(-1))
+        _, rejected = commit(store, store.read(), [*joins, add, claim(ANN, "0")])
+        assert not rejected
+    return uri
+
+
+def assert_one_line_with(location: str, error: pytest.ExceptionInfo[StoreError]) -> None:
+    message = str(error.value)
+    assert location in message
+    assert "\n" not in message
+
+
+# --- the outcome of a commit is not known ------------------------------------------------------------------------
+
+
+class Writes:
+    """Stands in for `write_deltalake`: does `before`, the real commit if `lands`, `after`, and then breaks."""
+
+    def __init__(self, *, lands: bool, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.lands, self.meanwhile, self.calls = lands, meanwhile, 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self.calls += 1
+        if self.calls > 1:  # whatever is written meanwhile and later goes through
+            write_deltalake(*args, **kwargs)
+            return
+        if self.lands:
+            write_deltalake(*args, **kwargs)
+        self.meanwhile()
+        raise OSError("connection reset by peer\nCaused by: something on a second line")
+
+
+def renewal() -> Renew:
+    return Renew(by=ANN, at_ms=5, partition="0", epoch=1)
+
+
+def bob_beats(uri: str) -> None:
+    """A commit by somebody else."""
+    with DeltaStore(uri) as theirs:
+        commit(theirs, theirs.read(), [Heartbeat(by=BOB, at_ms=9)])
+
+
+def test_a_commit_that_broke_after_it_landed_is_found(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "write_deltalake", Writes(lands=True))
+    with DeltaStore(uri) as mine, DeltaStore(uri) as theirs:
+        base = mine.read()
+        after, rejected = commit(mine, base, [renewal()])
+        assert not rejected
+        assert after.version == base.version + 1
+        assert after.leases["0"].renewal == base.leases["0"].renewal + 1, "renewed once, not twice"
+        assert theirs.read() == after
+
+        again, _ = commit(mine, after, [renewal()])
+        assert again.version == after.version + 1
+        assert theirs.read() == again
+
+
+def test_a_commit_that_landed_is_found_under_those_of_others(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def others() -> None:
+        for _ in range(3):
+            bob_beats(uri)
+
+    monkeypatch.setattr(delta, "write_deltalake", Writes(lands=True, meanwhile=others))
+    with DeltaStore(uri) as mine, DeltaStore(uri) as theirs:
+        base = mine.read()
+        after, _ = commit(mine, base, [renewal()])
+        assert after.version == base.version + 1
+
+        end, rejected = commit(mine, after, [renewal()])
+        assert not rejected
+        assert end.version == base.version + 5
+        assert end.leases["0"].renewal == base.leases["0"].renewal + 2
+        assert end.members["bob"].renewal == base.members["bob"].renewal + 3, "nothing of the others' is overwritten"
+        assert theirs.read() == end
+
+
+def test_a_commit_that_never_landed_is_an_unavailable_store(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "write_deltalake", Writes(lands=False))
+    with DeltaStore(uri) as mine, DeltaStore(uri) as theirs:
+        base = mine.read()
+        with pytest.raises(StoreUnavailableError, match="connection reset") as error:
+            commit(mine, base, [renewal()])
+        assert_one_line_with(uri, error)
+        assert theirs.read() == base
+
+        after, _ = commit(mine, base, [renewal()])
+        assert after.version == base.version + 1
+
+
+def test_a_commit_that_never_landed_while_another_did_is_a_lost_race(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "write_deltalake", Writes(lands=False, meanwhile=lambda: bob_beats(uri)))
+    with DeltaStore(uri) as mine, DeltaStore(uri) as theirs:
+        base = mine.read()
+        new = mine.read()
+        with pytest.raises(ConflictError) as error:
+            mine.write(base, new)
+        assert_one_line_with(uri, error)
+        assert theirs.read().version == base.version + 1
+
+
+def test_a_commit_whose_outcome_cannot_be_read_is_an_unavailable_store(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "write_deltalake", Writes(lands=True, meanwhile=lambda: shutil.rmtree(uri)))
+    with DeltaStore(uri) as mine:
+        base = mine.read()
+        with pytest.raises(StoreUnavailableError) as error:
+            mine.write(base, base)
+        assert_one_line_with(uri, error)
+
+
+def test_a_commit_whose_history_cannot_be_read_is_an_unavailable_store(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(table: DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:
+        raise OSError("still no connection")
+
+    monkeypatch.setattr(delta, "write_deltalake", Writes(lands=True))
+    monkeypatch.setattr(DeltaTable, "history", broken)
+    with DeltaStore(uri) as mine:
+        base = mine.read()
+        with pytest.raises(StoreUnavailableError) as error:
+            mine.write(base, base)
+        assert_one_line_with(uri, error)
+
+
+# --- a stale handle ----------------------------------------------------------------------------------------------
+
+
+def test_a_write_is_always_tied_to_the_version_that_was_read(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`write_deltalake` with a path would load the newest version and overwrite what this handle never saw."""
+    targets: list[Any] = []
+
+    def spy(table_or_uri: Any, *args: Any, **kwargs: Any) -> None:
+        targets.append((type(table_or_uri), table_or_uri.version() if isinstance(table_or_uri, DeltaTable) else None))
+        write_deltalake(table_or_uri, *args, **kwargs)
+
+    monkeypatch.setattr(delta, "write_deltalake", spy)
+    with DeltaStore(uri) as stale, DeltaStore(uri) as theirs:
+        base = stale.read()
+        newest, _ = commit(theirs, theirs.read(), [claim(BOB, "1")])
+        with pytest.raises(ConflictError):
+            stale.write(base, base)
+        assert theirs.read() == newest
+    assert targets == [(DeltaTable, base.version)] * 2
+
+
+def test_a_handle_that_never_read_does_not_write(uri: str) -> None:
+    with DeltaStore(uri) as reader, DeltaStore(uri) as fresh:
+        base = reader.read()
+        with pytest.raises(ConflictError):
+            fresh.write(base, base)
+        assert reader.read() == base
+
+
+def test_a_closed_handle_does_not_write_before_it_has_read_again(uri: str) -> None:
+    with DeltaStore(uri) as store:
+        base = store.read()
+        store.close()
+        with pytest.raises(ConflictError):
+            store.write(base, base)
+        assert store.read() == base
+
+
+@pytest.mark.xfail(reason="a handle does not notice that its table was deleted or made anew")
+def test_a_table_that_was_made_anew_is_seen_as_it_is(uri: str) -> None:
+    with DeltaStore(uri) as store:
+        store.read()
+        shutil.rmtree(uri)
+        with pytest.raises(StoreUnavailableError) as error:
+            store.read()
+        assert_one_line_with(uri, error)
+        with DeltaStore(uri) as another:
+            another.create(GROUP)
+        assert store.read().leases == {}
+
+
+# --- not a lease table of ours -----------------------------------------------------------------------------------
+
+
+def create_delta_table(uri: str, note: str | None) -> None:
+    DeltaTable.create(uri, schema=pa.schema([("x", pa.int64())]) if note is None else SCHEMA, description=note)
+
+
+def newer_format() -> str:
+    return json.dumps({**json.loads(description(GROUP)), "ehbalance": FORMAT + 1})
+
+
+@pytest.mark.parametrize("action", ["read", "create"])
+@pytest.mark.parametrize(
+    ("note", "hint"),
+    [
+        (newer_format(), f"format {FORMAT + 1}"),
+        (None, "not a lease table"),
+        ("somebody's table of leases", "not a lease table"),
+        ('{"owner": "somebody"}', "not a lease table"),
+        ('["ehbalance"]', "not a lease table"),
+    ],
+)
+def test_another_table_is_refused_and_left_alone(tmp_path: Path, action: str, note: str | None, hint: str) -> None:
+    uri = str(tmp_path / "theirs")
+    create_delta_table(uri, note)
+    with DeltaStore(uri) as store:
+        with pytest.raises(StoreFormatError, match=hint) as error:
+            _ = store.read() if action == "read" else store.create(GROUP)
+        assert_one_line_with(uri, error)
+    assert DeltaTable(uri).version() == 0
+
+
+@pytest.mark.parametrize("note", ['{"ehbalance": "one"}', '{"ehbalance": 1}'])
+def test_a_garbled_note_is_a_format_error(tmp_path: Path, note: str) -> None:
+    uri = str(tmp_path / "theirs")
+    create_delta_table(uri, note)
+    with DeltaStore(uri) as store:
+        with pytest.raises(StoreFormatError) as error:
+            store.read()
+        assert_one_line_with(uri, error)
+
+
+def test_a_lease_table_of_another_group_names_both(uri: str) -> None:
+    with DeltaStore(uri) as store:
+        with pytest.raises(StoreFormatError, match="other/hub") as error:
+            store.create(Group("other", "hub", "$default"))
+        assert_one_line_with(uri, error)
+
+
+# --- not reachable -----------------------------------------------------------------------------------------------
+
+DEAD_S3 = {
+    "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+    "AWS_ALLOW_HTTP": "true",
+    "AWS_ACCESS_KEY_ID": "nobody",
+    "AWS_SECRET_ACCESS_KEY": "a-secret",
+    "AWS_REGION": "nowhere",
+    "max_retries": "0",
+    "retry_timeout": "1s",
+}
+
+
+@pytest.mark.parametrize("action", ["read", "create"])
+@pytest.mark.parametrize(
+    ("location", "options"),
+    [("{tmp}/a-file/leases", {}), ("s3://bucket/leases", DEAD_S3), ("nonsense://host/leases", {})],
+    ids=["below a file", "dead endpoint", "unknown scheme"],
+)
+def test_an_unreachable_location_is_an_unavailable_store(
+    tmp_path: Path, location: str, options: dict[str, str], action: str
+) -> None:
+    (tmp_path / "a-file").write_text("not a folder")
+    uri = location.format(tmp=tmp_path)
+    with DeltaStore(uri, options) as store:
+        with pytest.raises(StoreUnavailableError) as error:
+            _ = store.read() if action == "read" else store.create(GROUP)
+        assert_one_line_with(uri, error)
+        assert "a-secret" not in str(error.value)
+        assert "a-secret" not in repr(store)
+
+
+# --- other readers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_spark_reads_the_same_rows(uri: str, spark: Any) -> None:
+    with DeltaStore(uri) as store:
+        ask = RequestHandover(by=BOB, at_ms=3, partition="0", epoch=1, to="bob", timeout_ms=30_000)
+        progress = Checkpoint(by=ANN, at_ms=2, partition="0", epoch=1, position=Position(2**40, "4294967296"))
+        leaving = Heartbeat(by=BOB, at_ms=4, state=MemberState.LEAVING)
+        snapshot, rejected = commit(store, store.read(), [ask, progress, leaving])
+        assert not rejected
+        for _ in range(60):  # beyond a checkpoint of the log
+            snapshot, _ = commit(store, snapshot, [Heartbeat(by=ANN, at_ms=5)])
+        with DeltaStore(uri) as reader:
+            assert reader.read() == snapshot
+
+    table = spark.read.format("delta").load(uri)
+    columns = ["kind", "id", "owner", "epoch", "renewal", "sequence_number", "offset", "next_owner", "state", "joined"]
+    rows = {(row.kind, row.id): row for row in table.select(*columns).collect()}
+
+    assert table.columns == SCHEMA.names
+    assert set(rows) == {("partition", "0"), ("partition", "1"), ("member", "ann"), ("member", "bob")}
+    for partition, lease in snapshot.leases.items():
+        row = rows["partition", partition]
+        assert (row.owner, row.epoch, row.renewal) == (lease.owner, lease.epoch, lease.renewal)
+        assert lease.checkpoint is not None
+        assert (row.sequence_number, row.offset) == (lease.checkpoint.sequence_number, lease.checkpoint.offset)
+        assert row.next_owner == (lease.handover and lease.handover.to)
+    for id, member in snapshot.members.items():
+        row = rows["member", id]
+        assert (row.joined, row.renewal, row.state) == (member.joined, member.renewal, member.state.value)
+    millis = table.selectExpr("id", "unix_millis(renewed_at) AS at").where("kind = 'member'").collect()
+    assert {row.id: row["at"] for row in millis} == {"ann": 5, "bob": 4}

@@ -1,0 +1,166 @@
+"""Who is gone, as one observer sees it. Its own monotonic clock decides, not anybody's wall clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.leases.expiry import CLOCK_SKEW_ALLOWANCE, Sightings, expired_leases, expired_members
+from spark_ehbalance.leases.model import Group, Lease, Member, Snapshot
+
+DURATION = 30.0
+HOUR_MS = 3_600_000
+NOON = 1_700_000_000_000  # the observer's wall clock at its monotonic 0
+EMPTY = Snapshot(Group("namespace", "hub", "$default"))
+
+
+def group(
+    *, renewal: int, at_ms: int, owner: str | None = "ann", epoch: int = 1, incarnation: str = "ann-1"
+) -> Snapshot:
+    """A lease and a member that were both renewed for the `renewal`-th time at `at_ms` by the owner's wall clock."""
+    lease = Lease("0", owner, epoch, renewal, renewed_at_ms=at_ms)
+    member = Member("ann", incarnation, 1, renewal, renewed_at_ms=at_ms)
+    return replace(EMPTY, leases={"0": lease}, members={"ann": member})
+
+
+class Observer:
+    """Looks at snapshots at times of its own monotonic clock, in seconds."""
+
+    def __init__(self, wall_ms: int = NOON) -> None:
+        self._wall_ms = wall_ms
+        self._sightings = Sightings()
+
+    def finds_gone(self, snapshot: Snapshot, now: float) -> bool:
+        """Whether lease and member are expired: both follow the same rule."""
+        self._sightings = self._sightings.updated(snapshot, now)
+        wall_ms = self._wall_ms + round(now * 1000)
+        leases = expired_leases(self._sightings, snapshot, now=now, wall_ms=wall_ms, lease_duration=DURATION)
+        members = expired_members(self._sightings, snapshot, now=now, wall_ms=wall_ms, lease_duration=DURATION)
+        assert leases in (frozenset(), {"0"})
+        assert members in (frozenset(), {"ann"})
+        assert bool(leases) == bool(members)
+        return bool(leases)
+
+
+@pytest.mark.parametrize("hours", [-8, -1, 1, 8])
+def test_wall_clocks_hours_apart_do_not_matter_when_the_counter_moves(hours: int) -> None:
+    observer = Observer()
+    observer.finds_gone(group(renewal=0, at_ms=NOON + hours * HOUR_MS), now=0)
+    for step in range(1, 200):
+        now = step * 10.0
+        renewed = group(renewal=step, at_ms=NOON + hours * HOUR_MS + round(now * 1000))
+        assert not observer.finds_gone(renewed, now)
+
+
+@pytest.mark.parametrize("hours", [-8, 0, 8])
+def test_a_counter_that_stops_expires_after_exactly_the_duration(hours: int) -> None:
+    observer = Observer()
+    observer.finds_gone(group(renewal=0, at_ms=NOON + hours * HOUR_MS), now=0)
+    last = group(renewal=1, at_ms=NOON + hours * HOUR_MS)
+    assert not observer.finds_gone(last, now=7)
+    assert not observer.finds_gone(last, now=7 + DURATION - 0.001)
+    assert observer.finds_gone(last, now=7 + DURATION)
+
+
+def test_time_counts_from_the_first_sight_of_a_value_not_from_the_last() -> None:
+    observer = Observer()
+    still = group(renewal=3, at_ms=NOON)
+    gone = [observer.finds_gone(still, now) for now in (0, 10, 20, 29, 30, 31)]
+    assert gone == [False, False, False, False, True, True]
+
+
+def test_a_renewal_brings_back_what_had_expired() -> None:
+    observer = Observer()
+    observer.finds_gone(group(renewal=3, at_ms=NOON), now=0)
+    assert observer.finds_gone(group(renewal=3, at_ms=NOON), now=DURATION)
+    back = group(renewal=4, at_ms=NOON)
+    assert not observer.finds_gone(back, now=DURATION + 1)
+    assert not observer.finds_gone(back, now=2 * DURATION)
+    assert observer.finds_gone(back, now=2 * DURATION + 1)
+
+
+def test_a_new_owner_or_process_counts_as_a_sign_of_life_although_its_counter_starts_anew() -> None:
+    observer = Observer()
+    observer.finds_gone(group(renewal=3, at_ms=NOON), now=0)
+    successor = group(renewal=3, at_ms=NOON, owner="bob", epoch=2, incarnation="ann-2")
+    assert not observer.finds_gone(successor, now=DURATION)
+
+
+def test_nobodys_lease_does_not_expire() -> None:
+    free = replace(EMPTY, leases={"0": Lease("0", owner=None)})
+    sightings = Sightings().updated(free, 0)
+    for now in (0, DURATION, 1_000 * DURATION):
+        sightings = sightings.updated(free, now)
+        assert not expired_leases(sightings, free, now=now, wall_ms=NOON, lease_duration=DURATION)
+
+
+def test_each_lease_has_its_own_time() -> None:
+    def leases(moving: int) -> Snapshot:
+        both = {"0": Lease("0", "ann", 1, 1, renewed_at_ms=NOON), "1": Lease("1", "ann", 1, moving, renewed_at_ms=NOON)}
+        return replace(EMPTY, leases=both)
+
+    sightings = Sightings().updated(leases(1), 0).updated(leases(2), 20).updated(leases(2), DURATION)
+    found = expired_leases(sightings, leases(2), now=DURATION, wall_ms=NOON, lease_duration=DURATION)
+    assert found == {"0"}
+
+
+# --- cold start --------------------------------------------------------------------------------------------------
+
+ALLOWANCE_MS = round((DURATION + CLOCK_SKEW_ALLOWANCE) * 1000)
+
+
+def test_a_cold_start_believes_a_stored_time_that_is_older_than_any_skew() -> None:
+    assert Observer().finds_gone(group(renewal=3, at_ms=NOON - ALLOWANCE_MS), now=0)
+    assert not Observer().finds_gone(group(renewal=3, at_ms=NOON - ALLOWANCE_MS + 1), now=0)
+
+
+def test_a_stored_time_ahead_of_the_observers_clock_is_no_sign_of_death() -> None:
+    assert not Observer().finds_gone(group(renewal=3, at_ms=NOON + HOUR_MS), now=0)
+
+
+def test_a_cold_start_need_not_wait_for_the_whole_duration() -> None:
+    observer = Observer()
+    almost = group(renewal=3, at_ms=NOON - ALLOWANCE_MS + 5_000)
+    assert not observer.finds_gone(almost, now=4.999)
+    assert observer.finds_gone(almost, now=5)
+
+
+def test_a_stored_time_says_nothing_any_more_once_the_counter_has_moved() -> None:
+    observer = Observer()
+    assert observer.finds_gone(group(renewal=3, at_ms=NOON - HOUR_MS), now=0)
+    moved = group(renewal=4, at_ms=NOON - HOUR_MS)
+    assert not observer.finds_gone(moved, now=1)
+    assert not observer.finds_gone(moved, now=DURATION)
+    assert observer.finds_gone(moved, now=DURATION + 1)
+
+
+def test_who_comes_while_the_observer_watches_is_alive_whatever_its_clock_says() -> None:
+    observer = Observer()
+    observer.finds_gone(EMPTY, now=0)
+    newcomer = group(renewal=0, at_ms=NOON - HOUR_MS)
+    assert not observer.finds_gone(newcomer, now=1)
+    assert observer.finds_gone(newcomer, now=1 + DURATION)
+
+
+# --- any history -------------------------------------------------------------------------------------------------
+
+
+@given(
+    skew_ms=st.integers(-8 * HOUR_MS, 8 * HOUR_MS),
+    looks=st.lists(st.tuples(st.floats(0.1, 60), st.booleans()), min_size=1, max_size=30),
+)
+def test_beyond_the_first_look_only_the_time_without_a_change_counts(
+    skew_ms: int, looks: list[tuple[float, bool]]
+) -> None:
+    observer = Observer()
+    now, renewal, changed = 0.0, 0, 0.0
+    observer.finds_gone(EMPTY, now)
+    for wait, renewed in [(0.0, True), *looks]:
+        now += wait
+        if renewed:
+            renewal, changed = renewal + 1, now
+            at_ms = NOON + skew_ms + round(now * 1000)
+        assert observer.finds_gone(group(renewal=renewal, at_ms=at_ms), now) == (now - changed >= DURATION)

@@ -1,0 +1,187 @@
+"""Several members at work on stale views of one group: what must hold whatever they do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from types import MappingProxyType
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from spark_ehbalance.leases.model import Author, Group, Lease, MemberState, Position, Snapshot
+from spark_ehbalance.leases.transitions import (
+    AddPartitions,
+    CancelHandover,
+    Checkpoint,
+    Claim,
+    Forget,
+    HandOver,
+    Heartbeat,
+    Join,
+    LeaseTransition,
+    Leave,
+    Release,
+    Renew,
+    RequestHandover,
+    Steal,
+    Transition,
+    apply,
+)
+
+NAMES = st.sampled_from(["ann", "bob", "cat", "dan"])
+PARTITIONS = st.sampled_from(["0", "1", "2"])
+CLOCK = st.integers(0, 2**40)  # nobody's clock is of any use
+
+
+class SeveralMembers(RuleBasedStateMachine):
+    """Each process (an incarnation of a member) keeps the snapshot that it last looked at and acts on it, however
+    old it is; what a commit returns counts as a look. Processes that were fenced go on acting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.truth = Snapshot(
+            Group("namespace", "hub", "$default"),
+            leases=MappingProxyType({partition: Lease(partition) for partition in "012"}),
+        )
+        self.seen: dict[Author, Snapshot] = {}
+        self.fenced: set[Author] = set()
+        self.owners: dict[tuple[str, int], set[str]] = defaultdict(set)
+
+    @initialize(first=st.lists(NAMES, min_size=1, unique=True))
+    def start(self, first: list[str]) -> None:
+        for name in first:
+            self.start_process(name, 0)
+
+    # what they do
+
+    @precondition(lambda self: len(self.seen) < 6)
+    @rule(name=NAMES, at_ms=CLOCK)
+    def start_process(self, name: str, at_ms: int) -> None:
+        """A process starts with `name`; another that goes by it is fenced from now on."""
+        author = Author(name, f"{name}-{len(self.seen)}")
+        self.seen[author] = self.truth
+        self.write(Join(by=author, at_ms=at_ms))
+        self.fenced |= {other for other in self.seen if other.id == name} - {author}
+
+    @rule(data=st.data())
+    def look(self, data: st.DataObject) -> None:
+        self.seen[self.somebody(data)] = self.truth
+
+    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, start=st.none() | st.integers(-1, 50))
+    def claim(self, data: st.DataObject, at_ms: int, partition: str, start: int | None) -> None:
+        """With or without evidence, for what looks free and for what does not."""
+        by = self.somebody(data)
+        lease = self.seen[by].leases[partition]
+        still = data.draw(st.sampled_from([None, lease.counter]))
+        position = None if start is None else Position(start)
+        claim = Claim(by=by, at_ms=at_ms, partition=partition, epoch=lease.epoch, still=still, start=position)
+        now = self.truth.leases[partition]
+        if self.write(claim) and now.owner not in (None, by.id) and now.handover is None:
+            assert now.counter == still, "a live lease is claimed only while it stands still"
+
+    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, kind=st.sampled_from([Steal, Renew, Release, HandOver]))
+    def act(self, data: st.DataObject, at_ms: int, partition: str, kind: type[LeaseTransition]) -> None:
+        by = self.somebody(data)
+        self.write(kind(by=by, at_ms=at_ms, partition=partition, epoch=self.seen[by].leases[partition].epoch))
+
+    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, number=st.integers(-1, 100))
+    def checkpoint(self, data: st.DataObject, at_ms: int, partition: str, number: int) -> None:
+        """A process checkpoints only what it has seen as its own."""
+        by = self.somebody(data)
+        lease = self.seen[by].leases[partition]
+        if lease.owner == by.id:
+            position = Position(number)
+            self.write(Checkpoint(by=by, at_ms=at_ms, partition=partition, epoch=lease.epoch, position=position))
+
+    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, to=NAMES)
+    def request_handover(self, data: st.DataObject, at_ms: int, partition: str, to: str) -> None:
+        by = self.somebody(data)
+        epoch = self.seen[by].leases[partition].epoch
+        self.write(RequestHandover(by=by, at_ms=at_ms, partition=partition, epoch=epoch, to=to, timeout_ms=1))
+
+    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS)
+    def cancel_handover(self, data: st.DataObject, at_ms: int, partition: str) -> None:
+        by = self.somebody(data)
+        epoch = self.seen[by].leases[partition].epoch
+        self.write(CancelHandover(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
+
+    @rule(data=st.data(), at_ms=CLOCK, state=st.sampled_from(MemberState))
+    def beat(self, data: st.DataObject, at_ms: int, state: MemberState) -> None:
+        self.write(Heartbeat(by=self.somebody(data), at_ms=at_ms, state=state))
+
+    @rule(data=st.data(), at_ms=CLOCK)
+    def leave(self, data: st.DataObject, at_ms: int) -> None:
+        self.write(Leave(by=self.somebody(data), at_ms=at_ms))
+
+    @rule(data=st.data(), at_ms=CLOCK, name=NAMES)
+    def forget(self, data: st.DataObject, at_ms: int, name: str) -> None:
+        by = self.somebody(data)
+        if member := self.seen[by].members.get(name):
+            self.write(Forget(by=by, at_ms=at_ms, member=name, counter=member.counter))
+
+    @rule(data=st.data(), at_ms=CLOCK, partitions=st.lists(PARTITIONS, min_size=1))
+    def add_partitions(self, data: st.DataObject, at_ms: int, partitions: list[str]) -> None:
+        """Those that are there already, from the first event: nobody's progress is lost."""
+        self.write(
+            AddPartitions(by=self.somebody(data), at_ms=at_ms, partitions=tuple(partitions), checkpoint=Position(-1))
+        )
+
+    # what must hold
+
+    def somebody(self, data: st.DataObject) -> Author:
+        return data.draw(st.sampled_from(list(self.seen)))
+
+    def write(self, transition: Transition) -> bool:
+        """Put `transition` before the truth; whether it was accepted."""
+        before = self.truth
+        leases, members = dict(before.leases), dict(before.members)
+        after, rejected = apply(before, [transition])
+
+        assert (before.leases, before.members) == (leases, members), "a snapshot never changes"
+        if rejected:
+            assert after == before, "what is rejected changes nothing"
+        if transition.by in self.fenced:
+            assert after == before, "a fenced process changes nothing"
+        for partition, lease in after.leases.items():
+            self.compare(before.leases[partition], lease)
+        self.truth = after
+        self.seen[transition.by] = after
+        return not rejected
+
+    def compare(self, before: Lease, after: Lease) -> None:
+        assert after.epoch in (before.epoch, before.epoch + 1)
+        assert after.renewal >= before.renewal
+        if after.owner not in (None, before.owner):
+            assert after.epoch == before.epoch + 1, "a change of owner raises the epoch"
+        if after.epoch > before.epoch:
+            assert after.owner is not None
+            assert after.handover is None, "a promise does not outlive the owner who made it"
+            assert before.checkpoint in (None, after.checkpoint), "a change of owner moves no checkpoint"
+        if before.checkpoint is not None:
+            assert after.checkpoint is not None
+            assert after.checkpoint.sequence_number >= before.checkpoint.sequence_number
+
+    @invariant()
+    def at_most_one_owner_per_epoch(self) -> None:
+        for partition, lease in self.truth.leases.items():
+            if lease.owner is not None:
+                self.owners[partition, lease.epoch].add(lease.owner)
+        assert all(len(owners) == 1 for owners in self.owners.values())
+
+    @invariant()
+    def an_owned_partition_has_a_position(self) -> None:
+        assert all(lease.checkpoint is not None for lease in self.truth.leases.values() if lease.owner is not None)
+
+    @invariant()
+    def only_an_owned_partition_is_promised(self) -> None:
+        for lease in self.truth.leases.values():
+            if lease.handover is not None:
+                assert lease.owner is not None
+                assert lease.handover.to != lease.owner
+
+
+TestSeveralMembers = SeveralMembers.TestCase
+TestSeveralMembers.settings = settings(
+    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+)
