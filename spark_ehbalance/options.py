@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.connection import Connection, shown
 from spark_ehbalance.positions import EARLIEST, LATEST, StartingPositions
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, STRATEGIES
 
@@ -93,7 +93,7 @@ def check_options(raw: Mapping[str, str]) -> None:
 
 def _whole(minimum: int) -> Callable[[str], int]:
     def parse(value: str) -> int:
-        if not re.fullmatch(r"\d{1,18}", value) or int(value) < minimum:
+        if not re.fullmatch(r"[0-9]{1,18}", value) or int(value) < minimum:
             raise ValueError(f"a whole number from {minimum}")
         return int(value)
 
@@ -123,7 +123,7 @@ _UNIT_NAMES = {
 
 def parse_duration(value: str) -> float:
     """Seconds of a length of time such as `10 seconds`, `500ms`, `2m` or `1.5` (seconds). Raises `ValueError`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", value.strip().lower())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", value.strip().lower())
     unit = _UNIT_NAMES.get(match[2], match[2] or "s") if match else ""
     if match is None or unit not in _UNITS or float(match[1]) == 0:
         raise ValueError("a length of time over 0, such as 10 seconds, 500 ms, 2 minutes or 10 (seconds)")
@@ -191,7 +191,7 @@ _CONNECTION = ("connectionString", "fullyQualifiedNamespace", "credential", "eve
 
 
 def _parse(raw: Mapping[str, str], table: dict[str, tuple[str, Callable[[str], Any]]], where: str) -> Options:
-    given = {key.lower(): str(value) for key, value in raw.items() if value is not None}
+    given = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
     storage = {key[len(_STORAGE_PREFIX) :]: given.pop(key) for key in list(given) if key.startswith(_STORAGE_PREFIX)}
     connection = Connection.from_options({name: given.pop(name.lower(), None) for name in _CONNECTION})
     values: dict[str, Any] = {}
@@ -199,9 +199,9 @@ def _parse(raw: Mapping[str, str], table: dict[str, tuple[str, Callable[[str], A
         text = given.pop(name.lower(), None)
         if text is not None:
             try:
-                values[field_name] = parse(text.strip())
+                values[field_name] = parse(text)
             except ValueError as allowed:
-                raise OptionError(f"option {name}={text!r} is wrong: allowed is {allowed}") from None
+                raise OptionError(f"option {name}={shown(text)} is wrong: allowed is {allowed}") from None
     if given:
         names = sorted([*_CONNECTION, *table, *(["storageOptions.*"] if "leaseTable" in table else [])])
         raise OptionError(f"{where} has no option {sorted(given)[0]!r}: there are {', '.join(names)}")

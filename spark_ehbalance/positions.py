@@ -22,6 +22,9 @@ class Edge(Enum):
     LATEST = "latest"
 
 
+#: Sequence numbers are 64-bit integers with a sign.
+_LARGEST = 2**63 - 1
+
 #: One place in a partition: an end, a sequence number, or a time.
 Place = Edge | int | datetime
 
@@ -64,14 +67,14 @@ class StartingPositions:
 
 
 def _place(value: object) -> Place:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
         return value
     if isinstance(value, str):
         text = value.strip()
         if text.lower() in ("earliest", "latest"):
             return Edge(text.lower())
         if text.isascii() and text.isdigit():
-            return int(text)
+            return _place(int(text[:20]))
         try:
             time = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
         except ValueError:

@@ -17,7 +17,7 @@ from typing import IO, Protocol
 
 from .amqp.errors import LINK_STOLEN, NOT_FOUND, RESOURCE_LIMIT, AmqpError
 from .message import Event
-from .partition_log import PartitionLog
+from .partition_log import LogCorruptError, PartitionLog
 
 DEFAULT_GROUP = "$Default"
 MAX_READERS_WITHOUT_EPOCH = 5  # Azure's quota per partition and consumer group
@@ -64,19 +64,17 @@ class Hub:
 
     def partition(self, partition: str) -> PartitionLog:
         """Raises AmqpError (amqp:not-found) for an id that the hub does not have."""
-        if not (partition.isascii() and partition.isdigit() and int(partition) < len(self.partitions)):
-            raise AmqpError(
-                NOT_FOUND, f"The messaging entity '{self.name}/Partitions/{partition[:50]}' could not be found."
-            )
+        if not re.fullmatch("0|[1-9][0-9]{0,3}", partition) or int(partition) >= len(self.partitions):
+            text = f"The messaging entity '{self.name}/Partitions/{partition[:50]}' could not be found. {tracking()}"
+            raise AmqpError(NOT_FOUND, text)
         return self.partitions[int(partition)]
 
     def group(self, group: str) -> str:
         """The name that the group was created with, whatever the case. Raises AmqpError (amqp:not-found)."""
         name = self.groups.get(group.lower())
         if name is None:
-            raise AmqpError(
-                NOT_FOUND, f"The messaging entity '{self.name}/ConsumerGroups/{group[:50]}' could not be found."
-            )
+            text = f"The messaging entity '{self.name}/ConsumerGroups/{group[:50]}' could not be found. {tracking()}"
+            raise AmqpError(NOT_FOUND, text)
         return name
 
     def route(self, partition_key: str | None) -> str:
@@ -214,8 +212,6 @@ class Broker:
         """Delete a hub with its events; its readers are the caller's to disconnect."""
         hub = self.hub(name)
         del self._hubs[name.lower()]
-        for log in hub.partitions:
-            log.close()
         if hub.directory is not None:
             shutil.rmtree(hub.directory)
         return hub
@@ -232,10 +228,7 @@ class Broker:
                 log.expire(before_ms)
 
     def close(self) -> None:
-        """Close all files."""
-        for hub in self._hubs.values():
-            for log in hub.partitions:
-                log.close()
+        """Let other emulators have the data directory."""
         if self._lock is not None:
             self._lock.close()
 
@@ -247,11 +240,16 @@ class Broker:
         hub.save()
 
     def _load(self, path: Path) -> None:
-        description = json.loads(path.read_text())
-        created_at = datetime.fromisoformat(description["created_at"])
-        hub = Hub(description["name"], created_at, [], {}, path.parent)
+        try:
+            description = json.loads(path.read_text())
+            created_at = datetime.fromisoformat(description["created_at"])
+            spec = HubSpec(description["name"], description["partitions"])
+            groups = (*description["consumer_groups"], *self._groups)
+        except (ValueError, KeyError, TypeError) as error:
+            raise LogCorruptError(f"{path} is damaged: {error!r}") from None
+        hub = Hub(spec.name, created_at, [], {}, path.parent)
         self._hubs[hub.name.lower()] = hub
-        self._extend(hub, description["partitions"], (*description["consumer_groups"], *self._groups))
+        self._extend(hub, spec.partitions, groups)
 
 
 def _lock(directory: Path) -> IO[bytes]:

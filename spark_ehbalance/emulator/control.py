@@ -74,8 +74,8 @@ class ControlServer:
             if not isinstance(request, dict) or not isinstance(request.get("args", {}), dict):
                 raise ValueError('a request is {"call": name, "args": {...}}')
             return {"result": carry_out(self._server, str(request.get("call")), request.get("args", {}))}
-        except (ValueError, TypeError, OSError) as error:
-            return {"error": str(error)}
+        except Exception as error:  # whatever a call stumbles over, its caller is told and the others go on
+            return {"error": str(error) or repr(error)}
 
 
 class EmulatorControl(Administration):

@@ -201,7 +201,7 @@ def build_event(body: bytes, properties: Mapping[str, Any] | None = None, partit
 def build_events(
     bodies: Sequence[bytes], properties: Sequence[Mapping[str, Any] | None], partition_key: str | None = None
 ) -> list[Event]:
-    """Like `build_event`, for many; `properties` are one for each body or a single one for all. Raises ValueError too."""
+    """Like `build_event`, for many; `properties` has one for each body or one for all. Raises ValueError too."""
     if len(properties) not in (1, len(bodies)):
         raise ValueError(f"{len(properties)} properties for {len(bodies)} events")
     sections = [b"\x00\x53\x74" + encode(dict(each)) if each else b"" for each in properties]

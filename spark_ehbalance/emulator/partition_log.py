@@ -58,60 +58,49 @@ class _MemorySegment:
     def read(self, start: int, end: int) -> bytearray:
         return self._data[start:end]
 
-    def close(self) -> None:
-        pass
-
     def delete(self) -> None:
         pass
 
 
 class _FileSegment:
-    """A file named after the sequence number and position of its first record."""
+    """A file named after the sequence number and position of its first record.
 
-    def __init__(self, directory: Path, first_sequence_number: int, position: int) -> None:
-        self.first_sequence_number = first_sequence_number
-        self.position = position
-        self.path = directory / f"{first_sequence_number:020d}-{position:020d}.log"
-        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - open as long as the segment
-        self.size = self._file.tell()
+    It is open only while it is used: a namespace may have more partitions than a process may have open files.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.first_sequence_number, self.position = (int(part) for part in path.stem.split("-"))
+        path.touch()
+        self.size = path.stat().st_size
 
     @classmethod
-    def existing(cls, path: Path) -> _FileSegment:
-        first_sequence_number, _, position = path.stem.partition("-")
-        return cls(path.parent, int(first_sequence_number), int(position))
+    def create(cls, directory: Path, first_sequence_number: int, position: int) -> _FileSegment:
+        return cls(directory / f"{first_sequence_number:020d}-{position:020d}.log")
 
     def append(self, records: bytes) -> None:
-        written = 0
         try:
-            while written < len(records):
-                written += self._file.write(records[written:])
+            with open(self.path, "ab") as file:
+                file.write(records)
         except OSError:
             self.truncate(self.size)  # half a record would hide all that follow it
             raise
-        self.size += written
+        self.size += len(records)
 
     def read(self, start: int, end: int) -> bytearray:
         data = bytearray(end - start)
-        # opened for each read: a log may have more segments than a process may have open files
-        with open(self.path, "rb", buffering=0) as file, memoryview(data) as view:
+        with open(self.path, "rb") as file:
             file.seek(start)
-            done = 0
-            while done < len(data):
-                count = file.readinto(view[done:])
-                if not count:
-                    raise LogCorruptError(f"{self.path} is shorter than it was")
-                done += count
+            if file.readinto(data) != len(data):
+                raise LogCorruptError(f"{self.path} is shorter than it was")
         return data
 
     def truncate(self, size: int) -> None:
-        self._file.truncate(size)
+        with open(self.path, "ab") as file:
+            file.truncate(size)
         self.size = size
 
-    def close(self) -> None:
-        self._file.close()
-
     def delete(self) -> None:
-        self.close()
         self.path.unlink(missing_ok=True)
 
 
@@ -133,7 +122,10 @@ class PartitionLog:
         self._waiting: list[Callable[[], None]] = []
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
-            self._load(directory)
+            try:
+                self._load(directory)
+            except ValueError as error:
+                raise LogCorruptError(f"{directory} holds something that is no log: {error}") from None
         if not self._segments:
             self._roll()
 
@@ -235,11 +227,6 @@ class PartitionLog:
         self.first_sequence_number = max(self.first_sequence_number, wanted)
         self._drop_segments()
 
-    def close(self) -> None:
-        """Close the files."""
-        for segment in self._segments:
-            segment.close()
-
     def _extend(self, positions: Sequence[int], times: Sequence[int]) -> None:
         before = self._positions[-1]
         for position in positions:
@@ -253,9 +240,7 @@ class PartitionLog:
         if self._directory is None:
             self._segments.append(_MemorySegment(*next_one))
         else:
-            if self._segments:
-                self._segments[-1].close()
-            self._segments.append(_FileSegment(self._directory, *next_one))
+            self._segments.append(_FileSegment.create(self._directory, *next_one))
 
     def _drop_segments(self) -> None:
         # the last segment stays even when nothing in it is retained: it says what the last event was
@@ -269,7 +254,7 @@ class PartitionLog:
     def _load(self, directory: Path) -> None:
         paths = sorted(directory.glob("*.log"))
         for path in paths:
-            segment = _FileSegment.existing(path)
+            segment = _FileSegment(path)
             if not self._segments:
                 self._held_from = self.first_sequence_number = segment.first_sequence_number
                 self._positions[0] = segment.position
@@ -277,8 +262,6 @@ class PartitionLog:
                 raise LogCorruptError(f"{path} does not continue the file before it")
             self._segments.append(segment)
             self._scan(segment, is_last=path == paths[-1])
-            if path != paths[-1]:
-                segment.close()
         trimmed = directory / "first"
         if trimmed.exists():
             self.first_sequence_number = min(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
 from .addresses import Entity, start_position
 from .amqp.codec import Array, Symbol, Timestamp
-from .amqp.errors import NOT_ALLOWED, AmqpError, DecodeError
+from .amqp.errors import INTERNAL_ERROR, NOT_ALLOWED, AmqpError, DecodeError
 from .amqp.fast_transfer import HEADER_SIZE
 from .amqp.frames import Attach, terminus
 from .amqp.link import OutboundLink
@@ -16,6 +17,9 @@ from .broker import Hub
 from .faults import Faults
 from .management import NEVER_MS
 from .message import with_delivery_annotations
+from .partition_log import LogCorruptError
+
+_log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 256 * 1024  # one write: large enough that its cost does not count, small enough to be fair
 _TURN_BYTES = 4 * _CHUNK_BYTES  # after this much, other connections have their turn
@@ -83,10 +87,14 @@ class ReceiverLink(OutboundLink):
                 return
             try:
                 self._faults.check_busy()
+                sent += self._send_some(room)
             except AmqpError as error:
                 self.detach(error)
                 return
-            sent += self._send_some(room)
+            except (OSError, LogCorruptError) as error:
+                _log.error("hub %s, partition %s: cannot read: %s", self.hub.name, self.partition, error)
+                self.detach(AmqpError(INTERNAL_ERROR, "The events could not be read."))
+                return
             if sent >= _TURN_BYTES:
                 self._wake()
                 return

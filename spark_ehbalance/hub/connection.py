@@ -62,21 +62,21 @@ class Connection:
         if hub is None and inside is None:
             raise OptionError("eventHubName is not set, and connectionString has no EntityPath: one of them is needed")
         if hub is not None and inside is not None and hub.lower() != inside.lower():
-            raise OptionError(f"eventHubName={hub!r} contradicts EntityPath={inside!r} in connectionString")
+            raise OptionError(f"eventHubName={shown(hub)} contradicts EntityPath={inside!r} in connectionString")
         return cls(parts.fully_qualified_namespace, _hub_name(hub or str(inside)), connection_string=text)
 
     @classmethod
     def _by_identity(cls, namespace: str, options: Mapping[str, str | None]) -> Connection:
         if not re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(:\d+)?", namespace):
             raise OptionError(
-                f"option fullyQualifiedNamespace={namespace!r} is wrong: allowed is a host name such as "
+                f"option fullyQualifiedNamespace={shown(namespace)} is wrong: allowed is a host name such as "
                 "NAMESPACE.servicebus.windows.net"
             )
         names = {name.lower(): name for name in CREDENTIALS}
         credential = names.get((options["credential"] or "default").lower())
         if credential is None:
             raise OptionError(
-                f"option credential={options['credential']!r} is wrong: allowed is one of {', '.join(CREDENTIALS)}"
+                f"option credential={shown(options['credential'])} is wrong: allowed is one of {', '.join(CREDENTIALS)}"
             )
         if options["eventHubName"] is None:
             raise OptionError("eventHubName is not set: it is needed with fullyQualifiedNamespace")
@@ -101,9 +101,14 @@ class Connection:
         return credential
 
 
+def shown(value: str | None) -> str:
+    """`value` for an error message, unless a connection string or a signed address was given in the wrong place."""
+    return "(a value with a secret)" if re.search(r"(?i)key\s*=|sig(nature)?\s*=", value or "") else repr(value)
+
+
 def _hub_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,255}", name, re.ASCII):
         raise OptionError(
-            f"option eventHubName={name!r} is wrong: allowed are up to 256 letters, digits and any of _ - ."
+            f"option eventHubName={shown(name)} is wrong: allowed are up to 256 letters, digits and any of _ - ."
         )
     return name

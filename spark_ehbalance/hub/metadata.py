@@ -162,9 +162,16 @@ class HubMetadata:
 
     def _unavailable(self, error: Exception) -> HubUnavailableError:
         where = f"event hub {self._connection.hub!r} at {self._connection.namespace}"
-        lines = str(error).splitlines() or [type(error).__name__]
-        what = "refused the credentials" if isinstance(error, AuthenticationError) else "did not answer"
+        what = "refused the credentials" if _is_refusal(error) else "did not answer"
+        # What comes from below the public calls says only in its description what has happened.
+        told = getattr(error, "description", None) or str(error)
+        lines = (told.decode() if isinstance(told, bytes) else str(told)).splitlines() or [type(error).__name__]
         return HubUnavailableError(f"{where} {what} (asked for its properties over AMQP): {lines[0]}")
+
+
+def _is_refusal(error: Exception) -> bool:
+    private = any(base.__name__ == "AuthenticationException" for base in type(error).__mro__)
+    return private or isinstance(error, AuthenticationError)
 
 
 #: One attempt: whoever asks decides about the next one.

@@ -11,6 +11,7 @@ from typing import Any
 from azure.eventhub import EventData
 from azure.eventhub.exceptions import AuthenticationError, EventHubError
 
+from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.connection import Connection
 
 #: Seconds that the client waits on its socket in one go. Its default of 0.2 holds up every short read that long.
@@ -46,12 +47,13 @@ class Receiver:
     event enqueued at or after the time `start`.
 
     `owner_level` None shares the partition with up to four others; a number shuts out all with the same or a lower
-    one. Opening and receiving raise `Disconnected`, `Unreachable`, or `AuthenticationError`, after which the receiver
-    is closed.
+    one. Receiving raises `Disconnected`, `Unreachable`, or `HubUnavailableError` if the credentials are refused, after
+    which the receiver is closed.
     """
 
     def __init__(self, source: Source, start: int | datetime, *, owner_level: int | None, prefetch: int) -> None:
         self.next = start if isinstance(start, int) else None
+        self._source = source
         self._received: list[EventData] = []
         client: Any = source.connection.consumer_client(
             source.consumer_group, retry_total=0, socket_timeout=SOCKET_TIMEOUT
@@ -77,11 +79,14 @@ class Receiver:
             while not self._received:
                 # With its own max_wait_time the client would wait for a full batch.
                 self._consumer.receive(batch=True, max_batch_size=most)
+                if not self._consumer.running:  # the client keeps that to itself, and would try again without a pause
+                    self.close()
+                    raise Unreachable(f"no connection could be made to {self._source.connection.namespace}")
                 if time.monotonic() >= deadline:
                     break
         except EventHubError as error:
             self.close()
-            raise _meaning(error) from error
+            raise _meaning(error, self._source) from error
         events, self._received[:] = list(self._received), []
         if events:
             self.next = number(events[-1]) + 1
@@ -96,12 +101,17 @@ class Receiver:
                 pass
 
 
-def _meaning(error: EventHubError) -> Exception:
+def _meaning(error: EventHubError, source: Source) -> Exception:
     text = (str(error).splitlines() or [type(error).__name__])[0]
-    if getattr(error, "error", None) == "link:stolen" or "epoch" in text:
-        told = re.search(r"higher epoch (?:of )?'(\d+)'", text) or re.search(r"with epoch of '(\d+)'", text)
+    told = re.search(r" epoch (?:of )?'(\d+)'", text)  # the first one is the other's; "epoch" alone may be a hub's name
+    if told or getattr(error, "error", None) == "link:stolen":
         return Disconnected(text, int(told[1]) if told else None)
-    return error if isinstance(error, AuthenticationError) else Unreachable(text)
+    if isinstance(error, AuthenticationError):
+        hub, namespace = source.connection.hub, source.connection.namespace
+        return HubUnavailableError(
+            f"partition {source.partition}: event hub {hub!r} at {namespace} refused the credentials: {text}"
+        )
+    return Unreachable(text)
 
 
 def number(event: EventData) -> int:

@@ -7,6 +7,7 @@ overwrite what nobody here has seen.)
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -83,7 +84,10 @@ class DeltaStore(LeaseStore):
             if self._snapshot is None or self._snapshot.version != version:
                 group = group_of(self._table.metadata().description, self._uri)
                 self._snapshot = from_table(self._table.to_pyarrow_table(), group, version)
+            elif not self.exists():  # looking for a newer version finds none in a table that is gone, and no error
+                raise TableNotFoundError(self._uri)
         except TableNotFoundError:
+            self._forget()
             raise StoreUnavailableError(f"there is no lease table at {self._uri}: `ehbalance init` makes one") from None
         except (OSError, DeltaError, ValueError, KeyError) as error:
             self._forget()
@@ -130,5 +134,10 @@ class DeltaStore(LeaseStore):
         self._snapshot = None
 
     def _unavailable(self, what: str, error: Exception) -> StoreUnavailableError:
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        return StoreUnavailableError(f"the lease table at {self._uri} could not be {what}: {first_line}")
+        return StoreUnavailableError(f"the lease table at {self._uri} could not be {what}: {_one_line(error)}")
+
+
+def _one_line(error: Exception) -> str:
+    """delta-rs's error text on one line, its causes included, without queries of addresses: they may hold a token."""
+    text = " ".join(re.sub(r"\x1b\[\d*m|[↳│]", "", str(error)).split()) or type(error).__name__
+    return re.sub(r"\?\S*=\S*", "?…", text)[:500]

@@ -61,11 +61,12 @@ class Handover:
     """A planned move that is under way: the owner is asked to pass the lease on to `to`.
 
     `timeout_ms` is a length of time: whoever waits for it measures it on its own clock, from the moment at which
-    it first saw the request.
+    it first saw the request. `requested_at_ms` tells one request from another.
     """
 
     to: str
     timeout_ms: int
+    requested_at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

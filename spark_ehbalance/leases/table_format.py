@@ -43,6 +43,7 @@ SCHEMA = pa.schema(
         ("offset", pa.string()),
         ("next_owner", pa.string()),
         ("handover_timeout_ms", pa.int64()),
+        ("handover_requested_at", _TIME),
         ("incarnation", pa.string()),
         ("joined", pa.int64()),
         ("started_at", _TIME),
@@ -118,6 +119,7 @@ def _lease_row(lease: Lease) -> dict[str, Any]:
         "offset": checkpoint and checkpoint.offset,
         "next_owner": handover and handover.to,
         "handover_timeout_ms": handover and handover.timeout_ms,
+        "handover_requested_at": handover and _time(handover.requested_at_ms),
     }
 
 
@@ -130,8 +132,14 @@ def _lease(row: dict[str, Any]) -> Lease:
         renewed_at_ms=_ms(row["renewed_at"]),
         owned_since_ms=_ms(row["owned_since"]),
         checkpoint=None if row["sequence_number"] is None else Position(row["sequence_number"], row["offset"]),
-        handover=None if row["next_owner"] is None else Handover(row["next_owner"], row["handover_timeout_ms"]),
+        handover=_handover(row),
     )
+
+
+def _handover(row: dict[str, Any]) -> Handover | None:
+    if row["next_owner"] is None:
+        return None
+    return Handover(row["next_owner"], row["handover_timeout_ms"], _ms(row["handover_requested_at"]))
 
 
 def _member_row(member: Member) -> dict[str, Any]:

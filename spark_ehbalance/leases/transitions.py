@@ -231,11 +231,13 @@ class Claim(LeaseTransition):
     """Take a lease that is free for the author: nobody's, its own from an earlier life, expired, or promised to it
     by a handover whose deadline has passed.
 
-    `still` is the lease's counter of which the author says that it has stood still for the lease duration (or, for
-    a handover to it, that the deadline has passed). `start` is where reading begins if nothing was ever read.
+    `still` is the lease's counter of which the author says that it has stood still for the lease duration, `overdue`
+    the handover to it of which it says that the deadline has passed (the owner's renewals do not save it then).
+    `start` is where reading begins if nothing was ever read.
     """
 
     still: tuple[int, int] | None = None
+    overdue: Handover | None = None
     start: Position | None = None
 
     def invalid(self, lease: Lease) -> str | None:
@@ -243,8 +245,8 @@ class Claim(LeaseTransition):
             return "its starting position is not known"
         if lease.owner in (None, self.by.id) or lease.counter == self.still:
             return None
-        if self.still is not None and lease.handover is not None and lease.handover.to == self.by.id:
-            return None  # past the deadline of a handover: the owner's renewals do not save it
+        if self.overdue is not None and self.overdue.to == self.by.id and self.overdue == lease.handover:
+            return None
         return f"owned by {lease.owner}"
 
     def after(self, lease: Lease) -> Lease:
@@ -279,8 +281,8 @@ class Renew(LeaseTransition):
 class Checkpoint(LeaseTransition):
     """Record that the sink has finished everything up to `position`.
 
-    Also valid on a lease that its author has released meanwhile, as long as nobody has owned it since (the epoch
-    tells): a source that is restarted may learn late that its last batch was finished.
+    Also valid on a lease that its author has released meanwhile, as long as nobody has owned it since: a source that
+    is restarted may learn late that its last batch was finished. The epoch alone tells: nobody else ever had it.
     """
 
     position: Position
@@ -328,7 +330,7 @@ class RequestHandover(LeaseTransition):
         return f"a handover to {lease.handover.to} is pending" if lease.handover else None
 
     def after(self, lease: Lease) -> Lease:
-        return replace(lease, handover=Handover(self.to, self.timeout_ms))
+        return replace(lease, handover=Handover(self.to, self.timeout_ms, self.at_ms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from spark_ehbalance.logs import set_up_logging
 from spark_ehbalance.options import Options, batch_options, check_options, stream_options
 from spark_ehbalance.source.batch import batch_ranges
 from spark_ehbalance.source.offsets import StreamOffset
@@ -22,8 +22,6 @@ from spark_ehbalance.source.planner import Planner, mint_owner_id
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range, split
 from spark_ehbalance.source.rows import SPARK_SCHEMA, record_batch
-
-_LOG = logging.getLogger(__name__)
 
 
 class EhBalanceDataSource(DataSource):
@@ -58,6 +56,7 @@ class RangePartition(InputPartition):
 
 
 def _read(options: Options, task: RangePartition) -> Iterator[pa.RecordBatch]:
+    set_up_logging()
     for events in read_range(options, task.range, task.owner, task.owner_level):
         yield record_batch(events, task.range.partition, json_properties=options.json_properties)
 
@@ -147,6 +146,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The planner, started by the first call that needs it."""
         if self._planner is None:
             signal.signal(signal.SIGTERM, _exit_on_sigterm)
+            set_up_logging()
             self._owner = self._options.owner_id or finished.owner
             self._planner = Planner(self._options, self._owner, finished, replayed)
         return self._planner

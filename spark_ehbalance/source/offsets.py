@@ -47,7 +47,7 @@ class StreamOffset:
                 )
             ranges = {p: Range(p, each["epoch"], each["from"], each["to"]) for p, each in json["partitions"].items()}
             return cls(json["owner"], ranges)
-        except (KeyError, TypeError):
+        except (AttributeError, KeyError, TypeError):
             raise EhBalanceError(
                 "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"
             ) from None

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from azure.eventhub import EventData
 
 from spark_ehbalance.errors import DataLossError, EhBalanceError, ForeignReaderError, HubUnavailableError, StoreError
-from spark_ehbalance.hub.metadata import HubMetadata
+from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable, number
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.options import Options
@@ -73,6 +73,10 @@ def read_range(
             if events or time.monotonic() - progress < options.receiver_timeout:
                 continue
         if time.monotonic() - progress >= options.receiver_timeout:
+            lost_to = _lost_to(options, wanted, position)
+            if lost_to > position:
+                position, progress, tries = lost_to, time.monotonic(), 0
+                continue
             raise HubUnavailableError(
                 f"partition {wanted.partition}: no event came for receiverTimeout={options.receiver_timeout:g} s while "
                 f"reading sequence numbers {wanted.start} to {wanted.end - 1}, now at {position}. The batch fails and "
@@ -104,20 +108,41 @@ def _foreign(wanted: Range, other: Disconnected) -> EhBalanceError:
 
 def _check_gap(options: Options, partition: str, expected: int, found: int) -> None:
     """Events between `expected` and `found` did not come: fine in a compacted hub, loss if they were dropped."""
-    metadata = HubMetadata(options.connection, options.consumer_group)
+    begin = _state(options, partition).begin
+    if begin > expected:
+        _lost(options, partition, expected, found, f"have aged out (the first retained event is {begin})")
+
+
+def _lost_to(options: Options, wanted: Range, position: int) -> int:
+    """Where to go on if what is to come from `position` on will never come, because it is gone; else `position`."""
     try:
-        begin = metadata.partition_states([partition])[partition].begin
-    finally:
-        metadata.close()
-    if begin <= expected:
-        return
-    what = (
-        f"partition {partition}: events {expected} to {found - 1} have aged out between planning and reading (the first "
-        f"retained event is {begin})"
-    )
+        state = _state(options, wanted.partition)
+    except HubUnavailableError as error:
+        _LOG.warning("partition %s: cannot ask what has become of its events: %s", wanted.partition, error)
+        return position
+    if state.begin > position:
+        end, why = min(state.begin, wanted.end), f"have aged out (the first retained event is {state.begin})"
+    elif state.end < wanted.end:
+        end, why = wanted.end, f"are gone (the last event is {state.end - 1}: the event hub was made anew)"
+    else:
+        return position
+    _lost(options, wanted.partition, position, end, why)
+    return end
+
+
+def _lost(options: Options, partition: str, start: int, end: int, why: str) -> None:
+    what = f"partition {partition}: events {start} to {end - 1} were planned and now {why}"
     if options.fail_on_data_loss:
         raise DataLossError(f"{what}. Set failOnDataLoss=false to go on without them")
-    _LOG.warning("%s. Going on at %d, because failOnDataLoss=false", what, found)
+    _LOG.warning("%s. Going on at %d, because failOnDataLoss=false", what, end)
+
+
+def _state(options: Options, partition: str) -> PartitionState:
+    metadata = HubMetadata(options.connection, options.consumer_group)
+    try:
+        return metadata.partition_states([partition])[partition]
+    finally:
+        metadata.close()
 
 
 class _Receivers:

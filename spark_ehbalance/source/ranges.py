@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 from spark_ehbalance.errors import DataLossError
@@ -30,16 +31,20 @@ def limit_by_backlog(backlogs: Mapping[str, int], limit: int | None) -> dict[str
     """How many events of each partition to read, at most `limit` together, in proportion to the backlogs.
 
     As Spark's Kafka source does with maxOffsetsPerTrigger. Each partition with a backlog gets at least one event as
-    long as the limit allows it, so that none starves beside a large one.
+    long as the limit allows it, so that none starves beside a large one; only the rest is in proportion.
     """
     total = sum(backlogs.values())
     if limit is None or total <= limit:
         return dict(backlogs)
-    counts = {partition: limit * backlog // total for partition, backlog in backlogs.items()}
-    left = limit - sum(counts.values())
-    # What rounding has left goes to those who lost most by it: first of all those who got nothing.
-    by_need = sorted(backlogs, key=lambda p: (counts[p] > 0, -(limit * backlogs[p] % total), p))
-    for partition in by_need[:left]:
+    first = {partition: min(backlog, 1) for partition, backlog in backlogs.items()}
+    if sum(first.values()) > limit:
+        first = dict.fromkeys(backlogs, 0)
+    rest = {partition: backlog - first[partition] for partition, backlog in backlogs.items()}
+    share, of = limit - sum(first.values()), sum(rest.values())
+    counts = {partition: first[partition] + share * more // of for partition, more in rest.items()}
+    # What rounding has left goes to those who lost most by it.
+    by_loss = sorted(rest, key=lambda p: (-(share * rest[p] % of), p))
+    for partition in by_loss[: limit - sum(counts.values())]:
         counts[partition] += 1
     return counts
 
@@ -49,12 +54,19 @@ def split(ranges: list[Range], least: int | None) -> list[Range]:
 
     No range is cut into more pieces than Event Hubs allows readers of a partition at once.
     """
-    total = sum(map(len, ranges))
-    if least is None or least <= len(ranges) or total == 0:
-        return ranges
+    counts = [1] * len(ranges)
+    # Whatever has the largest pieces gets one more, until there are enough of them.
+    pieces_of = [(-len(whole), index) for index, whole in enumerate(ranges) if len(whole) > 1]
+    heapify(pieces_of)
+    for _ in range(0 if least is None else least - len(ranges)):
+        if not pieces_of:
+            break
+        _, index = heappop(pieces_of)
+        counts[index] += 1
+        if counts[index] < min(MOST_PIECES, len(ranges[index])):
+            heappush(pieces_of, (-len(ranges[index]) / counts[index], index))
     pieces = []
-    for whole in ranges:
-        count = max(1, min(round(least * len(whole) / total), MOST_PIECES, len(whole)))
+    for whole, count in zip(ranges, counts, strict=True):
         edges = [whole.start + len(whole) * i // count for i in range(count + 1)]
         pieces += [Range(whole.partition, whole.epoch, *cut) for cut in pairwise(edges)]
     return pieces

@@ -70,7 +70,9 @@ def _body(event: EventData) -> bytes:
     body: Any = event.body
     if event.body_type == AmqpMessageBodyType.DATA:
         return body if isinstance(body, bytes) else b"".join(body)
-    # A body of AMQP values has no bytes of its own: its text stands for it.
+    if isinstance(body, bytes):
+        return body
+    # Any other AMQP value has no bytes of its own: its text stands for it.
     if event.body_type == AmqpMessageBodyType.SEQUENCE:
         body = [item for part in body for item in part]
     return _value(body).encode()

@@ -12,7 +12,7 @@ from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerCl
 
 DEADLINE = 20.0  # seconds until a condition that should come counts as failed
 QUIET = 0.3  # seconds without an event until a partition counts as read to its end
-FAST = {"socket_timeout": 0.02, "retry_total": 0, "retry_backoff_factor": 0.01}
+FAST = {"socket_timeout": 0.005, "retry_total": 0, "retry_backoff_factor": 0.01}
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> None:
@@ -92,7 +92,7 @@ def reader(connection: str, partition: str = "0", **options: Any) -> Iterator[Re
 @contextlib.contextmanager
 def producer(connection: str, **options: Any) -> Iterator[EventHubProducerClient]:
     """A producer client, closed at the end."""
-    with EventHubProducerClient.from_connection_string(connection, **({"socket_timeout": 0.02} | options)) as client:
+    with EventHubProducerClient.from_connection_string(connection, **({"socket_timeout": 0.005} | options)) as client:
         yield client
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from spark_ehbalance.emulator.amqp import codec, frames
 from spark_ehbalance.emulator.amqp.codec import Array, Described, Symbol, ULong, decode, encode, skip
 from spark_ehbalance.emulator.amqp.errors import AmqpError, DecodeError
+from spark_ehbalance.emulator.amqp.fast_transfer import HEADER_SIZE, fill_headers
 from spark_ehbalance.emulator.message import build_event, parse_batch, parse_event, parse_sections
 
 GENEROUS = settings(max_examples=150, deadline=timedelta(seconds=2))
@@ -192,3 +193,39 @@ def test_frames_with_wrong_fields_are_refused() -> None:
     ):
         with pytest.raises(DecodeError):
             frames.decode_performative(body)
+
+
+def test_performatives_have_every_field() -> None:
+    samples = [
+        (frames.Open("x"), 10),
+        (frames.Begin(None, 0, 0, 0), 8),
+        (frames.Attach("x", 0, True), 14),
+        (frames.Flow(0, 0, 0, 0), 11),
+        (frames.Transfer(0), 11),
+        (frames.Disposition(True, 0), 6),
+        (frames.Detach(0), 3),
+        (frames.End(), 1),
+        (frames.Close(), 1),
+    ]
+    for performative, count in samples:
+        value, _ = decode(frames.encode_frame(0, performative)[8:])
+        assert len(value.value) == count
+    assert len(encode(frames.error_field(AmqpError("a", "b")))) > 0
+    assert len(frames.error_field(AmqpError("a", "b")).value) == 3  # type: ignore[union-attr]
+
+
+def test_transfer_headers_written_in_bulk_are_like_any_other() -> None:
+    chunk = bytearray(HEADER_SIZE + 3 + HEADER_SIZE + 2)
+    fill_headers(chunk, [0, HEADER_SIZE + 3, len(chunk)], 7, 9, 2**32 - 2)
+    ids = []
+    for start, size in ((0, HEADER_SIZE + 3), (HEADER_SIZE + 3, HEADER_SIZE + 2)):
+        header = frames.decode_header(chunk, start, 1000)
+        assert (header.size, header.channel) == (size, 7)
+        transfer, end = frames.decode_performative(bytes(chunk[start + header.body : start + size]))
+        assert header.body + end == HEADER_SIZE
+        assert isinstance(transfer, frames.Transfer)
+        assert transfer == frames.Transfer(
+            9, transfer.delivery_id, b"\x00", 0, True, False, None, None, False, False, False
+        )
+        ids.append(transfer.delivery_id)
+    assert ids == [2**32 - 2, 2**32 - 1]

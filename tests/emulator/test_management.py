@@ -63,9 +63,9 @@ def test_what_does_not_exist_is_not_found(emulator: Emulator, connection: str, h
 
 
 def test_an_unknown_hub_is_not_found(emulator: Emulator) -> None:
-    with producer(emulator.connection_string("nohub"), retry_total=0) as client:
-        with pytest.raises(ConnectError, match="404"):
-            client.get_eventhub_properties()
+    connection = emulator.connection_string("nohub")
+    with producer(connection, retry_total=0) as client, pytest.raises(ConnectError, match="404"):
+        client.get_eventhub_properties()
 
 
 def test_partitions_are_added_while_clients_are_connected(emulator: Emulator, connection: str) -> None:

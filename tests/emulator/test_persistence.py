@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator, LogCorruptError, partition_log
 from spark_ehbalance.emulator.message import build_event
@@ -103,6 +104,32 @@ def test_damage_before_the_end_is_an_error(tmp_path: Path, monkeypatch: pytest.M
         Emulator({"hub": 1}, data_dir=tmp_path).start()
 
 
+@pytest.mark.parametrize("name", ["hub/hub.json", "hub/0/first", "hub/0/x-y.log"])
+def test_files_that_make_no_sense_are_an_error(tmp_path: Path, name: str) -> None:
+    with Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
+        emulator.append("hub", 0, [b"x"])
+    (tmp_path / name).write_text("nonsense")
+    with pytest.raises(LogCorruptError, match="hub"):
+        Emulator({"hub": 1}, data_dir=tmp_path).start()
+
+
+def test_a_reader_is_told_when_its_events_cannot_be_read(tmp_path: Path) -> None:
+    with Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
+        emulator.append("hub", 0, [b"x"])
+        _segments(tmp_path)[0].unlink()
+        with pytest.raises(EventHubError) as caught, reader(emulator.connection_string("hub")) as events:
+            events.read(1)
+        assert caught.value.error == "internal-error"
+
+
+def test_many_partitions_need_few_open_files(tmp_path: Path) -> None:
+    with Emulator({"hub": 1200}, data_dir=tmp_path) as emulator:
+        for partition in range(1200):
+            emulator.append("hub", partition, [b"x"])
+        assert emulator.partition_state("hub", 1199).next_sequence_number == 1
+        assert len(list(Path("/proc/self/fd").iterdir())) < 200
+
+
 @pytest.mark.parametrize("in_files", [False, True])
 def test_segments_are_rolled_read_across_and_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_files: bool
@@ -123,8 +150,6 @@ def test_segments_are_rolled_read_across_and_dropped(
     assert log.first_sequence_number == 40
     assert log.read(40, 1, 1).data == bytearray(read[40])
     if in_files:
-        log.close()
         again = PartitionLog(tmp_path)
         assert (again.first_sequence_number, again.next_sequence_number) == (40, 50)
         assert again.last_offset == log.last_offset
-        again.close()

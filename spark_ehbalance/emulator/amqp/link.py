@@ -16,9 +16,14 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_SIZE = 1 << 20  # Azure's limit for one event or batch in the standard tier, in bytes
 _INITIAL_CREDIT = 1000  # deliveries a sender may have under way; only what a peer waits for, memory is bounded by TCP
-_ID_SPAN = 1 << 32  # ids and counters are unsigned, 32 bits, and wrap
+ID_SPAN = 1 << 32  # ids and counters are unsigned, 32 bits, and wrap
 _TRANSFER_OVERHEAD = 64  # bytes of a frame that are not payload, rounded up
 _SETTLED, _MIXED = 1, 2  # sender settle modes: all deliveries settled, either
+
+
+def difference(one: int, other: int) -> int:
+    """How far the id or counter `one` is ahead of `other`, negative if it is behind; both wrap at 32 bits."""
+    return (one - other + ID_SPAN // 2) % ID_SPAN - ID_SPAN // 2
 
 
 class Link:
@@ -114,7 +119,7 @@ class InboundLink(Link):
             return
         parts, size = self._parts, self._size
         self._first, self._parts, self._size = None, [], 0
-        self._delivery_count = (self._delivery_count + 1) % _ID_SPAN
+        self._delivery_count = (self._delivery_count + 1) % ID_SPAN
         self._credit -= 1
         if self._credit < _INITIAL_CREDIT // 2:
             self._grant()
@@ -151,8 +156,7 @@ class OutboundLink(Link):
 
     def on_flow(self, flow: Flow) -> None:
         if flow.link_credit is not None:
-            granted = (flow.delivery_count or 0) + flow.link_credit - self._delivery_count
-            self._credit = (granted + _ID_SPAN // 2) % _ID_SPAN - _ID_SPAN // 2
+            self._credit = difference(flow.delivery_count or 0, self._delivery_count) + flow.link_credit
             self._drain = bool(flow.drain)
         self.on_credit()
         if flow.echo and not self.detached:
@@ -169,7 +173,7 @@ class OutboundLink(Link):
     def finish_drain(self) -> None:
         """With nothing left to send, give back the credit of a peer that asks for that."""
         if self._drain and not self._rest:
-            self._delivery_count = (self._delivery_count + max(self._credit, 0)) % _ID_SPAN
+            self._delivery_count = (self._delivery_count + max(self._credit, 0)) % ID_SPAN
             self._credit, self._drain = 0, False
             self.session.write_flow(self.handle, self._delivery_count, 0, drain=True)
 
@@ -178,7 +182,7 @@ class OutboundLink(Link):
         count = len(chunk.starts) - 1
         first_id = self.session.take_delivery_ids(count)
         # an id wraps at most once in 2^32 events, so that chunk is sent in two
-        before_wrap = min(count, _ID_SPAN - first_id)
+        before_wrap = min(count, ID_SPAN - first_id)
         fill_headers(chunk.data, chunk.starts[: before_wrap + 1], self.session.channel, self.handle, first_id)
         fill_headers(chunk.data, chunk.starts[before_wrap:], self.session.channel, self.handle, 0)
         self._count_delivery(count)
@@ -206,5 +210,5 @@ class OutboundLink(Link):
         self.session.write_transfers(frame, 1)
 
     def _count_delivery(self, count: int) -> None:
-        self._delivery_count = (self._delivery_count + count) % _ID_SPAN
+        self._delivery_count = (self._delivery_count + count) % ID_SPAN
         self._credit -= count

@@ -16,14 +16,13 @@ from .frames import (
     encode_frame,
     error_field,
 )
-from .link import InboundLink, Link, OutboundLink, attach_answer
+from .link import ID_SPAN, InboundLink, Link, OutboundLink, attach_answer, difference
 
 if TYPE_CHECKING:
     from .connection import Connection
 
 INCOMING_WINDOW = 5000  # transfer frames; each is dealt with as it comes, so this bounds no memory
 HANDLE_MAX = 1023  # links per session, far above what a client uses
-_ID_SPAN = 1 << 32
 
 
 class Session:
@@ -68,14 +67,14 @@ class Session:
 
     def write_transfers(self, frames: bytes | bytearray, count: int) -> None:
         """Send `count` encoded transfer frames."""
-        self._next_outgoing_id = (self._next_outgoing_id + count) % _ID_SPAN
+        self._next_outgoing_id = (self._next_outgoing_id + count) % ID_SPAN
         self.remote_window -= count
         self.connection.write(frames)
 
     def take_delivery_ids(self, count: int) -> int:
         """The first of `count` ids for deliveries."""
         first = self._next_delivery_id
-        self._next_delivery_id = (first + count) % _ID_SPAN
+        self._next_delivery_id = (first + count) % ID_SPAN
         return first
 
     def end(self) -> None:
@@ -121,7 +120,7 @@ class Session:
             self.write(Detach(detach.handle, bool(detach.closed)))
 
     def _on_transfer(self, transfer: Transfer, payload: bytes) -> None:
-        self._next_incoming_id = (self._next_incoming_id + 1) % _ID_SPAN
+        self._next_incoming_id = (self._next_incoming_id + 1) % ID_SPAN
         self._window_left -= 1
         if self._window_left < INCOMING_WINDOW // 2:
             self.write_flow()
@@ -134,8 +133,8 @@ class Session:
             raise AmqpError(NOT_ALLOWED, "a transfer on a link whose sender is this side")
 
     def _on_flow(self, flow: Flow) -> None:
-        window = (flow.next_incoming_id or 0) + flow.incoming_window - self._next_outgoing_id
-        self.remote_window = (window + _ID_SPAN // 2) % _ID_SPAN - _ID_SPAN // 2
+        # before it has seen the begin, a peer cannot know the id; ours begin at 0
+        self.remote_window = difference(flow.next_incoming_id or 0, self._next_outgoing_id) + flow.incoming_window
         named = None if flow.handle is None else self.links.get(flow.handle)
         if flow.handle is None and flow.echo:
             self.write_flow()

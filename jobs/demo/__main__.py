@@ -1,0 +1,87 @@
+"""Run the demo: python -m jobs.demo, from the folder above jobs."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from .processes import DemoError
+from .screen import Dashboard, Lines
+from .show import Result, Show
+from .verdict import show
+
+
+def main() -> int:
+    """Returns the exit code: 0 if nothing is missing and nobody has broken a rule."""
+    options = _options()
+    console = Console()
+    screen = Dashboard(console) if console.is_terminal and not options.plain else Lines(console)
+    signal.signal(signal.SIGTERM, _interrupt)
+    with tempfile.TemporaryDirectory(prefix="ehbalance-demo-", ignore_cleanup_errors=True) as folder:
+        demo = Show(Path(folder), screen, play_seconds=options.seconds, limit=options.limit)
+        try:
+            with screen:
+                result = demo.run()
+            return _report(result, console)
+        except DemoError as error:
+            console.print(f"FAILED: {error}", highlight=False, markup=False, soft_wrap=True)
+            return 1
+        except KeyboardInterrupt as interrupt:
+            console.print("Interrupted: cleaning up.")
+            return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+        finally:
+            # Whoever is impatient does not leave something behind.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
+            if demo.player is not None:
+                demo.player.stop()
+            for child in reversed(demo.children):
+                child.kill()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="make run", description="Two Spark queries share an event hub, and no event is missing."
+    )
+    parser.add_argument("--seconds", type=float, default=100, help="how long the flights are played (default: 100)")
+    parser.add_argument("--limit", type=float, default=240, help="fail after so many seconds (default: 240)")
+    parser.add_argument("--plain", action="store_true", help="plain lines, also on a terminal")
+    options = parser.parse_args()
+    for name in ("seconds", "limit"):
+        if getattr(options, name) <= 0:
+            parser.error(f"--{name} {getattr(options, name):g}: allowed are numbers over 0")
+    return options
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(number)
+
+
+def _report(result: Result, console: Console) -> int:
+    verdict, ownership = result.verdict, result.ownership
+    show(verdict, console)
+    lines = [
+        f"Looked {ownership.looks} times at who owns what: never two owners of a partition, never a foreign one, no "
+        f"epoch or checkpoint fell. At the hub a partition had at most {result.most_readers} reader at once.",
+        f"In {ownership.looks_with_a_gap} of these looks a partition was nobody's, "
+        f"for {ownership.longest_gap:.1f} s at the longest.",
+    ]
+    passed = verdict.complete and result.most_readers <= 1
+    missing, duplicates = max(verdict.missing_events, verdict.missing_flights), verdict.duplicate_events
+    lines.append(
+        f"{'OK' if passed else 'FAILED'}: {verdict.expected:,} flights: {missing:,} missing, {duplicates:,} duplicates, "
+        f"{ownership.moves} moves of ownership, {result.seconds:.0f} s"
+    )
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Plays events into a hub with Azure's own client, at a steady pace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from azure.eventhub import EventData, EventDataBatch, EventHubProducerClient
+
+from .flights import partitions_of
+
+#: Seconds of events that are sent together, one batch for each partition.
+SLICE = 0.5
+
+
+class Player:
+    """Sends `bodies`, in their order within each partition, over `seconds`, on a thread of its own.
+
+    Sending each event by its key would be one call per event. Here the partition is chosen by the key as a hub would
+    choose it, and each event carries its key as the annotation that a hub puts on it.
+    """
+
+    def __init__(
+        self,
+        connection_string: str,
+        hub: str,
+        partitions: int,
+        bodies: Sequence[str],
+        keys: Sequence[str | None],
+        seconds: float,
+    ) -> None:
+        # The client waits for its socket this long at every call.
+        self._client = EventHubProducerClient.from_connection_string(
+            connection_string, eventhub_name=hub, socket_timeout=0.02
+        )
+        self._bodies, self._keys = bodies, keys
+        self._partitions = partitions_of(keys, partitions)
+        self._seconds = seconds
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="player", daemon=True)
+        self.sent = [0] * partitions  # events of each partition that the hub has taken
+        self.error: Exception | None = None
+
+    def start(self) -> None:
+        """Start to send."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop sending, also in the middle."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(10)
+
+    def _run(self) -> None:
+        try:
+            with self._client:
+                self._play()
+        except Exception as error:  # shown by whoever watches
+            self.error = error
+
+    def _play(self) -> None:
+        size = max(1, round(len(self._bodies) * SLICE / self._seconds))
+        self._send(range(min(size, len(self._bodies))))  # opens a connection for each partition, which takes seconds
+        began = time.monotonic()
+        for number, start in enumerate(range(size, len(self._bodies), size), start=1):
+            if self._stopping.wait(max(0.0, began + number * SLICE - time.monotonic())):
+                return
+            self._send(range(start, min(start + size, len(self._bodies))))
+
+    def _send(self, events: range) -> None:
+        by_partition: dict[int, list[int]] = {}
+        for event in events:
+            by_partition.setdefault(self._partitions[event], []).append(event)
+        for partition, numbers in by_partition.items():
+            self._send_to(partition, [self._event(number) for number in numbers])
+
+    def _send_to(self, partition: int, events: list[EventData]) -> None:
+        batch = self._client.create_batch(partition_id=str(partition))
+        for event in events:
+            try:
+                batch.add(event)
+            except ValueError:  # full
+                self._flush(partition, batch)
+                batch = self._client.create_batch(partition_id=str(partition))
+                batch.add(event)
+        self._flush(partition, batch)
+
+    def _flush(self, partition: int, batch: EventDataBatch) -> None:
+        self._client.send_batch(batch)
+        self.sent[partition] += len(batch)
+
+    def _event(self, number: int) -> EventData:
+        event = EventData(self._bodies[number])
+        key = self._keys[number]
+        if key is not None:
+            event.raw_amqp_message.annotations["x-opt-partition-key"] = key
+        return event

@@ -1,0 +1,128 @@
+"""The demo's processes: started in groups of their own, and none left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+#: Seconds that a process gets to end after it was asked to.
+_PATIENCE = 5.0
+
+
+class DemoError(Exception):
+    """The demo cannot go on, or has shown what must not be. Says what in a line, perhaps with the end of a log."""
+
+
+class Child:
+    """A process with what it prints in a file."""
+
+    def __init__(self, name: str, command: Iterable[str | Path], environment: Mapping[str, str], log: Path) -> None:
+        self.name = name
+        self._log = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [str(part) for part in command],
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for the demo alone, which then ends its children
+            )
+
+    def ended(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._process.poll()
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to the process itself: a job stops its own processes, in the right order."""
+        self._process.terminate()
+
+    def printed(self) -> str:
+        """What it has printed so far."""
+        return self._log.read_text(errors="replace")
+
+    def failure(self, what: str) -> DemoError:
+        """An error that `what` has happened to this process, with the end of what it has printed."""
+        end = "\n".join(self.printed().splitlines()[-30:])
+        return DemoError(f"{self.name} {what}\n--- the last that {self.name} printed:\n{end}")
+
+    def kill(self) -> None:
+        """End the process, its group, and the groups that it has started (Spark's Python workers have their own)."""
+        family = _descendants(self._process.pid)
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        # Workers end by themselves when their parent is gone.
+        deadline = time.monotonic() + _PATIENCE
+        while (left := family & _running().keys()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def start_emulator(hub: str, partitions: int, folder: Path) -> Child:
+    """Start the emulator with one hub."""
+    ports = ["--port", "0", "--control-port", "0"]
+    command = [sys.executable, "-m", "spark_ehbalance.emulator", *ports, "--hub", f"{hub}:{partitions}"]
+    return Child("the emulator", command, os.environ, folder / "emulator.log")
+
+
+def emulator_address(emulator: Child) -> tuple[str, int]:
+    """The connection string and the control port of an emulator, once it is ready."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and emulator.ended() is None:
+        ready = re.search(r"^Emulator ready: (\S+) \(control port (\d+)\)$", emulator.printed(), re.MULTILINE)
+        if ready:
+            return ready[1], int(ready[2])
+        time.sleep(0.05)
+    raise emulator.failure("does not start")
+
+
+def start_job(name: str, root: Path, settings: Mapping[str, str], connection_string: str, folder: Path) -> Child:
+    """Start the job in `root` by spark-submit, `settings` over those of its file; temporary files go into `folder`."""
+    temporary = folder / f"{name}.tmp"
+    temporary.mkdir()
+    environment = {
+        **os.environ,
+        "EHBALANCE_CONNECTION_STRING": connection_string,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_DIRS": str(temporary),
+        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData",  # which would be in /tmp nevertheless
+        "TMPDIR": str(temporary),
+    }
+    environment.pop("SPARK_HOME", None)  # another Spark's
+    # What the job's file has with a path in it is looked for in the folder of the job, wherever the demo is started.
+    settings = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={root / 'conf/log4j2.properties'}"} | {
+        **settings
+    }
+    overrides = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
+    submit = [Path(sys.executable).with_name("spark-submit"), "--properties-file", root / "conf/stream_to_delta.conf"]
+    command = [*submit, *overrides, root / "jobs/stream_to_delta.py"]
+    return Child(f"query {name}", command, environment, folder / f"{name}.log")
+
+
+def _running() -> dict[int, int]:
+    """The parent of each process that runs, by process id; empty where there is no `ps`."""
+    try:
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True).stdout
+    except OSError:
+        return {}
+    rows = [line.split() for line in listed.splitlines()]
+    return {int(pid): int(parent) for pid, parent, state in rows if not state.startswith("Z")}
+
+
+def _descendants(pid: int) -> set[int]:
+    parents, found, before = _running(), {pid}, set[int]()
+    while found != before:
+        before = found
+        found = before | {child for child, parent in parents.items() if parent in before}
+    return found

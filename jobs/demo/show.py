@@ -1,0 +1,175 @@
+"""The demo itself: what happens when, and when it is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_ehbalance.emulator.control import EmulatorControl
+from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.leases.delta import DeltaStore
+
+from . import flights
+from .ownership import Ownership, described
+from .player import Player
+from .processes import Child, DemoError, emulator_address, start_emulator, start_job
+from .screen import Picture, Screen
+from .verdict import Verdict, judge
+
+ROOT = Path(__file__).resolve().parents[2]
+HUB, PARTITIONS = "flights", 8
+
+#: Shorter than the defaults (10 s and 30 s), so that moves are seen in a short demo.
+BALANCE_INTERVAL, LEASE_DURATION = "2 seconds", "10 seconds"
+
+#: Seconds between two looks at who owns what.
+_LOOK_INTERVAL = 0.25
+
+#: Seconds for which both queries are to be seen at work before A is stopped.
+_TOGETHER = 10.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """How it went."""
+
+    verdict: Verdict
+    ownership: Ownership
+    most_readers: int  # receivers that were attached to one partition of the hub at once
+    seconds: float
+
+
+class Show:
+    """One run of the demo in `folder`; `play_seconds` is how long the flights are played, `limit` the most that
+    everything may take. Its processes are in `children`, for whoever cleans up."""
+
+    def __init__(self, folder: Path, screen: Screen, *, play_seconds: float, limit: float) -> None:
+        self.children: list[Child] = []
+        self.player: Player | None = None
+        self._folder = folder
+        self._screen = screen
+        self._play_seconds = play_seconds
+        self._limit = limit
+        self._began = time.monotonic()
+        self._ownership = Ownership(("A", "B"))
+        self._store = DeltaStore(str(folder / "leases"))
+        self._most_readers = 0
+        self._phase = ""
+        self._stopped: set[Child] = set()
+
+    def run(self) -> Result:
+        """Play the demo from beginning to end. Raises `DemoError`."""
+        self._say(f"starting the emulator: hub {HUB}, {PARTITIONS} partitions")
+        emulator = self._started(start_emulator(HUB, PARTITIONS, self._folder))
+        self._connection, port = emulator_address(emulator)
+        with EmulatorControl("127.0.0.1", port) as self._control:
+            return self._play_all()
+
+    def _play_all(self) -> Result:
+        self._say(f"starting query A; balanceInterval {BALANCE_INTERVAL}, leaseDuration {LEASE_DURATION} for this demo")
+        query_a = self._start_query("A")
+        data = flights.load()
+        total = len(data)
+        self.player = player = Player(
+            self._connection, HUB, PARTITIONS, flights.bodies(data), flights.keys(data), self._play_seconds
+        )
+        self._say(f"playing {total:,} flights, {total / self._play_seconds:,.0f} a second")
+        self._total = total
+        player.start()
+        self._until(lambda: len(self._ownership.owned_by("A")) == PARTITIONS, "A starts")
+        self._until(lambda: sum(player.sent) >= total / 3, "A reads all")
+        self._say("a third has been sent: starting query B, with a checkpoint of its own")
+        query_b = self._start_query("B")
+        self._until(lambda: bool(self._ownership.owned_by("B")), "A reads all, B starts")
+        together = time.monotonic() + _TOGETHER
+        self._until(lambda: time.monotonic() > together and sum(player.sent) >= total * 2 / 3, "A and B share")
+        self._say("two thirds have been sent: stopping A")
+        self._stop(query_a, "A stops, B takes over")
+        self._until(lambda: sum(self._read()) >= total, "B reads the rest")
+        self._say("all is read: stopping B")
+        self._stop(query_b, "B stops")
+        seconds = self._seconds()
+        self._say("counting what stands in the Delta table")
+        verdict = judge(str(self._folder / "events"), self._ends(), data)
+        return Result(verdict, self._ownership, self._most_readers, seconds)
+
+    # --- the processes -----------------------------------------------------------------------------------------
+
+    def _started(self, child: Child) -> Child:
+        self.children.append(child)
+        return child
+
+    def _start_query(self, name: str) -> Child:
+        job = "spark.ehbalance.job."
+        settings = {
+            "spark.master": "local[2]",
+            "spark.ui.enabled": "false",
+            "spark.databricks.delta.snapshotPartitions": "2",  # 50 by default: too many for so small a table
+            f"{job}table": str(self._folder / "events"),
+            f"{job}checkpointLocation": str(self._folder / f"checkpoint-{name}"),
+            f"{job}trigger": "1 second",
+            f"{job}source.eventHubName": HUB,
+            f"{job}source.leaseTable": str(self._folder / "leases"),
+            f"{job}source.ownerId": name,
+            f"{job}source.balanceInterval": BALANCE_INTERVAL,
+            f"{job}source.leaseDuration": LEASE_DURATION,
+        }
+        return self._started(start_job(name, ROOT, settings, self._connection, self._folder))
+
+    def _stop(self, query: Child, phase: str) -> None:
+        self._stopped.add(query)
+        query.ask_to_stop()
+        self._until(lambda: query.ended() is not None, phase)
+        if query.ended() != 0:
+            raise query.failure(f"was asked to stop and ended with exit code {query.ended()}")
+
+    # --- looking and showing -----------------------------------------------------------------------------------
+
+    def _until(self, condition: Callable[[], bool], phase: str) -> None:
+        """Look and show until `condition` holds."""
+        self._phase = phase
+        self._look()
+        while not condition():
+            time.sleep(_LOOK_INTERVAL)
+            self._look()
+
+    def _look(self) -> None:
+        assert self.player is not None
+        if self._seconds() > self._limit:
+            raise DemoError(f"the time limit of {self._limit:g} s is over while {self._phase}: see --limit")
+        if self.player.error is not None:
+            raise DemoError(f"the flights cannot be sent: {self.player.error}")
+        for child in self.children:
+            if child.ended() is not None and child not in self._stopped:
+                raise child.failure(f"has ended with exit code {child.ended()}")
+        try:
+            leases = self._store.read().leases
+        except StoreUnavailableError:
+            leases = {}  # no query has made the table yet
+        if leases or self._ownership.leases:
+            for line in described(self._ownership.see(leases, self._seconds())):
+                self._say(line)
+        if self._ownership.violations:
+            raise DemoError("the rules of ownership were broken: " + "; ".join(self._ownership.violations))
+        readers = [len(self._control.readers(HUB, partition)) for partition in range(PARTITIONS)]
+        self._most_readers = max(self._most_readers, *readers)
+        self._screen.show(
+            Picture(self._seconds(), self._phase, self._total, list(self.player.sent), self._read(), leases)
+        )
+
+    def _read(self) -> list[int]:
+        """The events of each partition that stand in the Delta table as far as the lease table knows."""
+        leases = self._ownership.leases
+        checkpoints = [leases[str(p)].checkpoint if str(p) in leases else None for p in range(PARTITIONS)]
+        return [checkpoint.next if checkpoint else 0 for checkpoint in checkpoints]
+
+    def _ends(self) -> list[int]:
+        return [self._control.partition_state(HUB, partition).next_sequence_number for partition in range(PARTITIONS)]
+
+    def _say(self, text: str) -> None:
+        self._screen.log(self._seconds(), text)
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began

@@ -1,0 +1,96 @@
+"""What the demo ends with: whether what stands in the Delta table is what was played."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from deltalake import DeltaTable
+from rich.console import Console
+from rich.table import Table
+
+from .flights import Delays, by_airport, missing_and_surplus, parse
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The comparison of the table with the hub (by partition and sequence number) and with the data set (by flight)."""
+
+    expected: int
+    rows: int
+    missing_events: int
+    duplicate_events: int
+    missing_flights: int
+    duplicate_flights: int
+    wrong_keys: int  # events whose partitionKey is not their flight's tail number
+    airports: dict[str, Delays]
+    airports_expected: dict[str, Delays]
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is missing and nothing was changed on the way. Duplicates are counted, but are no failure."""
+        nothing_wrong = not (self.missing_events or self.missing_flights or self.wrong_keys)
+        return nothing_wrong and self.airports == self.airports_expected
+
+
+def judge(table: str, ends: Sequence[int], flights: pd.DataFrame) -> Verdict:
+    """Compare the Delta `table` with a hub whose partitions hold `ends` events each, and with the data set."""
+    columns = ["partition", "sequenceNumber", "partitionKey", "body"]
+    rows = DeltaTable(table).to_pyarrow_table(columns=columns).to_pandas()
+    distinct = rows.drop_duplicates(["partition", "sequenceNumber"])
+    missing = sum(ends) - sum(_between(distinct, partition, end) for partition, end in enumerate(ends))
+    found = parse(rows["body"])
+    missing_flights, duplicate_flights = missing_and_surplus(flights, found)
+    tails = found["tailnum"].to_numpy()
+    keys = rows["partitionKey"].to_numpy()
+    return Verdict(
+        expected=len(flights),
+        rows=len(rows),
+        missing_events=missing,
+        duplicate_events=len(rows) - len(distinct),
+        missing_flights=missing_flights,
+        duplicate_flights=duplicate_flights,
+        wrong_keys=int(((tails != keys) & ~(pd.isna(tails) & pd.isna(keys))).sum()),
+        airports=by_airport(found.loc[distinct.index]),
+        airports_expected=by_airport(flights),
+    )
+
+
+def _between(events: pd.DataFrame, partition: int, end: int) -> int:
+    numbers = events.loc[events["partition"] == str(partition), "sequenceNumber"]
+    return int(numbers.between(0, end - 1).sum())
+
+
+def show(verdict: Verdict, console: Console) -> None:
+    """Print the tables."""
+    airports = Table(title="Flights of 2013 by airport, read from the Delta table", title_justify="left")
+    names = (
+        "airport",
+        "flights",
+        "departure delay",
+        "arrival delay",
+        "over 15 min late",
+        "cancelled",
+        "as in data set",
+    )
+    for name in names:
+        airports.add_column(name, justify="left" if name == "airport" else "right")
+    for airport, delays in verdict.airports.items():
+        airports.add_row(
+            airport,
+            f"{delays.flights:,}",
+            f"{delays.departure:.2f} min",
+            f"{delays.arrival:.2f} min",
+            f"{delays.late:.1%}",
+            f"{delays.cancelled:,}",
+            "yes" if verdict.airports_expected.get(airport) == delays else "[red]NO[/red]",
+        )
+    counts = Table(title=f"{verdict.rows:,} rows for {verdict.expected:,} flights", title_justify="left")
+    for name in ("counted by", "missing", "duplicates"):
+        counts.add_column(name, justify="left" if name == "counted by" else "right")
+    counts.add_row("partition, sequenceNumber", f"{verdict.missing_events:,}", f"{verdict.duplicate_events:,}")
+    counts.add_row("flight", f"{verdict.missing_flights:,}", f"{verdict.duplicate_flights:,}")
+    console.print(airports, counts)
+    if verdict.wrong_keys:
+        console.print(f"{verdict.wrong_keys:,} events have a partitionKey that is not their tail number")

@@ -1,0 +1,196 @@
+"""Stream an event hub into a Delta table.
+
+    EHBALANCE_CONNECTION_STRING=... spark-submit --properties-file conf/stream_to_delta.conf jobs/stream_to_delta.py
+
+The settings are Spark properties, explained in conf/stream_to_delta.conf. The connection string is an environment
+variable, because command lines and Spark's UI show properties to everyone; with `source.fullyQualifiedNamespace` there
+is none (Entra ID). SIGTERM and SIGINT stop the job in an orderly way.
+
+Exactly once: Delta's sink writes into the table's log which batch of which query an append was, so that a batch that
+Spark runs again after a crash is not appended again. Another query that takes over from one that has *crashed* may
+read again what was appended but not yet checkpointed in the lease table. Where that matters, write in `foreachBatch`
+with a MERGE on (partition, sequenceNumber), which identify an event, or drop duplicates by them when reading.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+import spark_ehbalance
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.options import parse_duration, stream_options
+
+PREFIX = "spark.ehbalance.job."
+SOURCE = PREFIX + "source."
+SECRET = "EHBALANCE_CONNECTION_STRING"
+
+#: Seconds that a stop waits for the batch in flight. Kubernetes, YARN and systemd kill after 30 to 90.
+STOP_TIMEOUT = 25.0
+
+
+class SettingError(Exception):
+    """A setting is missing or wrong. Says which, its value, and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The job's settings, checked."""
+
+    table: str
+    checkpoint_location: str
+    trigger: Mapping[str, Any]
+    source: Mapping[str, str]
+
+    @classmethod
+    def read(cls, conf: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
+        """From Spark's properties and the environment. Raises `SettingError`."""
+        source = {key.removeprefix(SOURCE): value for key, value in conf.items() if key.startswith(SOURCE)}
+        names = ("table", "checkpointLocation", "trigger")
+        given = {key.removeprefix(PREFIX) for key in conf if key.startswith(PREFIX) and not key.startswith(SOURCE)}
+        if unknown := sorted(given - set(names)):
+            allowed = ", ".join(PREFIX + name for name in names)
+            raise SettingError(f"there is no setting {PREFIX}{unknown[0]}: allowed are {allowed} and {SOURCE}OPTION")
+        table, checkpoint, trigger = (conf.get(PREFIX + name, "").strip() for name in names)
+        for name, value in (("table", table), ("checkpointLocation", checkpoint)):
+            if not value:
+                raise SettingError(f"{PREFIX}{name} is not set: a path or an address that Spark can write is needed")
+        return cls(table, checkpoint, _trigger(trigger), _source(source, environment))
+
+
+def _trigger(text: str) -> dict[str, Any]:
+    if text == "availableNow":
+        return {"availableNow": True}
+    try:
+        return {"processingTime": f"{round(parse_duration(text) * 1000)} milliseconds"}
+    except ValueError as allowed:
+        raise SettingError(f"{PREFIX}trigger={text!r} is wrong: allowed is availableNow or {allowed}") from None
+
+
+def _source(options: dict[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    given = {name.lower() for name in options}
+    if "connectionstring" in given:
+        raise SettingError(f"{SOURCE}connectionString is set, for all to see: set the environment variable {SECRET}")
+    if bool(environment.get(SECRET)) == ("fullyqualifiednamespace" in given):
+        both = "both" if environment.get(SECRET) else "neither"
+        raise SettingError(
+            f"{both} of the environment variable {SECRET} and {SOURCE}fullyQualifiedNamespace set: set one of them"
+        )
+    if environment.get(SECRET):
+        options = {**options, "connectionString": environment[SECRET]}
+    try:
+        stream_options(options)
+    except OptionError as error:
+        raise SettingError(f"{SOURCE}*: {error}") from None
+    return options
+
+
+def rows(spark: SparkSession, settings: Settings) -> DataFrame:
+    """The stream of events, as they are to stand in the table. What a job of your own does goes here."""
+    events = spark.readStream.format("ehbalance").options(**settings.source).load()
+    return events.selectExpr(
+        "cast(body as string) as body",
+        "partition",
+        "sequenceNumber",
+        "offset",
+        "enqueuedTime",
+        "partitionKey",
+        "properties",
+    )
+
+
+def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
+    """Start the query that appends `rows` to the table."""
+    return (
+        rows(spark, settings)
+        .writeStream.format("delta")
+        .outputMode("append")
+        .option("checkpointLocation", settings.checkpoint_location)
+        .trigger(**settings.trigger)
+        .start(settings.table)
+    )
+
+
+class StopRequest:
+    """Whether SIGTERM or SIGINT has come, to this process or to the JVM that spark-submit has started it from.
+
+    Left alone, the JVM would shut Spark down in the middle of a batch.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._asked = threading.Event()
+        gateway = spark.sparkContext._gateway
+        jvm = gateway.jvm
+        ensure_callback_server_started(gateway)
+        for name in ("TERM", "INT"):
+            signal.signal(getattr(signal, f"SIG{name}"), lambda *_: self._asked.set())
+            jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), self)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a signal for so long; whether one has come."""
+        return self._asked.wait(seconds)
+
+    def handle(self, _: Any) -> None:
+        """Called by the JVM."""
+        self._asked.set()
+
+    class Java:
+        """What py4j goes by."""
+
+        implements = ("sun.misc.SignalHandler",)
+
+
+def stop_between_batches(query: StreamingQuery) -> None:
+    """Stop `query` at a point where nothing is written that the source does not know of, so that nothing is read twice.
+
+    The source learns that a batch is finished when Spark asks it for the next one. So the batch in flight is waited
+    for, then the moment when the next one has just begun (and has written nothing), or when there is none.
+    """
+    deadline = time.monotonic() + STOP_TIMEOUT
+    before = _last_trigger(query)
+    while query.isActive and time.monotonic() < deadline:
+        status = query.status
+        if not status["isDataAvailable"]:
+            break
+        if status["message"] == "Processing new data" and _last_trigger(query) != before:
+            break
+        time.sleep(0.01)
+    query.stop()
+
+
+def _last_trigger(query: StreamingQuery) -> str | None:
+    progress = query.lastProgress
+    return progress["timestamp"] if progress else None
+
+
+def main() -> None:
+    SparkContext._ensure_initialized()  # to the JVM of spark-submit, which knows the properties; Spark is not started yet
+    try:
+        settings = Settings.read(dict(SparkConf().getAll()), os.environ)
+    except SettingError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2)
+    spark = SparkSession.builder.getOrCreate()
+    spark_ehbalance.register(spark)
+    stop_request = StopRequest(spark)
+    query = start(spark, settings)
+    while query.isActive:
+        if stop_request.wait(0.5):
+            stop_between_batches(query)
+    query.awaitTermination()  # raises what the query has failed with
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

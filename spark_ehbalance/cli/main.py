@@ -1,0 +1,29 @@
+"""The command line: one sub-command per file, put together here."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from spark_ehbalance.cli.group import init, status
+from spark_ehbalance.emulator.cli import emulator
+from spark_ehbalance.errors import EhBalanceError
+
+app = typer.Typer(
+    help="Look after groups of Spark queries that share an event hub.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # they print local variables, and those may hold secrets
+)
+for command in (emulator, init, status):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run the command. An error that the user can act upon is one line, and exit code 1 (2 for a wrong option)."""
+    try:
+        app()
+    except EhBalanceError as error:
+        typer.echo(f"Error: {error}", err=True)
+        sys.exit(2 if isinstance(error, ValueError) else 1)

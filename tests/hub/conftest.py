@@ -1,0 +1,7 @@
+"""Fixtures of this folder's tests."""
+
+from __future__ import annotations
+
+from spark_ehbalance.emulator.fixtures import emulator
+
+__all__ = ["emulator"]

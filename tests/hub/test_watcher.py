@@ -1,0 +1,162 @@
+"""The watcher: asks once when it starts, then keeps the hub's state at hand in the background."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import HubUnavailableError, OptionError
+from spark_ehbalance.hub.watcher import HubWatcher
+from spark_ehbalance.positions import StartingPositions
+from tests.source.support import HUB, hub_options
+from tests.waiting import wait_until
+
+Start = Callable[..., HubWatcher]
+
+
+@pytest.fixture
+def start(emulator: Emulator) -> Iterator[Start]:
+    """Starts a watcher of a hub with two partitions."""
+    emulator.add_hub(HUB, 2)
+    watchers = []
+
+    def make(positions: str = "latest", timeout: float = 20.0) -> HubWatcher:
+        connection = hub_options(emulator).connection
+        watchers.append(HubWatcher(connection, "$Default", StartingPositions.parse(positions), timeout))
+        watchers[-1].start()
+        return watchers[-1]
+
+    yield make
+    for watcher in watchers:
+        watcher.stop()
+    wait_until(lambda: not any(watcher._thread.is_alive() for watcher in watchers), "the threads have ended")
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_ehbalance.hub.watcher._LIST_INTERVAL", 0.3)
+    monkeypatch.setattr("spark_ehbalance.hub.watcher._RETRY_INTERVAL", 0.1)
+
+
+def test_everything_is_known_after_start(emulator: Emulator, start: Start) -> None:
+    emulator.append(HUB, 1, [b"x"] * 3)
+    watcher = start()
+    assert watcher.partition_ids() == ("0", "1")
+    assert {partition: state.end for partition, state in watcher.states().items()} == {"0": 0, "1": 3}
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [('{"0": 0, "1": 0, "7": 5}', "partition '7': the hub has 0, 1"), ('{"0": 5}', "for partition 1")],
+)
+def test_start_refuses_positions_that_do_not_fit(start: Start, positions: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        start(positions)
+
+
+def test_start_says_if_there_is_no_answer(emulator: Emulator, start: Start) -> None:
+    emulator.refuse_connections()
+    begun = time.monotonic()
+    with pytest.raises(HubUnavailableError, match="event hub 'hub'"):
+        start()
+    assert time.monotonic() - begun < 5
+
+
+def test_watched_partitions_are_followed(emulator: Emulator, start: Start) -> None:
+    watcher = start()
+    watcher.watch(["1"])
+    for partition in (0, 1):
+        emulator.append(HUB, partition, [b"x"])
+    wait_until(lambda: watcher.states()["1"].end == 1, "the event is seen")
+
+
+def test_new_partitions_show_up(emulator: Emulator, start: Start) -> None:
+    watcher = start()
+    emulator.add_partitions(HUB, 2)
+    emulator.append(HUB, 3, [b"x"] * 5)
+    emulator.trim(HUB, 3, 2)
+    wait_until(lambda: watcher.partition_ids() == ("0", "1", "2", "3"), "they are listed")
+    assert watcher.states()["3"].end == 5
+    assert watcher.earliest_position("3").next == 2
+
+
+def test_refresh_is_fresh(emulator: Emulator, start: Start) -> None:
+    watcher = start()
+    for count in range(1, 20):
+        emulator.append(HUB, 0, [b"x"])
+        watcher.refresh()
+        assert watcher.states()["0"].end == count
+
+
+def test_several_threads_may_refresh(emulator: Emulator, start: Start) -> None:
+    watcher = start()
+    emulator.append(HUB, 0, [b"x"] * 7)
+    seen: list[int] = []
+
+    def refresh() -> None:
+        watcher.refresh()
+        seen.append(watcher.states()["0"].end)
+
+    threads = [threading.Thread(target=refresh) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert seen == [7] * 8
+
+
+def test_trouble_is_raised_after_the_timeout_and_passes(emulator: Emulator, start: Start) -> None:
+    watcher = start(timeout=0.5)
+    emulator.refuse_connections()
+    emulator.drop_connections()
+    assert watcher.states().keys() == {"0", "1"}
+
+    def in_trouble() -> str:
+        try:
+            watcher.states()
+        except HubUnavailableError as error:
+            return str(error)
+        return ""
+
+    message = wait_until(in_trouble, "the trouble is told")
+    assert "event hub 'hub'" in message
+    assert "\n" not in message
+    with pytest.raises(HubUnavailableError):
+        watcher.refresh()
+    emulator.append(HUB, 0, [b"x"])
+    emulator.refuse_connections(False)
+    wait_until(lambda: not in_trouble(), "it is over")
+    watcher.refresh()
+    assert watcher.states()["0"].end == 1
+
+
+def test_short_trouble_is_not_told(emulator: Emulator, start: Start) -> None:
+    watcher = start(timeout=20)
+    emulator.refuse_connections()
+    emulator.drop_connections()
+    wait_until(lambda: watcher._trouble is not None, "it is in trouble")
+    assert watcher.states().keys() == {"0", "1"}
+
+
+@pytest.mark.parametrize(("positions", "begin"), [("earliest", 2), ("latest", 5), ("4", 4), ('{"0": 3, "*": 4}', 3)])
+def test_starting_positions(emulator: Emulator, start: Start, positions: str, begin: int) -> None:
+    emulator.append(HUB, 0, [b"x"] * 5)
+    emulator.trim(HUB, 0, 2)
+    assert start(positions).starting_position("0").next == begin
+
+
+def test_a_partition_of_which_nothing_is_known(start: Start) -> None:
+    watcher = start()
+    with pytest.raises(HubUnavailableError, match="what partition 9 holds"):
+        watcher.earliest_position("9")
+
+
+def test_the_thread_ends(start: Start) -> None:
+    watcher = start()
+    watcher.stop()
+    watcher._thread.join(5)
+    assert not watcher._thread.is_alive()

@@ -1,0 +1,76 @@
+"""Spark offsets: what is written is read again, as the same text, and what is not ours is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.ranges import Range
+
+numbers = st.integers(0, 2**63 - 1)
+
+
+@st.composite
+def offsets(draw: st.DrawFn) -> StreamOffset:
+    partitions = draw(st.lists(st.integers(0, 2000).map(str), unique=True, max_size=40))
+    return StreamOffset(draw(st.text()), {p: Range(p, draw(numbers), draw(numbers), draw(numbers)) for p in partitions})
+
+
+@given(offsets())
+def test_what_is_written_is_read_again(offset: StreamOffset) -> None:
+    assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+@given(offsets(), st.randoms(use_true_random=False))
+def test_the_text_does_not_depend_on_the_order_in_which_partitions_came(offset: StreamOffset, random: Any) -> None:
+    shuffled = list(offset.ranges.items())
+    random.shuffle(shuffled)
+    assert json.dumps(StreamOffset(offset.owner, dict(shuffled)).to_json()) == json.dumps(offset.to_json())
+
+
+def test_partitions_are_in_the_order_of_their_numbers() -> None:
+    offset = StreamOffset("me", {p: Range(p, 1, 2, 3) for p in ("10", "9", "1", "x")})
+    assert json.dumps(offset.to_json()) == (
+        '{"format": 1, "owner": "me", "partitions": {"1": {"epoch": 1, "from": 2, "to": 3}, '
+        '"9": {"epoch": 1, "from": 2, "to": 3}, "10": {"epoch": 1, "from": 2, "to": 3}, '
+        '"x": {"epoch": 1, "from": 2, "to": 3}}}'
+    )
+
+
+def test_an_offset_of_a_newer_version_says_so() -> None:
+    newer = StreamOffset("me").to_json() | {"format": 2, "partitions": "whatever"}
+    with pytest.raises(EhBalanceError, match=r"offsets of format 2; .* up to 1: upgrade it") as caught:
+        StreamOffset.from_json(newer)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {},
+        {"hub": {"0": 123, "1": 456}},  # Spark's Kafka source, the Scala connector
+        {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": 5, "index": 3, "isStartingVersion": True},  # Delta
+        {"logOffset": 3},
+        {"format": 1},
+        {"format": "1", "owner": "me", "partitions": {}},
+        {"format": None, "owner": "me", "partitions": {}},
+        {"format": 1, "owner": "me", "partitions": []},
+        {"format": 1, "owner": "me", "partitions": None},
+        {"format": 1, "owner": "me", "partitions": {"0": 5}},
+        {"format": 1, "owner": "me", "partitions": {"0": {"epoch": 1}}},
+        {"format": 1, "partitions": {}},
+        [],
+        5,
+        "text",
+        None,
+    ],
+)
+def test_an_offset_of_another_source_says_what_to_do(foreign: Any) -> None:
+    with pytest.raises(EhBalanceError, match="offsets of another source: give this query a new checkpointLocation"):
+        StreamOffset.from_json(foreign)

@@ -1,0 +1,374 @@
+"""Options: every wrong one is one line that names it, its value and what is allowed, and no secret is ever shown."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.options import (
+    EARLIEST,
+    LATEST,
+    Options,
+    batch_options,
+    check_options,
+    parse_duration,
+    stream_options,
+)
+from spark_ehbalance.positions import Edge
+from spark_ehbalance.strategies import DEFAULT_STRATEGY, STRATEGIES
+
+KEY = "ThisIsTheSecretKey0123456789="
+STRING = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={KEY};EntityPath=hub"
+NO_PATH = STRING.removesuffix(";EntityPath=hub")
+KEYED = {"connectionString": STRING}
+IDENTITY = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "hub"}
+SHARED = KEYED | {"leaseTable": "/tmp/leases"}
+
+
+def refusal(raw: Mapping[str, str], *, batch: bool = False) -> str:
+    """The message of the error that `raw` is answered with; always one line, and never with the key."""
+    with pytest.raises(OptionError) as caught:
+        (batch_options if batch else stream_options)(raw)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert KEY not in message
+    assert KEY not in repr(caught.value)
+    if batch == ("endingPosition" in raw):
+        with pytest.raises(OptionError) as checked:
+            check_options(raw)
+        assert str(checked.value) == message
+    return message
+
+
+# --- the way in --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raw", "named"),
+    [
+        ({}, ["connectionString", "fullyQualifiedNamespace", "one of them is needed"]),
+        ({"eventHubName": "hub"}, ["connectionString", "fullyQualifiedNamespace"]),
+        (KEYED | IDENTITY, ["connectionString and fullyQualifiedNamespace", "one way in"]),
+        (KEYED | {"credential": "default"}, ["connectionString and credential", "one way in"]),
+        ({"connectionString": NO_PATH}, ["eventHubName", "EntityPath"]),
+        (KEYED | {"eventHubName": "other"}, ["eventHubName='other'", "EntityPath='hub'"]),
+        ({"fullyQualifiedNamespace": "ns.servicebus.windows.net"}, ["eventHubName is not set"]),
+        (IDENTITY | {"credential": "magic"}, ["credential='magic'", "default", "managedIdentity", "azureCli"]),
+        (
+            IDENTITY | {"fullyQualifiedNamespace": "sb://ns.servicebus.windows.net"},
+            ["fullyQualifiedNamespace='sb://ns", "NAMESPACE.servicebus.windows.net"],
+        ),
+        (IDENTITY | {"fullyQualifiedNamespace": "ns"}, ["fullyQualifiedNamespace='ns'"]),
+        (IDENTITY | {"eventHubName": "a/b"}, ["eventHubName='a/b'", "letters, digits"]),
+        (IDENTITY | {"eventHubName": ""}, ["eventHubName=''"]),
+    ],
+)
+def test_a_wrong_way_in_is_named(raw: dict[str, str], named: list[str]) -> None:
+    message = refusal(raw)
+    for each in named:
+        assert each in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "nonsense",
+        KEY,
+        f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKey={KEY}",
+        f"SharedAccessKeyName=reader;SharedAccessKey={KEY}",
+        f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={KEY};SharedAccessKey={KEY}",
+        f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={KEY};oops",
+        f"Endpoint=;SharedAccessKeyName=reader;SharedAccessKey={KEY}",
+        f"endpoint {STRING}",
+        "Endpoint=sb://ns.servicebus.windows.net/",
+    ],
+)
+def test_a_wrong_connection_string_says_its_form_and_not_its_value(text: str) -> None:
+    message = refusal({"connectionString": text, "eventHubName": "hub"})
+    assert "connectionString" in message
+    assert "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=NAME;SharedAccessKey=KEY" in message
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["eventHubName", "fullyQualifiedNamespace", "credential", "consumerGroup", "leaseTable", "startingPosition"],
+)
+def test_a_connection_string_in_the_wrong_option_is_not_repeated(option: str) -> None:
+    if option in ("fullyQualifiedNamespace", "credential"):
+        message = refusal(IDENTITY | {option: STRING})
+    else:
+        message = refusal({"connectionString": NO_PATH, "eventHubName": "hub", option: STRING + "[]"})
+    assert option in message
+
+
+def test_a_signed_address_as_lease_table_is_not_repeated() -> None:
+    message = refusal(KEYED | {"leaseTable": f"https://account.blob.core.windows.net/c/t?sv=2024&sig={KEY}"})
+    assert "leaseTable" in message
+
+
+def test_both_ways_in() -> None:
+    by_key = stream_options({"connectionString": NO_PATH, "eventHubName": "hub"}).connection
+    by_path = stream_options({"connectionString": STRING, "eventHubName": "HUB"}).connection
+    by_identity = stream_options(IDENTITY).connection
+    for each in (by_key, by_path, by_identity):
+        assert (each.namespace, each.hub.lower()) == ("ns.servicebus.windows.net", "hub")
+        assert each.group("$default") == by_key.group("$Default")
+    assert by_identity.credential == "default"
+    assert stream_options(IDENTITY | {"credential": "MANAGEDidentity"}).connection.credential == "managedIdentity"
+
+
+def test_white_space_around_values_is_not_meant() -> None:
+    options = stream_options({"connectionString": f"  {NO_PATH}\n", "eventHubName": " hub ", "prefetch": " 5 "})
+    assert options.connection.connection_string == NO_PATH
+    assert options.connection.hub == "hub"
+    assert options.prefetch == 5
+
+
+def test_secrets_are_in_no_repr() -> None:
+    options = stream_options(SHARED | {"storageOptions.AZURE_STORAGE_KEY": KEY + "storage"})
+    for text in (repr(options), str(options), f"{options}", repr(options.connection), str(options.connection)):
+        assert KEY not in text
+        assert "SharedAccessKey=" not in text
+    assert options.storage_options == {"azure_storage_key": KEY + "storage"}
+    assert options.connection.connection_string == STRING
+
+
+def test_options_go_to_the_executors() -> None:
+    options = stream_options(SHARED | {"startingPosition": '{"0": 5, "*": "2026-01-31T12:00:00Z"}'})
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+# --- names -------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_option_is_named_with_all_there_are() -> None:
+    message = refusal(KEYED | {"maxEventPerTrigger": "5"})
+    assert "'maxeventpertrigger'" in message
+    for name in ("maxEventsPerTrigger", "connectionString", "leaseTable", "storageOptions.*", "strategy"):
+        assert name in message
+    assert "endingPosition" not in message
+
+
+@pytest.mark.parametrize("name", ["leaseTable", "strategy", "ownerId", "maxEventsPerTrigger", "balanceInterval"])
+def test_a_batch_has_no_stream_options(name: str) -> None:
+    message = refusal(KEYED | {name: "1"}, batch=True)
+    assert message.startswith("spark.read has no option")
+    assert f"'{name.lower()}'" in message
+    assert "leaseTable" not in message
+
+
+def test_a_batch_has_no_storage_options() -> None:
+    with pytest.raises(OptionError, match=r"storageOptions\.\*"):
+        batch_options(KEYED | {"storageOptions.key": KEY})
+
+
+def test_a_stream_has_no_ending_position() -> None:
+    message = refusal(KEYED | {"endingPosition": "latest"})
+    assert message.startswith("spark.readStream has no option 'endingposition'")
+
+
+def test_which_is_meant_is_told_by_the_options() -> None:
+    check_options(KEYED | {"endingPosition": "latest", "startingPosition": "earliest"})
+    check_options(KEYED | {"leaseTable": "/tmp/t", "maxEventsPerTrigger": "5"})
+    with pytest.raises(OptionError, match=r"spark\.read has no option 'leasetable'"):
+        check_options(KEYED | {"endingPosition": "latest", "leaseTable": "/tmp/t"})
+
+
+@given(st.randoms(use_true_random=False))
+def test_names_are_the_same_in_any_case(random: object) -> None:
+    raw = SHARED | {
+        "ownerId": "me",
+        "strategy": "balanced",
+        "startingPosition": "earliest",
+        "maxEventsPerTrigger": "7",
+        "failOnDataLoss": "FALSE",
+        "storageOptions.Region": "x",
+    }
+    cased = {"".join(random.choice((c.lower(), c.upper())) for c in k): v for k, v in raw.items()}  # type: ignore[attr-defined]
+    assert stream_options(cased) == stream_options(raw)
+
+
+# --- values ------------------------------------------------------------------------------------------------------
+
+NUMBERS = ["maxEventsPerTrigger", "minPartitions", "maxPartitionsOwned", "prefetch", "ownerLevel"]
+NOT_NUMBERS = ["", "-1", "1.5", "ten", "1e3", "0x10", "١٢", "1_000", "9" * 30]
+
+
+@pytest.mark.parametrize("value", NOT_NUMBERS)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_wrong_number_is_named_with_its_value_and_range(name: str, value: str) -> None:
+    least = 0 if name == "ownerLevel" else 1
+    message = refusal((KEYED if name == "ownerLevel" else SHARED) | {name: value})
+    assert f"option {name}={value!r} is wrong" in message
+    assert f"a whole number from {least}" in message
+
+
+@pytest.mark.parametrize("name", [name for name in NUMBERS if name != "ownerLevel"])
+def test_zero_is_too_little(name: str) -> None:
+    assert f"{name}='0'" in refusal(SHARED | {name: "0"})
+
+
+def test_prefetch_has_a_maximum() -> None:
+    assert stream_options(KEYED | {"prefetch": "10000"}).prefetch == 10_000
+    assert "1 to 10000" in refusal(KEYED | {"prefetch": "10001"})
+
+
+@pytest.mark.parametrize("name", ["failOnDataLoss", "jsonProperties"])
+@pytest.mark.parametrize("value", ["yes", "1", "", "no", "truee"])
+def test_a_wrong_flag_is_named(name: str, value: str) -> None:
+    message = refusal(KEYED | {name: value})
+    assert f"option {name}={value!r} is wrong" in message
+    assert "true or false" in message
+
+
+@pytest.mark.parametrize("value", ["true", "True", "TRUE", " true "])
+def test_flags_in_any_case(value: str) -> None:
+    assert stream_options(KEYED | {"jsonProperties": value}).json_properties
+    assert not stream_options(KEYED | {"failOnDataLoss": value.replace("r", "R").lower().replace("true", "false")}).fail_on_data_loss
+
+
+def test_a_flag_may_be_a_python_value() -> None:
+    raw: dict[str, object] = {**KEYED, "failOnDataLoss": False, "prefetch": 7, "minPartitions": None}
+    options = stream_options(raw)  # type: ignore[arg-type]
+    assert (options.fail_on_data_loss, options.prefetch, options.min_partitions) == (False, 7, None)
+
+
+@pytest.mark.parametrize("name", ["balanceInterval", "leaseDuration", "handoverTimeout", "receiverTimeout"])
+@pytest.mark.parametrize("value", ["", "soon", "0", "0 s", "-5 s", "5 days", "1,5 s", "5 s 3", "inf", "nan"])
+def test_a_wrong_duration_is_named(name: str, value: str) -> None:
+    message = refusal(SHARED | {name: value})
+    assert f"option {name}={value!r} is wrong" in message
+    assert "10 seconds, 500 ms, 2 minutes" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10", 10),
+        ("1.5", 1.5),
+        ("10 seconds", 10),
+        ("10s", 10),
+        ("500ms", 0.5),
+        ("500 Milliseconds", 0.5),
+        ("2 min", 120),
+        ("2m", 120),
+        ("1 minute", 60),
+        ("1 hour", 3600),
+        (" 3 SEC ", 3),
+    ],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@given(st.floats(min_value=0.001, max_value=1e6), st.sampled_from(["", "s", " seconds", "ms", " min", "h"]))
+def test_any_duration_is_positive(number: float, unit: str) -> None:
+    assert parse_duration(f"{number:.4f}{unit}") > 0
+
+
+def test_an_unknown_strategy_is_named_with_all_there_are() -> None:
+    message = refusal(SHARED | {"strategy": "magic"})
+    assert "strategy='magic'" in message
+    for name in STRATEGIES:
+        assert name in message
+
+
+@pytest.mark.parametrize("value", ["", "a b", "a/b", "x" * 201, "ä", "a\nb"])
+def test_a_wrong_owner_id_is_named(value: str) -> None:
+    assert f"ownerId={value!r}" in refusal(SHARED | {"ownerId": value})
+
+
+@pytest.mark.parametrize("value", ["", "a/b", "x" * 257, "a b"])
+def test_a_wrong_consumer_group_is_named(value: str) -> None:
+    assert f"consumerGroup={value!r}" in refusal(KEYED | {"consumerGroup": value})
+
+
+@pytest.mark.parametrize("character", list("\"'[]{}<>|*?`") + ["\n", "\0", "\x1f"])
+def test_a_lease_table_that_delta_cannot_take_is_named(character: str) -> None:
+    message = refusal(KEYED | {"leaseTable": f"/tmp/a{character}b"})
+    assert "leaseTable=" in message
+    assert "without quotes, brackets" in message
+
+
+def test_an_empty_lease_table_is_none_at_all() -> None:
+    assert "leaseTable=''" in refusal(KEYED | {"leaseTable": "  "})
+
+
+def test_lease_tables() -> None:
+    address = "abfss://c@account.dfs.core.windows.net/leases"
+    assert stream_options(KEYED | {"leaseTable": address}).lease_table == address
+    assert stream_options(KEYED | {"leaseTable": "leases"}).lease_table == os.path.abspath("leases")
+
+
+# --- what contradicts each other --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lease", ["10", "5 s", "9999 ms"])
+def test_a_lease_must_outlast_an_interval(lease: str) -> None:
+    message = refusal(SHARED | {"leaseDuration": lease})
+    assert "leaseDuration" in message
+    assert "balanceInterval (10 s)" in message
+    assert f"({parse_duration(lease):g} s)" in message
+
+
+def test_owner_level_contradicts_a_lease_table() -> None:
+    message = refusal(SHARED | {"ownerLevel": "1"})
+    assert "ownerLevel cannot be set together with leaseTable" in message
+
+
+def test_owner_level_contradicts_split_partitions() -> None:
+    message = refusal(KEYED | {"ownerLevel": "1", "minPartitions": "4"})
+    assert "minPartitions cannot be set together with ownerLevel" in message
+    message = refusal(KEYED | {"ownerLevel": "1", "minPartitions": "4"}, batch=True)
+    assert "minPartitions" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("ownerId", "me"), ("maxPartitionsOwned", "3"), ("storageOptions.account_key", KEY)]
+)
+def test_what_needs_a_lease_table(name: str, value: str) -> None:
+    message = refusal(KEYED | {name: value})
+    assert "needs leaseTable" in message
+    assert name.split(".")[0] in message
+
+
+def test_a_replaced_field_is_checked_as_well() -> None:
+    with pytest.raises(OptionError, match="leaseDuration"):
+        replace(stream_options(SHARED), lease_duration=1.0)
+
+
+# --- defaults ----------------------------------------------------------------------------------------------------
+
+
+def test_stream_defaults() -> None:
+    options = stream_options(KEYED)
+    assert options == Options(options.connection)
+    assert (options.consumer_group, options.lease_table, options.owner_id) == ("$Default", None, None)
+    assert (options.starting_position, options.strategy) == (LATEST, DEFAULT_STRATEGY)
+    assert (options.balance_interval, options.lease_duration, options.handover_timeout) == (10, 30, 30)
+    assert options.fail_on_data_loss
+    assert not options.json_properties
+    assert options.max_events_per_trigger is options.min_partitions is options.max_partitions_owned is None
+    assert options.owner_level is None
+
+
+def test_batch_defaults() -> None:
+    options = batch_options(KEYED)
+    assert (options.starting_position, options.ending_position) == (EARLIEST, LATEST)
+    assert batch_options(KEYED | {"StartingPosition": "latest"}).starting_position.others is Edge.LATEST
+
+
+def test_every_error_can_be_caught_as_the_package_s_own() -> None:
+    with pytest.raises(EhBalanceError):
+        stream_options({})
+    with pytest.raises(ValueError, match="connectionString"):
+        stream_options({})

@@ -1,0 +1,435 @@
+"""Reading exact ranges in an executor's worker, whatever happens to the connection, the lease and the hub meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from azure.eventhub import EventData
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import DataLossError, ForeignReaderError, HubUnavailableError
+from spark_ehbalance.hub.receiver import Receiver, Source, number
+from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.leases.model import Lease, Position
+from spark_ehbalance.options import Options
+from spark_ehbalance.source import range_reader
+from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.ranges import Range
+from tests.source.support import HUB, hub_options
+from tests.waiting import wait_until
+
+EVENTS = 5000
+
+
+@pytest.fixture(autouse=True)
+def hub(emulator: Emulator) -> None:
+    """Partition 0 with events whose bodies are their numbers."""
+    emulator.add_hub(HUB, 2)
+    emulator.append(HUB, 0, [b"%d" % n for n in range(EVENTS)])
+
+
+@pytest.fixture(autouse=True)
+def worker() -> Iterator[range_reader._Receivers]:
+    """A worker process's open receivers, which are closed in the end."""
+    yield range_reader._RECEIVERS
+    range_reader._RECEIVERS._close(list(range_reader._RECEIVERS._open))
+
+
+def read(
+    options: Options,
+    start: int,
+    end: int,
+    *,
+    epoch: int = 0,
+    owner: str | None = None,
+    level: int | None = None,
+    then: Callable[[], object] | None = None,
+) -> list[int]:
+    """The sequence numbers that are read; `then` is done when the first ones have come."""
+    got: list[int] = []
+    for events in read_range(options, Range("0", epoch, start, end), owner, level):
+        assert 0 < len(events) <= range_reader.MOST_ROWS
+        assert [b"".join(event.body) for event in events] == [b"%d" % number(event) for event in events]  # type: ignore[arg-type]
+        got += map(number, events)
+        if then is not None:
+            then()
+            then = None
+    return got
+
+
+# --- all is well -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 1), (0, EVENTS), (17, 18), (999, 2001), (EVENTS - 1, EVENTS)])
+@pytest.mark.parametrize("level", [None, 3])
+def test_exactly_the_range(emulator: Emulator, start: int, end: int, level: int | None) -> None:
+    assert read(hub_options(emulator), start, end, level=level) == list(range(start, end))
+
+
+def test_an_empty_range_asks_nobody(emulator: Emulator) -> None:
+    assert read(hub_options(emulator), 5, 5) == []
+    assert emulator.readers(HUB, 0) == []
+
+
+def test_a_range_read_again_is_the_same(emulator: Emulator) -> None:
+    options = hub_options(emulator)
+
+    def rows() -> list[tuple[object, ...]]:
+        batches = read_range(options, Range("0", 0, 100, 1300), None, None)
+        return [(e.sequence_number, e.offset, e.enqueued_time, b"".join(e.body)) for each in batches for e in each]  # type: ignore[arg-type]
+
+    first = rows()
+    assert len(first) == 1200
+    assert rows() == first
+
+
+@pytest.mark.parametrize("prefetch", [1, 100, 10_000])
+def test_any_prefetch(emulator: Emulator, prefetch: int) -> None:
+    assert read(hub_options(emulator, prefetch=prefetch), 10, 500) == list(range(10, 500))
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where receivers were opened."""
+    starts: list[int] = []
+
+    class Counted(Receiver):
+        def __init__(self, source: Source, start: int, **settings: object) -> None:
+            starts.append(start)
+            super().__init__(source, start, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(range_reader, "Receiver", Counted)
+    return starts
+
+
+@pytest.mark.parametrize("level", [None, 3])
+def test_consecutive_ranges_are_read_by_the_same_receiver(
+    emulator: Emulator, opened: list[int], level: int | None
+) -> None:
+    options = hub_options(emulator)
+    for start in range(0, 3000, 300):
+        assert read(options, start, start + 300, level=level) == list(range(start, start + 300))
+    assert opened == [0]
+    assert emulator.readers(HUB, 0) == [level]
+
+
+def test_a_range_elsewhere_and_a_new_epoch_get_a_new_receiver(emulator: Emulator, opened: list[int]) -> None:
+    options = hub_options(emulator)
+    read(options, 0, 300, level=3)
+    read(options, 1000, 1300, level=3)
+    read(options, 1300, 1600, level=4)
+    assert opened == [0, 1000, 1300]
+    wait_until(lambda: emulator.readers(HUB, 0) == [4], "the earlier ones are gone")
+
+
+def test_a_task_that_was_cut_short_is_run_again(emulator: Emulator) -> None:
+    options = hub_options(emulator)
+    task = read_range(options, Range("0", 0, 0, 3000), None, None)
+    next(task)
+    task.close()  # type: ignore[attr-defined]
+    assert read(options, 0, 3000) == list(range(3000))
+
+
+def test_only_so_many_receivers_stay_open(
+    emulator: Emulator, worker: range_reader._Receivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_reader, "MOST_RECEIVERS", 1)
+    emulator.append(HUB, 1, [b"x"] * 10)
+    options = hub_options(emulator)
+    read(options, 0, 10)
+    assert [len(events) for events in read_range(options, Range("1", 0, 0, 10), None, None)]
+    wait_until(lambda: emulator.readers(HUB, 0) == [], "the one unused longest is closed")
+    assert emulator.readers(HUB, 1) == [None]
+
+
+def test_an_idle_receiver_is_closed(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator.append(HUB, 1, [b"x"] * 10)
+    options = hub_options(emulator)
+    read(options, 0, 10)
+    monkeypatch.setattr(range_reader, "RECEIVER_IDLE", -1.0)
+    list(read_range(options, Range("1", 0, 0, 10), None, None))
+    wait_until(lambda: emulator.readers(HUB, 0) == [], "it is closed")
+
+
+# --- faults ----------------------------------------------------------------------------------------------------
+
+
+def paused(emulator: Emulator) -> None:
+    emulator.pause(HUB, 0)
+    threading.Timer(0.5, emulator.resume, (HUB, 0)).start()
+
+
+def refused(emulator: Emulator) -> None:
+    emulator.refuse_connections()
+    emulator.drop_connections()
+    threading.Timer(0.5, emulator.refuse_connections, (False,)).start()
+
+
+FAULTS: Mapping[str, Callable[[Emulator], object]] = {
+    "drop": lambda emulator: emulator.drop_connections(),
+    "detach-forced": lambda emulator: emulator.detach(HUB, 0),
+    "internal error": lambda emulator: emulator.detach(HUB, 0, "amqp:internal-error", "went wrong"),
+    "server-busy": lambda emulator: emulator.server_busy(count=3),
+    "server-busy for a while": lambda emulator: emulator.server_busy(seconds=0.5),
+    "delay": lambda emulator: emulator.delay(0.2, HUB, 0),
+    "pause and resume": paused,
+    "refused connections": refused,
+}
+
+
+@pytest.mark.parametrize("level", [None, 3])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_loses_and_doubles_nothing(emulator: Emulator, fault: str, level: int | None) -> None:
+    options = hub_options(emulator, prefetch=200)
+    assert read(options, 10, 3000, level=level, then=lambda: FAULTS[fault](emulator)) == list(range(10, 3000))
+
+
+@pytest.mark.parametrize("fault", ["drop", "detach-forced", "server-busy"])
+def test_a_fault_between_two_ranges(emulator: Emulator, fault: str) -> None:
+    options = hub_options(emulator)
+    assert read(options, 0, 500) == list(range(500))
+    FAULTS[fault](emulator)
+    assert read(options, 500, 1000) == list(range(500, 1000))
+
+
+def test_fault_upon_fault(emulator: Emulator) -> None:
+    over = threading.Event()
+
+    def disturb() -> None:
+        for _ in range(6):
+            emulator.drop_connections()
+            over.wait(0.2)
+
+    thread = threading.Thread(target=disturb)
+    got = read(hub_options(emulator, prefetch=10), 0, EVENTS, then=thread.start)
+    over.set()
+    thread.join()
+    assert got == list(range(EVENTS))
+
+
+def test_nothing_comes_for_too_long(emulator: Emulator) -> None:
+    options = hub_options(emulator, receiverTimeout="1 s", prefetch=100)
+    with pytest.raises(HubUnavailableError) as caught:
+        read(options, 100, 3000, then=lambda: emulator.pause(HUB, 0))
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in ("partition 0", "receiverTimeout=1 s", "100 to 2999", "no event came"):
+        assert part in message
+    at = int(message.split("now at ")[1].split(".")[0])
+    assert 100 < at < 3000
+    emulator.resume(HUB, 0)
+    assert read(options, 100, 3000) == list(range(100, 3000))
+
+
+def test_the_hub_stays_away_for_too_long(emulator: Emulator) -> None:
+    emulator.refuse_connections()
+    with pytest.raises(HubUnavailableError, match=r"partition 0: .*receiverTimeout=0\.5 s.*no connection"):
+        read(hub_options(emulator, receiverTimeout="0.5 s"), 0, 10)
+
+
+def test_a_slow_sink_is_not_the_hub_s_fault(emulator: Emulator) -> None:
+    options = hub_options(emulator, receiverTimeout="0.5 s", prefetch=100)
+    waits = threading.Event()
+    got = read(options, 0, 500, then=lambda: (emulator.drop_connections(), waits.wait(0.7)))
+    assert got == list(range(500))
+
+
+def test_a_wrong_key_is_named_as_such(emulator: Emulator) -> None:
+    with Emulator({HUB: 1}, sas_keys={"reader": "theRightKey"}) as other:
+        other.append(HUB, 0, [b"0"])
+        options = hub_options(other, connectionString=other.connection_string(HUB, key="theWrongKey"))
+        with pytest.raises(HubUnavailableError, match="partition 0: .*refused the credentials") as caught:
+            read(options, 0, 1)
+    assert "theWrongKey" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# --- leases and other readers ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(emulator: Emulator, tmp_path: Path) -> DeltaStore:
+    """A lease table in which `me` holds partition 0 with epoch 5."""
+    options = hub_options(emulator)
+    store = DeltaStore(str(tmp_path / "leases"))
+    store.create(options.connection.group("$Default"))
+    base = store.read()
+    lease = Lease("0", owner="me", epoch=5, renewal=9, checkpoint=Position(-1))
+    store.write(base, replace(base, leases={"0": lease}))
+    return store
+
+
+def lose(table: DeltaStore, owner: str | None = "other") -> None:
+    """Have another member take the lease."""
+    base = table.read()
+    table.write(base, replace(base, leases={"0": replace(base.leases["0"], owner=owner, epoch=6)}))
+
+
+class Intruder:
+    """Somebody else's receiver of partition 0."""
+
+    def __init__(self, options: Options, level: int) -> None:
+        self._source = Source(options.connection, "$Default", "0")
+        self._level = level
+        self._receiver: Receiver | None = None
+
+    def come(self) -> None:
+        self._receiver = Receiver(self._source, 0, owner_level=self._level, prefetch=1)
+        wait_until(lambda: self._receiver and self._receiver.receive(1, 0.2), "the intruder reads")
+
+    def go(self) -> None:
+        if self._receiver is not None:
+            self._receiver.close()
+
+
+@pytest.fixture
+def intruder(emulator: Emulator) -> Iterator[Callable[[int], Intruder]]:
+    made: list[Intruder] = []
+
+    def make(level: int) -> Intruder:
+        made.append(Intruder(hub_options(emulator), level))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.go()
+
+
+def shared(emulator: Emulator, tmp_path: Path, **raw: object) -> Options:
+    return hub_options(emulator, leaseTable=tmp_path / "leases", prefetch=100, **raw)
+
+
+def test_a_lease_lost_while_reading_ends_the_range_early_and_quietly(
+    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
+) -> None:
+    def taken_over() -> None:
+        lose(table)
+        intruder(6).come()
+
+    got = read(shared(emulator, tmp_path), 0, EVENTS, epoch=5, owner="me", level=5, then=taken_over)
+    assert 0 < len(got) < EVENTS
+    assert got == list(range(len(got)))
+
+
+def test_a_lease_lost_before_reading_is_an_empty_range(
+    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
+) -> None:
+    lose(table)
+    intruder(6).come()
+    assert read(shared(emulator, tmp_path), 0, EVENTS, epoch=5, owner="me", level=5) == []
+
+
+def test_a_lease_lost_is_no_reason_to_end_while_nobody_disconnects(
+    emulator: Emulator, tmp_path: Path, table: DeltaStore
+) -> None:
+    got = read(shared(emulator, tmp_path), 0, 500, epoch=5, owner="me", level=5, then=lambda: lose(table))
+    assert got == list(range(500))
+
+
+@pytest.mark.parametrize("while_reading", [True, False])
+def test_a_reader_outside_the_group_fails_the_batch(
+    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder], while_reading: bool
+) -> None:
+    other = intruder(77)
+    if not while_reading:
+        other.come()
+    with pytest.raises(ForeignReaderError) as caught:
+        read(
+            shared(emulator, tmp_path),
+            0,
+            EVENTS,
+            epoch=5,
+            owner="me",
+            level=5,
+            then=other.come if while_reading else None,
+        )
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in ("partition 0", "owner level 77", "holds it with 5", "another consumer group"):
+        assert part in message
+    assert table.read().leases["0"].owner == "me"
+
+
+def test_a_reader_with_a_level_shuts_out_one_without(
+    emulator: Emulator, intruder: Callable[[int], Intruder]
+) -> None:
+    intruder(0).come()
+    with pytest.raises(ForeignReaderError, match="partition 0: .*owner level 0"):
+        read(hub_options(emulator), 0, 100)
+
+
+def test_a_table_that_cannot_be_asked_is_no_reason_to_lose_events(
+    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
+) -> None:
+    table.close()
+    (tmp_path / "leases").rename(tmp_path / "away")
+    intruder(77).come()
+    with pytest.raises(ForeignReaderError):
+        read(shared(emulator, tmp_path), 0, 100, epoch=5, owner="me", level=5)
+
+
+def test_the_kept_receiver_of_another_worker_is_taken_over(
+    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
+) -> None:
+    intruder(5).come()
+    options = shared(emulator, tmp_path)
+    assert read(options, 0, 500, epoch=5, owner="me", level=5) == list(range(500))
+
+
+def test_the_same_task_run_twice_at_once_completes_in_one_of_them(
+    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
+) -> None:
+    got = read(shared(emulator, tmp_path), 0, EVENTS, epoch=5, owner="me", level=5, then=intruder(5).come)
+    assert got == list(range(EVENTS))
+
+
+# --- events that are gone --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trimmed", [50, 200, 300])
+def test_events_aged_out_after_planning_are_loss(emulator: Emulator, trimmed: int) -> None:
+    emulator.trim(HUB, 0, trimmed)
+    with pytest.raises(DataLossError) as caught:
+        read(hub_options(emulator), 0, 200)
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in ("partition 0", "events 0 to", "aged out", f"first retained event is {trimmed}", "failOnDataLoss=false"):
+        assert part in message
+
+
+@pytest.mark.parametrize("trimmed", [50, 200, 300])
+def test_events_aged_out_may_be_left_out(
+    emulator: Emulator, caplog: pytest.LogCaptureFixture, trimmed: int
+) -> None:
+    emulator.trim(HUB, 0, trimmed)
+    assert read(hub_options(emulator, failOnDataLoss=False), 0, 200) == list(range(trimmed, 200))
+    assert f"events 0 to {trimmed - 1} were planned and now have aged out" in caplog.text
+
+
+def test_all_events_aged_out_is_loss(emulator: Emulator) -> None:
+    emulator.trim(HUB, 0, EVENTS)
+    with pytest.raises(DataLossError, match="partition 0: .*aged out"):
+        read(hub_options(emulator, receiverTimeout="0.5 s"), 0, 200)
+    assert read(hub_options(emulator, receiverTimeout="0.5 s", failOnDataLoss=False), 0, 200) == []
+
+
+def test_a_hub_made_anew_after_planning_is_loss(emulator: Emulator) -> None:
+    emulator.delete_hub(HUB)
+    emulator.add_hub(HUB, 1)
+    emulator.append(HUB, 0, [b"%d" % n for n in range(50)])
+    with pytest.raises(DataLossError, match="partition 0: .*made anew"):
+        read(hub_options(emulator, receiverTimeout="0.5 s"), 10, 200)
+    options = hub_options(emulator, receiverTimeout="0.5 s", failOnDataLoss=False)
+    assert read(options, 10, 200) == list(range(10, 50))
+
+
+def test_a_record_batch_of_large_events_is_not_too_large(emulator: Emulator) -> None:
+    emulator.append(HUB, 1, [bytes(1_000_000)] * 8)
+    events: list[EventData] = []
+    for each in read_range(hub_options(emulator), Range("1", 0, 0, 8), None, None):
+        events += each
+    assert [len(b"".join(event.body)) for event in events] == [1_000_000] * 8  # type: ignore[arg-type]

@@ -1,0 +1,217 @@
+"""Events as rows: sent by the real client, kept by the emulator, received by the real client, made a record batch."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import uuid
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from azure.eventhub import EventData, EventHubProducerClient
+from azure.eventhub.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.source.rows import ARROW_SCHEMA, record_batch
+from tests.source.support import HUB, hub_options
+from tests.waiting import wait_until
+
+ID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
+
+
+class RoundTrip:
+    """Sends events to the hub's only partition and gives back what is received, as a record batch."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.emulator = emulator
+        self._source = Source(hub_options(emulator).connection, "$Default", "0")
+        # One client for all tests: its first batch takes more than a second.
+        self._producer = self.producer(HUB)
+
+    def producer(self, hub: str) -> EventHubProducerClient:
+        return EventHubProducerClient.from_connection_string(
+            self.emulator.connection_string(), eventhub_name=hub, socket_timeout=0.005
+        )
+
+    def close(self) -> None:
+        self._producer.close()
+
+    def __call__(self, *events: Any, json_properties: bool = False, **how: str) -> pa.RecordBatch:
+        before = self.end()
+        self._producer.send_batch(list(events), **(how or {"partition_id": "0"}))  # type: ignore[arg-type]
+        assert self.end() == before + len(events)
+        return self.received(before, self.end(), json_properties=json_properties)
+
+    def end(self) -> int:
+        return self.emulator.partition_state(HUB, 0).next_sequence_number
+
+    def received(self, start: int, end: int, *, json_properties: bool = False) -> pa.RecordBatch:
+        receiver = Receiver(self._source, start, owner_level=None, prefetch=100)
+        events: list[EventData] = []
+        try:
+            wait_until(lambda: events.extend(receiver.receive(100, 0.2)) or len(events) >= end - start, "events came")
+        finally:
+            receiver.close()
+        batch = record_batch(events, "0", json_properties=json_properties)
+        assert batch.schema == ARROW_SCHEMA
+        batch.validate(full=True)
+        assert batch["sequenceNumber"].to_pylist() == list(range(start, end))
+        return batch
+
+
+@pytest.fixture(scope="module")
+def trip() -> Iterator[RoundTrip]:
+    with Emulator({HUB: 1}) as emulator:
+        made = RoundTrip(emulator)
+        yield made
+        made.close()
+
+
+def event(properties: dict[Any, Any] | None = None, body: str | bytes | list[bytes] = b"body") -> EventData:
+    made = EventData(body)  # type: ignore[arg-type]
+    if properties is not None:
+        made.properties = properties
+    return made
+
+
+def maps(batch: pa.RecordBatch, column: str) -> list[dict[str, str]]:
+    return [dict(pairs) for pairs in batch[column].to_pylist()]
+
+
+def test_the_columns_of_a_plain_event(trip: RoundTrip) -> None:
+    before = datetime.now(timezone.utc) - timedelta(milliseconds=1)
+    row = trip(event(body="grüße")).to_pylist()[0]
+    assert row["body"] == "grüße".encode()
+    assert (row["partition"], row["publisher"], row["partitionKey"]) == ("0", None, None)
+    assert isinstance(row["offset"], str)
+    assert row["offset"]
+    assert before <= row["enqueuedTime"] <= datetime.now(timezone.utc)
+    assert row["properties"] == []
+    assert row["systemProperties"] == []
+
+
+PROPERTIES: dict[str, tuple[Any, str, str]] = {
+    # name → value, text, JSON text
+    "text": ("größer", "größer", '"größer"'),
+    "empty": ("", "", '""'),
+    "quoted": ('a "b"\n', 'a "b"\n', '"a \\"b\\"\\n"'),
+    "like a number": ("17", "17", '"17"'),
+    "int": (17, "17", "17"),
+    "negative": (-17, "-17", "-17"),
+    "float": (1.5, "1.5", "1.5"),
+    "true": (True, "true", "true"),
+    "false": (False, "false", "false"),
+    "none": (None, "null", "null"),
+    "utf-8 bytes": ("ü".encode(), "ü", '"ü"'),
+    "other bytes": (b"\xff\x00", "/wA=", '"/wA="'),
+    "uuid": (ID, f'"{ID}"', f'"{ID}"'),
+}
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_properties(trip: RoundTrip, as_json: bool) -> None:
+    sent = {name: value for name, (value, _, _) in PROPERTIES.items()}
+    batch = trip(event(sent), event(), json_properties=as_json)
+    found, none = maps(batch, "properties")
+    assert found == {name: texts[as_json] for name, (_, *texts) in PROPERTIES.items()}
+    assert none == {}
+
+
+def test_values_that_are_no_strings_are_json(trip: RoundTrip) -> None:
+    moment = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=timezone.utc)
+    sent = {"time": moment, "nan": math.nan, "infinity": -math.inf}
+    found = maps(trip(event(sent)), "properties")[0]
+    assert json.loads(found["time"]) in (round(moment.timestamp() * 1000), moment.isoformat())
+    assert math.isnan(json.loads(found["nan"]))
+    assert json.loads(found["infinity"]) == -math.inf
+
+
+def test_a_property_name_that_is_no_text_and_one_of_any_text(trip: RoundTrip) -> None:
+    sent = {"größe \x00 {}": "1", b"bytes": "2"}
+    assert maps(trip(event(sent)), "properties")[0] == {"größe \x00 {}": "1", "bytes": "2"}
+
+
+def test_partition_key(trip: RoundTrip) -> None:
+    batch = trip(event(), event(), partition_key="schlüssel")
+    assert batch["partitionKey"].to_pylist() == ["schlüssel"] * 2
+    assert maps(batch, "systemProperties") == [{}, {}]
+
+
+def test_publisher(trip: RoundTrip) -> None:
+    before = trip.end()
+    with trip.producer(f"{HUB}/Publishers/device-7") as client:
+        client.send_batch([event(body=b"x")])
+    batch = trip.received(before, before + 1)
+    assert batch["publisher"].to_pylist() == ["device-7"]
+    assert maps(batch, "systemProperties") == [{}]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_message_properties_are_system_properties(trip: RoundTrip, as_json: bool) -> None:
+    sent = AmqpAnnotatedMessage(
+        data_body=b"x",
+        properties=AmqpMessageProperties(
+            message_id="id-1",
+            user_id=b"\xffuser",
+            to="there",
+            subject="subject",
+            reply_to="back",
+            correlation_id="correlated",
+            content_type="text/plain",
+            content_encoding="gzip",
+            group_id="g",
+            group_sequence=3,
+        ),
+        annotations={"x-own": 5, "x-text": "t"},
+    )
+    found = maps(trip(sent, json_properties=as_json), "systemProperties")[0]
+    texts = {
+        "message-id": "id-1",
+        "user-id": base64.b64encode(b"\xffuser").decode(),
+        "to": "there",
+        "subject": "subject",
+        "reply-to": "back",
+        "correlation-id": "correlated",
+        "content-type": "text/plain",
+        "content-encoding": "gzip",
+        "group-id": "g",
+        "x-text": "t",
+    }
+    expected = {name: json.dumps(text) if as_json else text for name, text in texts.items()}
+    assert found == expected | {"group-sequence": "3", "x-own": "5"}
+
+
+def test_bodies_of_data(trip: RoundTrip) -> None:
+    large = bytes(range(256)) * 4000
+    sent = [b"", b"\x00\xff", [b"one", b"", b"two"], large]
+    assert trip(*(event(body=body) for body in sent))["body"].to_pylist() == [b"", b"\x00\xff", b"onetwo", large]
+
+
+VALUES: list[tuple[dict[str, Any], bytes]] = [
+    ({"value_body": "text ü"}, "text ü".encode()),
+    ({"value_body": b"\xff\x00"}, b"\xff\x00"),
+    ({"value_body": 17}, b"17"),
+    ({"value_body": 1.5}, b"1.5"),
+    ({"value_body": True}, b"true"),
+    ({"value_body": None}, b"null"),
+    ({"value_body": ID}, f'"{ID}"'.encode()),
+    ({"value_body": {"a": [1, "b", None]}}, b'{"a": [1, "b", null]}'),
+    ({"value_body": ["a", 2]}, b'["a", 2]'),
+    ({"sequence_body": ["a", 2, b"\xff"]}, b'["a", 2, "/w=="]'),
+    ({"sequence_body": [["a"], [2, {"k": "v"}]]}, b'["a", 2, {"k": "v"}]'),
+]
+
+
+@pytest.mark.parametrize(("sent", "body"), VALUES, ids=[str(sent) for sent, _ in VALUES])
+def test_bodies_of_amqp_values(trip: RoundTrip, sent: dict[str, Any], body: bytes) -> None:
+    assert trip(AmqpAnnotatedMessage(**sent))["body"].to_pylist() == [body]
+
+
+def test_no_events_are_an_empty_batch() -> None:
+    batch = record_batch([], "0", json_properties=False)
+    assert (batch.num_rows, batch.schema) == (0, ARROW_SCHEMA)

@@ -1,0 +1,129 @@
+"""Spark queries in processes of their own, as on separate clusters.
+
+Starting Spark takes longer than most tests, so a process is used by one test after the other: it takes commands as
+JSON lines and answers each with one. `python -m tests.spark.query_process` is the process, `QueryProcess` its handle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import deltalake
+
+
+class QueryProcess:
+    """A process with a Spark session that runs queries from `ehbalance` into Delta tables."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.query_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        )
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def start(self, options: dict[str, str], folder: Path, trigger: dict[str, Any] | None = None) -> Query:
+        """Start a query whose checkpoint and table are in `folder`."""
+        self._ask({"do": "start", "options": options, "folder": str(folder), "trigger": trigger})
+        return Query(self, folder)
+
+    def stop(self, folder: Path) -> None:
+        self._ask({"do": "stop", "folder": str(folder)})
+
+    def terminate(self) -> None:
+        """SIGTERM to the driver, as a cluster manager does it."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL to driver, JVM, planner and workers."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                answer: dict[str, Any] = json.loads(line)
+                if "error" in answer:
+                    raise AssertionError(answer["error"])
+                return answer
+        raise AssertionError("the query process has ended")
+
+
+class Query:
+    """A running query, and what it has written."""
+
+    def __init__(self, process: QueryProcess, folder: Path) -> None:
+        self._process = process
+        self._folder = folder
+
+    def stop(self) -> None:
+        self._process.stop(self._folder)
+
+    def rows(self) -> list[tuple[str, int]]:
+        """(partition, sequence number) of every row written so far, with what was written twice twice."""
+        table = str(self._folder / "table")
+        if not deltalake.DeltaTable.is_deltatable(table):
+            return []
+        columns = deltalake.DeltaTable(table).to_pyarrow_table(columns=["partition", "sequenceNumber"])
+        return list(zip(columns["partition"].to_pylist(), columns["sequenceNumber"].to_pylist(), strict=True))
+
+
+def _main() -> None:
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.databricks.delta.snapshotPartitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    queries: dict[str, Any] = {}
+    for line in sys.stdin:
+        command = json.loads(line)
+        folder = command["folder"]
+        try:
+            if command["do"] == "start":
+                writer = (
+                    spark.readStream.format("ehbalance")
+                    .options(**command["options"])
+                    .load()
+                    .writeStream.format("delta")
+                    .option("checkpointLocation", f"{folder}/checkpoint")
+                )
+                if command["trigger"]:
+                    writer = writer.trigger(**command["trigger"])
+                queries[folder] = writer.start(f"{folder}/table")
+            else:
+                queries.pop(folder).stop()
+            answer = {"done": command["do"]}
+        except Exception as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    _main()

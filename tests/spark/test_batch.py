@@ -1,0 +1,70 @@
+"""`spark.read.format("ehbalance")`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.source.rows import SPARK_SCHEMA
+from tests.spark.conftest import HUB
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def test_start_and_end_positions(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
+    for partition in range(8):
+        hub.append(HUB, str(partition), [f"{partition}/{n}".encode() for n in range(10)], partition_key="key")
+    found = (
+        spark.read.format("ehbalance")
+        .options(**options)
+        .option("startingPosition", '{"0": 3, "1": "latest", "*": 8}')
+        .option("endingPosition", '{"0": 5, "2": 9, "*": "latest"}')
+        .load()
+    )
+    expected = [("0", 3), ("0", 4), ("2", 8)] + [(str(p), n) for p in range(3, 8) for n in (8, 9)]
+    columns = "partition string, sequenceNumber bigint, body string, partitionKey string"
+    assert_df_equality(
+        found.selectExpr("partition", "sequenceNumber", "cast(body as string) body", "partitionKey"),
+        spark.createDataFrame([(p, n, f"{p}/{n}", "key") for p, n in expected], columns),
+        ignore_row_order=True,
+        ignore_nullable=True,
+    )
+    assert found.schema == spark.createDataFrame([], SPARK_SCHEMA).schema
+
+
+def test_positions_by_time(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
+    hub.append(HUB, "0", [b"early"])
+    between = datetime.now(timezone.utc) + timedelta(milliseconds=2)  # times on the wire are whole milliseconds
+    wait_until(lambda: datetime.now(timezone.utc) > between, "a moment has passed")
+    hub.append(HUB, "0", [b"late"])
+    moment = between.isoformat(timespec="milliseconds")
+
+    def bodies(option: str) -> list[bytes]:
+        found = spark.read.format("ehbalance").options(**options).option(option, moment).load()
+        return [bytes(row.body) for row in found.collect()]
+
+    assert bodies("startingPosition") == [b"late"]
+    assert bodies("endingPosition") == [b"early"]
+
+
+def test_split_into_more_tasks(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
+    hub.append(HUB, "0", [b"event"] * 100)
+    hub.append(HUB, "1", [b"event"] * 10)
+    found = spark.read.format("ehbalance").options(**options).option("minPartitions", "4").load()
+    assert found.rdd.getNumPartitions() >= 4
+    numbers = sorted((row.partition, row.sequenceNumber) for row in found.collect())
+    assert numbers == sorted([("0", n) for n in range(100)] + [("1", n) for n in range(10)])
+
+
+def test_an_end_beyond_the_last_event_is_refused(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
+    hub.append(HUB, "0", [b"event"])
+    with pytest.raises(PySparkException, match=r"partition 0: endingPosition means sequence number 5"):
+        spark.read.format("ehbalance").options(**options).option(
+            "endingPosition", '{"0": 5, "*": "latest"}'
+        ).load().count()

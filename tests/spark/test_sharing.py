@@ -1,0 +1,105 @@
+"""Several queries in processes of their own share one hub."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from tests.spark.conftest import HUB
+from tests.spark.query_process import Query, QueryProcess
+from tests.waiting import wait_until as wait_until_within
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+Owners = Callable[[], list[str | None]]
+
+#: Two Sparks' first batches on two busy cores take most of a minute.
+wait_until = partial(wait_until_within, timeout=120.0)
+
+
+def shares(owners: Owners) -> list[int]:
+    """How many partitions each owner has, the fewest first; 0 in front for partitions that nobody owns."""
+    counts = Counter(owners())
+    return ([0] if None in counts else []) + sorted(count for owner, count in counts.items() if owner is not None)
+
+
+class Traffic:
+    """Sends one event to each partition at a time, and checks who has read it."""
+
+    def __init__(self, hub: Emulator) -> None:
+        self._hub = hub
+        self._rounds = 0
+
+    def send(self) -> set[tuple[str, int]]:
+        for partition in range(8):
+            self._hub.append(HUB, str(partition), [f"round {self._rounds}".encode()])
+        self._rounds += 1
+        return {(str(partition), self._rounds - 1) for partition in range(8)}
+
+    def expect_once(self, *queries: Query) -> None:
+        """One event more for each partition is read by exactly one of `queries`."""
+        sent = self.send()
+
+        def read() -> list[tuple[str, int]]:
+            return [row for query in queries for row in query.rows() if row in sent]
+
+        wait_until(lambda: set(read()) == sent, "every event is read")
+        assert sorted(read()) == sorted(sent)
+
+
+def test_queries_join_and_leave(
+    hub: Emulator, shared_options: dict[str, str], owners: Owners, processes: list[QueryProcess], tmp_path: Path
+) -> None:
+    traffic = Traffic(hub)
+    a = processes[0].start(shared_options, tmp_path / "a")
+    b = processes[1].start(shared_options, tmp_path / "b")
+    wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4")
+    traffic.expect_once(a, b)
+
+    c = processes[2].start(shared_options, tmp_path / "c")
+    wait_until(lambda: shares(owners) == [2, 3, 3], "three queries share 2/3/3")
+    traffic.expect_once(a, b, c)
+
+    c.stop()
+    wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4 again")
+    traffic.expect_once(a, b, c)
+
+    b.stop()
+    stopped = time.monotonic()
+    sent = traffic.send()
+    wait_until(lambda: sent <= set(a.rows()), "the stopped query's partitions are read by the other")
+    print(f"read elsewhere {time.monotonic() - stopped:.1f} s after the stop")
+    assert shares(owners) == [8]
+    a.stop()
+    wait_until(lambda: owners() == [None] * 8, "the last query has given everything back")
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM"])
+def test_a_process_ends(
+    end: str,
+    hub: Emulator,
+    shared_options: dict[str, str],
+    owners: Owners,
+    processes: list[QueryProcess],
+    tmp_path: Path,
+) -> None:
+    traffic = Traffic(hub)
+    a = processes[0].start(shared_options, tmp_path / "a")
+    b = processes[1].start(shared_options, tmp_path / "b")
+    wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4")
+    traffic.expect_once(a, b)
+
+    processes[1].kill() if end == "SIGKILL" else processes[1].terminate()
+    ended = time.monotonic()
+    sent = traffic.send()
+    # Killed: the lease duration of 6 s and an interval of 1 s have to pass; asked to end, it gives its leases back.
+    wait_until(lambda: sent <= set(a.rows()), "the other reads everything")
+    print(f"read elsewhere {time.monotonic() - ended:.1f} s after {end}")
+    assert shares(owners) == [8]
+    a.stop()
