@@ -10,6 +10,10 @@ Exactly once: Delta's sink writes into the table's log which batch of which quer
 Spark runs again after a crash is not appended again. Another query that takes over from one that has *crashed* may
 read again what was appended but not yet checkpointed in the lease table. Where that matters, write in `foreachBatch`
 with a MERGE on (partition, sequenceNumber), which identify an event, or drop duplicates by them when reading.
+
+Several queries may append to one table where Delta's commits exclude each other, as on Azure storage and HDFS. On a
+local disk they do not between two JVMs (Delta looks whether the commit's file is there, then renames): there give
+each query a table of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from typing import Any
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
 from spark_ehbalance.errors import OptionError
@@ -130,12 +134,12 @@ class StopRequest:
 
     def __init__(self, spark: SparkSession) -> None:
         self._asked = threading.Event()
-        gateway = spark.sparkContext._gateway
-        jvm = gateway.jvm
-        ensure_callback_server_started(gateway)
+        gateway: Any = spark.sparkContext._gateway
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call] # the JVM calls us through it
+        signals = gateway.jvm.sun.misc
         for name in ("TERM", "INT"):
             signal.signal(getattr(signal, f"SIG{name}"), lambda *_: self._asked.set())
-            jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), self)
+            signals.Signal.handle(signals.Signal(name), self)
 
     def wait(self, seconds: float) -> bool:
         """Wait for a signal for so long; whether one has come."""
@@ -157,25 +161,19 @@ def stop_between_batches(query: StreamingQuery) -> None:
     The source learns that a batch is finished when Spark asks it for the next one. So the batch in flight is waited
     for, then the moment when the next one has just begun (and has written nothing), or when there is none.
     """
-    deadline = time.monotonic() + STOP_TIMEOUT
-    before = _last_trigger(query)
+    deadline, between = time.monotonic() + STOP_TIMEOUT, False
     while query.isActive and time.monotonic() < deadline:
         status = query.status
-        if not status["isDataAvailable"]:
+        processing = status["message"] == "Processing new data"
+        if not status["isDataAvailable"] or (processing and between):
             break
-        if status["message"] == "Processing new data" and _last_trigger(query) != before:
-            break
+        between = between or not processing
         time.sleep(0.01)
     query.stop()
 
 
-def _last_trigger(query: StreamingQuery) -> str | None:
-    progress = query.lastProgress
-    return progress["timestamp"] if progress else None
-
-
 def main() -> None:
-    SparkContext._ensure_initialized()  # to the JVM of spark-submit, which knows the properties; Spark is not started yet
+    SparkContext._ensure_initialized()  # connects to spark-submit's JVM, which has the properties; starts no Spark yet
     try:
         settings = Settings.read(dict(SparkConf().getAll()), os.environ)
     except SettingError as error:

@@ -136,6 +136,14 @@ def _strategy(value: str) -> str:
     return value
 
 
+def checked_location(lease_table: str) -> str:
+    """`lease_table` as an address, or a path that holds in any working directory. Raises `OptionError`."""
+    try:
+        return _location(lease_table.strip())
+    except ValueError as allowed:
+        raise _wrong("leaseTable", lease_table, allowed) from None
+
+
 def _owner_id(value: str) -> str:
     if not re.fullmatch(r"[\w.:@-]{1,200}", value, re.ASCII):
         raise ValueError("1 to 200 letters, digits and any of _ - . : @")
@@ -190,6 +198,10 @@ _BATCH: dict[str, tuple[str, Callable[[str], Any]]] = {
 _CONNECTION = ("connectionString", "fullyQualifiedNamespace", "credential", "eventHubName")
 
 
+def _wrong(name: str, text: str, allowed: ValueError) -> OptionError:
+    return OptionError(f"option {name}={shown(text)} is wrong: allowed is {allowed}")
+
+
 def _parse(raw: Mapping[str, str], table: dict[str, tuple[str, Callable[[str], Any]]], where: str) -> Options:
     given = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
     storage = {key[len(_STORAGE_PREFIX) :]: given.pop(key) for key in list(given) if key.startswith(_STORAGE_PREFIX)}
@@ -201,11 +213,20 @@ def _parse(raw: Mapping[str, str], table: dict[str, tuple[str, Callable[[str], A
             try:
                 values[field_name] = parse(text)
             except ValueError as allowed:
-                raise OptionError(f"option {name}={shown(text)} is wrong: allowed is {allowed}") from None
+                raise _wrong(name, text, allowed) from None
     if given:
         names = sorted([*_CONNECTION, *table, *(["storageOptions.*"] if "leaseTable" in table else [])])
         raise OptionError(f"{where} has no option {sorted(given)[0]!r}: there are {', '.join(names)}")
     return Options(connection=connection, storage_options=storage, **values)
 
 
-__all__ = ["EARLIEST", "LATEST", "Options", "batch_options", "check_options", "parse_duration", "stream_options"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Options",
+    "batch_options",
+    "check_options",
+    "checked_location",
+    "parse_duration",
+    "stream_options",
+]

@@ -7,11 +7,10 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
-from .processes import DemoError
+from .processes import DemoError, Interrupted
 from .screen import Dashboard, Lines
 from .show import Result, Show
 from .verdict import show
@@ -22,9 +21,10 @@ def main() -> int:
     options = _options()
     console = Console()
     screen = Dashboard(console) if console.is_terminal and not options.plain else Lines(console)
-    signal.signal(signal.SIGTERM, _interrupt)
     with tempfile.TemporaryDirectory(prefix="ehbalance-demo-", ignore_cleanup_errors=True) as folder:
         demo = Show(Path(folder), screen, play_seconds=options.seconds, limit=options.limit)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, demo.interrupt)
         try:
             with screen:
                 result = demo.run()
@@ -32,13 +32,10 @@ def main() -> int:
         except DemoError as error:
             console.print(f"FAILED: {error}", highlight=False, markup=False, soft_wrap=True)
             return 1
-        except KeyboardInterrupt as interrupt:
+        except Interrupted as interrupted:
             console.print("Interrupted: cleaning up.")
-            return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+            return 128 + int(interrupted.args[0])
         finally:
-            # Whoever is impatient does not leave something behind.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)
             if demo.player is not None:
                 demo.player.stop()
             for child in reversed(demo.children):
@@ -59,10 +56,6 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(number)
-
-
 def _report(result: Result, console: Console) -> int:
     verdict, ownership = result.verdict, result.ownership
     show(verdict, console)
@@ -73,10 +66,9 @@ def _report(result: Result, console: Console) -> int:
         f"for {ownership.longest_gap:.1f} s at the longest.",
     ]
     passed = verdict.complete and result.most_readers <= 1
-    missing, duplicates = max(verdict.missing_events, verdict.missing_flights), verdict.duplicate_events
     lines.append(
-        f"{'OK' if passed else 'FAILED'}: {verdict.expected:,} flights: {missing:,} missing, {duplicates:,} duplicates, "
-        f"{ownership.moves} moves of ownership, {result.seconds:.0f} s"
+        f"{'OK' if passed else 'FAILED'}: {verdict.expected:,} flights: {verdict.missing:,} missing, "
+        f"{verdict.duplicates:,} duplicates, {ownership.moves} moves of ownership, {result.seconds:.0f} s"
     )
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)

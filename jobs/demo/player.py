@@ -94,5 +94,5 @@ class Player:
         event = EventData(self._bodies[number])
         key = self._keys[number]
         if key is not None:
-            event.raw_amqp_message.annotations["x-opt-partition-key"] = key
+            event.raw_amqp_message.annotations = {"x-opt-partition-key": key}
         return event

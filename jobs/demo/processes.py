@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 #: Seconds that a process gets to end after it was asked to.
@@ -20,10 +20,14 @@ class DemoError(Exception):
     """The demo cannot go on, or has shown what must not be. Says what in a line, perhaps with the end of a log."""
 
 
+class Interrupted(Exception):
+    """SIGINT or another signal has asked the demo to end. Its argument is the signal's number."""
+
+
 class Child:
     """A process with what it prints in a file."""
 
-    def __init__(self, name: str, command: Iterable[str | Path], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str], log: Path) -> None:
         self.name = name
         self._log = log
         with log.open("wb") as output:
@@ -100,13 +104,10 @@ def start_job(name: str, root: Path, settings: Mapping[str, str], connection_str
         "TMPDIR": str(temporary),
     }
     environment.pop("SPARK_HOME", None)  # another Spark's
-    # What the job's file has with a path in it is looked for in the folder of the job, wherever the demo is started.
-    settings = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={root / 'conf/log4j2.properties'}"} | {
-        **settings
-    }
     overrides = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
-    submit = [Path(sys.executable).with_name("spark-submit"), "--properties-file", root / "conf/stream_to_delta.conf"]
-    command = [*submit, *overrides, root / "jobs/stream_to_delta.py"]
+    properties = root / "conf" / "stream_to_delta.conf"
+    submit: list[str | Path] = [Path(sys.executable).with_name("spark-submit"), "--properties-file", properties]
+    command = [*submit, *overrides, root / "jobs" / "stream_to_delta.py"]
     return Child(f"query {name}", command, environment, folder / f"{name}.log")
 
 

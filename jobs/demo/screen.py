@@ -54,7 +54,7 @@ class Screen(ABC):
     def __enter__(self) -> Screen:
         return self
 
-    def __exit__(
+    def __exit__(  # noqa: B027 most screens have nothing to close
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Leave what was shown last on the screen."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from spark_ehbalance.emulator.control import EmulatorControl
 from spark_ehbalance.errors import StoreUnavailableError
@@ -14,12 +15,15 @@ from spark_ehbalance.leases.delta import DeltaStore
 from . import flights
 from .ownership import Ownership, described
 from .player import Player
-from .processes import Child, DemoError, emulator_address, start_emulator, start_job
+from .processes import Child, DemoError, Interrupted, emulator_address, start_emulator, start_job
 from .screen import Picture, Screen
 from .verdict import Verdict, judge
 
 ROOT = Path(__file__).resolve().parents[2]
-HUB, PARTITIONS = "flights", 8
+LOG4J = ROOT / "conf" / "log4j2.properties"
+#: Java compiles less well but sooner: two JVMs start on few cores and soon end.
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+HUB, PARTITIONS, QUERIES = "flights", 8, ("A", "B")
 
 #: Shorter than the defaults (10 s and 30 s), so that moves are seen in a short demo.
 BALANCE_INTERVAL, LEASE_DURATION = "2 seconds", "10 seconds"
@@ -53,14 +57,19 @@ class Show:
         self._play_seconds = play_seconds
         self._limit = limit
         self._began = time.monotonic()
-        self._ownership = Ownership(("A", "B"))
+        self._ownership = Ownership(QUERIES)
         self._store = DeltaStore(str(folder / "leases"))
         self._most_readers = 0
         self._phase = ""
         self._stopped: set[Child] = set()
+        self._interrupted_by: int | None = None
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """A signal handler: `run` soon raises `Interrupted`. Never in the middle of starting a process."""
+        self._interrupted_by = number
 
     def run(self) -> Result:
-        """Play the demo from beginning to end. Raises `DemoError`."""
+        """Play the demo from beginning to end. Raises `DemoError`, `Interrupted`."""
         self._say(f"starting the emulator: hub {HUB}, {PARTITIONS} partitions")
         emulator = self._started(start_emulator(HUB, PARTITIONS, self._folder))
         self._connection, port = emulator_address(emulator)
@@ -79,7 +88,7 @@ class Show:
         self._total = total
         player.start()
         self._until(lambda: len(self._ownership.owned_by("A")) == PARTITIONS, "A starts")
-        self._until(lambda: sum(player.sent) >= total / 3, "A reads all")
+        self._until(lambda: sum(player.sent) >= total / 3 and sum(self._read()) > 0, "A reads all")
         self._say("a third has been sent: starting query B, with a checkpoint of its own")
         query_b = self._start_query("B")
         self._until(lambda: bool(self._ownership.owned_by("B")), "A reads all, B starts")
@@ -91,8 +100,8 @@ class Show:
         self._say("all is read: stopping B")
         self._stop(query_b, "B stops")
         seconds = self._seconds()
-        self._say("counting what stands in the Delta table")
-        verdict = judge(str(self._folder / "events"), self._ends(), data)
+        self._say("counting what stands in the Delta tables")
+        verdict = judge({name: self._table(name) for name in QUERIES}, self._ends(), data)
         return Result(verdict, self._ownership, self._most_readers, seconds)
 
     # --- the processes -----------------------------------------------------------------------------------------
@@ -106,10 +115,12 @@ class Show:
         settings = {
             "spark.master": "local[2]",
             "spark.ui.enabled": "false",
+            "spark.driver.extraJavaOptions": f"{QUICK_START} -Dlog4j2.configurationFile={LOG4J}",
             "spark.databricks.delta.snapshotPartitions": "2",  # 50 by default: too many for so small a table
-            f"{job}table": str(self._folder / "events"),
+            f"{job}table": self._table(name),
             f"{job}checkpointLocation": str(self._folder / f"checkpoint-{name}"),
-            f"{job}trigger": "1 second",
+            f"{job}trigger": "2 seconds",
+            f"{job}source.maxEventsPerTrigger": "50000",  # short batches, so that there is something to see
             f"{job}source.eventHubName": HUB,
             f"{job}source.leaseTable": str(self._folder / "leases"),
             f"{job}source.ownerId": name,
@@ -117,6 +128,10 @@ class Show:
             f"{job}source.leaseDuration": LEASE_DURATION,
         }
         return self._started(start_job(name, ROOT, settings, self._connection, self._folder))
+
+    def _table(self, name: str) -> str:
+        # Each query has its own, because this is a local disk: see jobs/stream_to_delta.py.
+        return str(self._folder / f"events-{name}")
 
     def _stop(self, query: Child, phase: str) -> None:
         self._stopped.add(query)
@@ -137,6 +152,7 @@ class Show:
 
     def _look(self) -> None:
         assert self.player is not None
+        self._check_interrupted()
         if self._seconds() > self._limit:
             raise DemoError(f"the time limit of {self._limit:g} s is over while {self._phase}: see --limit")
         if self.player.error is not None:
@@ -160,7 +176,7 @@ class Show:
         )
 
     def _read(self) -> list[int]:
-        """The events of each partition that stand in the Delta table as far as the lease table knows."""
+        """The events of each partition that stand in the Delta tables as far as the lease table knows."""
         leases = self._ownership.leases
         checkpoints = [leases[str(p)].checkpoint if str(p) in leases else None for p in range(PARTITIONS)]
         return [checkpoint.next if checkpoint else 0 for checkpoint in checkpoints]
@@ -169,7 +185,12 @@ class Show:
         return [self._control.partition_state(HUB, partition).next_sequence_number for partition in range(PARTITIONS)]
 
     def _say(self, text: str) -> None:
+        self._check_interrupted()
         self._screen.log(self._seconds(), text)
+
+    def _check_interrupted(self) -> None:
+        if self._interrupted_by is not None:
+            raise Interrupted(self._interrupted_by)
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began

@@ -11,12 +11,13 @@ import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Snapshot
-from spark_ehbalance.options import Options, stream_options
+from spark_ehbalance.options import Options, checked_location, stream_options
 
 #: Seconds between two looks of `status --watch`.
 _WATCH_INTERVAL = 1.0
@@ -55,7 +56,8 @@ def init(
     options = stream_options({name: value for name, value in given.items() if value is not None})
     partitions = _partitions(options)
     group = options.connection.group(options.consumer_group)
-    with _open(options.lease_table or lease_table, options.storage_options) as store:
+    store = _open(options.lease_table or lease_table, options.storage_options)
+    with store:
         there = store.exists()
         store.create(group)
     what = "is there" if there else "was made"
@@ -126,12 +128,12 @@ def status_table(snapshot: Snapshot, now_ms: int) -> Table:
         owned = lease.owner is not None
         table.add_row(
             lease.partition,
-            lease.owner or "[dim]nobody[/dim]",
+            Text(lease.owner or "nobody", style="" if owned else "dim"),  # a plain str may hold an emoji code
             str(lease.epoch),
             "" if lease.checkpoint is None else str(lease.checkpoint.sequence_number),
             f"{_age(now_ms - lease.renewed_at_ms)} ago" if owned else "",
             _age(now_ms - lease.owned_since_ms) if owned else "",
-            lease.handover.to if lease.handover else "",
+            Text(lease.handover.to if lease.handover else ""),
         )
     return table
 
@@ -145,13 +147,14 @@ def _partitions(options: Options) -> tuple[str, ...]:
 
 
 def _open(lease_table: str, storage_options: Any) -> DeltaStore:
-    return DeltaStore(lease_table, storage_options)
+    return DeltaStore(checked_location(lease_table), storage_options)
 
 
 def _pairs(texts: list[str] | None) -> dict[str, str]:
     for text in texts or []:
         if "=" not in text:
-            raise OptionError(f"--storage-option {text!r} is wrong: allowed is NAME=VALUE")
+            # What was meant as a value may be a secret: it is not repeated.
+            raise OptionError("--storage-option is wrong: allowed is NAME=VALUE")
     return dict(text.split("=", 1) for text in texts or [])
 
 

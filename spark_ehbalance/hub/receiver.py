@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from dataclasses import dataclass
@@ -95,10 +96,8 @@ class Receiver:
     def close(self) -> None:
         """Close the connection. May be called twice."""
         for closing in (self._consumer, self._client):
-            try:
+            with contextlib.suppress(Exception):  # a connection that is broken already has nothing left to close
                 closing.close()
-            except Exception:  # a connection that is broken already has nothing left to close
-                pass
 
 
 def _meaning(error: EventHubError, source: Source) -> Exception:

@@ -32,8 +32,8 @@ _RETRY_INTERVAL = 1.0
 class HubWatcher:
     """Keeps the state of a hub's partitions at hand.
 
-    `start` asks once, in the caller's thread, and raises `HubUnavailableError` if there is no answer, or `OptionError` if
-    `starting_positions` do not fit the hub's partitions; after that a thread asks again and again until `stop`.
+    `start` asks once, in the caller's thread, and raises `HubUnavailableError` if there is no answer, or `OptionError`
+    if `starting_positions` do not fit the hub's partitions; after that a thread asks again and again until `stop`.
     """
 
     def __init__(
@@ -117,15 +117,21 @@ class HubWatcher:
         listed_at = time.monotonic()
         while self._wait():
             began = time.monotonic()
+            everything = self._hurry or began - listed_at > _LIST_INTERVAL
             try:
-                everything = self._hurry or began - listed_at > _LIST_INTERVAL
                 self._look(metadata, everything=everything)
                 listed_at = began if everything else listed_at
-            except HubUnavailableError as error:
+            except Exception as error:  # of whatever kind: a thread that dies would leave the query idle without a word
+                trouble = (
+                    error
+                    if isinstance(error, HubUnavailableError)
+                    else HubUnavailableError(f"the event hub could not be asked: {error!r}")
+                )
                 if self._trouble is None:
-                    _LOG.warning("%s. Asking again every %g s", error, _RETRY_INTERVAL)
+                    _LOG.warning("%s. Asking again every %g s", trouble, _RETRY_INTERVAL)
                 with self._changed:
-                    self._trouble = error
+                    self._trouble = trouble
+                    self._hurry = self._hurry or everything  # who waits for the answer still does
         metadata.close()
 
     def _wait(self) -> bool:

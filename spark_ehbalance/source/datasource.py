@@ -146,6 +146,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The planner, started by the first call that needs it."""
         if self._planner is None:
             signal.signal(signal.SIGTERM, _exit_on_sigterm)
+            # Ctrl-C reaches every process of a terminal; the driver decides what becomes of the query.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             set_up_logging()
             self._owner = self._options.owner_id or finished.owner
             self._planner = Planner(self._options, self._owner, finished, replayed)

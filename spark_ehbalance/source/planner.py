@@ -94,7 +94,7 @@ class Planner:
         """The end of the next batch of at most `limit` events, or `start` if there is nothing to read."""
         holdings = self._keeper.holdings()
         self._watcher.watch(holdings)
-        positions = self._retained({partition: self._position(partition, each) for partition, each in holdings.items()})
+        positions = self._retained(holdings)
         counts = limit_by_backlog(self._backlogs(positions), limit)
         ranges = {
             partition: Range(partition, holdings[partition].epoch, position, position + counts.get(partition, 0))
@@ -203,8 +203,9 @@ class Planner:
         known = progress is not None and progress.epoch == holding.epoch
         return progress.position.next if known and progress is not None else holding.checkpoint.next
 
-    def _retained(self, positions: Mapping[str, int]) -> dict[str, int]:
-        """`positions`, moved to where there still are events if that is allowed."""
+    def _retained(self, holdings: Mapping[str, Holding]) -> dict[str, int]:
+        """The positions in `holdings`, moved to where there still are events if that is allowed."""
+        positions = {partition: self._position(partition, each) for partition, each in holdings.items()}
         states = self._watcher.states()
         if any(p in states and not states[p].begin <= position <= states[p].end for p, position in positions.items()):
             # What is known may be older than the position, which another member may have set just now.
@@ -218,6 +219,9 @@ class Planner:
                 )
                 if warning:
                     _LOG.warning(warning)
+                    # Said once, and not found out anew at every trigger until there are events.
+                    moved = Position.before(retained[partition])
+                    self._progress[partition] = Finished(holdings[partition].epoch, moved)
         return retained
 
     def _backlogs(self, positions: Mapping[str, int]) -> dict[str, int]:

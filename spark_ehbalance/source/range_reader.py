@@ -101,8 +101,8 @@ def _still_held(options: Options, wanted: Range, owner: str) -> bool:
 def _foreign(wanted: Range, other: Disconnected) -> EhBalanceError:
     return ForeignReaderError(
         f"partition {wanted.partition}: a reader outside this group takes it with owner level "
-        f"{'unknown' if other.epoch is None else other.epoch}, while this query holds it with {wanted.epoch}. Stop that "
-        f"reader or give it another consumer group. Event Hubs says: {other}"
+        f"{'unknown' if other.epoch is None else other.epoch}, while this query holds it with {wanted.epoch}. Stop "
+        f"that reader or give it another consumer group. Event Hubs says: {other}"
     )
 
 

@@ -56,7 +56,7 @@ def split(ranges: list[Range], least: int | None) -> list[Range]:
     """
     counts = [1] * len(ranges)
     # Whatever has the largest pieces gets one more, until there are enough of them.
-    pieces_of = [(-len(whole), index) for index, whole in enumerate(ranges) if len(whole) > 1]
+    pieces_of = [(-float(len(whole)), index) for index, whole in enumerate(ranges) if len(whole) > 1]
     heapify(pieces_of)
     for _ in range(0 if least is None else least - len(ranges)):
         if not pieces_of:

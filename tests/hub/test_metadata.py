@@ -58,6 +58,22 @@ def test_a_partition_whose_events_are_all_gone_is_empty_where_it_ended(
     assert state.last_offset == emulator.partition_state(HUB, 0).last_offset
 
 
+@pytest.mark.parametrize("begin", [0, 3, 5])
+def test_an_empty_partition_is_empty_wherever_the_hub_says_it_begins(
+    metadata: HubMetadata, monkeypatch: pytest.MonkeyPatch, begin: int
+) -> None:
+    answer = {
+        b"begin_sequence_number": begin,
+        b"last_enqueued_sequence_number": 4,
+        b"last_enqueued_offset": b"99",
+        b"last_enqueued_time_utc": 1_770_000_000_000,
+        b"is_partition_empty": True,
+    }
+    monkeypatch.setattr(metadata, "_request", lambda *_: answer)
+    state = metadata.partition_states(["0"])["0"]
+    assert (state.begin, state.end, state.last_offset) == (5, 5, "99")
+
+
 def test_only_what_was_asked_for_is_told(metadata: HubMetadata) -> None:
     assert metadata.partition_states(["2"]).keys() == {"2"}
     assert metadata.partition_states([]) == {}

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
+
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable, number
-from tests.source.support import HUB, hub_options
+from tests.source.support import HUB, body_of, hub_options, receive
 from tests.waiting import wait_until
 
 Open = Callable[..., Receiver]
@@ -34,9 +35,7 @@ def receiver(emulator: Emulator) -> Iterator[Open]:
 
 
 def read(receiver: Receiver, count: int, most: int = 100) -> list[int]:
-    got: list[int] = []
-    wait_until(lambda: got.extend(map(number, receiver.receive(most, 0.1))) or len(got) >= count, f"{count} came: {got}")
-    return got
+    return list(map(number, receive(receiver, count, most)))
 
 
 def taken(receiver: Receiver) -> Disconnected:
@@ -184,7 +183,7 @@ def test_a_wrong_key_is_said_to_be_refused_and_not_shown() -> None:
     with Emulator({HUB: 1}, sas_keys={"reader": "theRightKey"}) as emulator:
         wrong = emulator.connection_string(HUB, key="theWrongKey")
         source = Source(hub_options(emulator, connectionString=wrong).connection, "$Default", "0")
-        with pytest.raises(HubUnavailableError, match="partition 0: .* refused the credentials") as caught:
+        with pytest.raises(HubUnavailableError, match=r"partition 0: .* refused the credentials") as caught:
             Receiver(source, 0, owner_level=None, prefetch=1).receive(1, 5.0)
     assert "theWrongKey" not in str(caught.value)
 
@@ -204,9 +203,4 @@ def test_large_events_come_whole(emulator: Emulator, receiver: Open) -> None:
     large = bytes(range(256)) * 4000
     emulator.append(HUB, 0, [large] * 3)
     reader = receiver(10)
-    got: list[bytes] = []
-    wait_until(
-        lambda: got.extend(b"".join(e.body) for e in reader.receive(10, 0.2)) or len(got) == 3,  # type: ignore[arg-type]
-        "they came",
-    )
-    assert got == [large] * 3
+    assert list(map(body_of, receive(reader, 3))) == [large] * 3

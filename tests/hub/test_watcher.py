@@ -10,6 +10,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, OptionError
+from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.positions import StartingPositions
 from tests.source.support import HUB, hub_options
@@ -92,6 +93,25 @@ def test_refresh_is_fresh(emulator: Emulator, start: Start) -> None:
         assert watcher.states()["0"].end == count
 
 
+def test_refresh_asks_again_when_the_first_answer_fails(
+    emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_ehbalance.hub.watcher._LIST_INTERVAL", 3600.0)
+    watcher = start(timeout=10)
+    failures = iter([HubUnavailableError("for once")])
+    ask = HubMetadata.partition_ids
+
+    def fail_once(metadata: HubMetadata) -> tuple[str, ...]:
+        for failure in failures:
+            raise failure
+        return ask(metadata)
+
+    monkeypatch.setattr(HubMetadata, "partition_ids", fail_once)
+    emulator.append(HUB, 0, [b"x"])
+    watcher.refresh()
+    assert watcher.states()["0"].end == 1
+
+
 def test_several_threads_may_refresh(emulator: Emulator, start: Start) -> None:
     watcher = start()
     emulator.append(HUB, 0, [b"x"] * 7)
@@ -130,8 +150,24 @@ def test_trouble_is_raised_after_the_timeout_and_passes(emulator: Emulator, star
     emulator.append(HUB, 0, [b"x"])
     emulator.refuse_connections(False)
     wait_until(lambda: not in_trouble(), "it is over")
+    assert watcher._trouble is None, "it is forgotten, and with it the longer interval"
     watcher.refresh()
     assert watcher.states()["0"].end == 1
+
+
+def test_trouble_of_any_kind_is_told_and_passes(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = start(timeout=0.3)
+
+    def surprise(*_: object) -> None:
+        raise KeyError("surprise")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(HubMetadata, "partition_ids", surprise)
+        with pytest.raises(HubUnavailableError, match="could not be asked: KeyError"):
+            watcher.refresh()
+    watcher._timeout = 20.0
+    watcher.refresh()
+    assert watcher.states().keys() == {"0", "1"}
 
 
 def test_short_trouble_is_not_told(emulator: Emulator, start: Start) -> None:

@@ -233,7 +233,9 @@ def test_a_wrong_flag_is_named(name: str, value: str) -> None:
 @pytest.mark.parametrize("value", ["true", "True", "TRUE", " true "])
 def test_flags_in_any_case(value: str) -> None:
     assert stream_options(KEYED | {"jsonProperties": value}).json_properties
-    assert not stream_options(KEYED | {"failOnDataLoss": value.replace("r", "R").lower().replace("true", "false")}).fail_on_data_loss
+    assert not stream_options(
+        KEYED | {"failOnDataLoss": value.replace("r", "R").lower().replace("true", "false")}
+    ).fail_on_data_loss
 
 
 def test_a_flag_may_be_a_python_value() -> None:
@@ -292,7 +294,7 @@ def test_a_wrong_consumer_group_is_named(value: str) -> None:
     assert f"consumerGroup={value!r}" in refusal(KEYED | {"consumerGroup": value})
 
 
-@pytest.mark.parametrize("character", list("\"'[]{}<>|*?`") + ["\n", "\0", "\x1f"])
+@pytest.mark.parametrize("character", [*list("\"'[]{}<>|*?`"), "\n", "\x00", "\x1f"])
 def test_a_lease_table_that_delta_cannot_take_is_named(character: str) -> None:
     message = refusal(KEYED | {"leaseTable": f"/tmp/a{character}b"})
     assert "leaseTable=" in message

@@ -113,7 +113,9 @@ def test_a_wrong_position_names_the_option_the_value_and_what_is_allowed(text: s
         stream_options({"connectionString": STRING, "startingPosition": text})
     message = str(caught.value)
     assert "\n" not in message
-    assert message.startswith(f"option startingPosition={text!r} is wrong: allowed is earliest, latest, a sequence number")
+    assert message.startswith(
+        f"option startingPosition={text!r} is wrong: allowed is earliest, latest, a sequence number"
+    )
     assert "2026-01-31T12:00:00Z" in message
 
 

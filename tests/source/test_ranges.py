@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import datetime, timezone
 
 import pytest
@@ -48,7 +49,9 @@ def test_the_rest_is_in_proportion(backlogs: dict[str, int], limit: int) -> None
         if backlog:
             share = first + (limit - first * waiting) * (backlog - first) / (total - first * waiting)
             assert abs(counts[partition] - share) < 1 + 1e-6
-    for one, other in zip(sorted(backlogs, key=backlogs.__getitem__), sorted(backlogs, key=backlogs.__getitem__)[1:], strict=False):
+    for one, other in zip(
+        sorted(backlogs, key=backlogs.__getitem__), sorted(backlogs, key=backlogs.__getitem__)[1:], strict=False
+    ):
         assert counts[one] <= counts[other] + 1
 
 
@@ -109,7 +112,7 @@ def test_there_are_enough_pieces_where_possible_and_not_more(ranges: list[Range]
 def test_larger_ranges_get_no_fewer_pieces(ranges: list[Range], least: int) -> None:
     counts = [sum(piece.partition == whole.partition for piece in split(ranges, least)) for whole in ranges]
     by_length = sorted(zip(map(len, ranges), counts, strict=True))
-    assert all(one <= other for (less, one), (more, other) in zip(by_length, by_length[1:], strict=False) if less < more)
+    assert all(one <= other for (less, one), (more, other) in itertools.pairwise(by_length) if less < more)
 
 
 def test_without_least_nothing_is_cut() -> None:

@@ -18,8 +18,7 @@ from azure.eventhub.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.receiver import Receiver, Source
 from spark_ehbalance.source.rows import ARROW_SCHEMA, record_batch
-from tests.source.support import HUB, hub_options
-from tests.waiting import wait_until
+from tests.source.support import HUB, hub_options, receive
 
 ID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 
@@ -52,9 +51,8 @@ class RoundTrip:
 
     def received(self, start: int, end: int, *, json_properties: bool = False) -> pa.RecordBatch:
         receiver = Receiver(self._source, start, owner_level=None, prefetch=100)
-        events: list[EventData] = []
         try:
-            wait_until(lambda: events.extend(receiver.receive(100, 0.2)) or len(events) >= end - start, "events came")
+            events = receive(receiver, end - start)
         finally:
             receiver.close()
         batch = record_batch(events, "0", json_properties=json_properties)
@@ -72,8 +70,8 @@ def trip() -> Iterator[RoundTrip]:
         made.close()
 
 
-def event(properties: dict[Any, Any] | None = None, body: str | bytes | list[bytes] = b"body") -> EventData:
-    made = EventData(body)  # type: ignore[arg-type]
+def event(properties: dict[Any, Any] | None = None, body: Any = b"body") -> EventData:
+    made = EventData(body)
     if properties is not None:
         made.properties = properties
     return made
@@ -155,7 +153,7 @@ def test_publisher(trip: RoundTrip) -> None:
 def test_message_properties_are_system_properties(trip: RoundTrip, as_json: bool) -> None:
     sent = AmqpAnnotatedMessage(
         data_body=b"x",
-        properties=AmqpMessageProperties(
+        properties=AmqpMessageProperties(  # type: ignore[no-untyped-call]
             message_id="id-1",
             user_id=b"\xffuser",
             to="there",

@@ -1,0 +1,331 @@
+"""`ehbalance init` and `ehbalance status`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.cli import main
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.leases.model import Handover, Lease, Member, Position
+
+KEY = "theVerySecretKey"
+HUB = "hub"
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+class Command:
+    """Runs `ehbalance` as a shell would; nothing that it says may hold a key."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.delenv("EHBALANCE_CONNECTION_STRING", raising=False)
+
+    def __call__(self, *arguments: object) -> Outcome:
+        self._monkeypatch.setattr(sys, "argv", ["ehbalance", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        said = self._capsys.readouterr()
+        assert KEY not in said.out + said.err
+        assert "Traceback" not in said.err
+        return Outcome(code, said.out, said.err)
+
+    def fails(self, code: int, *arguments: object) -> str:
+        """The one line that the command fails with."""
+        outcome = self(*arguments)
+        assert (outcome.code, outcome.out) == (code, "")
+        assert outcome.err.startswith("Error: ")
+        assert outcome.err.count("\n") == 1
+        return outcome.err
+
+
+@pytest.fixture
+def ehbalance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    """An emulator that checks keys."""
+    with Emulator({HUB: 4}, consumer_groups=["other"], sas_keys={"reader": KEY}) as running:
+        yield running
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "leases"
+
+
+@pytest.fixture
+def connection(emulator: Emulator) -> Sequence[str]:
+    return ("--connection-string", emulator.connection_string(HUB))
+
+
+# --- init ------------------------------------------------------------------------------------------------------
+
+
+def test_init_makes_the_table_and_checks_it_the_second_time(
+    ehbalance: Command, emulator: Emulator, table: Path, connection: Sequence[str]
+) -> None:
+    group = f"localhost:{emulator.port}/hub/$default"
+    first = ehbalance("init", table, *connection)
+    assert (first.code, first.err) == (0, "")
+    assert first.out == f"The lease table {table} of {group} was made; the hub has 4 partitions.\n"
+    with DeltaStore(str(table)) as store:
+        made = store.read()
+        assert (str(made.group), made.leases, made.members) == (group, {}, {})
+    second = ehbalance("init", table, *connection)
+    assert second.code == 0
+    assert "is there; the hub has 4 partitions." in second.out
+    with DeltaStore(str(table)) as store:
+        assert store.read() == made
+
+
+def test_init_takes_the_connection_from_the_environment(
+    ehbalance: Command, emulator: Emulator, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", emulator.connection_string())
+    outcome = ehbalance("init", table, "--event-hub-name", HUB, "--consumer-group", "other")
+    assert outcome.code == 0
+    assert "/hub/other was made" in outcome.out
+
+
+def test_init_of_another_group_s_table_is_refused(
+    ehbalance: Command, emulator: Emulator, table: Path, connection: Sequence[str]
+) -> None:
+    ehbalance("init", table, *connection)
+    message = ehbalance.fails(1, "init", table, *connection, "--consumer-group", "other")
+    assert "belongs to" in message
+    assert "$default, not to" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "neither connectionString nor fullyQualifiedNamespace"),
+        (["--connection-string", f"SharedAccessKey={KEY}"], "option connectionString is wrong"),
+        (["--fully-qualified-namespace", "ns"], "fullyQualifiedNamespace='ns'"),
+        (["--fully-qualified-namespace", "ns.servicebus.windows.net"], "eventHubName is not set"),
+    ],
+)
+def test_init_with_a_wrong_option(ehbalance: Command, table: Path, arguments: list[str], named: str) -> None:
+    assert named in ehbalance.fails(2, "init", table, *arguments)
+    assert not table.exists()
+
+
+def test_init_with_wrong_names(ehbalance: Command, table: Path, connection: Sequence[str]) -> None:
+    assert "consumerGroup='a b'" in ehbalance.fails(2, "init", table, *connection, "--consumer-group", "a b")
+    assert "leaseTable=" in ehbalance.fails(2, "init", f"{table}[1]", *connection)
+    assert "contradicts EntityPath" in ehbalance.fails(2, "init", table, *connection, "--event-hub-name", "other")
+    assert "NAME=VALUE" in ehbalance.fails(2, "init", table, *connection, "--storage-option", "no-value")
+    assert list(table.parent.iterdir()) == []
+
+
+def test_a_storage_option_without_a_name_may_be_a_secret(
+    ehbalance: Command, table: Path, connection: Sequence[str]
+) -> None:
+    ehbalance.fails(2, "init", table, *connection, "--storage-option", KEY)
+    ehbalance.fails(2, "status", table, "--storage-option", KEY)
+
+
+def test_init_without_a_hub_makes_nothing(ehbalance: Command, emulator: Emulator, table: Path) -> None:
+    wrong = emulator.connection_string("nohub")
+    assert "event hub 'nohub'" in ehbalance.fails(1, "init", table, "--connection-string", wrong)
+    emulator.refuse_connections()
+    right = emulator.connection_string(HUB)
+    assert "did not answer" in ehbalance.fails(1, "init", table, "--connection-string", right)
+    assert not table.exists()
+
+
+def test_init_with_a_wrong_key_makes_nothing(ehbalance: Command, emulator: Emulator, table: Path) -> None:
+    wrong = emulator.connection_string(HUB, key=KEY + "not")
+    assert "refused the credentials" in ehbalance.fails(1, "init", table, "--connection-string", wrong)
+    assert not table.exists()
+
+
+def test_init_where_nothing_can_be_made(ehbalance: Command, table: Path, connection: Sequence[str]) -> None:
+    table.write_text("a file")
+    assert str(table) in ehbalance.fails(1, "init", table, *connection)
+    assert table.read_text() == "a file"
+
+
+# --- status ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def used(ehbalance: Command, table: Path, connection: Sequence[str]) -> Path:
+    """A table of a group at work."""
+    ehbalance("init", table, *connection)
+    with DeltaStore(str(table)) as store:
+        base = store.read()
+        ms = 1_770_000_000_000
+        leases = {
+            "0": Lease("0", "alice", 3, 17, ms, ms, Position(4711, "offset"), Handover("bob", 30_000)),
+            "1": Lease("1", "bob", 1, 5, ms, ms, Position(-1)),
+            "2": Lease("2", None, 8, 2, ms, ms, Position(9)),
+            "10": Lease("10"),
+        }
+        members = {
+            "bob": Member("bob", "x", 2, renewed_at_ms=ms, started_at_ms=ms, host="host-b"),
+            "alice": Member("alice", "y", 1, renewed_at_ms=ms, started_at_ms=ms, host="host-a"),
+        }
+        store.write(base, replace(base, leases=leases, members=members))
+    return table
+
+
+def test_status_for_programs(ehbalance: Command, emulator: Emulator, used: Path) -> None:
+    outcome = ehbalance("status", used, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    state = json.loads(outcome.out)
+    assert (state["namespace"], state["eventHub"], state["consumerGroup"]) == (
+        f"localhost:{emulator.port}",
+        "hub",
+        "$default",
+    )
+    assert state["leader"] == "alice"
+    assert [lease["partition"] for lease in state["partitions"]] == ["0", "1", "2", "10"]
+    zero, one, two, ten = state["partitions"]
+    assert (zero["owner"], zero["epoch"], zero["sequenceNumber"], zero["nextOwner"]) == ("alice", 3, 4711, "bob")
+    assert (one["owner"], one["sequenceNumber"], one["nextOwner"]) == ("bob", -1, None)
+    assert (two["owner"], two["epoch"], two["sequenceNumber"]) == (None, 8, 9)
+    assert (ten["owner"], ten["sequenceNumber"]) == (None, None)
+    assert datetime.fromisoformat(zero["renewedAt"]).timestamp() == 1_770_000_000
+    assert [(each["member"], each["host"], each["partitions"]) for each in state["members"]] == [
+        ("alice", "host-a", ["0"]),
+        ("bob", "host-b", ["1"]),
+    ]
+    assert {each["state"] for each in state["members"]} == {"active"}
+
+
+def test_status_for_people(ehbalance: Command, used: Path) -> None:
+    outcome = ehbalance("status", used)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "hub/$default, 2 members" in outcome.out
+    rows = {line.split("│")[1].strip(): line for line in outcome.out.splitlines() if line.count("│") > 3}
+    assert {"0", "1", "2", "10"} <= rows.keys()
+    assert "alice" in rows["0"]
+    assert "4711" in rows["0"]
+    assert "bob" in rows["0"]
+    assert "nobody" in rows["2"]
+
+
+def test_status_of_a_new_table(ehbalance: Command, table: Path, connection: Sequence[str]) -> None:
+    ehbalance("init", table, *connection)
+    assert "0 members" in ehbalance("status", table).out
+    state = json.loads(ehbalance("status", table, "--json").out)
+    assert (state["partitions"], state["members"], state["leader"]) == ([], [], None)
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]])
+def test_status_without_a_table(ehbalance: Command, table: Path, json_too: list[str]) -> None:
+    message = ehbalance.fails(1, "status", table, *json_too)
+    assert f"there is no lease table at {table}" in message
+    assert "ehbalance init" in message
+    assert not table.exists()
+
+
+def test_status_of_something_else(ehbalance: Command, table: Path) -> None:
+    table.mkdir()
+    (table / "file").write_text("x")
+    assert str(table) in ehbalance.fails(1, "status", table)
+
+
+@pytest.mark.parametrize("location", ["a[b", "a'b", "a*b", ""])
+def test_status_of_a_place_that_delta_cannot_take(ehbalance: Command, location: str) -> None:
+    assert f"option leaseTable={location!r} is wrong" in ehbalance.fails(2, "status", location)
+
+
+def test_status_twice_at_once_is_refused(ehbalance: Command, used: Path) -> None:
+    message = ehbalance.fails(2, "status", used, "--watch", "--json")
+    assert "--watch and --json" in message
+
+
+def test_status_with_a_wrong_storage_option(ehbalance: Command, used: Path) -> None:
+    assert "NAME=VALUE" in ehbalance.fails(2, "status", used, "--storage-option", "nothing")
+
+
+@pytest.mark.parametrize("owner", ["[red]x[/red]", "etl:key:1"])
+def test_an_owner_is_shown_as_it_is(ehbalance: Command, used: Path, owner: str) -> None:
+    with DeltaStore(str(used)) as store:
+        base = store.read()
+        lease = replace(base.leases["0"], owner=owner)
+        store.write(base, replace(base, leases={**base.leases, "0": lease}))
+    assert owner in ehbalance("status", used).out
+
+
+# --- the command itself ----------------------------------------------------------------------------------------
+
+
+def test_without_arguments_it_says_what_there_is(ehbalance: Command) -> None:
+    said = ehbalance()
+    for command in ("init", "status", "emulator"):
+        assert command in said.out + said.err
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["status"], ["status", "x", "--nonsense"], ["init"]])
+def test_a_wrong_command_line_is_refused(ehbalance: Command, arguments: list[str]) -> None:
+    assert ehbalance(*arguments).code == 2
+
+
+def test_help_does_not_show_the_environment(
+    ehbalance: Command, monkeypatch: pytest.MonkeyPatch, connection: Sequence[str]
+) -> None:
+    monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", connection[1])
+    assert "connection-string" in ehbalance("init", "--help").out
+
+
+def test_the_installed_command_prints_json_and_exit_codes(used: Path, tmp_path: Path) -> None:
+    command = Path(sys.executable).with_name("ehbalance")
+    good = subprocess.run([command, "status", used, "--json"], capture_output=True, text=True, timeout=60)
+    assert (good.returncode, good.stderr) == (0, "")
+    assert json.loads(good.stdout)["eventHub"] == "hub"
+    env = os.environ | {"EHBALANCE_CONNECTION_STRING": f"SharedAccessKey={KEY}"}
+    wrong = subprocess.run([command, "init", tmp_path / "x"], capture_output=True, text=True, timeout=60, env=env)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("Error: option connectionString is wrong")
+    assert wrong.stderr.count("\n") == 1
+    assert KEY not in wrong.stderr
+
+
+def test_watching_ends_with_ctrl_c(used: Path) -> None:
+    import signal
+    import time
+
+    command = Path(sys.executable).with_name("ehbalance")
+    process = subprocess.Popen(
+        [command, "status", used, "--watch"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"COLUMNS": "200", "FORCE_COLOR": "1"},
+    )
+    assert process.stdout is not None
+    deadline = time.monotonic() + 30
+    seen = ""
+    while "alice" not in seen and time.monotonic() < deadline:
+        seen += process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert "alice" in seen
+    assert "Traceback" not in err
+    assert process.returncode in (0, 1, 130)

@@ -1,0 +1,72 @@
+"""The demo's flights: where they are played, and how they are counted."""
+
+from __future__ import annotations
+
+import zlib
+
+import pandas as pd
+import pytest
+
+from jobs.demo.flights import KEY, Delays, bodies, by_airport, keys, missing_and_surplus, parse, partitions_of
+
+
+@pytest.fixture
+def some_flights() -> pd.DataFrame:
+    """Four flights: one early, one late, one cancelled without an aircraft, one from another airport."""
+    return pd.DataFrame(
+        {
+            "year": 2013,
+            "month": 1,
+            "day": [1, 1, 1, 2],
+            "dep_time": [517.0, 600.0, None, 630.0],
+            "sched_dep_time": [515, 530, 545, 630],
+            "dep_delay": [2.0, 30.0, None, 0.0],
+            "arr_delay": [-5.0, 20.0, None, 15.0],
+            "carrier": ["UA", "AA", "UA", "B6"],
+            "flight": [1, 2, 1, 3],
+            "tailnum": ["N1", "N2", None, "N1"],
+            "origin": ["EWR", "EWR", "EWR", "JFK"],
+        }
+    )
+
+
+def test_what_is_parsed_is_what_was_played(some_flights: pd.DataFrame) -> None:
+    parsed = parse(bodies(some_flights))
+
+    assert parsed[KEY].equals(some_flights[KEY])
+    assert missing_and_surplus(some_flights, parsed) == (0, 0)
+    assert by_airport(parsed) == by_airport(some_flights)
+
+
+def test_events_of_a_key_share_the_partition_that_a_hub_would_choose() -> None:
+    assert partitions_of(["N1", "N2", "N1"], 8) == [zlib.crc32(key.encode()) % 8 for key in ("N1", "N2", "N1")]
+
+
+def test_events_without_a_key_go_to_all_partitions() -> None:
+    assert set(partitions_of([None] * 8, 8)) == set(range(8))
+
+
+def test_a_flight_without_an_aircraft_has_no_key(some_flights: pd.DataFrame) -> None:
+    assert keys(some_flights) == ["N1", "N2", None, "N1"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "missing", "surplus"),
+    [([0, 1, 2, 3], 0, 0), ([3, 1, 0], 1, 0), ([0, 1, 1, 1, 2, 3], 0, 2), ([0, 0], 3, 1)],
+    ids=["all", "one missing", "one three times", "both"],
+)
+def test_missing_and_surplus_flights_are_counted(
+    some_flights: pd.DataFrame, rows: list[int], missing: int, surplus: int
+) -> None:
+    assert missing_and_surplus(some_flights, some_flights.iloc[rows]) == (missing, surplus)
+
+
+def test_a_flight_that_was_never_played_is_surplus(some_flights: pd.DataFrame) -> None:
+    assert missing_and_surplus(some_flights.iloc[:3], some_flights) == (0, 1)
+
+
+def test_delays_by_airport(some_flights: pd.DataFrame) -> None:
+    assert by_airport(some_flights) == {
+        "EWR": Delays(flights=3, departure=16.0, arrival=7.5, late=0.5, cancelled=1),
+        "JFK": Delays(flights=1, departure=0.0, arrival=15.0, late=0.0, cancelled=0),
+    }

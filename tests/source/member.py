@@ -1,0 +1,20 @@
+"""A planner in a process of its own, which a test can kill: `python -m tests.source.member OWNER OPTIONS-AS-JSON`.
+
+It writes the first batch that it plans (JSON) as soon as it has joined the group, and then does nothing but hold on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+
+from spark_ehbalance.options import stream_options
+from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.planner import Planner
+
+if __name__ == "__main__":
+    owner, raw = sys.argv[1], json.loads(sys.argv[2])
+    planner = Planner(stream_options(raw), owner)
+    print(json.dumps(planner.next_batch(StreamOffset(owner), None).to_json()), flush=True)
+    threading.Event().wait(60)
