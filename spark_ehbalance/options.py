@@ -41,6 +41,7 @@ class Options:
     balance_interval: float = 10.0  # the shortest of the Azure SDKs' intervals (Go, JavaScript)
     lease_duration: float = 30.0  # EventProcessorHost's; three intervals, and three renewals fit into it
     handover_timeout: float = 30.0  # one lease duration: waiting longer would be slower than a crash
+    max_stall: float | None = None  # off: how long a batch may take is for the user to say
     prefetch: int = 1000  # 300 in the SDK; 1,000 to 5,000 keep a fast reader busy without holding much memory
     receiver_timeout: float = 60.0  # the Scala connector's
     owner_level: int | None = None
@@ -183,6 +184,7 @@ _STREAM: dict[str, tuple[str, Callable[[str], Any]]] = {
     "balanceInterval": ("balance_interval", parse_duration),
     "leaseDuration": ("lease_duration", parse_duration),
     "handoverTimeout": ("handover_timeout", parse_duration),
+    "maxStall": ("max_stall", parse_duration),
 }
 _BATCH: dict[str, tuple[str, Callable[[str], Any]]] = {
     "endingPosition": ("ending_position", StartingPositions.parse),
