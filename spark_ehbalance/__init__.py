@@ -6,15 +6,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __version__ = "0.1.0"
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("ehbalance")` known to `spark`.
+    """Make the format known and install the listener; see `spark_ehbalance.driver.register`."""
+    from spark_ehbalance import driver  # pyspark is slow to import
 
-    Spark finds the format by itself where this package is installed; this is for where it is only on the path.
-    """
-    from spark_ehbalance.source.datasource import EhBalanceDataSource  # pyspark is slow to import
+    driver.register(spark)
 
-    spark.dataSource.register(EhBalanceDataSource)
+
+def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
+    """Stop a query without a duplicate; see `spark_ehbalance.driver.stop`."""
+    from spark_ehbalance import driver
+
+    driver.stop(query, timeout)

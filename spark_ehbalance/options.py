@@ -41,6 +41,7 @@ class Options:
     balance_interval: float = 10.0  # the shortest of the Azure SDKs' intervals (Go, JavaScript)
     lease_duration: float = 30.0  # EventProcessorHost's; three intervals, and three renewals fit into it
     handover_timeout: float = 30.0  # one lease duration: waiting longer would be slower than a crash
+    max_stall: float | None = None  # off: how long a batch may take is for the user to say
     prefetch: int = 1000  # 300 in the SDK; 1,000 to 5,000 keep a fast reader busy without holding much memory
     receiver_timeout: float = 60.0  # the Scala connector's
     owner_level: int | None = None
@@ -191,6 +192,7 @@ _STREAM: dict[str, tuple[str, Callable[[str], Any]]] = {
     "balanceInterval": ("balance_interval", parse_duration),
     "leaseDuration": ("lease_duration", parse_duration),
     "handoverTimeout": ("handover_timeout", parse_duration),
+    "maxStall": ("max_stall", parse_duration),
 }
 _BATCH: dict[str, tuple[str, Callable[[str], Any]]] = {
     "endingPosition": ("ending_position", StartingPositions.parse),
@@ -205,6 +207,9 @@ def _wrong(name: str, text: str, allowed: ValueError) -> OptionError:
 def _parse(raw: Mapping[str, str], table: dict[str, tuple[str, Callable[[str], Any]]], where: str) -> Options:
     given = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
     storage = {key[len(_STORAGE_PREFIX) :]: given.pop(key) for key in list(given) if key.startswith(_STORAGE_PREFIX)}
+    names = [*_CONNECTION, *table, *(["storageOptions.*"] if "leaseTable" in table else [])]
+    if unknown := sorted(given.keys() - {name.lower() for name in names}):
+        raise OptionError(f"{where} has no option {unknown[0]!r}: there are {', '.join(sorted(names))}")
     connection = Connection.from_options({name: given.pop(name.lower(), None) for name in _CONNECTION})
     values: dict[str, Any] = {}
     for name, (field_name, parse) in table.items():
@@ -214,9 +219,6 @@ def _parse(raw: Mapping[str, str], table: dict[str, tuple[str, Callable[[str], A
                 values[field_name] = parse(text)
             except ValueError as allowed:
                 raise _wrong(name, text, allowed) from None
-    if given:
-        names = sorted([*_CONNECTION, *table, *(["storageOptions.*"] if "leaseTable" in table else [])])
-        raise OptionError(f"{where} has no option {sorted(given)[0]!r}: there are {', '.join(names)}")
     return Options(connection=connection, storage_options=storage, **values)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -92,13 +93,17 @@ class Connection:
             return EventHubConsumerClient.from_connection_string(
                 self.connection_string, consumer_group, eventhub_name=self.hub, **settings
             )
-        return EventHubConsumerClient(self.namespace, self.hub, consumer_group, self._token_credential(), **settings)
+        credential = _token_credential(self.credential or "default")
+        return EventHubConsumerClient(self.namespace, self.hub, consumer_group, credential, **settings)
 
-    def _token_credential(self) -> TokenCredential:
-        from azure import identity  # slow to import, and only needed here
 
-        credential: TokenCredential = getattr(identity, CREDENTIALS[self.credential or "default"])()
-        return credential
+@functools.cache
+def _token_credential(name: str) -> TokenCredential:
+    """One for the whole process: it keeps its tokens."""
+    from azure import identity  # slow to import, and only needed here
+
+    credential: TokenCredential = getattr(identity, CREDENTIALS[name])()
+    return credential
 
 
 def shown(value: str | None) -> str:

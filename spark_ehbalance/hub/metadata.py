@@ -19,6 +19,7 @@ from azure.eventhub.exceptions import AuthenticationError, EventHubError
 
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.watchdog import cut_off_after
 
 _LOG = logging.getLogger(__name__)
 
@@ -101,8 +102,10 @@ class HubMetadata:
             try:
                 if fresh:
                     self.close()
-                    self._open()
-                return self._request(operation_type, properties)
+                with cut_off_after(_ANSWER_TIMEOUT, lambda: self._handler._connection):
+                    if fresh:
+                        self._open()
+                    return self._request(operation_type, properties)
             except (AttributeError, TypeError, ImportError) as error:
                 _LOG.warning("this azure-eventhub keeps no management connection open (%s): asking slowly", error)
                 self._public_only = True
@@ -121,12 +124,9 @@ class HubMetadata:
         handler = client._amqp_transport.create_mgmt_client(
             client._address, mgmt_auth=self._auth, config=client._config
         )
-        handler.open(connection=client._conn_manager.get_connection(endpoint=client._address.hostname, auth=self._auth))
         self._handler = handler
-        deadline = time.monotonic() + _OPEN_TIMEOUT
+        handler.open(connection=client._conn_manager.get_connection(endpoint=client._address.hostname, auth=self._auth))
         while not handler.client_ready():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no answer within {_OPEN_TIMEOUT:g} s")
             time.sleep(0.002)
         self._opened = time.monotonic()
 
@@ -177,5 +177,5 @@ def _is_refusal(error: Exception) -> bool:
 #: One attempt: whoever asks decides about the next one.
 _SETTINGS = {"retry_total": 0, "socket_timeout": 0.2}
 
-#: Seconds for TLS, SASL, CBS and attach together: several round trips, also to another continent.
-_OPEN_TIMEOUT = 30.0
+#: Seconds for TLS, SASL, CBS, attach and the answer together: several round trips, also to another continent.
+_ANSWER_TIMEOUT = 20.0

@@ -14,9 +14,13 @@ from azure.eventhub.exceptions import AuthenticationError, EventHubError
 
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.watchdog import cut_off_after
 
 #: Seconds that the client waits on its socket in one go. Its default of 0.2 holds up every short read that long.
 SOCKET_TIMEOUT = 0.02
+
+#: Seconds for TLS and SASL together: several round trips, also to another continent.
+_OPEN_TIMEOUT = 20.0
 
 
 class Disconnected(Exception):
@@ -77,6 +81,9 @@ class Receiver:
         """Up to `most` events, as soon as there are any; none if none came within `wait` seconds."""
         deadline = time.monotonic() + wait
         try:
+            if not self._consumer.running:
+                with cut_off_after(_OPEN_TIMEOUT, lambda: self._consumer._handler._connection):
+                    self._consumer.receive(batch=True, max_batch_size=most)
             while not self._received:
                 # With its own max_wait_time the client would wait for a full batch.
                 self._consumer.receive(batch=True, max_batch_size=most)

@@ -9,22 +9,40 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Group, Snapshot
 from spark_ehbalance.leases.store import LeaseStore
-from spark_ehbalance.leases.table_format import SCHEMA, description, from_table, group_of, to_table
+from spark_ehbalance.leases.table_format import (
+    HISTORY_SCHEMA,
+    SCHEMA,
+    description,
+    from_table,
+    group_of,
+    to_ms,
+    to_table,
+    to_time,
+)
 
 #: A commit's cost grows with the log since the last checkpoint: 9 ms after 50 commits, 100 ms after 3,000.
 CHECKPOINT_INTERVAL = 50
 
-#: Kept only for readers that are in the middle of something; ownership changes have a history table of their own.
-RETENTION = "interval 10 minutes"
+#: Seconds for which old log files are kept for readers that are in the middle of something. A commit's cost grows with
+#: their number; who comes later starts from the last checkpoint. Ownership changes have a history of their own.
+_LOG_RETENTION = "interval 10 seconds"
+
+#: How long the log remembers which data files were replaced: longer than `tidy` is ever put off, which removes them.
+_FILE_RETENTION = "interval 60 seconds"
+
+#: Hours after which `maintain` removes files that no log knows, such as those of a process killed while writing.
+_ORPHAN_HOURS = 1
 
 _COMMIT_TOKEN = "ehbalance.commit"
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
@@ -41,6 +59,10 @@ class DeltaStore(LeaseStore):
 
     def __repr__(self) -> str:
         return f"DeltaStore({self._uri!r})"
+
+    @property
+    def _history_uri(self) -> str:
+        return self._uri.rstrip("/") + "_history"
 
     def exists(self) -> bool:
         """Whether there is a Delta table at the address. Raises `StoreUnavailableError`."""
@@ -60,8 +82,8 @@ class DeltaStore(LeaseStore):
                     description=description(group),
                     configuration={
                         "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-                        "delta.logRetentionDuration": RETENTION,
-                        "delta.deletedFileRetentionDuration": RETENTION,
+                        "delta.logRetentionDuration": _LOG_RETENTION,
+                        "delta.deletedFileRetentionDuration": _FILE_RETENTION,
                     },
                     storage_options=self._storage_options,
                     # With retries a creator that lost the race would commit its metadata over the winner's.
@@ -110,6 +132,47 @@ class DeltaStore(LeaseStore):
             self._settle(base, token, error)
         self._snapshot = replace(new, version=base.version + 1)
         return self._snapshot
+
+    def record(self, changes: Sequence[OwnershipChange]) -> None:
+        rows = [asdict(change) | {"at": to_time(change.at_ms)} for change in changes]
+        table = pa.table({name: [row[name] for row in rows] for name in HISTORY_SCHEMA.names}, schema=HISTORY_SCHEMA)
+        try:
+            # Appends do not contradict each other, so that here the path form is right.
+            write_deltalake(self._history_uri, table, mode="append", storage_options=self._storage_options)
+        except (OSError, DeltaError, ValueError) as error:
+            raise StoreUnavailableError(f"{self._history_uri} could not be written: {_one_line(error)}") from error
+
+    def history(self) -> list[OwnershipChange]:
+        """All changes of ownership that were recorded, the oldest first."""
+        try:
+            if not DeltaTable.is_deltatable(self._history_uri, storage_options=self._storage_options):
+                return []
+            table = DeltaTable(self._history_uri, storage_options=self._storage_options).to_pyarrow_table()
+        except (OSError, DeltaError, ValueError) as error:
+            raise StoreUnavailableError(f"{self._history_uri} could not be read: {_one_line(error)}") from error
+        rows = table.sort_by([("at", "ascending"), ("epoch", "ascending")]).to_pylist()
+        return [OwnershipChange(at_ms=to_ms(row.pop("at")), **row) for row in rows]
+
+    def tidy(self) -> None:
+        try:
+            table = DeltaTable(self._uri, storage_options=self._storage_options)
+            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+            table.cleanup_metadata()
+        except (OSError, DeltaError, ValueError) as error:
+            raise self._unavailable("tidied up", error) from error
+
+    def maintain(self) -> None:
+        """Tidy up thoroughly: also files that no log knows, and the many small files of the history."""
+        self.tidy()
+        try:
+            table = DeltaTable(self._uri, storage_options=self._storage_options)
+            table.vacuum(retention_hours=_ORPHAN_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
+            if DeltaTable.is_deltatable(self._history_uri, storage_options=self._storage_options):
+                history = DeltaTable(self._history_uri, storage_options=self._storage_options)
+                history.optimize.compact()
+                history.vacuum(retention_hours=_ORPHAN_HOURS, dry_run=False, enforce_retention_duration=False)
+        except (OSError, DeltaError, ValueError) as error:
+            raise self._unavailable("maintained", error) from error
 
     def close(self) -> None:
         self._forget()

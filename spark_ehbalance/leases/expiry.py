@@ -18,9 +18,10 @@ CLOCK_SKEW_ALLOWANCE = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A counter and the observer's monotonic time, in seconds, at which it was first seen at this value."""
+    """A counter (or whatever else may change) and the observer's monotonic time, in seconds, at which it was first
+    seen at this value."""
 
-    counter: tuple[int, int] | tuple[str, int]
+    counter: object
     since: float
     #: It was there at the observer's first look and has not moved since: only then is its stored time of any use.
     cold: bool = False
@@ -32,13 +33,20 @@ class Sightings:
 
     leases: Mapping[str, Sighting] = field(default_factory=dict)
     members: Mapping[str, Sighting] = field(default_factory=dict)
+    epochs: Mapping[str, Sighting] = field(default_factory=dict)
+    handovers: Mapping[str, Sighting] = field(default_factory=dict)
     begun: bool = False
 
     def updated(self, snapshot: Snapshot, now: float) -> Sightings:
         """The sightings after seeing `snapshot` at monotonic time `now`, in seconds."""
+        cold, leases = not self.begun, snapshot.leases
         return Sightings(
-            leases=_updated(self.leases, snapshot.leases, now, cold=not self.begun),
-            members=_updated(self.members, snapshot.members, now, cold=not self.begun),
+            leases=_updated(self.leases, {p: lease.counter for p, lease in leases.items()}, now, cold),
+            members=_updated(self.members, {id: member.counter for id, member in snapshot.members.items()}, now, cold),
+            epochs=_updated(self.epochs, {p: lease.epoch for p, lease in leases.items()}, now, cold),
+            handovers=_updated(
+                self.handovers, {p: each.handover for p, each in leases.items() if each.handover}, now, cold
+            ),
             begun=True,
         )
 
@@ -69,13 +77,27 @@ def expired_members(
     )
 
 
+def overdue_handovers(sightings: Sightings, snapshot: Snapshot, now: float) -> frozenset[str]:
+    """The partitions of `snapshot` whose pending handover was seen longer ago than its timeout."""
+    return frozenset(
+        partition
+        for partition, lease in snapshot.leases.items()
+        if lease.handover and now - sightings.handovers[partition].since >= lease.handover.timeout_ms / 1000
+    )
+
+
+def tenured_leases(sightings: Sightings, snapshot: Snapshot, now: float, minimum: float) -> frozenset[str]:
+    """The partitions of `snapshot` that have not changed hands for `minimum` seconds, as far as this observer knows."""
+    return frozenset(p for p in snapshot.leases if now - sightings.epochs[p].since >= minimum)
+
+
 def _updated(
-    seen: Mapping[str, Sighting], rows: Mapping[str, Lease] | Mapping[str, Member], now: float, *, cold: bool
+    seen: Mapping[str, Sighting], counters: Mapping[str, object], now: float, cold: bool
 ) -> dict[str, Sighting]:
     updated = {}
-    for key, row in rows.items():
+    for key, counter in counters.items():
         sighting = seen.get(key)
-        updated[key] = sighting if sighting and sighting.counter == row.counter else Sighting(row.counter, now, cold)
+        updated[key] = sighting if sighting and sighting.counter == counter else Sighting(counter, now, cold)
     return updated
 
 

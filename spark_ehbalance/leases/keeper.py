@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
+from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.membership import Clocks, Finished, Holding, Membership, with_starts
-from spark_ehbalance.leases.model import Position, Snapshot
+from spark_ehbalance.leases.model import Load, Position, Snapshot
 from spark_ehbalance.leases.store import LeaseStore, commit
-from spark_ehbalance.leases.transitions import Transition
+from spark_ehbalance.leases.transitions import Drain, Transition
 from spark_ehbalance.strategies.base import Decision
 
 _LOG = logging.getLogger(__name__)
@@ -31,6 +32,16 @@ _JITTER = (0.8, 1.2)
 
 #: Seconds before the first new try when the store is away; doubled from try to try, up to the balance interval.
 _FIRST_PAUSE = 0.1
+
+#: Seconds between two looks at the table, to see what others have done: a look costs one listing of the log.
+_LOOK_INTERVAL = 1.0
+
+#: The same while a handover is pending that concerns this member, so that it takes about a second in all.
+_HANDOVER_LOOK_INTERVAL = 0.2
+
+#: The leader tidies the store up after so many versions or so many seconds, whichever comes first: often enough for a
+#: few hundred files, seldom enough to cost nothing (30 ms against 300 commits of 10 ms).
+_TIDY_VERSIONS, _TIDY_INTERVAL = 300, 15.0
 
 #: Seconds that `stop` waits for the last commit. Spark kills the planner some time after that.
 _FAREWELL_TIMEOUT = 5.0
@@ -60,16 +71,29 @@ class Keeper:
         hub: Hub,
         *,
         balance_interval: float,
+        prompt: bool = False,
+        max_stall: float | None = None,
         rng: random.Random,
     ) -> None:
         self._membership = membership
         self._open_store = open_store
         self._hub = hub
         self._interval = balance_interval
+        self._prompt = prompt
+        self._max_stall = max_stall
         self._rng = rng
         self._lock = threading.Condition()
         self._holdings: Mapping[str, Holding] = {}
         self._finished: dict[str, Finished] = {}
+        self._resets: dict[str, Finished] = {}
+        self._in_flight: frozenset[str] = frozenset()
+        self._batch_began = 0.0
+        self._loads: Mapping[str, Load] = {}
+        self._leave = False
+        self._looked = 0.0  # the last time that the store was asked, and whether it was away then
+        self._away = False
+        self._look_at = 0.0
+        self._tidied = (0, 0.0)  # version and time
         self._cycles = 0
         self._settled = 0  # cycles in which there was nothing to take
         self._settling = False
@@ -93,21 +117,58 @@ class Keeper:
             self._thread.join(_FAREWELL_TIMEOUT)
 
     def holdings(self) -> Mapping[str, Holding]:
-        """The partitions that may be read now: owned, and renewed within the lease duration.
+        """The partitions that a batch may be planned with: owned, not promised to another, and renewed within the
+        lease duration.
 
-        Raises what has ended the keeper: `FencedError`, `StoreFormatError`.
+        While the store is away they stay, as nobody else can take them in the table either, and the hub's epochs
+        still keep two readers apart. Raises what has ended the keeper: `FencedError`, `StoreFormatError`.
         """
         with self._lock:
             if self._error is not None:
                 raise self._error
-            oldest = time.monotonic() - self._membership.settings.lease_duration
+            now = time.monotonic()
+            trying = self._away and now - self._looked < 2 * self._interval  # not stopped and woken up long after
+            oldest = float("-inf") if trying else now - self._membership.settings.lease_duration
             return {p: holding for p, holding in self._holdings.items() if holding.renewed >= oldest}
 
+    def reserve(self, epochs: Mapping[str, int]) -> frozenset[str]:
+        """Begin a batch with these partitions, given with the epochs that it was planned with. Returns those that are
+        still to be had; they stay until the batch is finished, unless they are taken by force."""
+        with self._lock:
+            held = (p for p, epoch in epochs.items() if p in self._holdings and self._holdings[p].epoch == epoch)
+            self._in_flight, self._batch_began = frozenset(held), time.monotonic()
+            return self._in_flight
+
     def finish(self, finished: Mapping[str, Finished]) -> None:
-        """The sink has finished these; they are checkpointed with the next commit."""
+        """The batch is over, and the sink has finished these; they are checkpointed with the next commit."""
         with self._lock:
             self._finished |= finished
+            self._in_flight = frozenset()
             self._lock.notify_all()
+
+    def reset(self, resets: Mapping[str, Finished]) -> None:
+        """Reading goes on at these positions, which may be further back than the checkpoints."""
+        with self._lock:
+            self._resets |= resets
+            self._lock.notify_all()
+
+    def measure(self, loads: Mapping[str, Load]) -> None:
+        """What the owned partitions bring in, as moving averages."""
+        with self._lock:
+            self._loads = loads
+
+    def leave(self) -> None:
+        """Take nothing more, and give everything back as soon as the batch in flight has ended."""
+        with self._lock:
+            self._leave = True
+            self._look_at = 0.0
+            self._lock.notify_all()
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing left to do: nothing owned, no batch in flight, nothing to write."""
+        with self._lock:
+            return not (self._membership.holdings or self._in_flight or self._finished)
 
     def wait_balanced(self, timeout: float, *, settled: bool = False) -> bool:
         """Wait until one cycle of balancing is over or, if `settled`, until cycle upon cycle, without the usual
@@ -148,15 +209,19 @@ class Keeper:
             try:
                 members = self._turn(store, stopping)
                 latency = 0.7 * latency + 0.3 * (time.monotonic() - began)
-                pause, failures = members * latency / _STORE_SHARE, 0
+                pause = members * latency / _STORE_SHARE
+                if failures:
+                    _LOG.warning("the lease table is back after %d tries", failures)
+                failures, self._away = 0, False
             except ConflictError:
                 _LOG.info("the lease table is contended: trying again later")
             except StoreUnavailableError as error:
-                # What is held stays held until its lease runs out; nothing is taken meanwhile.
                 failures += 1
+                with self._lock:
+                    self._looked, self._away = time.monotonic(), True
                 pause = self._jittered(min(_FIRST_PAUSE * 2**failures, self._interval))
                 level = logging.WARNING if failures == 1 else logging.INFO
-                _LOG.log(level, "%s. Until that is over no partition is taken or given", error)
+                _LOG.log(level, "%s. What is owned is read on; until that is over nothing is taken or given", error)
             if stopping:
                 return
 
@@ -165,40 +230,82 @@ class Keeper:
         with self._lock:
             deadline = time.monotonic() + pause
             while not self._stopping:
-                due = min(self._balance_at, self._membership.renewal_due())
-                if self._finished:
+                due = min(self._balance_at, self._look_at, self._membership.renewal_due())
+                if self._finished or self._resets:
                     due = 0.0
                 remaining = max(due, deadline) - time.monotonic()
                 if remaining <= 0:
                     break
                 self._lock.wait(remaining)
+            for partition, to in self._resets.items():
+                self._membership.reset(partition, to)
             for partition, finished in self._finished.items():
                 self._membership.finish(partition, finished)
-            self._finished = {}
+            self._resets, self._finished = {}, {}
             return self._stopping
 
     def _turn(self, store: LeaseStore, stopping: bool) -> int:
-        """Read, decide, commit. Returns how many members the group has."""
+        """Look, decide, commit. Returns how many members the group has."""
         member, decision = self._membership, None
         snapshot, now = store.read(), _clocks()
         member.see(snapshot, now)
+        with self._lock:
+            # From here on no batch is planned with what is given away below.
+            member.in_flight = self._in_flight
+            member.measure(self._loads)
+            self._check_stall(now.monotonic)
+            self._holdings = member.plannable()
         if stopping:
             said = member.farewell(now)
-        elif now.monotonic >= self._balance_at:
+        elif now.monotonic >= self._balance_at or (self._prompt and member.unsettled(snapshot, now)):
             said, decision = self._balance(snapshot, now)
         else:
             said = member.say(snapshot, now)
+        if self._leave:
+            said.append(Drain(by=member.author, at_ms=now.wall_ms, member=member.author.id))
+        before = snapshot
         snapshot, rejected = commit(store, snapshot, said)
         member.written(said, rejected, snapshot, now)
+        self._keep_house(store, ownership_changes(before, said, rejected, snapshot), snapshot, now.monotonic)
+        waits = member.waits(snapshot)
         with self._lock:
-            self._holdings = member.holdings
+            self._holdings = member.plannable()
+            self._looked = now.monotonic
+            self._look_at = now.monotonic + self._jittered(_HANDOVER_LOOK_INTERVAL if waits else _LOOK_INTERVAL)
             if decision is not None:
-                self._cycles += 1
-                self._settled += not decision.transitions
-                again = bool(decision.transitions) and (decision.again or self._settling)
+                again = decision.again or (self._settling and bool(decision.transitions))
+                self._cycles += not again
+                self._settled += not (again or waits)
                 self._balance_at = 0.0 if again else now.monotonic + self._jittered(self._interval)
             self._lock.notify_all()
         return len(snapshot.members)
+
+    def _keep_house(self, store: LeaseStore, changes: list[OwnershipChange], snapshot: Snapshot, now: float) -> None:
+        """What no lease depends on: write history and, as the leader, tidy up."""
+        try:
+            if changes:
+                store.record(changes)
+            versions, passed = snapshot.version - self._tidied[0], now - self._tidied[1]
+            due = versions >= _TIDY_VERSIONS or (versions > 0 and passed >= _TIDY_INTERVAL)
+            if due and snapshot.leader == self._membership.author.id:
+                self._tidied = (snapshot.version, now)
+                store.tidy()
+        except StoreUnavailableError as error:
+            _LOG.info("%s", error)
+
+    def _check_stall(self, now: float) -> None:
+        """Let go of everything while a batch takes longer than it may."""
+        ran = now - self._batch_began
+        hangs = self._max_stall is not None and bool(self._in_flight) and ran > self._max_stall
+        if hangs and not self._membership.stalled:
+            _LOG.error(
+                "the batch has run for %.0f s, longer than maxStall=%g s: giving back partitions %s. The query goes on "
+                "owning nothing until the batch ends",
+                ran, self._max_stall, ", ".join(self._membership.holdings),
+            )  # fmt: skip
+        elif self._membership.stalled and not hangs:
+            _LOG.warning("the batch that took too long has ended: taking part again")
+        self._membership.stalled = hangs
 
     def _balance(self, snapshot: Snapshot, now: Clocks) -> tuple[list[Transition], Decision]:
         member, hub = self._membership, self._hub

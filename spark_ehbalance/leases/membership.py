@@ -11,20 +11,28 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from spark_ehbalance.errors import FencedError
-from spark_ehbalance.leases.expiry import Sightings, expired_leases, expired_members
-from spark_ehbalance.leases.model import Author, Position, Snapshot
+from spark_ehbalance.leases.expiry import (
+    Sightings,
+    expired_leases,
+    expired_members,
+    overdue_handovers,
+    tenured_leases,
+)
+from spark_ehbalance.leases.model import Author, Load, MemberState, Position, Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     Checkpoint,
     Claim,
     Forget,
+    HandOver,
     Heartbeat,
     Join,
-    Leave,
     LeaseTransition,
+    Leave,
     Rejected,
     Release,
     Renew,
+    Reset,
     Transition,
     apply,
 )
@@ -36,11 +44,12 @@ _LOG = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Holding:
     """A partition that this member owns: the lease's epoch, its checkpoint, and when it was last renewed (on this
-    member's monotonic clock, in seconds)."""
+    member's monotonic clock, in seconds). `promised`: a handover is pending, and no new batch is planned with it."""
 
     epoch: int
     checkpoint: Position
     renewed: float
+    promised: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,7 @@ class Settings:
 
     strategy: Strategy
     lease_duration: float
+    handover_timeout: float = 30.0
     max_owned: int | None = None
     host: str = ""
 
@@ -72,6 +82,11 @@ class Settings:
     def renewal_interval(self) -> float:
         """A third of the lease duration: two renewals may be lost before the lease is."""
         return self.lease_duration / 3
+
+    @property
+    def minimum_tenure(self) -> float:
+        """Ten lease durations (5 minutes): moving averages of the load have then forgotten the move before."""
+        return 10 * self.lease_duration
 
 
 class Membership:
@@ -94,17 +109,31 @@ class Membership:
         self.author = author
         self.settings = settings
         self.holdings: Mapping[str, Holding] = {}
+        #: Partitions in the batch that the query is at: nothing of them is given away before it ends.
+        self.in_flight: frozenset[str] = frozenset()
+        #: The query hangs: everything is given back, and nothing taken, until that is over.
+        self.stalled = False
         self._rng = rng
         self._sightings = Sightings()
+        self._looked = float("-inf")
+        self._layout: object = None  # at the last balancing
         self._finished = dict(finished or {})
+        self._resets: dict[str, Finished] = {}
         self._resume = dict(resume or {})
+        self._loads: Mapping[str, Load] = {}
         self._joined = False
+        self._leaving = False
         self._heartbeat = float("-inf")
 
     # --- what comes in -----------------------------------------------------------------------------------------
 
     def see(self, snapshot: Snapshot, now: Clocks) -> None:
         """Take note of the group's state. Raises `FencedError` if a later process goes by this member's id."""
+        if now.monotonic - self._looked > self.settings.lease_duration / 2:
+            # Who has not looked for long, because the store was away or this process stood still, has not seen
+            # whether others were alive meanwhile: everybody gets a full lease duration again.
+            self._sightings = Sightings(begun=self._sightings.begun)
+        self._looked = now.monotonic
         self._sightings = self._sightings.updated(snapshot, now.monotonic)
         if not self._joined:
             return
@@ -115,11 +144,21 @@ class Membership:
                 f"a later process (on {row.host or 'an unknown host'}) has started as {self.author.id}, from the same "
                 "Spark checkpoint: this one stops"
             )
+        self._leaving = row is not None and row.state is MemberState.LEAVING
         self._hold(snapshot, now)
+
+    def measure(self, loads: Mapping[str, Load]) -> None:
+        """What the partitions bring in; written along with the next renewals."""
+        self._loads = loads
 
     def finish(self, partition: str, finished: Finished) -> None:
         """The sink has finished `partition` up to a position; a later one replaces an earlier one not yet written."""
         self._finished[partition] = finished
+
+    def reset(self, partition: str, to: Finished) -> None:
+        """Reading of `partition` goes on at a position that may be further back than its checkpoint."""
+        self._resets[partition] = to
+        self._finished.pop(partition, None)
 
     # --- what goes out -----------------------------------------------------------------------------------------
 
@@ -133,23 +172,51 @@ class Membership:
         oldest = min((holding.renewed for holding in self.holdings.values()), default=self._heartbeat)
         return min(oldest, self._heartbeat) + self.settings.renewal_interval
 
+    def plannable(self) -> dict[str, Holding]:
+        """What new batches may be planned with: all but what is to be given away."""
+        if self._leaving or self.stalled:
+            return {}
+        return {partition: holding for partition, holding in self.holdings.items() if not holding.promised}
+
+    def waits(self, snapshot: Snapshot) -> bool:
+        """Whether a handover is pending that concerns this member: time to look more often."""
+        me = self.author.id
+        return any(each.handover and me in (each.owner, each.handover.to) for each in snapshot.leases.values())
+
+    def unsettled(self, snapshot: Snapshot, now: Clocks) -> bool:
+        """Whether there is reason to balance before the next cycle: members or leases have changed since the last
+        one, or somebody's time has run out."""
+        if self._layout != _layout(snapshot):
+            return True
+        times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
+        return bool(
+            expired_leases(self._sightings, snapshot, *times)
+            or overdue_handovers(self._sightings, snapshot, now.monotonic)
+        )
+
     def say(self, snapshot: Snapshot, now: Clocks) -> list[Transition]:
-        """Everything that is to be said without balancing: join, heartbeat, checkpoints, renewals.
+        """Everything that is to be said without balancing: join, heartbeat, checkpoints, what is given away, renewals.
 
         Renewals go along with every commit once half their time has passed, so that few commits are for them alone.
         """
         by, at_ms = self.author, now.wall_ms
         if self.author.id not in snapshot.members or not self._joined:
-            joining = [Join(by=by, at_ms=at_ms, host=self.settings.host), *self._checkpoints(at_ms)]
+            joining = [
+                Join(by=by, at_ms=at_ms, host=self.settings.host, max_owned=self.settings.max_owned),
+                *self._checkpoints(at_ms),
+            ]
             return joining + self._resumed(apply(snapshot, joining)[0], at_ms)
         due = now.monotonic - self.settings.renewal_interval / 2
         said: list[Transition] = [Heartbeat(by=by, at_ms=at_ms)] if self._heartbeat <= due else []
         said += self._checkpoints(at_ms)
         for partition, holding in self.holdings.items():
-            finished = self._finished.get(partition)
-            by_checkpoint = finished is not None and finished.epoch == holding.epoch
-            if holding.renewed <= due and not by_checkpoint:
-                said.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
+            lease = {"by": by, "at_ms": at_ms, "partition": partition, "epoch": holding.epoch}
+            if self.stalled or (self._leaving and partition not in self.in_flight):
+                said.append(Release(**lease))  # type: ignore[arg-type]
+            elif holding.promised and partition not in self.in_flight:
+                said.append(HandOver(**lease))  # type: ignore[arg-type]
+            elif holding.renewed <= due:
+                said.append(Renew(**lease, load=self._loads.get(partition)))  # type: ignore[arg-type]
         return said
 
     def balance(
@@ -160,6 +227,9 @@ class Membership:
         `partitions` are those that the hub has now; `first` tells where a partition that came up later begins.
         """
         said = self.say(snapshot, now)
+        if not self._joined:
+            # First be seen, then look who else is there, then decide: members who start together share at once.
+            return said, Decision("nothing yet, because this member is joining", again=True)
         by, at_ms = self.author, now.wall_ms
         known = bool(snapshot.leases)
         for partition in partitions:
@@ -168,6 +238,7 @@ class Membership:
                 checkpoint = first(partition) if known else None
                 said.append(AddPartitions(by=by, at_ms=at_ms, partitions=(partition,), checkpoint=checkpoint))
         draft, _ = apply(snapshot, said)
+        self._layout = _layout(snapshot)
         sightings = self._sightings.updated(draft, now.monotonic)
         times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
         dead = expired_members(sightings, draft, *times) - {by.id}
@@ -179,8 +250,11 @@ class Membership:
             live=frozenset(draft.members) - dead,
             rng=self._rng,
             max_owned=self.settings.max_owned,
+            overdue=overdue_handovers(sightings, draft, now.monotonic),
+            tenured=tenured_leases(sightings, draft, now.monotonic, self.settings.minimum_tenure),
+            handover_timeout_ms=round(self.settings.handover_timeout * 1000),
         )
-        decision = self.settings.strategy(view)
+        decision = self._decide(view)
         said += decision.transitions
         if draft.leader in dead | {by.id}:
             said += [
@@ -194,10 +268,9 @@ class Membership:
         """The last words: checkpoints, then all leases given back, then the membership."""
         by, at_ms = self.author, now.wall_ms
         said = self._checkpoints(at_ms)
-        said += [
-            Release(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch)
-            for partition, holding in self.holdings.items()
-        ]
+        for partition, holding in self.holdings.items():
+            kind = HandOver if holding.promised else Release
+            said.append(kind(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
         return [*said, Leave(by=by, at_ms=at_ms)] if self._joined else []
 
     def written(
@@ -217,6 +290,8 @@ class Membership:
                     del self._finished[transition.partition]
                 if reason:
                     _LOG.info("partition %s: checkpoint refused: %s", transition.partition, reason)
+            if isinstance(transition, Reset):
+                self._resets.pop(transition.partition, None)
             if reason is None and isinstance(transition, LeaseTransition):
                 renewed.add(transition.partition)
             if reason is None and isinstance(transition, (Join, Heartbeat)):
@@ -228,21 +303,32 @@ class Membership:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
+    def _decide(self, view: View) -> Decision:
+        if self.stalled:
+            return Decision("nothing, because the query hangs")
+        if self._leaving:
+            return Decision("nothing, because this member is leaving")
+        return self.settings.strategy(view)
+
     def _hold(self, snapshot: Snapshot, now: Clocks, renewed: set[str] | None = None) -> None:
         holdings = {}
         for lease in snapshot.owned_by(self.author.id):
             before = self.holdings.get(lease.partition)
             assert lease.checkpoint is not None, "a claim without a position is refused"
             kept = before is not None and before.epoch == lease.epoch and lease.partition not in (renewed or ())
-            holdings[lease.partition] = Holding(
-                lease.epoch, lease.checkpoint, before.renewed if kept and before is not None else now.monotonic
-            )
+            renewed_at = before.renewed if kept and before is not None else now.monotonic
+            holdings[lease.partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lease.handover is not None)
         for partition in sorted(self.holdings.keys() - holdings.keys()):
             _LOG.info("partition %s: no longer owned, now by %s", partition, snapshot.leases[partition].owner)
         self.holdings = holdings
 
     def _checkpoints(self, at_ms: int) -> list[Transition]:
-        return [
+        """Where reading has come to: resets first, as checkpoints go on from there."""
+        resets: list[Transition] = [
+            Reset(by=self.author, at_ms=at_ms, partition=p, epoch=to.epoch, position=to.position)
+            for p, to in self._resets.items()
+        ]
+        return resets + [
             Checkpoint(by=self.author, at_ms=at_ms, partition=p, epoch=done.epoch, position=done.position)
             for p, done in self._finished.items()
         ]
@@ -259,6 +345,14 @@ class Membership:
                 and self._resume.get(partition) == lease.checkpoint.next
             )
         ]
+
+
+def _layout(snapshot: Snapshot) -> object:
+    """What the strategies decide by, without signs of life: who is there, and who owns what."""
+    return (
+        {(member.id, member.incarnation, member.state) for member in snapshot.members.values()},
+        [(lease.partition, lease.owner, lease.handover) for lease in snapshot.leases.values()],
+    )
 
 
 def with_starts(said: Iterable[Transition], snapshot: Snapshot, start: Callable[[str], Position]) -> list[Transition]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Group, Snapshot
 from spark_ehbalance.leases.store import LeaseStore
 
@@ -36,6 +38,12 @@ class MemoryStore(LeaseStore):
                 raise ConflictError(f"version {base.version} is not the newest any more")
             self._snapshot = replace(new, version=base.version + 1)
             return self._snapshot
+
+    def record(self, changes: Sequence[OwnershipChange]) -> None:
+        pass  # what is kept in memory has no audience after it
+
+    def tidy(self) -> None:
+        pass  # there is one version only
 
     def close(self) -> None:
         pass

@@ -70,6 +70,14 @@ class Handover:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """What a partition brings in: `rate` in events per second and `backlog` in events, both as moving averages."""
+
+    rate: float
+    backlog: float
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """One partition's row.
 
@@ -86,6 +94,7 @@ class Lease:
     owned_since_ms: int = 0
     checkpoint: Position | None = None
     handover: Handover | None = None
+    load: Load | None = None
 
     @property
     def counter(self) -> tuple[int, int]:
@@ -105,7 +114,8 @@ class Member:
     """One running source's row.
 
     `incarnation` is minted at each start: of two processes with the same id the one that joined last is the member,
-    and whatever the other writes is refused. `joined` orders members by age without comparing clocks.
+    and whatever the other writes is refused. `joined` orders members by age without comparing clocks. `max_owned` is
+    the most partitions that it may own; None: no limit.
     """
 
     id: str
@@ -116,7 +126,7 @@ class Member:
     started_at_ms: int = 0
     host: str = ""
     state: MemberState = MemberState.ACTIVE
-    capacity: float = 1.0
+    max_owned: int | None = None
 
     @property
     def counter(self) -> tuple[str, int]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 from spark_ehbalance.errors import ConflictError
+from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Group, Snapshot
 from spark_ehbalance.leases.transitions import Rejected, Transition, apply
 
@@ -42,6 +43,20 @@ class LeaseStore(ABC):
 
         Raises `ConflictError` if it is not: then nothing was written. After an error whose outcome is unknown a
         store looks for its own commit before it says anything. Raises `StoreUnavailableError` if it cannot tell.
+        """
+
+    @abstractmethod
+    def record(self, changes: Sequence[OwnershipChange]) -> None:
+        """Add to the group's history, for people, reports and audits. A store without a history does nothing.
+
+        Raises `StoreUnavailableError`; the leases do not depend on it.
+        """
+
+    @abstractmethod
+    def tidy(self) -> None:
+        """Remove what earlier versions have left behind; the group's leader calls it now and then.
+
+        Raises `StoreUnavailableError`.
         """
 
     @abstractmethod

@@ -17,6 +17,7 @@ from spark_ehbalance.leases.model import (
     Group,
     Handover,
     Lease,
+    Load,
     Member,
     MemberState,
     Position,
@@ -44,12 +45,27 @@ SCHEMA = pa.schema(
         ("next_owner", pa.string()),
         ("handover_timeout_ms", pa.int64()),
         ("handover_requested_at", _TIME),
+        ("rate", pa.float64()),
+        ("backlog", pa.float64()),
         ("incarnation", pa.string()),
         ("joined", pa.int64()),
         ("started_at", _TIME),
         ("host", pa.string()),
         ("state", pa.string()),
-        ("capacity", pa.float64()),
+        ("max_owned", pa.int64()),
+    ]
+)
+
+HISTORY_SCHEMA = pa.schema(
+    [
+        ("at", _TIME),
+        ("partition", pa.string()),
+        ("event", pa.string()),
+        ("owner_before", pa.string()),
+        ("owner", pa.string()),
+        ("epoch", pa.int64()),
+        ("sequence_number", pa.int64()),
+        ("by", pa.string()),
     ]
 )
 
@@ -113,13 +129,15 @@ def _lease_row(lease: Lease) -> dict[str, Any]:
         "owner": lease.owner,
         "epoch": lease.epoch,
         "renewal": lease.renewal,
-        "renewed_at": _time(lease.renewed_at_ms),
-        "owned_since": _time(lease.owned_since_ms),
+        "renewed_at": to_time(lease.renewed_at_ms),
+        "owned_since": to_time(lease.owned_since_ms),
         "sequence_number": checkpoint and checkpoint.sequence_number,
         "offset": checkpoint and checkpoint.offset,
         "next_owner": handover and handover.to,
         "handover_timeout_ms": handover and handover.timeout_ms,
-        "handover_requested_at": handover and _time(handover.requested_at_ms),
+        "handover_requested_at": handover and to_time(handover.requested_at_ms),
+        "rate": lease.load and lease.load.rate,
+        "backlog": lease.load and lease.load.backlog,
     }
 
 
@@ -129,17 +147,18 @@ def _lease(row: dict[str, Any]) -> Lease:
         owner=row["owner"],
         epoch=row["epoch"],
         renewal=row["renewal"],
-        renewed_at_ms=_ms(row["renewed_at"]),
-        owned_since_ms=_ms(row["owned_since"]),
+        renewed_at_ms=to_ms(row["renewed_at"]),
+        owned_since_ms=to_ms(row["owned_since"]),
         checkpoint=None if row["sequence_number"] is None else Position(row["sequence_number"], row["offset"]),
         handover=_handover(row),
+        load=None if row["rate"] is None else Load(row["rate"], row["backlog"]),
     )
 
 
 def _handover(row: dict[str, Any]) -> Handover | None:
     if row["next_owner"] is None:
         return None
-    return Handover(row["next_owner"], row["handover_timeout_ms"], _ms(row["handover_requested_at"]))
+    return Handover(row["next_owner"], row["handover_timeout_ms"], to_ms(row["handover_requested_at"]))
 
 
 def _member_row(member: Member) -> dict[str, Any]:
@@ -149,11 +168,11 @@ def _member_row(member: Member) -> dict[str, Any]:
         "incarnation": member.incarnation,
         "joined": member.joined,
         "renewal": member.renewal,
-        "renewed_at": _time(member.renewed_at_ms),
-        "started_at": _time(member.started_at_ms),
+        "renewed_at": to_time(member.renewed_at_ms),
+        "started_at": to_time(member.started_at_ms),
         "host": member.host,
         "state": member.state.value,
-        "capacity": member.capacity,
+        "max_owned": member.max_owned,
     }
 
 
@@ -163,17 +182,19 @@ def _member(row: dict[str, Any]) -> Member:
         incarnation=row["incarnation"],
         joined=row["joined"],
         renewal=row["renewal"],
-        renewed_at_ms=_ms(row["renewed_at"]),
-        started_at_ms=_ms(row["started_at"]),
+        renewed_at_ms=to_ms(row["renewed_at"]),
+        started_at_ms=to_ms(row["started_at"]),
         host=row["host"],
         state=MemberState(row["state"]),
-        capacity=row["capacity"],
+        max_owned=row["max_owned"],
     )
 
 
-def _time(ms: int) -> datetime:
+def to_time(ms: int) -> datetime:
+    """Milliseconds since 1970 as the table has them."""
     return _EPOCH + timedelta(milliseconds=ms)
 
 
-def _ms(time: datetime) -> int:
+def to_ms(time: datetime) -> int:
+    """A time of the table in milliseconds since 1970."""
     return (time - _EPOCH) // timedelta(milliseconds=1)

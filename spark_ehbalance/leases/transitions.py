@@ -17,6 +17,7 @@ from spark_ehbalance.leases.model import (
     Author,
     Handover,
     Lease,
+    Load,
     Member,
     MemberState,
     Position,
@@ -93,7 +94,7 @@ class Join(Transition):
     """Become a member, or take over the membership of an earlier process with the same id, which this fences."""
 
     host: str = ""
-    capacity: float = 1.0
+    max_owned: int | None = None
 
     def refusal(self, state: _State) -> str | None:
         present = state.members.get(self.by.id)
@@ -109,24 +110,39 @@ class Join(Transition):
             renewed_at_ms=self.at_ms,
             started_at_ms=self.at_ms,
             host=self.host,
-            capacity=self.capacity,
+            max_owned=self.max_owned,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat(Transition):
-    """A sign of life of the member itself; `state` tells the others whether it may be given anything."""
-
-    state: MemberState = MemberState.ACTIVE
+    """A sign of life of the member itself."""
 
     def refusal(self, state: _State) -> str | None:
         return self._fenced(state)
 
     def carry_out(self, state: _State) -> None:
         member = state.members[self.by.id]
-        state.members[self.by.id] = replace(
-            member, renewal=member.renewal + 1, renewed_at_ms=self.at_ms, state=self.state
-        )
+        state.members[self.by.id] = replace(member, renewal=member.renewal + 1, renewed_at_ms=self.at_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain(Transition):
+    """Tell everybody that `member` is to be given nothing more and to lose what it has, by handovers; or, with
+    `undo`, that this is over. Asked for by the member itself or by an operator, who need not be a member."""
+
+    member: str
+    undo: bool = False
+
+    def refusal(self, state: _State) -> str | None:
+        if self.member not in state.members:
+            return f"{self.member} is not a member"
+        wanted = MemberState.ACTIVE if self.undo else MemberState.LEAVING
+        return f"{self.member} is {wanted.value} already" if state.members[self.member].state is wanted else None
+
+    def carry_out(self, state: _State) -> None:
+        wanted = MemberState.ACTIVE if self.undo else MemberState.LEAVING
+        state.members[self.member] = replace(state.members[self.member], state=wanted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,13 +284,16 @@ class Steal(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew(LeaseTransition):
-    """A sign of life of the owner."""
+    """A sign of life of the owner. A `load` that is known replaces the one before."""
+
+    load: Load | None = None
 
     def invalid(self, lease: Lease) -> str | None:
         return self._owned_by_author(lease)
 
     def after(self, lease: Lease) -> Lease:
-        return replace(lease, renewal=lease.renewal + 1, renewed_at_ms=self.at_ms)
+        renewal, load = lease.renewal + 1, self.load or lease.load
+        return replace(lease, renewal=renewal, renewed_at_ms=self.at_ms, load=load)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +316,20 @@ class Checkpoint(LeaseTransition):
     def after(self, lease: Lease) -> Lease:
         if lease.owner is None:
             return replace(lease, checkpoint=self.position)
+        return replace(lease, checkpoint=self.position, renewal=lease.renewal + 1, renewed_at_ms=self.at_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset(LeaseTransition):
+    """Go on at `position`, also if that is further back: the events at the checkpoint are gone, or the hub was made
+    anew, and its user has allowed that (`failOnDataLoss`)."""
+
+    position: Position
+
+    def invalid(self, lease: Lease) -> str | None:
+        return self._owned_by_author(lease)
+
+    def after(self, lease: Lease) -> Lease:
         return replace(lease, checkpoint=self.position, renewal=lease.renewal + 1, renewed_at_ms=self.at_ms)
 
 

@@ -10,8 +10,11 @@ import logging
 import random
 import re
 import socket
+import threading
+import time
 import uuid
 from collections.abc import Mapping
+from typing import Any
 
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.hub.watcher import HubWatcher
@@ -22,9 +25,11 @@ from spark_ehbalance.leases.memory import MemoryStore
 from spark_ehbalance.leases.model import Author, Lease, Position, Snapshot
 from spark_ehbalance.leases.store import LeaseStore
 from spark_ehbalance.options import Options
+from spark_ehbalance.source.load import LoadMeter
+from spark_ehbalance.source.notices import NoticeBoard
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.ranges import Range, limit_by_backlog, retained_start
-from spark_ehbalance.strategies import STRATEGIES
+from spark_ehbalance.strategies import PROMPT, STRATEGIES
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,15 +71,20 @@ class Planner:
         self._watcher = HubWatcher(
             options.connection, options.consumer_group, options.starting_position, options.receiver_timeout
         )
+        self._meter = LoadMeter()
+        self._lock = threading.Lock()
         self._watcher.start()
         try:
             self._keeper = self._start_keeper(done, again)
         except BaseException:
             self._watcher.stop()
             raise
+        self._notices = NoticeBoard(owner, self._take_notice) if self._shared else None
 
     def stop(self) -> None:
         """Give the leases back and leave the group."""
+        if self._notices:
+            self._notices.close()
         self._watcher.stop()
         self._keeper.stop()
 
@@ -82,19 +92,24 @@ class Planner:
 
     def finish(self, end: StreamOffset) -> None:
         """The sink has finished the batch that ends at `end`; may be said any number of times."""
-        if end == self._last_finished:
-            return
-        self._last_finished = end
-        ranges = end.ranges if end == self._planned else self._replayed
-        finished = {p: Finished(each.epoch, Position.before(each.end)) for p, each in ranges.items()}
-        self._progress.update(finished)
-        self._keeper.finish(finished)
+        with self._lock:
+            if end == self._last_finished:
+                return
+            self._last_finished = end
+            ranges = end.ranges if end == self._planned else self._replayed
+            finished = {p: Finished(each.epoch, Position.before(each.end)) for p, each in ranges.items()}
+            self._progress.update(finished)
+            self._keeper.finish(finished)
 
     def next_batch(self, start: StreamOffset, limit: int | None) -> StreamOffset:
         """The end of the next batch of at most `limit` events, or `start` if there is nothing to read."""
         holdings = self._keeper.holdings()
         self._watcher.watch(holdings)
         positions = self._retained(holdings)
+        states = self._watcher.states()
+        loads = self._meter.update(time.monotonic(), {p: state.end for p, state in states.items()}, positions)
+        if loads is not None:
+            self._keeper.measure(loads)
         counts = limit_by_backlog(self._backlogs(positions), limit)
         ranges = {
             partition: Range(partition, holdings[partition].epoch, position, position + counts.get(partition, 0))
@@ -110,8 +125,11 @@ class Planner:
             wanted = unmoved | ranges if moved or ranges.keys() - unmoved.keys() else {}
         if not wanted:
             return start
+        reserved = self._keeper.reserve({partition: each.epoch for partition, each in wanted.items()})
+        if self._shared:
+            wanted = {partition: each for partition, each in wanted.items() if partition in reserved}
         self._planned = StreamOffset(self.owner, wanted)
-        return self._planned
+        return self._planned if wanted else start
 
     def fix_ends(self) -> None:
         """From now on read only what this query owns now, up to what is there now: `Trigger.AvailableNow`."""
@@ -138,6 +156,7 @@ class Planner:
             }
             if left_out := sorted(end.ranges.keys() - self._replayed.keys()):
                 _LOG.info("replaying a batch without partitions %s: others have them", ", ".join(left_out))
+            self._keeper.reserve({partition: each.epoch for partition, each in self._replayed.items()})
             return list(self._replayed.values())
         return [each for each in end.ranges.values() if len(each)]
 
@@ -147,6 +166,16 @@ class Planner:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
+    def _take_notice(self, notice: dict[str, Any]) -> bool:
+        """From the query's driver: a batch has ended, or the query is to leave. Whether that is done."""
+        if notice.get("leave"):
+            self._keeper.leave()
+            return self._keeper.idle
+        end = StreamOffset.from_json(notice["finished"])
+        if end == self._planned:
+            self.finish(end)
+        return True
+
     def _start_keeper(self, done: Mapping[str, Range], again: Mapping[str, Range]) -> Keeper:
         options, rng = self._options, random.Random()
         membership = Membership(
@@ -154,6 +183,7 @@ class Planner:
             Settings(
                 strategy=STRATEGIES[options.strategy],
                 lease_duration=options.lease_duration,
+                handover_timeout=options.handover_timeout,
                 max_owned=options.max_partitions_owned,
                 host=socket.gethostname(),
             ),
@@ -171,7 +201,15 @@ class Planner:
             def open_store() -> LeaseStore:
                 return private
 
-        keeper = Keeper(membership, open_store, self._watcher, balance_interval=options.balance_interval, rng=rng)
+        keeper = Keeper(
+            membership,
+            open_store,
+            self._watcher,
+            balance_interval=options.balance_interval,
+            prompt=STRATEGIES[options.strategy] in PROMPT,
+            max_stall=options.max_stall,
+            rng=rng,
+        )
         keeper.start()
         try:
             if not keeper.wait_balanced(_JOIN_TIMEOUT):
@@ -220,8 +258,9 @@ class Planner:
                 if warning:
                     _LOG.warning(warning)
                     # Said once, and not found out anew at every trigger until there are events.
-                    moved = Position.before(retained[partition])
-                    self._progress[partition] = Finished(holdings[partition].epoch, moved)
+                    moved = Finished(holdings[partition].epoch, Position.before(retained[partition]))
+                    self._progress[partition] = moved
+                    self._keeper.reset({partition: moved})
         return retained
 
     def _backlogs(self, positions: Mapping[str, int]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from azure.eventhub import EventData
 
-from spark_ehbalance.errors import DataLossError, EhBalanceError, ForeignReaderError, HubUnavailableError, StoreError
+from spark_ehbalance.errors import DataLossError, EhBalanceError, ForeignReaderError, HubUnavailableError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable, number
 from spark_ehbalance.leases.delta import DeltaStore
@@ -87,15 +87,14 @@ def read_range(
 
 
 def _still_held(options: Options, wanted: Range, owner: str) -> bool:
-    """Whether the lease table still has `owner` with the range's epoch. If it cannot be asked: yes."""
+    """Whether the lease table still has `owner` with the range's epoch.
+
+    Raises `StoreError` if it cannot be asked: the batch has to fail then, as neither its end nor its rest is sure.
+    """
     assert options.lease_table is not None
-    try:
-        with DeltaStore(options.lease_table, options.storage_options) as store:
-            lease = store.read().leases[wanted.partition]
-    except StoreError as error:
-        _LOG.warning("partition %s: cannot ask whether the lease is lost: %s", wanted.partition, error)
-        return True
-    return lease.owner == owner and lease.epoch == wanted.epoch
+    with DeltaStore(options.lease_table, options.storage_options) as store:
+        lease = store.read().leases.get(wanted.partition)
+    return lease is not None and lease.owner == owner and lease.epoch == wanted.epoch
 
 
 def _foreign(wanted: Range, other: Disconnected) -> EhBalanceError:

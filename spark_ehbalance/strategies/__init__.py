@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from spark_ehbalance.strategies.balanced import balanced
 from spark_ehbalance.strategies.base import Decision, Strategy, View
+from spark_ehbalance.strategies.cooperative import cooperative
 from spark_ehbalance.strategies.greedy import greedy
 
-STRATEGIES: dict[str, Strategy] = {"balanced": balanced, "greedy": greedy}
-DEFAULT_STRATEGY = "greedy"
+STRATEGIES: dict[str, Strategy] = {"balanced": balanced, "cooperative": cooperative, "greedy": greedy}
+DEFAULT_STRATEGY = "cooperative"
 
-__all__ = ["DEFAULT_STRATEGY", "STRATEGIES", "Decision", "Strategy", "View"]
+#: Strategies that decide anew as soon as a member or a lease changes; the others wait for their next cycle, as the
+#: processors do that they come from.
+PROMPT = frozenset({cooperative})
+
+__all__ = ["DEFAULT_STRATEGY", "PROMPT", "STRATEGIES", "Decision", "Strategy", "View"]

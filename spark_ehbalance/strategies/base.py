@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from spark_ehbalance.leases.model import Author, Snapshot
-from spark_ehbalance.leases.transitions import Claim, Steal, Transition
+from spark_ehbalance.leases.transitions import CancelHandover, Claim, RequestHandover, Steal, Transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,9 @@ class View:
     """A group as one member sees it in one cycle.
 
     `expired` are the partitions whose owner has shown no sign of life for the lease duration; `live` the ids of the
-    members that have, oneself included. `max_owned` is the most partitions that this member may own; None: no limit.
+    members that have, oneself included. `overdue` are the partitions whose pending handover has passed its deadline,
+    `tenured` those that have not changed hands for the minimum tenure. `max_owned` is the most partitions that this
+    member may own; None: no limit. A handover asked for now may take `handover_timeout_ms`.
     """
 
     me: Author
@@ -25,12 +27,32 @@ class View:
     live: frozenset[str]
     rng: random.Random
     max_owned: int | None = None
+    overdue: frozenset[str] = frozenset()
+    tenured: frozenset[str] = frozenset()
+    handover_timeout_ms: int = 30_000
 
     def claim(self, partition: str) -> Claim:
-        """The transition that takes a free or expired lease."""
+        """The transition that takes a lease which is free, expired, or promised by an overdue handover."""
         lease = self.snapshot.leases[partition]
         still = lease.counter if partition in self.expired else None
-        return Claim(by=self.me, at_ms=self.at_ms, partition=partition, epoch=lease.epoch, still=still)
+        overdue = lease.handover if partition in self.overdue else None
+        return Claim(by=self.me, at_ms=self.at_ms, partition=partition, epoch=lease.epoch, still=still, overdue=overdue)
+
+    def request(self, partition: str) -> RequestHandover:
+        """The transition that asks the owner of a lease to hand it over to oneself."""
+        return RequestHandover(
+            by=self.me,
+            at_ms=self.at_ms,
+            partition=partition,
+            epoch=self.snapshot.leases[partition].epoch,
+            to=self.me.id,
+            timeout_ms=self.handover_timeout_ms,
+        )
+
+    def cancel(self, partition: str) -> CancelHandover:
+        """The transition that calls a pending handover off."""
+        epoch = self.snapshot.leases[partition].epoch
+        return CancelHandover(by=self.me, at_ms=self.at_ms, partition=partition, epoch=epoch)
 
     def steal(self, partition: str) -> Steal:
         """The transition that takes a live lease from its owner."""

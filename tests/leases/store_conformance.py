@@ -22,6 +22,7 @@ from spark_ehbalance.leases.model import (
     Group,
     Handover,
     Lease,
+    Load,
     Member,
     MemberState,
     Position,
@@ -129,6 +130,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             owned_since_ms=draw(_times),
             checkpoint=draw(st.none() | _positions),
             handover=draw(st.none() | _handovers),
+            load=draw(st.none() | st.builds(Load, st.floats(0, 1e9), st.floats(0, 1e9))),
         )
         for partition in sorted(partitions, key=partition_order)
     }
@@ -142,7 +144,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             started_at_ms=draw(_times),
             host=draw(_texts),
             state=draw(st.sampled_from(MemberState)),
-            capacity=draw(st.floats(allow_nan=False)),
+            max_owned=draw(st.none() | st.integers(1, 2**40)),
         )
         for id in draw(st.sets(_texts, max_size=4))
     }

@@ -23,6 +23,7 @@ from spark_ehbalance.leases.transitions import (
     CancelHandover,
     Checkpoint,
     Claim,
+    Drain,
     Forget,
     HandOver,
     Heartbeat,
@@ -345,7 +346,7 @@ def test_there_must_be_another_to_hand_over(owner: str | None) -> None:
 
 def test_the_next_owner_must_be_an_active_member() -> None:
     assert_refused(group(), request(to="eve", by=CAT), "eve is not an active member")
-    leaving, _ = apply(group(), [Heartbeat(by=BOB, at_ms=AT, state=MemberState.LEAVING)])
+    leaving, _ = apply(group(), [Drain(by=BOB, at_ms=AT, member="bob")])
     assert_refused(leaving, request(to="bob", by=CAT), "bob is not an active member")
 
 
@@ -384,10 +385,10 @@ def test_a_deadline_that_passed_is_nothing_once_the_handover_was_called_off() ->
 
 
 def test_a_newcomer_is_the_youngest_member() -> None:
-    new, rejected = apply(group(), [Join(by=STRANGER, at_ms=AT, host="host", capacity=2.0)])
+    new, rejected = apply(group(), [Join(by=STRANGER, at_ms=AT, host="host", max_owned=2)])
     assert not rejected
     eve = new.members["eve"]
-    assert (eve.incarnation, eve.host, eve.capacity, eve.state) == ("eve-1", "host", 2.0, MemberState.ACTIVE)
+    assert (eve.incarnation, eve.host, eve.max_owned, eve.state) == ("eve-1", "host", 2, MemberState.ACTIVE)
     assert eve.joined > max(new.members[name].joined for name in ("ann", "bob", "cat"))
     assert new.leader == "ann"
 
@@ -424,13 +425,23 @@ def test_who_joins_again_keeps_its_leases_and_is_no_longer_the_oldest() -> None:
     assert snapshot.leader == "bob"
 
 
-def test_a_heartbeat_tells_that_one_lives_and_whether_one_leaves() -> None:
-    snapshot, rejected = apply(group(), [Heartbeat(by=ANN, at_ms=AT, state=MemberState.LEAVING)])
+@pytest.mark.parametrize("by", [ANN, Author("operator:eve", "")])
+def test_a_member_is_drained_by_itself_or_by_an_operator(by: Author) -> None:
+    snapshot, rejected = apply(group(), [Drain(by=by, at_ms=AT, member="ann")])
+    assert not rejected
+    assert snapshot.members["ann"] == replace(group().members["ann"], state=MemberState.LEAVING)
+    assert snapshot.leader == "bob", "who leaves does not lead"
+    assert_refused(snapshot, Drain(by=by, at_ms=AT, member="ann"), "leaving already")
+    back, _ = apply(snapshot, [Drain(by=by, at_ms=AT, member="ann", undo=True)])
+    assert back == group()
+
+
+def test_a_heartbeat_tells_that_one_lives() -> None:
+    snapshot, rejected = apply(group(), [Heartbeat(by=ANN, at_ms=AT)])
     assert not rejected
     before, ann = group().members["ann"], snapshot.members["ann"]
-    assert ann == replace(before, renewal=before.renewal + 1, renewed_at_ms=AT, state=MemberState.LEAVING)
+    assert ann == replace(before, renewal=before.renewal + 1, renewed_at_ms=AT)
     assert ann.counter != before.counter
-    assert snapshot.leader == "bob", "who leaves does not lead"
     assert snapshot.leases == group().leases, "a member's heartbeat does not hold its leases"
 
 

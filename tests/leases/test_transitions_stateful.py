@@ -9,12 +9,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from spark_ehbalance.leases.model import Author, Group, Lease, MemberState, Position, Snapshot
+from spark_ehbalance.leases.model import Author, Group, Lease, Position, Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     CancelHandover,
     Checkpoint,
     Claim,
+    Drain,
     Forget,
     HandOver,
     Heartbeat,
@@ -110,9 +111,13 @@ class SeveralMembers(RuleBasedStateMachine):
         epoch = self.seen[by].leases[partition].epoch
         self.write(CancelHandover(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
 
-    @rule(data=st.data(), at_ms=CLOCK, state=st.sampled_from(MemberState))
-    def beat(self, data: st.DataObject, at_ms: int, state: MemberState) -> None:
-        self.write(Heartbeat(by=self.somebody(data), at_ms=at_ms, state=state))
+    @rule(data=st.data(), at_ms=CLOCK)
+    def beat(self, data: st.DataObject, at_ms: int) -> None:
+        self.write(Heartbeat(by=self.somebody(data), at_ms=at_ms))
+
+    @rule(at_ms=CLOCK, name=NAMES, undo=st.booleans())
+    def drain(self, at_ms: int, name: str, undo: bool) -> None:
+        self.write(Drain(by=Author("operator", ""), at_ms=at_ms, member=name, undo=undo))
 
     @rule(data=st.data(), at_ms=CLOCK, name=NAMES)
     def leave_or_be_forgotten(self, data: st.DataObject, at_ms: int, name: str) -> None:

@@ -707,7 +707,6 @@ def test_a_hub_made_anew_may_be_read_from_its_start(group: Group, shared: bool) 
     assert again.seen == [("3", number) for number in range(5)]
 
 
-@pytest.mark.xfail(reason="the table refuses a checkpoint before the old hub's, and the next owner starts there")
 def test_a_hub_made_anew_loses_nothing_when_its_partitions_move(group: Group) -> None:
     finished = read_some(group, shared=True)
     make_anew(group)

@@ -1,0 +1,76 @@
+"""What a driver program can call: make the format known, and stop a query without reading anything twice."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_ehbalance.source.datasource import EhBalanceDataSource
+from spark_ehbalance.source.notices import send
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("ehbalance")` known to `spark`, and tell each query's lease keeper at once when a batch has ended.
+
+    Spark finds the format by itself where this package is installed. The listener matters for queries with a long
+    processing-time trigger: without it checkpoints and handovers wait for the next trigger.
+    """
+    spark.dataSource.register(EhBalanceDataSource)
+    spark.streams.addListener(BatchEndListener())
+
+
+def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
+    """Stop `query` without a duplicate: its sources take nothing more, the batch in flight ends and is checkpointed,
+    the partitions are given back, and then the query is stopped.
+
+    `query.stop()` alone breaks the batch in flight off: the next owner reads it again. After `timeout` seconds it is
+    stopped in any case.
+    """
+    deadline = time.monotonic() + timeout
+    while query.isActive and time.monotonic() < deadline:
+        progress: Any = query.lastProgress
+        owners = [owner for owner, _ in _owners(json.loads(progress.json))] if progress else []
+        # The answer is whether everything is given back; there is none where there is no planner to ask.
+        if False not in [send(owner, {"leave": True}) for owner in owners]:
+            break
+        time.sleep(0.1)
+    query.stop()
+
+
+class BatchEndListener(StreamingQueryListener):
+    """Passes the end of every batch on to the planner of each of its `ehbalance` sources."""
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        for owner, end in _owners(json.loads(event.progress.json)):
+            send(owner, {"finished": end})
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        pass
+
+
+def _owners(progress: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The owner and the end offset of each of our sources in a progress report."""
+    for source in progress["sources"]:
+        end = source.get("endOffset")
+        if isinstance(end, str):
+            end = json.loads(end) if end.startswith("{") else None
+        if isinstance(end, dict) and "owner" in end and "partitions" in end:
+            yield end["owner"], end
