@@ -11,7 +11,7 @@ import pytest
 from azure.eventhub import EventData
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.errors import DataLossError, ForeignReaderError, HubUnavailableError
+from spark_ehbalance.errors import DataLossError, ForeignReaderError, HubUnavailableError, StoreUnavailableError
 from spark_ehbalance.hub.receiver import Receiver, Source, number
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Lease, Position
@@ -369,7 +369,7 @@ def test_a_table_that_cannot_be_asked_is_no_reason_to_lose_events(
     table.close()
     (tmp_path / "leases").rename(tmp_path / "away")
     intruder(77).come()
-    with pytest.raises(ForeignReaderError):
+    with pytest.raises(StoreUnavailableError):
         read(shared(emulator, tmp_path), 0, 100, epoch=5, owner="me", level=5)
 
 
