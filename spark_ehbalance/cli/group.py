@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import datetime, timezone
 from typing import Annotated, Any
 
 import typer
@@ -13,20 +12,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from spark_ehbalance.cli.common import LeaseTable, StorageOption, age, iso, open_store, pairs
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.metadata import HubMetadata
-from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Snapshot
-from spark_ehbalance.options import Options, checked_location, stream_options
+from spark_ehbalance.options import Options, stream_options
 
 #: Seconds between two looks of `status --watch`.
 _WATCH_INTERVAL = 1.0
-
-LeaseTable = Annotated[str, typer.Argument(help="Path or address of the lease table.")]
-StorageOption = Annotated[
-    list[str] | None,
-    typer.Option("--storage-option", metavar="NAME=VALUE", help="An option of the table's storage; may be repeated."),
-]
 
 
 def init(
@@ -51,13 +44,12 @@ def init(
         "connectionString": connection_string,
         "credential": credential,
         "consumerGroup": consumer_group,
-        **{f"storageOptions.{name}": value for name, value in _pairs(storage_option).items()},
+        **{f"storageOptions.{name}": value for name, value in pairs(storage_option).items()},
     }
     options = stream_options({name: value for name, value in given.items() if value is not None})
     partitions = _partitions(options)
     group = options.connection.group(options.consumer_group)
-    store = _open(options.lease_table or lease_table, options.storage_options)
-    with store:
+    with open_store(lease_table, storage_option) as store:
         there = store.exists()
         store.create(group)
     what = "is there" if there else "was made"
@@ -73,7 +65,7 @@ def status(
     """Show who owns which partition of a group, and how far it has read."""
     if watch and as_json:
         raise OptionError("--watch and --json are both given: set one")
-    with _open(lease_table, _pairs(storage_option)) as store:
+    with open_store(lease_table, storage_option) as store:
         if as_json:
             typer.echo(json.dumps(status_json(store.read()), indent=2))
         elif not watch:
@@ -98,8 +90,8 @@ def status_json(snapshot: Snapshot) -> dict[str, Any]:
                 "partition": lease.partition,
                 "owner": lease.owner,
                 "epoch": lease.epoch,
-                "renewedAt": _iso(lease.renewed_at_ms),
-                "ownedSince": _iso(lease.owned_since_ms),
+                "renewedAt": iso(lease.renewed_at_ms),
+                "ownedSince": iso(lease.owned_since_ms),
                 "sequenceNumber": lease.checkpoint and lease.checkpoint.sequence_number,
                 "nextOwner": lease.handover and lease.handover.to,
             }
@@ -110,8 +102,8 @@ def status_json(snapshot: Snapshot) -> dict[str, Any]:
                 "member": member.id,
                 "host": member.host,
                 "state": member.state.value,
-                "startedAt": _iso(member.started_at_ms),
-                "renewedAt": _iso(member.renewed_at_ms),
+                "startedAt": iso(member.started_at_ms),
+                "renewedAt": iso(member.renewed_at_ms),
                 "partitions": [lease.partition for lease in snapshot.owned_by(member.id)],
             }
             for member in sorted(snapshot.members.values(), key=lambda member: member.joined)
@@ -131,8 +123,8 @@ def status_table(snapshot: Snapshot, now_ms: int) -> Table:
             Text(lease.owner or "nobody", style="" if owned else "dim"),  # a plain str may hold an emoji code
             str(lease.epoch),
             "" if lease.checkpoint is None else str(lease.checkpoint.sequence_number),
-            f"{_age(now_ms - lease.renewed_at_ms)} ago" if owned else "",
-            _age(now_ms - lease.owned_since_ms) if owned else "",
+            f"{age(now_ms - lease.renewed_at_ms)} ago" if owned else "",
+            age(now_ms - lease.owned_since_ms) if owned else "",
             Text(lease.handover.to if lease.handover else ""),
         )
     return table
@@ -146,26 +138,5 @@ def _partitions(options: Options) -> tuple[str, ...]:
         metadata.close()
 
 
-def _open(lease_table: str, storage_options: Any) -> DeltaStore:
-    return DeltaStore(checked_location(lease_table), storage_options)
-
-
-def _pairs(texts: list[str] | None) -> dict[str, str]:
-    for text in texts or []:
-        if "=" not in text:
-            # What was meant as a value may be a secret: it is not repeated.
-            raise OptionError("--storage-option is wrong: allowed is NAME=VALUE")
-    return dict(text.split("=", 1) for text in texts or [])
-
-
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _iso(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
-
-
-def _age(ms: int) -> str:
-    seconds = ms / 1000
-    return f"{seconds:.0f} s" if abs(seconds) < 120 else f"{seconds / 60:.0f} min"

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from types import TracebackType
+from typing import TypeVar
 
 from spark_ehbalance.errors import ConflictError
 from spark_ehbalance.leases.history import OwnershipChange
@@ -16,6 +17,9 @@ from spark_ehbalance.leases.transitions import Rejected, Transition, apply
 #: Longest wait before a lost race is run again, in seconds; the first waits are shorter. About three commits
 #: on a storage account (100 to 200 ms each), so that a crowd spreads out.
 LONGEST_RETRY_WAIT = 0.5
+
+
+_Store = TypeVar("_Store", bound="LeaseStore")
 
 
 class LeaseStore(ABC):
@@ -63,7 +67,7 @@ class LeaseStore(ABC):
     def close(self) -> None:
         """Let go of files and connections. May be called twice."""
 
-    def __enter__(self) -> LeaseStore:
+    def __enter__(self: _Store) -> _Store:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
