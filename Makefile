@@ -20,7 +20,7 @@ setup: ## Check what is needed, make .venv and fetch Delta's jars (again only wh
 	@scripts/setup.sh
 
 run: setup ## Run the demo: make run ARGS="..."
-	@.venv/bin/python jobs/demo.py $(ARGS)
+	@.venv/bin/python -m jobs.demo $(ARGS)
 
 test: setup ## Run the tests: make test ARGS="-k lease"
 	@.venv/bin/python -m pytest $(ARGS)

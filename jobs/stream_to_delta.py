@@ -22,7 +22,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -155,23 +154,6 @@ class StopRequest:
         implements = ("sun.misc.SignalHandler",)
 
 
-def stop_between_batches(query: StreamingQuery) -> None:
-    """Stop `query` at a point where nothing is written that the source does not know of, so that nothing is read twice.
-
-    The source learns that a batch is finished when Spark asks it for the next one. So the batch in flight is waited
-    for, then the moment when the next one has just begun (and has written nothing), or when there is none.
-    """
-    deadline, between = time.monotonic() + STOP_TIMEOUT, False
-    while query.isActive and time.monotonic() < deadline:
-        status = query.status
-        processing = status["message"] == "Processing new data"
-        if not status["isDataAvailable"] or (processing and between):
-            break
-        between = between or not processing
-        time.sleep(0.01)
-    query.stop()
-
-
 def main() -> None:
     SparkContext._ensure_initialized()  # connects to spark-submit's JVM, which has the properties; starts no Spark yet
     try:
@@ -185,7 +167,7 @@ def main() -> None:
     query = start(spark, settings)
     while query.isActive:
         if stop_request.wait(0.5):
-            stop_between_batches(query)
+            spark_ehbalance.stop(query, STOP_TIMEOUT)
     query.awaitTermination()  # raises what the query has failed with
     spark.stop()
 

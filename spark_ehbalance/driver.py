@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import time
 from collections.abc import Iterator
@@ -27,7 +28,8 @@ def register(spark: SparkSession) -> None:
     Spark finds the format by itself where this package is installed. The listener matters for queries with a long
     processing-time trigger: without it checkpoints and handovers wait for the next trigger.
     """
-    spark.dataSource.register(EhBalanceDataSource)
+    if importlib.util.find_spec("pyspark_ehbalance") is None:  # else Spark knows it, and would warn
+        spark.dataSource.register(EhBalanceDataSource)
     spark.streams.addListener(BatchEndListener())
 
 

@@ -29,6 +29,7 @@ class Ownership:
     looks_with_a_gap: int = 0  # of these, those in which a partition was nobody's
     longest_gap: float = 0.0
     violations: list[str] = field(default_factory=list)
+    over: bool = False  # from now on nobody needs to own anything: looks and gaps are not counted any more
     _began: bool = False
     _unowned_since: dict[str, float] = field(default_factory=dict)
     _had: dict[str, str] = field(default_factory=dict)  # the last owner of each partition
@@ -46,7 +47,8 @@ class Ownership:
                 self.moves += self._had.get(partition, lease.owner) != lease.owner
                 self._had[partition] = lease.owner
         self.leases = leases
-        self._measure(at)
+        if not self.over:
+            self._measure(at)
         return moves
 
     def owned_by(self, query: str | None) -> list[str]:

@@ -97,6 +97,7 @@ class Show:
         self._say("two thirds have been sent: stopping A")
         self._stop(query_a, "A stops, B takes over")
         self._until(lambda: sum(self._read()) >= total, "B reads the rest")
+        self._ownership.over = True
         self._say("all is read: stopping B")
         self._stop(query_b, "B stops")
         seconds = self._seconds()

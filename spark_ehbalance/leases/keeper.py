@@ -203,9 +203,12 @@ class Keeper:
 
     def _keep(self, store: LeaseStore) -> None:
         pause, latency, failures = 0.0, 0.0, 0
+        last_moment = float("inf")
         while True:
             stopping = self._wait(pause)
             began = time.monotonic()
+            if stopping:
+                last_moment = min(last_moment, began + _FAREWELL_TIMEOUT)
             try:
                 members = self._turn(store, stopping)
                 latency = 0.7 * latency + 0.3 * (time.monotonic() - began)
@@ -213,6 +216,8 @@ class Keeper:
                 if failures:
                     _LOG.warning("the lease table is back after %d tries", failures)
                 failures, self._away = 0, False
+                if stopping:
+                    return
             except ConflictError:
                 _LOG.info("the lease table is contended: trying again later")
             except StoreUnavailableError as error:
@@ -223,7 +228,9 @@ class Keeper:
                 level = logging.WARNING if failures == 1 else logging.INFO
                 _LOG.log(level, "%s. What is owned is read on; until that is over nothing is taken or given", error)
             if stopping:
-                return
+                if time.monotonic() > last_moment:
+                    return
+                time.sleep(_FIRST_PAUSE)
 
     def _wait(self, pause: float) -> bool:
         """Wait until there is something to do, at least for `pause`; True if it is to stop."""

@@ -44,6 +44,16 @@ def test_time_without_an_owner_is_measured_from_the_first_owner_on() -> None:
     assert (ownership.looks, ownership.looks_with_a_gap, ownership.longest_gap) == (5, 3, 2)
 
 
+def test_the_time_after_the_end_does_not_count() -> None:
+    ownership = Ownership("AB")
+    ownership.see(leases("A"), at=0)
+    ownership.over = True
+    ownership.see(leases(None), at=1)
+    ownership.see(leases(None), at=9)
+
+    assert (ownership.looks, ownership.looks_with_a_gap, ownership.longest_gap) == (1, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("after", "broken"),
     [
