@@ -87,8 +87,10 @@ def overdue_handovers(sightings: Sightings, snapshot: Snapshot, now: float) -> f
 
 
 def tenured_leases(sightings: Sightings, snapshot: Snapshot, now: float, minimum: float) -> frozenset[str]:
-    """The partitions of `snapshot` that have not changed hands for `minimum` seconds, as far as this observer knows."""
-    return frozenset(p for p in snapshot.leases if now - sightings.epochs[p].since >= minimum)
+    """The partitions of `snapshot` that have not changed hands for `minimum` seconds, as far as this observer knows:
+    what it found at its first look counts, or a new member would be given nothing for as long."""
+    epochs = sightings.epochs
+    return frozenset(p for p in snapshot.leases if epochs[p].cold or now - epochs[p].since >= minimum)
 
 
 def _updated(

@@ -47,6 +47,11 @@ _TIDY_VERSIONS, _TIDY_INTERVAL = 300, 15.0
 _FAREWELL_TIMEOUT = 5.0
 
 
+def tidying_due(versions: int, passed: float) -> bool:
+    """Whether the leader is to tidy up, so many versions and seconds after it last did."""
+    return versions >= _TIDY_VERSIONS or (versions > 0 and passed >= _TIDY_INTERVAL)
+
+
 class Hub(Protocol):
     """What the keeper asks about the hub. Both calls raise `HubUnavailableError`."""
 
@@ -293,8 +298,7 @@ class Keeper:
             if changes:
                 store.record(changes)
             versions, passed = snapshot.version - self._tidied[0], now - self._tidied[1]
-            due = versions >= _TIDY_VERSIONS or (versions > 0 and passed >= _TIDY_INTERVAL)
-            if due and snapshot.leader == self._membership.author.id:
+            if tidying_due(versions, passed) and snapshot.leader == self._membership.author.id:
                 self._tidied = (snapshot.version, now)
                 store.tidy()
         except StoreUnavailableError as error:

@@ -27,12 +27,12 @@ from spark_ehbalance.leases.transitions import (
     HandOver,
     Heartbeat,
     Join,
-    LeaseTransition,
     Leave,
     Rejected,
     Release,
     Renew,
     Reset,
+    Steal,
     Transition,
     apply,
 )
@@ -87,6 +87,10 @@ class Settings:
     def minimum_tenure(self) -> float:
         """Ten lease durations (5 minutes): moving averages of the load have then forgotten the move before."""
         return 10 * self.lease_duration
+
+
+#: What moves a lease's renewal counter on.
+_RENEWING = (Claim, Steal, Renew, Checkpoint, Reset)
 
 
 class Membership:
@@ -162,11 +166,6 @@ class Membership:
 
     # --- what goes out -----------------------------------------------------------------------------------------
 
-    @property
-    def has_finished(self) -> bool:
-        """Whether there are checkpoints to write."""
-        return bool(self._finished)
-
     def renewal_due(self) -> float:
         """The monotonic time at which the next commit must be under way."""
         oldest = min((holding.renewed for holding in self.holdings.values()), default=self._heartbeat)
@@ -210,13 +209,14 @@ class Membership:
         said: list[Transition] = [Heartbeat(by=by, at_ms=at_ms)] if self._heartbeat <= due else []
         said += self._checkpoints(at_ms)
         for partition, holding in self.holdings.items():
-            lease = {"by": by, "at_ms": at_ms, "partition": partition, "epoch": holding.epoch}
-            if self.stalled or (self._leaving and partition not in self.in_flight):
-                said.append(Release(**lease))  # type: ignore[arg-type]
-            elif holding.promised and partition not in self.in_flight:
-                said.append(HandOver(**lease))  # type: ignore[arg-type]
-            elif holding.renewed <= due:
-                said.append(Renew(**lease, load=self._loads.get(partition)))  # type: ignore[arg-type]
+            epoch, at_rest = holding.epoch, partition not in self.in_flight
+            if self.stalled or (self._leaving and at_rest):
+                said.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
+            elif holding.promised and at_rest:
+                said.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
+            elif holding.renewed <= due and partition not in self._finished:  # a checkpoint is a renewal
+                load = self._loads.get(partition)
+                said.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=epoch, load=load))
         return said
 
     def balance(
@@ -292,7 +292,7 @@ class Membership:
                     _LOG.info("partition %s: checkpoint refused: %s", transition.partition, reason)
             if isinstance(transition, Reset):
                 self._resets.pop(transition.partition, None)
-            if reason is None and isinstance(transition, LeaseTransition):
+            if reason is None and isinstance(transition, _RENEWING):
                 renewed.add(transition.partition)
             if reason is None and isinstance(transition, (Join, Heartbeat)):
                 self._heartbeat = now.monotonic
@@ -329,7 +329,14 @@ class Membership:
             for p, to in self._resets.items()
         ]
         return resets + [
-            Checkpoint(by=self.author, at_ms=at_ms, partition=p, epoch=done.epoch, position=done.position)
+            Checkpoint(
+                by=self.author,
+                at_ms=at_ms,
+                partition=p,
+                epoch=done.epoch,
+                position=done.position,
+                load=self._loads.get(p),
+            )
             for p, done in self._finished.items()
         ]
 

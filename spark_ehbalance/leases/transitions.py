@@ -305,6 +305,7 @@ class Checkpoint(LeaseTransition):
     """
 
     position: Position
+    load: Load | None = None
 
     def invalid(self, lease: Lease) -> str | None:
         if lease.owner is not None and lease.owner != self.by.id:
@@ -316,7 +317,8 @@ class Checkpoint(LeaseTransition):
     def after(self, lease: Lease) -> Lease:
         if lease.owner is None:
             return replace(lease, checkpoint=self.position)
-        return replace(lease, checkpoint=self.position, renewal=lease.renewal + 1, renewed_at_ms=self.at_ms)
+        renewal, load = lease.renewal + 1, self.load or lease.load
+        return replace(lease, checkpoint=self.position, renewal=renewal, renewed_at_ms=self.at_ms, load=load)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,8 +144,9 @@ class _Plan:
             gap = self._loads[source] - self._loads[to]
             if self._loads[source] <= bar or gap <= 0:
                 return None
-            # Moving a weight w leaves the two w and gap - w above the smaller one: the larger of them must shrink.
-            movable = [p for p in self._owned[source] - fixed if self._weights[p] < gap - _ROUNDING]
+            # Moving a weight w leaves the two w and gap - w above the smaller one: the larger of them must shrink, and
+            # in a skewed group by more than weights change from one measurement to the next.
+            movable = [p for p in self._owned[source] - fixed if (1 + band) * self._weights[p] < gap - _ROUNDING]
             if movable:
                 best = min(movable, key=lambda p: (abs(gap / 2 - self._weights[p]), partition_order(p)))
                 return best, source, to
@@ -173,4 +174,4 @@ def _weights(snapshot: Snapshot) -> tuple[dict[str, float], float]:
     part = min(1.0, max(0.0, skew))
     if part == 0:
         return even, 0.0
-    return {p: max(LEAST_WEIGHT, 1 + part * (loads.get(p, mean) / mean - 1)) for p in even}, BAND * part
+    return {p: max(LEAST_WEIGHT, 1 + part * (loads.get(p, mean) / mean - 1)) for p in even}, BAND
