@@ -17,15 +17,18 @@ from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailable
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.membership import Clocks, Finished, Holding, Membership, with_starts
 from spark_ehbalance.leases.model import Load, Position, Snapshot
-from spark_ehbalance.leases.store import LeaseStore, commit
-from spark_ehbalance.leases.transitions import Drain, Transition
+from spark_ehbalance.leases.store import LONGEST_RETRY_WAIT, LeaseStore, commit
+from spark_ehbalance.leases.transitions import Checkpoint, Drain, Heartbeat, Renew, Transition
 from spark_ehbalance.strategies.base import Decision
 
 _LOG = logging.getLogger(__name__)
 
 #: All members together use up to this part of the commits that the store could carry one after the other, so that
-#: races stay rare.
+#: races stay rare. Only checkpoints wait for that: renewals that are due, and what changes owners, never do.
 _STORE_SHARE = 0.3
+
+#: Seconds that a commit is taken to last at the most: longer ones tell of a process that stood still, not of the store.
+_LONGEST_COMMIT = 1.0
 
 #: Intervals are drawn between these factors, as the Azure SDKs do, so that members do not march in step.
 _JITTER = (0.8, 1.2)
@@ -98,6 +101,9 @@ class Keeper:
         self._looked = 0.0  # the last time that the store was asked, and whether it was away then
         self._away = False
         self._look_at = 0.0
+        self._latency = 0.0  # of a commit, as a moving average
+        self._routine_at = 0.0  # before that time no commit is for checkpoints alone
+        self._held_back = False  # there are checkpoints that wait for it
         self._tidied = (0, 0.0)  # version and time
         self._cycles = 0
         self._settled = 0  # cycles in which there was nothing to take
@@ -207,7 +213,7 @@ class Keeper:
             self._fail(EhBalanceError(f"the lease keeper has failed: {error!r}"))
 
     def _keep(self, store: LeaseStore) -> None:
-        pause, latency, failures = 0.0, 0.0, 0
+        pause, failures = 0.0, 0
         last_moment = float("inf")
         while True:
             stopping = self._wait(pause)
@@ -215,21 +221,21 @@ class Keeper:
             if stopping:
                 last_moment = min(last_moment, began + _FAREWELL_TIMEOUT)
             try:
-                members = self._turn(store, stopping)
-                latency = 0.7 * latency + 0.3 * (time.monotonic() - began)
-                pause = members * latency / _STORE_SHARE
+                self._turn(store, stopping)
+                pause = 0.0
                 if failures:
                     _LOG.warning("the lease table is back after %d tries", failures)
                 failures, self._away = 0, False
                 if stopping:
                     return
             except ConflictError:
+                pause = self._jittered(LONGEST_RETRY_WAIT)
                 _LOG.info("the lease table is contended: trying again later")
             except StoreUnavailableError as error:
                 failures += 1
                 with self._lock:
                     self._looked, self._away = time.monotonic(), True
-                pause = self._jittered(min(_FIRST_PAUSE * 2**failures, self._interval))
+                pause = self._jittered(min(_FIRST_PAUSE * 2 ** min(failures, 16), self._interval))
                 level = logging.WARNING if failures == 1 else logging.INFO
                 _LOG.log(level, "%s. What is owned is read on; until that is over nothing is taken or given", error)
             if stopping:
@@ -243,28 +249,30 @@ class Keeper:
             deadline = time.monotonic() + pause
             while not self._stopping:
                 due = min(self._balance_at, self._look_at, self._membership.renewal_due())
-                if self._finished or self._resets:
+                if self._finished or self._held_back:
+                    due = min(due, self._routine_at)
+                if self._resets:
                     due = 0.0
                 remaining = max(due, deadline) - time.monotonic()
                 if remaining <= 0:
                     break
                 self._lock.wait(remaining)
-            for partition, to in self._resets.items():
-                self._membership.reset(partition, to)
-            for partition, finished in self._finished.items():
-                self._membership.finish(partition, finished)
-            self._resets, self._finished = {}, {}
             return self._stopping
 
-    def _turn(self, store: LeaseStore, stopping: bool) -> int:
-        """Look, decide, commit. Returns how many members the group has."""
+    def _turn(self, store: LeaseStore, stopping: bool) -> None:
+        """Look, decide, commit."""
         member, decision = self._membership, None
         snapshot, now = store.read(), _clocks()
         member.see(snapshot, now)
         with self._lock:
-            # From here on no batch is planned with what is given away below.
+            # From here on no batch is planned with what is given away below. What has finished is taken over in the
+            # same moment as what is in flight: a handover without the final checkpoint would be read twice.
+            self._take_over()
             member.in_flight = self._in_flight
             member.measure(self._loads)
+            leaving = self._leave
+            if leaving:
+                member.leave()
             self._check_stall(now.monotonic)
             self._holdings = member.plannable()
         if stopping:
@@ -273,24 +281,40 @@ class Keeper:
             said, decision = self._balance(snapshot, now)
         else:
             said = member.say(snapshot, now)
-        if self._leave:
+        if leaving and not stopping:
             said.append(Drain(by=member.author, at_ms=now.wall_ms, member=member.author.id))
-        before = snapshot
+        early = not stopping and now.monotonic < min(self._routine_at, member.renewal_due())
+        self._held_back = early and bool(said) and _is_routine(said)
+        said = [] if self._held_back else said
+        before, began = snapshot, time.monotonic()
         snapshot, rejected = commit(store, snapshot, said)
+        if snapshot.version != before.version:
+            self._latency = 0.7 * self._latency + 0.3 * min(_LONGEST_COMMIT, time.monotonic() - began)
+        spacing = len(snapshot.members) * self._latency / _STORE_SHARE
         member.written(said, rejected, snapshot, now)
         self._keep_house(store, ownership_changes(before, said, rejected, snapshot), snapshot, now.monotonic)
         waits = member.waits(snapshot)
         with self._lock:
             self._holdings = member.plannable()
             self._looked = now.monotonic
-            self._look_at = now.monotonic + self._jittered(_HANDOVER_LOOK_INTERVAL if waits else _LOOK_INTERVAL)
+            look = _HANDOVER_LOOK_INTERVAL if waits else min(max(_LOOK_INTERVAL, spacing), self._interval)
+            self._look_at = now.monotonic + self._jittered(look)
+            if snapshot.version != before.version and said:
+                self._routine_at = now.monotonic + self._jittered(spacing)
             if decision is not None:
                 again = decision.again or (self._settling and bool(decision.transitions))
                 self._cycles += not again
                 self._settled += not (again or waits)
                 self._balance_at = 0.0 if again else now.monotonic + self._jittered(self._interval)
             self._lock.notify_all()
-        return len(snapshot.members)
+
+    def _take_over(self) -> None:
+        """Pass on to the membership what the planner has said since the last turn."""
+        for partition, to in self._resets.items():
+            self._membership.reset(partition, to)
+        for partition, finished in self._finished.items():
+            self._membership.finish(partition, finished)
+        self._resets, self._finished = {}, {}
 
     def _keep_house(self, store: LeaseStore, changes: list[OwnershipChange], snapshot: Snapshot, now: float) -> None:
         """What no lease depends on: write history and, as the leader, tidy up."""
@@ -336,6 +360,11 @@ class Keeper:
         with self._lock:
             self._error, self._holdings = error, {}
             self._lock.notify_all()
+
+
+def _is_routine(said: list[Transition]) -> bool:
+    """Whether `said` may wait for the next commit that is due, as nobody else's doings depend on it."""
+    return all(isinstance(each, (Checkpoint, Heartbeat, Renew)) for each in said)
 
 
 def _clocks() -> Clocks:

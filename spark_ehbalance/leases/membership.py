@@ -164,6 +164,10 @@ class Membership:
         self._resets[partition] = to
         self._finished.pop(partition, None)
 
+    def leave(self) -> None:
+        """Until the next look take nothing, and give back everything that is not in the batch in flight."""
+        self._leaving = True
+
     # --- what goes out -----------------------------------------------------------------------------------------
 
     def renewal_due(self) -> float:
@@ -319,7 +323,8 @@ class Membership:
             renewed_at = before.renewed if kept and before is not None else now.monotonic
             holdings[lease.partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lease.handover is not None)
         for partition in sorted(self.holdings.keys() - holdings.keys()):
-            _LOG.info("partition %s: no longer owned, now by %s", partition, snapshot.leases[partition].owner)
+            lease_now = snapshot.leases.get(partition)  # a table made anew has none
+            _LOG.info("partition %s: no longer owned, now by %s", partition, lease_now and lease_now.owner)
         self.holdings = holdings
 
     def _checkpoints(self, at_ms: int) -> list[Transition]:

@@ -14,9 +14,10 @@ from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Group, Snapshot
 from spark_ehbalance.leases.transitions import Rejected, Transition, apply
 
-#: Longest wait before a lost race is run again, in seconds; the first waits are shorter. About three commits
-#: on a storage account (100 to 200 ms each), so that a crowd spreads out.
-LONGEST_RETRY_WAIT = 0.5
+#: Longest wait before a lost race is run again, in seconds. The first waits are shorter, in proportion to what an
+#: attempt has taken, so that a crowd spreads out on a fast store and on a slow one. Somebody wins every race, so that
+#: longer waits would only leave the unlucky behind.
+LONGEST_RETRY_WAIT = 1.0
 
 
 _Store = TypeVar("_Store", bound="LeaseStore")
@@ -87,11 +88,12 @@ def commit(
         new, rejected = apply(base, transitions)
         if new == base:
             return base, rejected
+        began = time.monotonic()
         try:
             return store.write(base, new), rejected
         except ConflictError:
             if attempt == attempts:
                 raise
-        time.sleep(random.uniform(0, min(LONGEST_RETRY_WAIT, 0.01 * 2**attempt)))
+        time.sleep(random.uniform(0, min(LONGEST_RETRY_WAIT, (time.monotonic() - began) * 2**attempt)))
         base = store.read()
     raise AssertionError("unreachable")

@@ -14,9 +14,13 @@ _MEMORY = 60.0
 #: Seconds between two measurements: shorter ones would only measure the watcher's own interval.
 _INTERVAL = 1.0
 
+#: Seconds until a partition's first measurements are worth telling: until then what its last owner has told stands.
+_WARM_UP = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
+    since: float
     at: float
     end: int
     load: Load
@@ -38,14 +42,17 @@ class LoadMeter:
             return None
         self._next = now + _INTERVAL
         self._measured = {p: self._measure(p, now, ends[p], positions[p]) for p in positions if p in ends}
-        return {partition: each.load for partition, each in self._measured.items()}
+        return {p: each.load for p, each in self._measured.items() if now - each.since >= _WARM_UP}
 
     def _measure(self, partition: str, now: float, end: int, position: int) -> _Measured:
         backlog = max(0, end - position)
         before = self._measured.get(partition)
         if before is None:
-            return _Measured(now, end, Load(0.0, backlog))
+            return _Measured(now, now, end, Load(0.0, backlog))
         passed = now - before.at
-        new = 1 - math.exp(-passed / _MEMORY)
+        # At first the plain mean since the beginning, as there is nothing before that to remember.
+        new = max(1 - math.exp(-passed / _MEMORY), passed / (now - before.since))
         rate = before.load.rate + new * (max(0, end - before.end) / passed - before.load.rate)
-        return _Measured(now, end, Load(rate, before.load.backlog + new * (backlog - before.load.backlog)))
+        return _Measured(
+            before.since, now, end, Load(rate, before.load.backlog + new * (backlog - before.load.backlog))
+        )

@@ -56,12 +56,19 @@ class NoticeBoard:
         self._socket: socket.socket | None = None
         if not hasattr(socket, "AF_UNIX"):
             return
-        self._path = _address(owner, create=True)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)  # left by an earlier life, which is fenced
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(self._path)
-        self._socket.listen()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._path = _address(owner, create=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)  # left by an earlier life, which is fenced
+            listener.bind(self._path)
+            listener.listen()
+            self._inode = os.stat(self._path).st_ino
+        except OSError as error:  # such as a temporary folder with too long a name: all goes on without notices
+            listener.close()
+            _LOG.warning("no notices are taken from the query's driver: %s", error)
+            return
+        self._socket = listener
         threading.Thread(target=self._listen, name="ehbalance-notices", daemon=True).start()
 
     def close(self) -> None:
@@ -70,9 +77,10 @@ class NoticeBoard:
             # Closing alone would leave the thread waiting.
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
-            self._socket.close()
             with contextlib.suppress(OSError):
-                os.unlink(self._path)
+                if os.stat(self._path).st_ino == self._inode:  # else a later life of the query listens there by now
+                    os.unlink(self._path)
+            self._socket.close()
 
     def _listen(self) -> None:
         assert self._socket is not None

@@ -149,14 +149,15 @@ class Planner:
         """
         if end != self._planned:
             holdings = self._keeper.holdings()
-            self._replayed = {
+            again = {
                 partition: Range(partition, holdings[partition].epoch, each.start, each.end)
                 for partition, each in end.ranges.items()
                 if partition in holdings and holdings[partition].checkpoint.next == each.start
             }
+            reserved = self._keeper.reserve({partition: each.epoch for partition, each in again.items()})
+            self._replayed = {partition: each for partition, each in again.items() if partition in reserved}
             if left_out := sorted(end.ranges.keys() - self._replayed.keys()):
                 _LOG.info("replaying a batch without partitions %s: others have them", ", ".join(left_out))
-            self._keeper.reserve({partition: each.epoch for partition, each in self._replayed.items()})
             return list(self._replayed.values())
         return [each for each in end.ranges.values() if len(each)]
 

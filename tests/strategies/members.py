@@ -122,12 +122,10 @@ class Members:
     def run(self, seconds: float) -> None:
         """Let `seconds` pass."""
         until = self.now + seconds
-        while self.nodes:
-            due = min((self._due(node) for node in self.nodes.values() if not node.frozen), default=until)
-            if due > until:
-                break
+        awake = [node for node in self.nodes.values() if not node.frozen]
+        while awake and (due := min(map(self._due, awake))) <= until:
             self.now = max(self.now, due)
-            self._turns([node for node in self.nodes.values() if self._due(node) <= self.now and not node.frozen])
+            self._turns([node for node in awake if self._due(node) <= self.now])
         self.now = until
 
     def cycles(self, count: int) -> None:
@@ -256,9 +254,7 @@ def snapshot_of(
 ) -> Snapshot:
     """A group's state: members in the order of their age, with their limits where given, and leases."""
     limits = dict(members) if isinstance(members, Mapping) else dict.fromkeys(members)
-    rows = {
-        id: Member(id, "1", joined=number, max_owned=limit) for number, (id, limit) in enumerate(limits.items(), 1)
-    }
+    rows = {id: Member(id, "1", joined=number, max_owned=limit) for number, (id, limit) in enumerate(limits.items(), 1)}
     rows |= {id: replace(rows[id], state=MemberState.LEAVING) for id in leaving}
     by_partition = MappingProxyType({lease.partition: lease for lease in leases})
     return Snapshot(Group("namespace", "hub", "$default"), 1, by_partition, MappingProxyType(rows))
