@@ -1,4 +1,5 @@
 .DEFAULT_GOAL := help
+MINUTES ?= 10
 MAKEFLAGS += --no-print-directory
 SHELL := bash
 
@@ -11,10 +12,10 @@ export PATH := $(VENV)/bin:$(PATH)
 # Another Spark's home would be used instead of the virtual environment's pyspark.
 unexport SPARK_HOME
 
-.PHONY: help setup run test lint format types check clean
+.PHONY: help setup run test chaos soak contention handover lint format types check clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: ## Check what is needed, make .venv and fetch Delta's jars (again only when something changed)
 	@scripts/setup.sh
@@ -24,6 +25,18 @@ run: setup ## Run the demo: make run ARGS="..."
 
 test: setup ## Run the tests: make test ARGS="-k lease"
 	@.venv/bin/python -m pytest $(ARGS)
+
+chaos: setup ## Kill, pause and disturb queries, then count every event: make chaos MINUTES=10 SEED=1
+	@.venv/bin/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak: setup ## The lease store alone, as fast as it can: make soak ARGS="--commits 5000"
+	@.venv/bin/python -m chaos.soak $(ARGS)
+
+contention: setup ## 50 members on a slow store
+	@.venv/bin/python -m chaos.contention $(ARGS)
+
+handover: setup ## How long a partition stands still when it moves
+	@.venv/bin/python -m chaos.handover $(ARGS)
 
 lint: setup ## Check style and formatting
 	@.venv/bin/ruff check .

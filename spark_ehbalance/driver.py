@@ -43,9 +43,10 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
     deadline = time.monotonic() + timeout
     while query.isActive and time.monotonic() < deadline:
         progress: Any = query.lastProgress
-        owners = [owner for owner, _ in _owners(json.loads(progress.json))] if progress else []
-        # The answer is whether everything is given back; there is none where there is no planner to ask.
-        if False not in [send(owner, {"leave": True}) for owner in owners]:
+        # Before the end of the first batch, which Spark runs in any case, it is not known whom to ask. The answer is
+        # whether everything is given back; there is none where there is no planner to ask.
+        owners = [owner for owner, _ in _owners(json.loads(progress.json))] if progress else None
+        if owners is not None and False not in [send(owner, {"leave": True}) for owner in owners]:
             break
         time.sleep(0.1)
     query.stop()

@@ -7,6 +7,7 @@ overwrite what nobody here has seen.)
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import asdict, replace
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
@@ -43,6 +44,9 @@ _FILE_RETENTION = "interval 60 seconds"
 
 #: Hours after which `maintain` removes files that no log knows, such as those of a process killed while writing.
 _ORPHAN_HOURS = 1
+
+#: A file may be tidied away between finding the newest version and reading it; then there is a newer one.
+_READ_TRIES = 3
 
 _COMMIT_TOKEN = "ehbalance.commit"
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
@@ -97,6 +101,12 @@ class DeltaStore(LeaseStore):
             raise StoreFormatError(f"the lease table at {self._uri} belongs to {found}, not to {group}")
 
     def read(self) -> Snapshot:
+        for _ in range(_READ_TRIES - 1):
+            with contextlib.suppress(StoreUnavailableError):
+                return self._read()
+        return self._read()
+
+    def _read(self) -> Snapshot:
         try:
             if self._table is None:
                 self._table = DeltaTable(self._uri, storage_options=self._storage_options)
@@ -156,7 +166,8 @@ class DeltaStore(LeaseStore):
     def tidy(self) -> None:
         try:
             table = DeltaTable(self._uri, storage_options=self._storage_options)
-            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+            with contextlib.suppress(CommitFailedError):  # its own commit lost a race: the files are gone all the same
+                table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
             table.cleanup_metadata()
         except (OSError, DeltaError, ValueError) as error:
             raise self._unavailable("tidied up", error) from error

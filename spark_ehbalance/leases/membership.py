@@ -273,8 +273,10 @@ class Membership:
         by, at_ms = self.author, now.wall_ms
         said = self._checkpoints(at_ms)
         for partition, holding in self.holdings.items():
-            kind = HandOver if holding.promised else Release
-            said.append(kind(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
+            if holding.promised:
+                said.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
+            # Refused after a handover, whose epoch is another; not if the next owner has left meanwhile.
+            said.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
         return [*said, Leave(by=by, at_ms=at_ms)] if self._joined else []
 
     def written(

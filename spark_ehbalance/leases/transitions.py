@@ -372,6 +372,13 @@ class RequestHandover(LeaseTransition):
 class HandOver(LeaseTransition):
     """Pass the lease on to the member that has asked for it; the final `Checkpoint` goes before it in the commit."""
 
+    def refusal(self, state: _State) -> str | None:
+        if refused := LeaseTransition.refusal(self, state):
+            return refused
+        handover = state.leases[self.partition].handover
+        next_owner = state.members.get(handover.to) if handover else None
+        return None if next_owner and next_owner.state is MemberState.ACTIVE else "the next owner has left"
+
     def invalid(self, lease: Lease) -> str | None:
         return self._owned_by_author(lease) or (None if lease.handover else "no handover is pending")
 

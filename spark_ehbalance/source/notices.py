@@ -36,16 +36,23 @@ def _address(owner: str, *, create: bool = False) -> str:
 
 
 def send(owner: str, notice: dict[str, Any]) -> bool | None:
-    """Tell `owner`'s planner, and return its answer; None if there is no such planner on this machine."""
+    """Tell `owner`'s planner, and return its answer; None if there is no such planner on this machine.
+
+    A planner that is there but does not answer in time, on a machine that is too busy, has answered no.
+    """
     if not hasattr(socket, "AF_UNIX"):
         return None
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender, contextlib.suppress(OSError):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
         sender.settimeout(2.0)
-        sender.connect(_address(owner))
-        sender.sendall(json.dumps(notice).encode())
-        sender.shutdown(socket.SHUT_WR)
-        return {b"yes": True, b"no": False}.get(sender.recv(3))
-    return None
+        try:
+            sender.connect(_address(owner))
+            sender.sendall(json.dumps(notice).encode())
+            sender.shutdown(socket.SHUT_WR)
+            return {b"yes": True, b"no": False}.get(sender.recv(3))
+        except (TimeoutError, BlockingIOError):
+            return False
+        except OSError:
+            return None
 
 
 class NoticeBoard:

@@ -55,6 +55,7 @@ class Watched(LeaseStore):
         self._all_written = all_written
         self.away = False
         self.stuck: threading.Event | None = None
+        self.delay = 0.0  # seconds that a write takes
         self.failures = 0
         self.tidied: list[float] = []
         self.recorded: list[OwnershipChange] = []
@@ -77,6 +78,7 @@ class Watched(LeaseStore):
 
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
         self._pass()
+        time.sleep(self.delay)
         with self.lock:
             written = self._store.write(base, new)
             self._all_written.append(written)

@@ -111,6 +111,7 @@ def test_what_is_in_a_batch_is_not_given_away_and_what_is_given_away_is_not_in_a
     """The planner reserves and finishes as fast as it can while everything is asked for all the time."""
     group = make(8)
     ann = group.start("ann", lease=30.0, strategy=claim_what_is_free)
+    group.stores[ann].delay = 0.01
     bob = Author("bob", "by hand")
     group.say(Join(by=bob, at_ms=0))
     over = threading.Event()

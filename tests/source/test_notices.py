@@ -38,6 +38,7 @@ class Board:
 @pytest.fixture(autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A temporary folder of this test's own, with a name as short as socket addresses must be."""
+    tmp_path_factory.getbasetemp()  # pytest's own must not lie in it
     with tempfile.TemporaryDirectory() as short:
         monkeypatch.setattr(tempfile, "tempdir", short)
         yield Path(short)

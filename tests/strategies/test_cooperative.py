@@ -545,6 +545,20 @@ def test_skewed_loads_are_evened_out_once_and_for_all(rates: dict[str, float], m
         assert all(later - earlier >= MINIMUM_TENURE for earlier, later in pairwise(times))
 
 
+@pytest.mark.parametrize(("count", "members"), [(62, 5), (16, 6), (36, 8), (28, 3)])
+def test_a_slightly_skewed_group_rests(count: int, members: int) -> None:
+    """One partition has 1.7 times the load of each other: hardly worth a move, and not one after the other."""
+    group = Members(count, seed=1)
+    group.loads = averaged(group, {str(p): 170.0 if p == 0 else 100.0 for p in range(count)}, noise=0.2)
+    group.join_many(members)
+    group.run(TWO_CYCLES)
+    group.cycles(40)
+    before = len(group.moves)
+    assert before <= count + 2
+    group.cycles(200)
+    assert len(group.moves) - before <= 1
+
+
 def test_a_heavy_partition_gets_a_member_almost_to_itself() -> None:
     rates = {str(p): 900.0 if p == 0 else 100.0 for p in range(19)}
     group = Members(19, seed=1)

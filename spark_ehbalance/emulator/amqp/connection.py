@@ -161,8 +161,9 @@ class Connection(asyncio.Protocol):
         self._in.clear()
         self._end_sessions()
         # what the peer still sends is read and thrown away for a while: a reset would overtake the reason
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
+        with contextlib.suppress(OSError):  # the peer may be gone already
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
         asyncio.get_running_loop().call_later(_LINGER, self._transport.abort)
 
     def check_timeouts(self, now: float) -> None:

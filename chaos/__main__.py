@@ -1,0 +1,356 @@
+"""The chaos run: `python -m chaos [--minutes 10] [--seed N]`.
+
+Real Spark queries share a hub under load while a schedule drawn from the seed kills, pauses, stops and starts them,
+drops connections, takes the lease table away and adds partitions. At the end everything is given time to be read, and
+every event of the hub is accounted for: nothing may be missing, and what was read twice must be in a batch that a
+fault interrupted between its planning and its checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from chaos import faults
+from chaos.account import Account, Fault, account
+from chaos.faults import KINDS, ON_A_QUERY, Step, schedule
+from chaos.fleet import HUB, START_TIMEOUT, Fleet, clock, dump, moves_by_kind
+from chaos.outage import Outage
+from chaos.processes import QueryProcess, send
+from spark_ehbalance.errors import StoreError
+
+LEASE_DURATION = 6.0
+PARTITIONS = 8
+RATE = 200.0
+
+#: Queries at the beginning, and at most.
+_QUERIES, _MOST_QUERIES = 3, 4
+
+#: Seconds that a query gets to stop in an orderly way.
+_STOP_TIMEOUT = 90.0
+
+#: Seconds between two lines of progress.
+_PROGRESS = 10.0
+
+
+@dataclass
+class Query:
+    """One of the queries: its process, whatever incarnation of it, and what is being done to it."""
+
+    name: str
+    process: QueryProcess
+    generation: int = 1
+    running: bool = False  # a query runs in it, and has said so
+    busy: bool = False  # something is being done to it
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def owner(self) -> str:
+        return f"{self.name}.{self.generation}"
+
+
+class Chaos:
+    """One run."""
+
+    def __init__(self, fleet: Fleet, steps: list[Step], say: Callable[[str], None]) -> None:
+        self._fleet, self._steps, self._say = fleet, steps, say
+        self._outage = Outage(fleet.table)
+        self._queries: list[Query] = []
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self.faults: list[Fault] = []
+        self.injected: Counter[str] = Counter()
+        self.skipped = 0
+        self.failures: Counter[str] = Counter()
+        self._names = iter("abcdefgh")
+
+    def run(self) -> None:
+        """Start, do all faults, and drain. Raises `TimeoutError` if something does not come to an end."""
+        for _ in range(_QUERIES):
+            self._new_query()
+        self._fleet.wait_for(lambda: self._started(_QUERIES), "the queries run")
+        self._fleet.producer.start()
+        self._fleet.wait_for(lambda: len({each.owner for each in self._fleet.sink.batches}) == _QUERIES, "all read")
+        self._say("all queries read; now the faults")
+        began, wall = time.monotonic(), time.time()
+        for step in self._steps:
+            self._later(began + step.at, self._do(step))
+        told = 0.0
+        while self._agenda:
+            at, _, action = self._agenda[0]
+            if time.monotonic() >= at:
+                heapq.heappop(self._agenda)
+                action()
+            self._watch()
+            if time.monotonic() - told > _PROGRESS:
+                told = time.monotonic()
+                read = sum(map(len, self._fleet.sink.read.values()))
+                self._say(f"{clock(wall)} sent {self._fleet.producer.count:,}, read {read:,}, {self._state()}")
+            time.sleep(0.05)
+        self._drain()
+
+    # --- faults ------------------------------------------------------------------------------------------------
+
+    def _do(self, step: Step) -> Callable[[], None]:
+        return lambda: self._begin(step)
+
+    def _begin(self, step: Step) -> None:
+        victim = None
+        if step.kind in ON_A_QUERY:
+            able = [each for each in self._queries if each.running and not each.busy]
+            if len(able) < 2:  # somebody must be left to read on
+                self.skipped += 1
+                return
+            victim = able[int(step.victim * len(able))]
+        elif (step.kind == faults.NEW and len(self._queries) == _MOST_QUERIES) or (
+            step.kind == faults.AWAY and self._outage.active
+        ):
+            self.skipped += 1
+            return
+        self._say(f"  {step.kind}{f' {victim.name}' if victim else ''}")
+        self.injected[step.kind] += 1
+        if victim is not None:
+            self._harm(step, victim)
+        else:
+            self._disturb(step)
+
+    def _harm(self, step: Step, victim: Query) -> None:
+        now, kind, process = time.time(), step.kind, victim.process
+        if kind == faults.KILL_QUERY:
+            process.kill()
+            self.faults.append(Fault(kind, victim.name, now, time.time()))
+            victim.running, victim.busy = False, True
+            self._after(step.seconds, lambda: self._relaunch(victim, step.fresh))
+        elif kind in (faults.KILL_PLANNER, faults.KILL_WORKER):
+            pids = process.planner() if kind == faults.KILL_PLANNER else process.workers()
+            send(pids, signal.SIGKILL)
+            self.faults.append(Fault(kind, victim.name, now, time.time()))
+        elif kind in (faults.PAUSE_QUERY, faults.PAUSE_PLANNER):
+            pids = process.planner() if kind == faults.PAUSE_PLANNER else [each.pid for each in process.tree()]
+            send(pids, signal.SIGSTOP)
+            victim.busy = True
+
+            def resume() -> None:
+                send(pids, signal.SIGCONT)
+                victim.busy = False
+                self.faults.append(Fault(kind, victim.name, now, time.time()))
+
+            self._after(step.seconds, resume)
+        else:
+            process.tell("stop" if kind == faults.STOP else "cancel")
+            victim.busy = True
+            deadline = time.monotonic() + _STOP_TIMEOUT
+
+            def stopped() -> None:
+                if victim.running and time.monotonic() < deadline:
+                    self._after(0.2, stopped)
+                    return
+                if kind == faults.CANCEL:  # an orderly stop explains nothing: it must not lead to a duplicate
+                    self.faults.append(Fault(kind, victim.name, now, time.time()))
+                self._after(step.seconds, lambda: self._start_again(victim, step.fresh))
+
+            stopped()
+
+    def _disturb(self, step: Step) -> None:
+        emulator, producer, now = self._fleet.emulator, self._fleet.producer, time.time()
+        match step.kind:
+            case faults.NEW:
+                self._new_query()
+            case faults.DROP:
+                emulator.drop_connections()
+            case faults.BUSY:
+                emulator.server_busy(seconds=step.seconds)
+            case faults.ADD:
+                emulator.add_partitions(HUB, 1)
+                producer.add_partitions(1)
+            case faults.AWAY:
+                self._outage.begin()
+
+                def back() -> None:
+                    self._outage.end()
+                    self.faults.append(Fault(step.kind, None, now, time.time()))
+
+                self._after(step.seconds, back)
+
+    # --- queries -----------------------------------------------------------------------------------------------
+
+    def _new_query(self) -> None:
+        name = next(self._names)
+        query = Query(name, self._fleet.launch(name))
+        self._queries.append(query)
+        query.process.tell("start", owner=query.owner)
+
+    def _relaunch(self, query: Query, fresh: bool) -> None:
+        query.process = self._fleet.launch(query.name)
+        self._start_again(query, fresh)
+
+    def _start_again(self, query: Query, fresh: bool) -> None:
+        query.generation += fresh
+        self.injected[faults.NEW if fresh else faults.RESTART] += 1
+        query.process.tell("start", owner=query.owner)
+        query.busy = False
+
+    def _watch(self) -> None:
+        """Take in what queries say and what they write."""
+        self._fleet.sink.poll()
+        for query in self._queries:
+            for event in query.process.news():
+                match event["event"]:
+                    case "starting":
+                        query.running = True
+                    case "stopped":
+                        query.running = False
+                    case "failed":
+                        query.running = False
+                        self.failures[event["why"]] += 1
+                        self.faults.append(Fault("query failed", query.name, event["at"] - 1, event["at"]))
+                        self._say(f"  query {query.name} has failed: {event['why'][:200]}")
+
+    def _started(self, count: int) -> bool:
+        self._watch()
+        return sum(each.running for each in self._queries) == count
+
+    def _state(self) -> str:
+        try:
+            leases = self._fleet.snapshot().leases.values()
+        except StoreError:
+            return "the lease table is away"
+        owned = Counter(lease.owner or "nobody" for lease in leases)
+        return ", ".join(f"{owner} {count}" for owner, count in sorted(owned.items()))
+
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        self._later(time.monotonic() + seconds, action)
+
+    def _later(self, at: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._agenda, (at, next(self._order), action))
+
+    def _drain(self) -> None:
+        """No more faults: everything is read, and then all queries stop in an orderly way."""
+        fleet = self._fleet
+        self._say("no more faults: everything is to be read")
+        fleet.producer.stop()
+
+        def read() -> bool:
+            self._watch()
+            return fleet.sink.has_all(fleet.producer.sent) and fleet.checkpointed()
+
+        try:
+            fleet.wait_for(read, "everything is read", START_TIMEOUT)
+            for query in self._queries:
+                query.process.tell("stop")
+            fleet.wait_for(lambda: self._started(0), "all queries have stopped", _STOP_TIMEOUT)
+            fleet.wait_for(lambda: not self._owned(), "all leases were given back", 10.0)
+        finally:
+            self._say("the end: accounting")
+            fleet.sink.poll()
+
+    def _owned(self) -> list[str]:
+        return [partition for partition, lease in self._fleet.snapshot().leases.items() if lease.owner is not None]
+
+
+def report(chaos: Chaos, result: Account, moves: dict[str, int], seed: int, trouble: str, seconds: float) -> Table:
+    """The table for people."""
+    table = Table(title=f"chaos, seed {seed}, {seconds / 60:.1f} minutes", title_justify="left")
+    table.add_column("what")
+    table.add_column("count", justify="right")
+    for kind in (*KINDS, faults.RESTART):
+        table.add_row(f"fault: {kind}", f"{chaos.injected[kind]}")
+    table.add_row("fault: left out, nothing to do it to", f"{chaos.skipped}", end_section=True)
+    for why, count in chaos.failures.most_common():
+        table.add_row(f"query failed: {why[:90]}", f"{count}")
+    table.add_section()
+    table.add_row("events sent", f"{result.sent:,}")
+    table.add_row("rows read", f"{result.read:,}")
+    table.add_row("missing", f"{len(result.missing):,}", style="red" if result.missing else None)
+    table.add_row("rows that are no event of the hub", f"{result.foreign:,}")
+    table.add_row("read once more than needed", f"{result.duplicates:,}")
+    for kind, count in result.explained.most_common():
+        table.add_row(f"  because of: {kind}", f"{count:,}")
+    unexplained = result.duplicates - result.explained.total()
+    table.add_row("  unexplained", f"{unexplained:,}", style="red" if unexplained else None)
+    table.add_row("out of order within a tenure", f"{len(result.disorder):,}", end_section=True)
+    for kind, count in sorted(moves.items()):
+        table.add_row(f"leases {kind}", f"{count}")
+    table.add_section()
+    table.add_row(f"longest time without a batch ({result.gap_at})", f"{result.longest_gap:.1f} s")
+    table.add_row("came to an end", trouble or "yes", style="red" if trouble else None)
+    return table
+
+
+def main() -> int:
+    options = _options()
+    console = Console(stderr=options.json, width=150 if not sys.stdout.isatty() else None)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
+    # A query's first batch may take half a minute on a busy machine: that is no reason to take its partitions away.
+    lease = {"leaseDuration": f"{LEASE_DURATION:g} s", "balanceInterval": "2 s", "handoverTimeout": "60 s"}
+    began = time.time()
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False)
+
+    say(f"seed {seed}: {_QUERIES} to {_MOST_QUERIES} queries, {PARTITIONS} partitions, {options.rate:g} events/s")
+    trouble = ""
+    with Fleet(PARTITIONS, options.rate, lease, "500 milliseconds", options.keep) as fleet:
+        chaos = Chaos(fleet, schedule(seed, options.minutes * 60, LEASE_DURATION), say)
+        try:
+            chaos.run()
+        except TimeoutError as error:
+            trouble = str(error)
+        result = account(fleet.sink.batches, fleet.producer.sent, chaos.faults)
+        moves = moves_by_kind(fleet.store)
+    console.print(report(chaos, result, moves, seed, trouble, time.time() - began))
+    for line in [*(f"unexplained: {each}" for each in result.unexplained[:20]), *result.disorder[:20]]:
+        say(line)
+    if result.missing:
+        say(f"missing: {result.missing[:20]}")
+    passed = result.passed and not trouble
+    again = f"make chaos MINUTES={options.minutes:g} SEED={seed}"
+    say(f"{'OK' if passed else 'FAILED'}: seed {seed}; the same again: {again}")
+    if options.json:
+        print(dump(_as_json(chaos, result, moves, seed, trouble, passed)))
+    return 0 if passed else 1
+
+
+def _as_json(
+    chaos: Chaos, result: Account, moves: dict[str, int], seed: int, trouble: str, passed: bool
+) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "passed": passed,
+        "trouble": trouble,
+        "faults": dict(chaos.injected),
+        "failures": dict(chaos.failures),
+        "moves": moves,
+        **asdict(result),
+    }
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make chaos", description="Kill, pause and disturb; then count every event.")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long faults go on (default: 10)")
+    parser.add_argument("--seed", type=int, help="of the schedule; without it one is drawn and printed")
+    parser.add_argument("--rate", type=float, default=RATE, help=f"events per second (default: {RATE:g})")
+    parser.add_argument("--keep", type=Path, help="a new folder to leave everything in: logs, rows, tables")
+    parser.add_argument("--json", action="store_true", help="the outcome for programs, on standard output")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,175 @@
+"""What was read against what was sent, and which fault explains what was read twice. Pure, but for reading files."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+#: Seconds after a batch was written within which its checkpoint may still be on its way on a busy machine. A fault in
+#: this time interrupts the batch as well: written, but the group does not know.
+GRACE = 5.0
+
+#: Seconds from the planning of a batch until the sink is called.
+_PLANNING = 2.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A file of the sink: `events` are (partition, sequence number, body), in their order. Times are wall clock."""
+
+    owner: str
+    run: str
+    number: int
+    began: float
+    written: float
+    epochs: Mapping[str, int]
+    events: Sequence[tuple[str, int, str]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What was done to a query, or to all (`query` is None), between two times of the wall clock."""
+
+    kind: str
+    query: str | None
+    began: float
+    ended: float
+
+
+@dataclass
+class Account:
+    """The outcome. `explained` counts events read once more than needed by the kind of fault that explains it."""
+
+    sent: int = 0
+    read: int = 0
+    missing: list[tuple[str, int]] = field(default_factory=list)
+    foreign: int = 0  # rows that are no event of the hub, or not the right one
+    duplicates: int = 0
+    explained: Counter[str] = field(default_factory=Counter)
+    unexplained: list[str] = field(default_factory=list)
+    disorder: list[str] = field(default_factory=list)
+    longest_gap: float = 0.0
+    gap_at: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not (self.missing or self.foreign or self.unexplained or self.disorder)
+
+
+class Sink:
+    """The files that queries have written into `folder`, each read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: set[str] = set()
+        self.batches: list[Batch] = []
+        self.read: dict[str, set[int]] = defaultdict(set)
+
+    def poll(self) -> list[Batch]:
+        """What has been written since the last time."""
+        new = sorted(name for path in self._folder.glob("*.parquet") if (name := path.name) not in self._known)
+        batches = [_batch(self._folder / name) for name in new]
+        self._known.update(new)
+        self.batches += batches
+        for batch in batches:
+            for partition, number, _ in batch.events:
+                self.read[partition].add(number)
+        return batches
+
+    def has_all(self, sent: Mapping[str, Collection[object]]) -> bool:
+        """Whether as many events of each partition were read as were sent."""
+        return all(len(self.read[partition]) >= len(numbers) for partition, numbers in sent.items())
+
+
+def _batch(path: Path) -> Batch:
+    table = pq.read_table(path)
+    about = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
+    columns = table.select(["partition", "sequenceNumber", "body", "epoch"]).to_pydict()
+    return Batch(
+        owner=about["owner"],
+        run=about["run"],
+        number=int(about["batch"]),
+        began=float(about["began"]),
+        written=float(path.name.split("-")[0]),
+        epochs=dict(zip(columns["partition"], columns["epoch"], strict=True)),
+        events=list(zip(columns["partition"], columns["sequenceNumber"], columns["body"], strict=True)),
+    )
+
+
+def account(batches: Iterable[Batch], sent: Mapping[str, Sequence[int]], faults: Iterable[Fault]) -> Account:
+    """Compare. `sent` holds the number that each event of each partition has as its body, at its sequence number."""
+    batches, faults = sorted(batches, key=lambda batch: batch.written), list(faults)
+    copies: dict[tuple[str, int], list[Batch]] = defaultdict(list)
+    result = Account(sent=sum(map(len, sent.values())))
+    for batch in batches:
+        for partition, number, body in batch.events:
+            result.read += 1
+            numbers = sent.get(partition, ())
+            if number < len(numbers) and body == str(numbers[number]):
+                copies[partition, number].append(batch)
+            else:
+                result.foreign += 1
+    result.missing = [(p, n) for p, numbers in sent.items() for n in range(len(numbers)) if (p, n) not in copies]
+    reasons = {id(batch): _interruption(batch, faults) for batch in batches}
+    unexplained: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
+    by_id = {id(batch): batch for batch in batches}
+    for (partition, number), found in copies.items():
+        extra = len(found) - 1
+        result.duplicates += extra
+        kinds = [kind for batch in found if (kind := reasons[id(batch)]) is not None]
+        result.explained.update(kinds[:extra])
+        if len(kinds) < extra:
+            unexplained[partition, tuple(map(id, found))].append(number)
+    for (partition, ids), numbers in unexplained.items():
+        told = "; ".join(_told(by_id[each], partition) for each in ids)
+        result.unexplained.append(f"partition {partition}, {min(numbers)} to {max(numbers)} ({len(numbers)}): {told}")
+    result.disorder = _disorder(batches)
+    result.longest_gap, result.gap_at = _longest_gap(batches)
+    return result
+
+
+def _interruption(batch: Batch, faults: Iterable[Fault]) -> str | None:
+    """The kind of fault that has interrupted a batch between its planning and its checkpoint; None if none has."""
+    query, until = batch.owner.split(".")[0], batch.written + GRACE
+    for fault in faults:
+        if fault.kind == "lease table away" and fault.began <= until and fault.ended >= batch.written:
+            until = max(until, fault.ended + GRACE)  # the checkpoint had to wait
+    for fault in faults:
+        if fault.query == query and fault.began <= until and fault.ended >= batch.began - _PLANNING:
+            return fault.kind
+    return None
+
+
+def _told(batch: Batch, partition: str) -> str:
+    epoch = batch.epochs[partition]
+    return f"{batch.owner} run {batch.run} batch {batch.number} epoch {epoch} {batch.began:.2f} to {batch.written:.2f}"
+
+
+def _disorder(batches: Iterable[Batch]) -> list[str]:
+    """Where sequence numbers do not rise within one owner's tenure. `batches` are in the order of their writing."""
+    last: dict[tuple[str, str, int], int] = {}
+    found = []
+    for batch in batches:
+        for partition, number, _ in batch.events:
+            tenure = (batch.run, partition, batch.epochs[partition])
+            if number <= last.get(tenure, -1):
+                found.append(f"{number} after {last[tenure]}: {_told(batch, partition)}")
+            last[tenure] = number
+    return found
+
+
+def _longest_gap(batches: Iterable[Batch]) -> tuple[float, str]:
+    """The longest time in which no batch brought events of a partition that has had some before."""
+    before: dict[str, float] = {}
+    longest, where = 0.0, ""
+    for batch in batches:
+        for partition in batch.epochs:
+            gap = batch.written - before.get(partition, batch.written)
+            before[partition] = batch.written
+            if gap > longest:
+                longest, where = gap, f"partition {partition}, until {batch.owner} wrote batch {batch.number}"
+    return longest, where

@@ -1,0 +1,144 @@
+"""A hub under load and the queries that share it: what the chaos run and the handover measurements have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from chaos.account import Sink
+from chaos.processes import QueryProcess, wait_for
+from chaos.producer import Producer
+from chaos.query import Settings
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.leases.model import Snapshot
+
+HUB = "hub"
+
+#: The leader may remove the data file of a version while it is being read; the next try reads a newer one.
+_READ_TRIES = 3
+
+#: Seconds that Spark may take to start on a busy machine.
+START_TIMEOUT = 240.0
+
+
+class Fleet:
+    """A context: an emulator with a hub, its producer, and query processes, of which none is left at the end.
+
+    Everything is in a folder of its own, which is removed, or in `keep`, which is not.
+    """
+
+    def __init__(
+        self, partitions: int, rate: float, options: Mapping[str, str], trigger: str = "", keep: Path | None = None
+    ) -> None:
+        self._partitions, self._rate = partitions, rate
+        self._options, self._trigger, self._keep = dict(options), trigger, keep
+        self._stack = ExitStack()
+        self._processes: list[QueryProcess] = []
+
+    def __enter__(self) -> Fleet:
+        self.folder = Path(tempfile.mkdtemp(prefix="ehbalance-chaos-")) if self._keep is None else self._keep.absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self._keep is None:
+            self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        (self.folder / "rows").mkdir()
+        log = logging.FileHandler(self.folder / "chaos.log")
+        logging.getLogger().addHandler(log)
+        self._stack.callback(logging.getLogger().removeHandler, log)
+        self.emulator = self._stack.enter_context(Emulator({HUB: self._partitions}))
+        self.producer = Producer(self.emulator, HUB, self._partitions, self._rate)
+        self._stack.callback(self.producer.stop)
+        self._stack.callback(self._kill_all)
+        self.table = self.folder / "leases"
+        self.store = DeltaStore(str(self.table))
+        self.sink = Sink(self.folder / "rows")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stack.close()
+
+    def launch(self, name: str, threads: int = 2) -> QueryProcess:
+        """Start a process, which gets ready to run queries in the background."""
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        (folder / "tmp").mkdir(exist_ok=True)
+        rows = folder / "rows"
+        if not rows.exists():
+            rows.symlink_to(self.folder / "rows")
+        options = {
+            "connectionString": self.emulator.connection_string(HUB),
+            "startingPosition": "earliest",
+            "leaseTable": str(self.table),
+            **self._options,
+        }
+        number = sum(each.name == name for each in self._processes)
+        settings = Settings(str(folder), options, self._trigger, threads)
+        process = QueryProcess(name, settings, self.folder / f"{name}-{number}.log")
+        self._processes.append(process)
+        return process
+
+    def snapshot(self) -> Snapshot:
+        """The group's state. Raises `StoreError` while the table is away."""
+        for _ in range(_READ_TRIES):
+            with contextlib.suppress(StoreUnavailableError):
+                return self.store.read()
+        return self.store.read()
+
+    def checkpointed(self) -> bool:
+        """Whether the group knows of every event sent that it was read."""
+        leases = self.snapshot().leases
+        return all(
+            (lease := leases.get(partition)) is not None
+            and (lease.checkpoint.next if lease.checkpoint else 0) >= len(numbers)
+            for partition, numbers in self.producer.sent.items()
+        )
+
+    def wait_for(self, condition: Any, what: str, timeout: float = START_TIMEOUT) -> None:
+        """Wait for `condition`, and take in meanwhile what is written. Raises `TimeoutError`."""
+
+        def met() -> bool:
+            self.sink.poll()
+            return bool(condition())
+
+        wait_for(met, what, timeout)
+
+    def _kill_all(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+
+def moves_by_kind(store: DeltaStore) -> dict[str, int]:
+    """How often partitions changed hands, and how, by the group's history."""
+    kinds: dict[str, int] = {}
+    for change in store.history():
+        if change.event != "Claim":
+            kind = {"HandOver": "handed over", "Release": "released", "Steal": "stolen"}[change.event]
+        elif change.owner_before is None:
+            kind = "claimed, free"
+        elif change.owner_before == change.by:
+            kind = "claimed again by a restarted owner"
+        else:
+            kind = "claimed, expired or overdue"
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return kinds
+
+
+def dump(result: object) -> str:
+    """`result` as JSON."""
+    return json.dumps(result, indent=2, default=str)
+
+
+def clock(since: float) -> str:
+    """The time since `since` (wall clock) for progress lines."""
+    passed = int(time.time() - since)
+    return f"{passed // 60}:{passed % 60:02d}"

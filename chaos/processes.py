@@ -1,0 +1,143 @@
+"""The query processes: started, told what to do, killed and paused, and none left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chaos.query import Settings
+
+
+@dataclass(frozen=True)
+class Process:
+    """A line of `ps`."""
+
+    pid: int
+    parent: int
+    command: str
+
+
+class QueryProcess:
+    """A Spark application in a process tree of its own."""
+
+    def __init__(self, name: str, settings: Settings, log: Path) -> None:
+        self.name = name
+        self._journal = log.with_suffix(".jsonl")
+        self._position = 0
+        temporary = Path(settings.folder) / "tmp"
+        with self._journal.open("wb") as out, log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "chaos.query", settings.to_json()],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=errors,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the one who started this
+                env=_environment(temporary),
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Whether the driver runs."""
+        return self._process.poll() is None
+
+    def tell(self, do: str, **details: str) -> None:
+        """Give a command; what comes of it is said in the journal."""
+        assert self._process.stdin
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps({"do": do, **details}) + "\n")
+            self._process.stdin.flush()
+
+    def news(self) -> list[dict[str, Any]]:
+        """What the journal has said since the last time."""
+        with self._journal.open() as journal:
+            journal.seek(self._position)
+            lines = journal.readlines()
+        whole = [line for line in lines if line.endswith("\n")]
+        self._position += sum(len(line.encode()) for line in whole)
+        return [json.loads(line) for line in whole if line.startswith("{")]
+
+    def planner(self) -> list[int]:
+        """The planner process, if there is one."""
+        return self._like("python_streaming_source_runner")
+
+    def workers(self) -> list[int]:
+        """The Python workers that read; the daemon that forks them is not among them."""
+        daemons = set(self._like("pyspark.daemon pyspark.worker"))
+        return [each.pid for each in self.tree() if each.parent in daemons]
+
+    def tree(self) -> list[Process]:
+        """The processes of this one's session, which all that descend from it belong to, also when it is gone."""
+        return [each for each in running() if _session_of(each.pid) == self._process.pid]
+
+    def kill(self) -> None:
+        """SIGKILL to the driver, the JVM, the planner and the workers."""
+        # Stopped first, so that none has time for last words when the others go.
+        send((each.pid for each in self.tree()), signal.SIGSTOP)
+        send((each.pid for each in self.tree()), signal.SIGKILL)
+        self._process.wait()
+
+    def end(self, patience: float = 20.0) -> None:
+        """Let it end by itself, and kill it if it does not."""
+        assert self._process.stdin
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        # The JVM takes a moment longer than the driver that has started it.
+        with contextlib.suppress(TimeoutError):
+            wait_for(lambda: self._process.poll() is not None and not self.tree(), "all have ended", patience)
+        self.kill()
+
+    def _like(self, command: str) -> list[int]:
+        return [each.pid for each in self.tree() if command in each.command]
+
+
+def running() -> list[Process]:
+    """All processes that are not zombies."""
+    listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True).stdout
+    rows = [line.split(None, 3) for line in listed.splitlines()]
+    return [Process(int(row[0]), int(row[1]), row[3]) for row in rows if len(row) == 4 and not row[2].startswith("Z")]
+
+
+def _session_of(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to each process that is still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def wait_for(condition: Any, what: str, timeout: float) -> None:
+    """Wait until `condition()` holds. Raises `TimeoutError`."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {timeout:g} s in vain until {what}")
+        time.sleep(0.05)
+
+
+def _environment(temporary: Path) -> dict[str, str]:
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "EHBALANCE_LOG_LEVEL": os.environ.get("EHBALANCE_LOG_LEVEL", "INFO"),
+        # Spark's launcher starts a small JVM of its own.
+        "SPARK_LAUNCHER_OPTS": f"-XX:-UsePerfData -Djava.io.tmpdir={temporary}",
+    }
+    environment.pop("SPARK_HOME", None)  # another Spark's
+    return environment

@@ -1,0 +1,73 @@
+"""Numbered events at a steady rate."""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections import defaultdict
+
+from spark_ehbalance.emulator import Emulator
+
+_TICK = 0.1
+
+#: So many keys that no partition gets much more than another.
+_KEYS = 997
+
+
+class Producer:
+    """Appends `rate` events per second to a hub, on a thread of its own; it is the hub's only producer.
+
+    Event number N has N as its body and one of many partition keys, which tells the partition. `sent` holds the
+    numbers in each partition, at their sequence numbers.
+    """
+
+    def __init__(self, emulator: Emulator, hub: str, partitions: int, rate: float) -> None:
+        self._emulator, self._hub, self._rate = emulator, hub, rate
+        self._partitions = partitions
+        self._next = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="producer", daemon=True)
+        self.sent: dict[str, list[int]] = {str(partition): [] for partition in range(partitions)}
+        self.error: Exception | None = None
+
+    @property
+    def count(self) -> int:
+        """Events sent so far."""
+        return self._next
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop and wait for the last event. Raises what has ended the thread."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def add_partitions(self, count: int) -> None:
+        """Send to so many partitions more, which the hub must have by now."""
+        self.sent |= {str(self._partitions + more): [] for more in range(count)}
+        self._partitions += count
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        try:
+            while not self._stopping.wait(_TICK):
+                self._send(int((time.monotonic() - began) * self._rate) - self._next)
+        except Exception as error:  # raised by `stop`
+            self.error = error
+
+    def _send(self, count: int) -> None:
+        partitions = self._partitions
+        by_key: dict[str, list[int]] = defaultdict(list)
+        for number in range(self._next, self._next + count):
+            by_key[f"key-{number % _KEYS}"].append(number)
+        for key, numbers in by_key.items():
+            partition = str(zlib.crc32(key.encode()) % partitions)
+            bodies = [str(number).encode() for number in numbers]
+            self._emulator.append(self._hub, partition, bodies, partition_key=key)
+            self.sent[partition] += numbers
+        self._next += count

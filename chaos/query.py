@@ -1,0 +1,175 @@
+"""One Spark application in a process of its own: `python -m chaos.query SETTINGS`, with `SETTINGS` as JSON.
+
+It takes commands as JSON lines on standard input and says what happens as JSON lines on standard output. A query that
+fails is started again from its checkpoint, as a job scheduler would do it. The sink writes one Parquet file per batch
+and puts it in place by renaming, so that a batch is there as a whole or not at all; a batch that is run again makes
+another file, so that nothing that was read twice is hidden.
+
+| command | what happens |
+|---|---|
+| `{"do": "start", "owner": …}` | a query that reads as `owner`; `owner` is also the name of its checkpoint |
+| `{"do": "stop"}` | `spark_ehbalance.stop(query)` |
+| `{"do": "cancel"}` | `query.stop()`, which breaks the batch in flight off |
+| end of input | the process ends |
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import spark_ehbalance
+
+#: Seconds before a query that has failed is started again.
+_RESTART_AFTER = 1.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a query process is started with. `trigger` is a processing time; "" starts batch upon batch."""
+
+    folder: str
+    options: Mapping[str, str]
+    trigger: str = ""
+    threads: int = 2
+
+    def to_json(self) -> str:
+        """For the command line."""
+        return json.dumps(asdict(self))
+
+
+def main() -> None:
+    settings = Settings(**json.loads(sys.argv[1]))
+    commands: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_listen, args=(commands,), daemon=True).start()
+    spark = _session(settings)
+    spark_ehbalance.register(spark)
+    say("ready")
+    query, owner, run = None, "", ""
+    while True:
+        try:
+            command = commands.get(timeout=0.1)
+        except queue.Empty:
+            if query is not None and not query.isActive:
+                say("failed", owner=owner, run=run, why=_why(query))
+                query = None
+                time.sleep(_RESTART_AFTER)
+                query, run = _start(spark, settings, owner)
+            continue
+        match command["do"]:
+            case "start":
+                owner = command["owner"]
+                query, run = _start(spark, settings, owner)
+            case "stop" | "cancel" if query is not None:
+                say("stopping", owner=owner, run=run)
+                spark_ehbalance.stop(query) if command["do"] == "stop" else query.stop()
+                query = None
+                say("stopped", owner=owner, run=run)
+            case "end":
+                break
+    if query is not None:
+        query.stop()
+    spark.stop()
+
+
+def say(what: str, **details: Any) -> None:
+    """Write a line to the journal."""
+    print(json.dumps({"at": time.time(), "event": what, **details}), flush=True)
+
+
+def _listen(commands: queue.Queue[dict[str, Any]]) -> None:
+    for line in sys.stdin:
+        commands.put(json.loads(line))
+    commands.put({"do": "end"})
+
+
+def _session(settings: Settings) -> SparkSession:
+    temporary = Path(settings.folder) / "tmp"
+    temporary.mkdir(exist_ok=True)
+    java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
+    spark = (
+        # A task whose worker is killed is run again, as on a cluster.
+        SparkSession.builder.master(f"local[{settings.threads}, 4]")
+        .appName("chaos")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "512m")
+        .config("spark.driver.extraJavaOptions", java)
+        .config("spark.local.dir", str(temporary))
+        .config("spark.sql.warehouse.dir", str(temporary / "warehouse"))
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.databricks.delta.snapshotPartitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _start(spark: SparkSession, settings: Settings, owner: str) -> tuple[StreamingQuery, str]:
+    run = uuid.uuid4().hex[:12]
+    checkpoint = Path(settings.folder) / "checkpoints" / owner
+    writer = (
+        spark.readStream.format("ehbalance")
+        .options(**{**settings.options, "ownerId": owner})
+        .load()
+        .writeStream.foreachBatch(_sink(Path(settings.folder) / "rows", checkpoint, owner, run))
+        .option("checkpointLocation", str(checkpoint))
+    )
+    if settings.trigger:
+        writer = writer.trigger(processingTime=settings.trigger)
+    say("starting", owner=owner, run=run)
+    return writer.start(), run
+
+
+def _sink(rows: Path, checkpoint: Path, owner: str, run: str) -> Callable[[DataFrame, int], None]:
+    """What writes a batch: its events with the epochs they were planned with, and when that began and was done."""
+
+    def write(frame: DataFrame, batch: int) -> None:
+        began = time.time()
+        events = frame.selectExpr("partition", "sequenceNumber", "cast(body as string) as body", "partitionKey")
+        table = events.toArrow()
+        if not table.num_rows:
+            return
+        epochs = _epochs(checkpoint / "offsets" / str(batch))
+        owned = pa.array([epochs[partition] for partition in table["partition"].to_pylist()], pa.int64())
+        about = {"owner": owner, "run": run, "batch": str(batch), "began": repr(began)}
+        table = table.append_column("epoch", owned).replace_schema_metadata(about)
+        draft = rows / f".{uuid.uuid4().hex}"
+        pq.write_table(table, draft)
+        # The time of the renaming is when the batch was written: the name holds it, and nothing comes between.
+        os.rename(draft, rows / f"{time.time():.6f}-{draft.name[1:]}.parquet")
+
+    return write
+
+
+def _epochs(offset: Path) -> dict[str, int]:
+    """The epoch of each partition in a batch that Spark has logged. A batch that is read again is read with later
+    epochs, and by another run of the query."""
+    end = json.loads(offset.read_text().splitlines()[2])
+    return {partition: each["epoch"] for partition, each in end["partitions"].items()}
+
+
+def _why(query: StreamingQuery) -> str:
+    lines = [line for line in str(query.exception()).splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"\w(Error|Exception)\b", line)]
+    told = errors[-1] if errors else lines[0] if lines else "it has ended"
+    return re.sub(r" \[id = [^]]*\]", "", told).strip()[:400]
+
+
+if __name__ == "__main__":
+    main()

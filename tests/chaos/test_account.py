@@ -1,0 +1,93 @@
+"""The accounting of the chaos run: what is missing, what was read twice, and what explains it."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaos.account import GRACE, Batch, Fault, account
+from chaos.handover import idle_time
+
+SENT = {"0": [10, 11, 12], "1": [20]}
+
+
+def batch(owner: str, numbers: range, began: float, written: float, *, epoch: int = 1, run: str = "r") -> Batch:
+    events = [("0", number, str(SENT["0"][number])) for number in numbers]
+    return Batch(owner, run, 0, began, written, {"0": epoch}, events)
+
+
+OTHER = Batch("b.1", "s", 0, 0.0, 1.0, {"1": 1}, [("1", 0, "20")])
+
+
+def test_all_read_once() -> None:
+    result = account([batch("a.1", range(3), 0, 1), OTHER], SENT, [])
+    assert result.passed
+    assert (result.sent, result.read, result.duplicates, result.missing) == (4, 4, 0, [])
+
+
+def test_a_missing_event() -> None:
+    result = account([batch("a.1", range(2), 0, 1), OTHER], SENT, [])
+    assert result.missing == [("0", 2)]
+    assert not result.passed
+
+
+def test_a_wrong_event_does_not_count() -> None:
+    wrong = Batch("b.1", "s", 0, 0.0, 1.0, {"1": 1, "9": 1}, [("1", 0, "21"), ("1", 1, "22"), ("9", 0, "1")])
+    result = account([batch("a.1", range(3), 0, 1), wrong], SENT, [])
+    assert result.foreign == 3
+    assert result.missing == [("1", 0)]
+
+
+def test_a_duplicate_that_nothing_explains() -> None:
+    twice = [batch("a.1", range(3), 0, 1), batch("b.1", range(1, 3), 2, 3, epoch=2, run="t"), OTHER]
+    result = account(twice, SENT, [Fault("SIGKILL", "c", 0.5, 0.5)])
+    assert result.duplicates == 2
+    assert not result.explained
+    assert len(result.unexplained) == 1
+    assert "partition 0, 1 to 2 (2): a.1 run r batch 0 epoch 1" in result.unexplained[0]
+    assert not result.passed
+
+
+@pytest.mark.parametrize(
+    ("fault", "explains"),
+    [
+        (Fault("SIGKILL", "a", 1.5, 1.5), True),  # in the middle of the batch
+        (Fault("SIGKILL", "a", 2 + GRACE - 0.1, 2 + GRACE - 0.1), True),  # written, not yet checkpointed
+        (Fault("SIGKILL", "a", 2 + GRACE + 0.1, 2 + GRACE + 0.1), False),
+        (Fault("SIGSTOP", "a", -30, -20), False),
+        (Fault("SIGSTOP", "b", 1.5, 9.5), True),  # either of the two copies
+        (Fault("lease table away", None, 1.5, 1.6), False),
+    ],
+)
+def test_what_explains_a_duplicate(fault: Fault, explains: bool) -> None:
+    twice = [batch("a.1", range(3), 1, 2), batch("b.1", range(3), 9, 10, epoch=2, run="t"), OTHER]
+    result = account(twice, SENT, [fault])
+    assert result.duplicates == 3
+    assert result.passed is explains
+    assert sum(result.explained.values()) == (3 if explains else 0)
+
+
+def test_a_kill_while_the_table_is_away_explains_what_could_not_be_checkpointed() -> None:
+    twice = [batch("a.1", range(3), 1, 2), batch("b.1", range(3), 50, 51, epoch=2, run="t"), OTHER]
+    away = Fault("lease table away", None, 1.5, 40)
+    assert account(twice, SENT, [away, Fault("SIGKILL", "a", 30, 30)]).passed
+    assert not account(twice, SENT, [away]).passed
+
+
+def test_order_within_a_tenure() -> None:
+    back = [batch("a.1", range(1, 3), 0, 1), batch("a.1", range(1), 2, 3), OTHER]
+    assert len(account(back, SENT, []).disorder) == 1
+    other_tenure = [batch("a.1", range(1, 3), 0, 1), batch("a.1", range(1), 2, 3, epoch=2), OTHER]
+    assert not account(other_tenure, SENT, []).disorder
+
+
+def test_the_longest_gap_of_a_partition() -> None:
+    batches = [batch("a.1", range(1), 0, 1), batch("a.1", range(1, 2), 1, 2), batch("b.1", range(2, 3), 8, 9), OTHER]
+    result = account(batches, SENT, [])
+    assert result.longest_gap == 7
+    assert result.gap_at.startswith("partition 0")
+
+
+def test_idle_is_what_the_new_owner_was_not_at_another_batch() -> None:
+    busy = [batch("b.1", range(1), 9.0, 11.0), batch("b.1", range(1), 11.5, 12.0)]
+    assert idle_time(10.0, 12.5, busy) == pytest.approx(1.0)
+    assert idle_time(10.0, 10.2, []) == pytest.approx(0.2)

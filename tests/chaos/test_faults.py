@@ -1,0 +1,63 @@
+"""The schedule of the chaos run, and the outage of the lease table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chaos.faults import ADD, AWAY, KINDS, PAUSE_PLANNER, PAUSE_QUERY, schedule
+from chaos.outage import Outage
+from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.leases.model import Author, Group
+from spark_ehbalance.leases.store import commit
+from spark_ehbalance.leases.transitions import Heartbeat, Join
+
+ANN = Author("ann", "first")
+
+
+def test_a_seed_is_a_schedule() -> None:
+    assert schedule(7, 600, 6.0) == schedule(7, 600, 6.0)
+    assert schedule(7, 600, 6.0) != schedule(8, 600, 6.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_kind_comes_before_any_comes_again(seed: int) -> None:
+    steps = schedule(seed, 600, 6.0)
+    assert {step.kind for step in steps[: len(KINDS)]} == set(KINDS)
+    assert sum(step.kind == ADD for step in steps) == 2
+    assert all(0 <= step.at < 600 and 0 <= step.victim < 1 for step in steps)
+    assert all(step.seconds > 6.0 for step in steps if step.kind in (PAUSE_PLANNER, PAUSE_QUERY, AWAY))
+
+
+def test_while_the_table_is_away_nothing_can_be_read_or_written(tmp_path: Path) -> None:
+    held, other = DeltaStore(str(tmp_path / "leases")), DeltaStore(str(tmp_path / "leases"))
+    held.create(Group("n", "h", "c"))
+    snapshot, _ = commit(held, held.read(), [Join(by=ANN, at_ms=1)])
+    outage = Outage(tmp_path / "leases")
+
+    outage.begin()
+    for attempt in (held.read, other.read, lambda: commit(held, snapshot, [Heartbeat(by=ANN, at_ms=2)])):
+        with pytest.raises(StoreUnavailableError):
+            attempt()
+    with pytest.raises(StoreUnavailableError):
+        DeltaStore(str(tmp_path / "leases")).create(Group("n", "h", "c"))
+    outage.end()
+    outage.end()
+
+    assert held.read() == other.read() == snapshot
+    after, _ = commit(held, snapshot, [Heartbeat(by=ANN, at_ms=2)])
+    assert after.version == snapshot.version + 1
+
+
+def test_a_writer_that_holds_the_table_cannot_write_while_it_is_away(tmp_path: Path) -> None:
+    held = DeltaStore(str(tmp_path / "leases"))
+    held.create(Group("n", "h", "c"))
+    snapshot, _ = commit(held, held.read(), [Join(by=ANN, at_ms=1)])
+    outage = Outage(tmp_path / "leases")
+    outage.begin()
+    with pytest.raises(StoreUnavailableError):
+        commit(held, snapshot, [Heartbeat(by=ANN, at_ms=2)])
+    outage.end()
+    assert held.read() == snapshot

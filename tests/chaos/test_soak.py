@@ -1,0 +1,14 @@
+"""A short soak: the numbers themselves are `make soak`'s."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chaos.soak import soak
+
+
+def test_no_commit_of_several_writers_is_lost(tmp_path: Path) -> None:
+    run = soak(tmp_path, 3, 150)
+    assert run.commits == 150
+    assert run.lost == 0
+    assert 0 < run.most_files <= run.most_allowed

@@ -1,0 +1,284 @@
+"""Planners that hand partitions over to each other, with the emulator and a Delta table: nothing twice or left out."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.leases.model import Author, MemberState
+from spark_ehbalance.leases.store import commit
+from spark_ehbalance.leases.transitions import Drain
+from spark_ehbalance.source.notices import send
+from spark_ehbalance.source.offsets import StreamOffset
+from tests.source.test_planner import PARTITIONS, Group, Query
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def group(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
+    """A hub with 8 partitions, a lease table, and quick looks."""
+    monkeypatch.setattr("spark_ehbalance.hub.watcher._LIST_INTERVAL", 0.3)
+    monkeypatch.setattr("spark_ehbalance.leases.keeper._LOOK_INTERVAL", 0.2)
+    made = Group(emulator, tmp_path)
+    made.raw |= {"leaseDuration": "10s", "handoverTimeout": "60s"}
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder of this test's own for the planners' sockets."""
+    tmp_path_factory.getbasetemp()  # pytest's own must not lie in it
+    with tempfile.TemporaryDirectory() as short:
+        monkeypatch.setattr(tempfile, "tempdir", short)
+        yield
+
+
+class Traffic:
+    """Sends events all the time while queries run their batches, each in a thread of its own, until it is over."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._errors: list[BaseException] = []
+        self._start(lambda: group.append(1), 0.02)
+
+    def run(self, query: Query) -> Query:
+        """Run batches of `query` from now on, each of which takes a moment."""
+
+        def batch() -> None:
+            if (end := query.plan(100)) is not None:
+                time.sleep(0.05)
+                query.run(end)
+
+        self._start(batch, 0.01)
+        return query
+
+    def end(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        assert not self._errors
+
+    def _start(self, work: object, pause: float) -> None:
+        def loop() -> None:
+            try:
+                while not self._over.wait(pause):
+                    work()  # type: ignore[operator]
+            except BaseException as error:
+                self._errors.append(error)
+
+        self._threads.append(threading.Thread(target=loop))
+        self._threads[-1].start()
+
+
+@pytest.fixture
+def traffic(group: Group) -> Iterator[Traffic]:
+    made = Traffic(group)
+    yield made
+    made._over.set()
+
+
+def operator_says(group: Group, member: str, *, undo: bool = False) -> None:
+    with DeltaStore(str(group.table)) as store:
+        drain = Drain(by=Author("operator", ""), at_ms=0, member=member, undo=undo)
+        _, rejected = commit(store, store.read(), [drain])
+        assert not rejected
+
+
+def promised(group: Group) -> set[str]:
+    return {partition for partition, lease in group.leases().items() if lease.handover is not None}
+
+
+# --- under load ------------------------------------------------------------------------------------------------
+
+
+def test_joins_a_drain_and_a_leave_under_load_read_everything_once(group: Group, traffic: Traffic) -> None:
+    a = traffic.run(group.query("a"))
+    wait_until(lambda: len(a.seen) > 40, "a reads")
+    b = traffic.run(group.query("b"))
+    group.wait_owned(4, 4)
+    c = traffic.run(group.query("c"))
+    wait_until(lambda: sorted(len(each.owned()) for each in (a, b, c)) == [2, 3, 3], "three share")
+    operator_says(group, "b")
+    wait_until(lambda: not b.owned() and len(a.owned()) == len(c.owned()) == 4, "b is drained")
+    operator_says(group, "b", undo=True)
+    wait_until(lambda: len(b.owned()) in (2, 3), "b is back")
+    wait_until(lambda: send("c", {"leave": True}), "c has given everything back")
+    wait_until(lambda: len(a.owned()) == len(b.owned()) == 4, "the others have it")
+    traffic.end()
+
+    everything = group.everything()
+    queries = (a, b)
+    wait_until(
+        lambda: [each.step() for each in queries] and sum(len(each.seen) for each in (a, b, c)) >= everything.total(),
+        "the rest is read",
+    )
+    assert Counter(a.seen + b.seen + c.seen) == everything
+    assert all(each.seen for each in (a, b, c))
+    with DeltaStore(str(group.table)) as store:
+        events = Counter(change.event for change in store.history())
+    assert events["HandOver"] >= 4 + 2
+    assert "Steal" not in events
+
+
+def test_within_an_owner_and_over_a_move_the_order_is_kept(group: Group, traffic: Traffic) -> None:
+    a = traffic.run(group.query("a"))
+    wait_until(lambda: len(a.seen) > 40, "a reads")
+    b = traffic.run(group.query("b"))
+    wait_until(lambda: len({p for p, _ in b.seen}) == 4, "b reads what it has been given")
+    traffic.end()
+    moved = {p for p, _ in b.seen}
+    for partition in moved:
+        numbers = [n for p, n in a.seen if p == partition] + [n for p, n in b.seen if p == partition]
+        assert numbers == list(range(len(numbers)))
+
+
+# --- notices ---------------------------------------------------------------------------------------------------
+
+
+def test_the_notice_of_a_batch_s_end_lets_a_handover_go_on(group: Group) -> None:
+    group.append(10)
+    a = group.query("a")
+    group.wait_owned(8)
+    end = a.batch()
+    a.run(end)
+    b = group.query("b")
+    wait_until(lambda: len(promised(group)) == 4, "four are promised")
+    time.sleep(0.6)
+    assert not b.owned(), "nobody has said that the batch has ended"
+
+    told = time.monotonic()
+    assert send("a", {"finished": end.to_json()}) is True
+    wait_until(lambda: len(b.owned()) == 4, "they are handed over")
+    print(f"handed over {time.monotonic() - told:.2f} s after the notice")
+    assert time.monotonic() - told < 5
+    assert set(group.checkpoints().values()) == {10}
+    assert b.plan() is None
+    assert a.plan() is None, "and Spark's own word, minutes later, changes nothing"
+    assert set(group.checkpoints().values()) == {10}
+
+
+def test_a_notice_of_another_batch_is_not_believed(group: Group) -> None:
+    group.append(10)
+    a = group.query("a")
+    group.wait_owned(8)
+    first = a.batch(40)
+    a.run(first)
+    group.append(10)
+    second = a.batch()
+    invented = StreamOffset("a", {p: each for p, each in second.ranges.items() if p in "01"})
+    for end in (first, invented):
+        assert send("a", {"finished": end.to_json()}) is True
+    assert send("a", {"finished": {"format": 1}}) is None
+    b = group.query("b")
+    wait_until(lambda: len(promised(group)) == 4, "four are promised")
+    time.sleep(0.6)
+    assert not b.owned(), "the second batch is still in flight"
+    assert all(position <= first.ranges[p].end for p, position in group.checkpoints().items())
+
+
+def test_a_query_that_is_to_leave_says_no_until_everything_is_given_back(group: Group) -> None:
+    group.append(10)
+    a = group.query("a")
+    b = group.query("b")
+    group.wait_owned(4, 4)
+    end = a.batch()
+    assert send("a", {"leave": True}) is False
+    wait_until(lambda: not a.owned(), "it plans nothing more")
+    assert send("a", {"leave": True}) is False, "its batch is in flight"
+    a.run(end)
+    assert send("a", {"finished": end.to_json()}) is True
+    wait_until(lambda: send("a", {"leave": True}), "it says yes")
+    snapshot = group.snapshot()
+    assert not snapshot.owned_by("a")
+    assert snapshot.members["a"].state is MemberState.LEAVING
+    assert a.plan() is None
+    wait_until(lambda: len(b.owned()) == 8, "b has all")
+    drain_all(group, a, b)
+    a.stop()
+    assert send("a", {"leave": True}) is None
+    assert group.snapshot().members.keys() == {"b"}
+
+
+def drain_all(group: Group, *queries: Query) -> None:
+    """Run batches until everything is read, and check that nothing was read twice."""
+    everything = group.everything()
+    wait_until(
+        lambda: [each.step() for each in queries] and sum(len(each.seen) for each in queries) >= everything.total(),
+        "everything is read",
+    )
+    assert Counter(event for each in queries for event in each.seen) == everything
+
+
+def test_a_planner_works_without_a_socket(group: Group, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    group.append(1)
+    a = group.query("a")
+    wait_until(lambda: (a.step() and False) or len(a.seen) == PARTITIONS, "it reads")
+    assert send("a", {"leave": True}) is None
+
+
+# --- a query that comes back -----------------------------------------------------------------------------------
+
+
+def test_a_query_that_comes_back_within_its_lease_has_its_partitions_and_nobody_moved(group: Group) -> None:
+    group.raw["leaseDuration"] = "30s"
+    process, planned = group.process("a")
+    b = group.query("b")
+    group.wait_owned(4)
+    group.append(10)
+    before = {p: lease.owner for p, lease in group.leases().items()}
+    process.kill()
+    process.wait()
+    a = group.query("a", planned)
+    assert a.owned() == {p for p, owner in before.items() if owner == "a"}, "at once"
+    drain_all(group, a, b)
+    assert {p: lease.owner for p, lease in group.leases().items()} == before
+
+
+def test_what_was_finished_and_handed_over_meanwhile_is_not_replayed(group: Group) -> None:
+    """The batch was finished and checkpointed through a notice; Spark's own log does not say so yet."""
+    group.append(10)
+    first = group.query("a")
+    group.wait_owned(8)
+    end = first.batch()
+    first.run(end)
+    assert send("a", {"finished": end.to_json()}) is True
+    b = group.query("b")
+    group.wait_owned(4)
+    first.stop()
+    again = group.query("a", None, end)
+    wait_until(lambda: len(again.owned()) == len(b.owned()) == 4, "they share again")
+    assert again.run(end) == []
+    group.append(5)
+    wait_until(
+        lambda: [each.step() for each in (again, b)] and len(first.seen + again.seen + b.seen) >= 120, "all is read"
+    )
+    assert Counter(first.seen + again.seen + b.seen) == group.everything()
+
+
+def test_of_a_replay_nothing_is_read_that_is_promised_away_at_that_moment(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.append(10)
+    first = group.query("a")
+    group.wait_owned(8)
+    end = first.batch()
+    first.stop()
+    again = group.query("a", None, end)
+    wait_until(lambda: len(again.owned()) == 8, "all is its own again")
+    keeper = again.planner._keeper
+    monkeypatch.setattr(keeper, "reserve", lambda epochs: frozenset(epochs) - {"3", "5"})
+    assert {each.partition for each in again.planner.ranges(end)} == set("012467")

@@ -1,0 +1,211 @@
+"""Long triggers and stopping: what the listener and `spark_ehbalance.stop` are for. One Spark, a planner beside it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+import spark_ehbalance
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.leases.model import Snapshot
+from spark_ehbalance.options import stream_options
+from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.planner import Planner
+from tests.spark.conftest import HUB
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+Rows = list[tuple[str, int]]
+
+#: Longer than any of these tests, so that no trigger comes by chance.
+LONG_TRIGGER = "1 hour"
+
+
+class Sink:
+    """Keeps what is written. A batch ends only while `open` is set."""
+
+    def __init__(self) -> None:
+        self.rows: Rows = []
+        self.begun = 0
+        self.open = threading.Event()
+        self.open.set()
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        rows = [(row.partition, row.sequenceNumber) for row in frame.select("partition", "sequenceNumber").collect()]
+        self.begun += bool(rows)
+        self.open.wait(60)
+        self.rows += rows
+
+
+@pytest.fixture
+def listening(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`spark_ehbalance.register`, taken back after the test."""
+    manager: Any = spark.streams
+    listeners: list[Any] = []
+    add = type(manager).addListener
+
+    def noted(self: Any, listener: Any) -> None:
+        listeners.append(listener)
+        add(self, listener)
+
+    monkeypatch.setattr(type(manager), "addListener", noted)
+    spark_ehbalance.register(spark)
+    yield
+    for listener in listeners:
+        manager.removeListener(listener)
+
+
+@pytest.fixture
+def start(
+    spark: SparkSession, shared_options: dict[str, str], tmp_path: Path
+) -> Iterator[Callable[..., StreamingQuery]]:
+    started: list[StreamingQuery] = []
+
+    def make(sink: Sink, trigger: str | None = None, **more: str) -> StreamingQuery:
+        writer = (
+            spark.readStream.format("ehbalance")
+            .options(**shared_options, **more)
+            .load()
+            .writeStream.foreachBatch(sink)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        )
+        started.append((writer.trigger(processingTime=trigger) if trigger else writer).start())
+        return started[-1]
+
+    yield make
+    for query in started:
+        query.stop()
+
+
+@pytest.fixture
+def other(shared_options: dict[str, str]) -> Iterator[Callable[..., Planner]]:
+    """Starts another member of the group, without a Spark."""
+    started: list[Planner] = []
+
+    def make(**more: str) -> Planner:
+        started.append(Planner(stream_options({**shared_options, **more}), "other"))
+        return started[-1]
+
+    yield make
+    for planner in started:
+        planner.stop()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Callable[[], Snapshot]:
+    """Asks the lease table."""
+    store = DeltaStore(str(tmp_path / "leases"))
+    return store.read
+
+
+def checkpoints(snapshot: Snapshot) -> dict[str, int]:
+    return {p: lease.checkpoint.next if lease.checkpoint else 0 for p, lease in snapshot.leases.items()}
+
+
+def read_rest(planner: Planner) -> Rows:
+    """What `planner` would read in one batch of everything it owns now."""
+    planner._watcher.refresh()
+    start = StreamOffset("other")
+    end = planner.next_batch(start, None)
+    return (
+        [(each.partition, n) for each in planner.ranges(end) for n in range(each.start, each.end)]
+        if end != start
+        else []
+    )
+
+
+@pytest.mark.usefixtures("listening")
+def test_with_a_long_trigger_a_handover_comes_right_after_the_batch(
+    hub: Emulator,
+    start: Callable[..., StreamingQuery],
+    other: Callable[..., Planner],
+    table: Callable[[], Snapshot],
+) -> None:
+    sink = Sink()
+    sink.open.clear()
+    for partition in range(8):
+        hub.append(HUB, partition, [b"event"] * 10)
+    query = start(sink, LONG_TRIGGER, handoverTimeout="60 s")
+    wait_until(lambda: sink.begun or query.exception(), "the batch is being written")
+    planner = other(handoverTimeout="60 s")
+    wait_until(lambda: sum(1 for lease in table().leases.values() if lease.handover) == 4, "four are promised")
+    assert not planner._keeper.holdings(), "the batch is waited for"
+
+    sink.open.set()
+    ended = time.monotonic()
+    wait_until(lambda: len(planner._keeper.holdings()) == 4, "they are handed over", 30)
+    took = time.monotonic() - ended
+    print(f"handed over {took:.2f} s after the batch had ended")
+    assert took < 5, "the next trigger is an hour away"
+    assert set(checkpoints(table()).values()) == {10}
+    assert Counter(sink.rows + read_rest(planner)) == Counter((str(p), n) for p in range(8) for n in range(10))
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_query_that_is_stopped_under_load_has_written_what_is_checkpointed(
+    hub: Emulator, start: Callable[..., StreamingQuery], table: Callable[[], Snapshot]
+) -> None:
+    sink, over = Sink(), threading.Event()
+
+    def keep_sending() -> None:
+        while not over.wait(0.02):
+            for partition in range(8):
+                hub.append(HUB, partition, [b"event"] * 3)
+
+    sender = threading.Thread(target=keep_sending)
+    sender.start()
+    try:
+        query = start(sink)
+        wait_until(lambda: sink.begun > 3 or query.exception(), "some batches are written")
+        began = time.monotonic()
+        spark_ehbalance.stop(query)
+        print(f"stopped in {time.monotonic() - began:.2f} s")
+    finally:
+        over.set()
+        sender.join()
+    assert not query.isActive
+    assert query.exception() is None
+    assert max(Counter(sink.rows).values()) == 1
+    written = {str(p): sum(1 for partition, _ in sink.rows if partition == str(p)) for p in range(8)}
+    snapshot = table()
+    assert checkpoints(snapshot) == written
+    assert {lease.owner for lease in snapshot.leases.values()} == {None}
+    assert not snapshot.members
+
+
+def test_without_the_listener_a_long_trigger_loses_nothing(
+    hub: Emulator,
+    start: Callable[..., StreamingQuery],
+    other: Callable[..., Planner],
+    table: Callable[[], Snapshot],
+) -> None:
+    sink = Sink()
+    for partition in range(8):
+        hub.append(HUB, partition, [b"event"] * 10)
+    query = start(sink, LONG_TRIGGER)
+    wait_until(lambda: len(sink.rows) == 80 or query.exception(), "the batch is written")
+    for partition in range(8):
+        hub.append(HUB, partition, [b"event"] * 5)
+    planner = other(handoverTimeout="2 s")
+    wait_until(lambda: len(planner._keeper.holdings()) == 4, "they are taken in the end", 30)
+    moved = set(planner._keeper.holdings())
+    assert set(checkpoints(table()).values()) == {0}, "the planner cannot know that the batch has ended"
+    again = read_rest(planner)
+    assert Counter(again) == Counter((p, n) for p in moved for n in range(15)), "read again from the last checkpoint"
+    assert {*sink.rows, *again} >= {(p, n) for p in moved for n in range(15)}
+
+    query.stop()
+    wait_until(lambda: len(planner._keeper.holdings()) == 8, "the other has all")
+    planner.finish(planner._planned or StreamOffset("other"))
+    rest = read_rest(planner)
+    assert {*sink.rows, *again, *rest} == {(str(p), n) for p in range(8) for n in range(15)}
