@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
 from spark_ehbalance.emulator import Emulator

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -33,7 +34,7 @@ from tests.strategies.members import (
     snapshot_of,
 )
 
-FEW = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))  # of groups of any size
+FEW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))  # of groups of any size
 SOME = settings(FEW, max_examples=20)
 MANY = settings(FEW, max_examples=100)
 
@@ -83,7 +84,7 @@ def assert_stable(group: Members, cycles: int = 50) -> None:
     assert not any(lease.handover for lease in group.snapshot.leases.values())
 
 
-def given_layout(draw: st.DrawFn, names: list[str], count: int) -> list[Lease]:
+def given_layout(draw: Callable[..., Any], names: list[str], count: int) -> list[Lease]:
     """`count` partitions with arbitrary owners: some of `names`, a member that is no more, or nobody."""
     favourites = draw(st.lists(st.sampled_from([*names, "gone", None]), min_size=1, max_size=40))
     return layout_of((favourites * count)[:count])
@@ -321,7 +322,7 @@ def test_nobody_gets_more_than_its_limit_and_the_others_take_the_rest(
 ) -> None:
     count = data.draw(st.integers(1, 128))
     group = Members(count, seed=seed)
-    names = [group.join(max_owned=limit)[0] if number else "" for number, limit in enumerate(["", *limits])][1:]
+    names = [group.join(max_owned=limit)[0] for limit in limits]
     by_name = dict(zip(names, limits, strict=True))
     for _ in range(4):
         group.run(TWO_CYCLES / 4)
