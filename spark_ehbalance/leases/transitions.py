@@ -128,7 +128,7 @@ class Heartbeat(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain(Transition):
-    """Tell everybody that `member` is to be given nothing more and to lose what it has, by handovers; or, with
+    """Tell everybody that `member` is to be given nothing more and gives back what it has; or, with
     `undo`, that this is over. Asked for by the member itself or by an operator, who need not be a member."""
 
     member: str
