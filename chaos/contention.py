@@ -25,6 +25,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -80,8 +81,8 @@ class _Hub:
     def partition_ids(self) -> tuple[str, ...]:
         return self._ids
 
-    def starting_position(self, partition: str) -> Position:
-        return Position(-1)
+    def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
+        return dict.fromkeys(partitions, Position(-1))
 
     def earliest_position(self, partition: str) -> Position:
         return Position(-1)

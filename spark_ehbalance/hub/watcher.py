@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.connection import Connection
@@ -24,6 +25,9 @@ _MOST_QUESTIONS = 25.0
 
 #: Seconds between two looks at the list of partitions: they are added by hand, and rarely.
 _LIST_INTERVAL = 5.0
+
+#: Partitions in which a time is looked for at once: each takes a connection, and waits for most of its time.
+_QUESTIONS_AT_ONCE = 8
 
 #: Seconds between two tries while the hub does not answer.
 _RETRY_INTERVAL = 1.0
@@ -104,11 +108,16 @@ class HubWatcher:
         """The position before the first retained event of `partition`."""
         return Position.before(self._state(partition).begin)
 
-    def starting_position(self, partition: str) -> Position:
-        """What `startingPosition` means for `partition` now. A time costs a question to the hub."""
-        place = self._starting_positions.of(partition)
-        source = Source(self._connection, self._consumer_group, partition)
-        return resolve(place, source, self._state(partition), self._timeout)
+    def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
+        """What `startingPosition` means for `partitions` now. A time costs a question to the hub for each."""
+
+        def position(partition: str) -> Position:
+            place = self._starting_positions.of(partition)
+            source = Source(self._connection, self._consumer_group, partition)
+            return resolve(place, source, self._state(partition), self._timeout)
+
+        with ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
+            return dict(zip(partitions, pool.map(position, partitions), strict=True))
 
     # --- the thread ---------------------------------------------------------------------------------------------
 

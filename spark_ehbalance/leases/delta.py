@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -48,16 +49,28 @@ _ORPHAN_HOURS = 1
 #: A file may be tidied away between finding the newest version and reading it; then there is a newer one.
 _READ_TRIES = 3
 
+#: Seconds that a request to a storage service may take, if not said otherwise, its retries included. delta-rs waits
+#: for 30 s and tries again for 180 s: a lease would be over before its owner knows that the storage is silent.
+PATIENCE = 5.0
+
 _COMMIT_TOKEN = "ehbalance.commit"
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 
 class DeltaStore(LeaseStore):
-    """The lease table at `uri` (a path or an address that delta-rs knows), with delta-rs's `storage_options`."""
+    """The lease table at `uri` (a path or an address that delta-rs knows), with delta-rs's `storage_options`.
 
-    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
+    A request that the storage does not answer is given up after `patience` seconds, unless the options say otherwise.
+    """
+
+    def __init__(
+        self, uri: str, storage_options: Mapping[str, str] | None = None, *, patience: float = PATIENCE
+    ) -> None:
         self._uri = uri
-        self._storage_options = dict(storage_options or {})
+        self._patience = patience
+        limit = f"{round(patience * 1000)}ms"
+        limits = {"timeout": limit, "connect_timeout": limit, "retry_timeout": limit}
+        self._storage_options = limits | dict(storage_options or {})
         self._table: DeltaTable | None = None
         self._snapshot: Snapshot | None = None
 
@@ -101,9 +114,13 @@ class DeltaStore(LeaseStore):
             raise StoreFormatError(f"the lease table at {self._uri} belongs to {found}, not to {group}")
 
     def read(self) -> Snapshot:
+        began = time.monotonic()
         for _ in range(_READ_TRIES - 1):
-            with contextlib.suppress(StoreUnavailableError):
+            try:
                 return self._read()
+            except StoreUnavailableError:
+                if time.monotonic() - began > self._patience / 2:  # a silent storage, not a race
+                    raise
         return self._read()
 
     def _read(self) -> Snapshot:
@@ -190,7 +207,6 @@ class DeltaStore(LeaseStore):
 
     def _settle(self, base: Snapshot, token: str, error: Exception) -> None:
         """After a failed write: return if it was written after all, else raise what it really was."""
-        self._forget()
         since = self.read().version - base.version
         if since <= 0:
             raise self._unavailable("written", error) from error

@@ -2,7 +2,9 @@
 
 An observer notes when, on its own monotonic clock, it first saw a lease's counter at its present value. A counter
 that has stood still for the lease duration means that the owner is gone. Only where the table's stored time is older
-than the lease duration by a large allowance for skew is it believed at once: that spares a cold start the wait.
+than the lease duration by a large allowance for skew is a third of it enough, which spares a cold start most of the
+wait.
+Not all, as the table itself may have been away for long: who is alive renews within a third after its return.
 """
 
 from __future__ import annotations
@@ -106,4 +108,5 @@ def _updated(
 def _stale(sighting: Sighting, row: Lease | Member, now: float, wall_ms: int, lease_duration: float) -> bool:
     if now - sighting.since >= lease_duration:
         return True
-    return sighting.cold and wall_ms - row.renewed_at_ms >= (lease_duration + CLOCK_SKEW_ALLOWANCE) * 1000
+    old = wall_ms - row.renewed_at_ms >= (lease_duration + CLOCK_SKEW_ALLOWANCE) * 1000
+    return sighting.cold and old and now - sighting.since >= lease_duration / 3

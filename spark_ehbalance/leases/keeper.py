@@ -10,15 +10,16 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
-from spark_ehbalance.leases.membership import Clocks, Finished, Holding, Membership, with_starts
+from spark_ehbalance.leases.membership import Clocks, Finished, Holding, Membership, unread, with_starts
 from spark_ehbalance.leases.model import Load, Position, Snapshot
 from spark_ehbalance.leases.store import LONGEST_RETRY_WAIT, LeaseStore, commit
-from spark_ehbalance.leases.transitions import Checkpoint, Drain, Heartbeat, Renew, Transition
+from spark_ehbalance.leases.transitions import Checkpoint, Claim, Drain, Heartbeat, Renew, Transition
 from spark_ehbalance.strategies.base import Decision
 
 _LOG = logging.getLogger(__name__)
@@ -33,7 +34,8 @@ _LONGEST_COMMIT = 1.0
 #: Intervals are drawn between these factors, as the Azure SDKs do, so that members do not march in step.
 _JITTER = (0.8, 1.2)
 
-#: Seconds before the first new try when the store is away; doubled from try to try, up to the balance interval.
+#: Seconds before the first new try when the store is away; doubled from try to try, up to half the time between two
+#: renewals, as everybody must have renewed a third of the lease duration after the store's return.
 _FIRST_PAUSE = 0.1
 
 #: Seconds between two looks at the table, to see what others have done: a look costs one listing of the log.
@@ -45,6 +47,10 @@ _HANDOVER_LOOK_INTERVAL = 0.2
 #: The leader tidies the store up after so many versions or so many seconds, whichever comes first: often enough for a
 #: few hundred files, seldom enough to cost nothing (30 ms against 300 commits of 10 ms).
 _TIDY_VERSIONS, _TIDY_INTERVAL = 300, 15.0
+
+#: Partitions never read before that are claimed with one commit: to find where a time is in so many of them takes a few
+#: seconds, for which no lease is renewed.
+_MOST_STARTS = 32
 
 #: Seconds that `stop` waits for the last commit. Spark kills the planner some time after that.
 _FAREWELL_TIMEOUT = 5.0
@@ -61,8 +67,8 @@ class Hub(Protocol):
     def partition_ids(self) -> tuple[str, ...]:
         """The hub's partitions at present."""
 
-    def starting_position(self, partition: str) -> Position:
-        """Where a partition's reading begins that nobody has read before."""
+    def starting_positions(self, partitions: Sequence[str]) -> Mapping[str, Position]:
+        """Where the reading of partitions begins that nobody has read before."""
 
     def earliest_position(self, partition: str) -> Position:
         """The position before the first retained event."""
@@ -235,7 +241,8 @@ class Keeper:
                 failures += 1
                 with self._lock:
                     self._looked, self._away = time.monotonic(), True
-                pause = self._jittered(min(_FIRST_PAUSE * 2 ** min(failures, 16), self._interval))
+                longest = self._membership.settings.renewal_interval / 2
+                pause = self._jittered(min(_FIRST_PAUSE * 2 ** min(failures, 16), longest))
                 level = logging.WARNING if failures == 1 else logging.INFO
                 _LOG.log(level, "%s. What is owned is read on; until that is over nothing is taken or given", error)
             if stopping:
@@ -292,7 +299,7 @@ class Keeper:
             self._latency = 0.7 * self._latency + 0.3 * min(_LONGEST_COMMIT, time.monotonic() - began)
         spacing = len(snapshot.members) * self._latency / _STORE_SHARE
         member.written(said, rejected, snapshot, now)
-        self._keep_house(store, ownership_changes(before, said, rejected, snapshot), snapshot, now.monotonic)
+        self._keep_house(store, ownership_changes(before, said, rejected, snapshot), snapshot, now)
         waits = member.waits(snapshot)
         with self._lock:
             self._holdings = member.plannable()
@@ -316,14 +323,14 @@ class Keeper:
             self._membership.finish(partition, finished)
         self._resets, self._finished = {}, {}
 
-    def _keep_house(self, store: LeaseStore, changes: list[OwnershipChange], snapshot: Snapshot, now: float) -> None:
+    def _keep_house(self, store: LeaseStore, changes: list[OwnershipChange], snapshot: Snapshot, now: Clocks) -> None:
         """What no lease depends on: write history and, as the leader, tidy up."""
         try:
             if changes:
                 store.record(changes)
-            versions, passed = snapshot.version - self._tidied[0], now - self._tidied[1]
-            if tidying_due(versions, passed) and snapshot.leader == self._membership.author.id:
-                self._tidied = (snapshot.version, now)
+            versions, passed = snapshot.version - self._tidied[0], now.monotonic - self._tidied[1]
+            if tidying_due(versions, passed) and self._membership.leads(snapshot, now):
+                self._tidied = (snapshot.version, now.monotonic)
                 store.tidy()
         except StoreUnavailableError as error:
             _LOG.info("%s", error)
@@ -346,7 +353,11 @@ class Keeper:
         member, hub = self._membership, self._hub
         try:
             said, decision = member.balance(snapshot, now, hub.partition_ids(), hub.earliest_position)
-            said = with_starts(said, snapshot, hub.starting_position)
+            first = unread(said, snapshot)
+            later = frozenset(first[_MOST_STARTS:])
+            said = [each for each in said if not (isinstance(each, Claim) and each.partition in later)]
+            said = with_starts(said, hub.starting_positions(first[:_MOST_STARTS]))
+            decision = replace(decision, again=decision.again or bool(later))
         except HubUnavailableError as error:
             _LOG.warning("%s. Until that is over no partition is taken", error)
             said, decision = member.say(snapshot, now), Decision("nothing, because the hub does not answer")

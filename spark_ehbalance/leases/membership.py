@@ -186,6 +186,11 @@ class Membership:
         me = self.author.id
         return any(each.handover and me in (each.owner, each.handover.to) for each in snapshot.leases.values())
 
+    def leads(self, snapshot: Snapshot, now: Clocks) -> bool:
+        """Whether this member is the group's leader, or would be if those without a sign of life were gone."""
+        times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
+        return self._leads(snapshot, expired_members(self._sightings, snapshot, *times))
+
     def unsettled(self, snapshot: Snapshot, now: Clocks) -> bool:
         """Whether there is reason to balance before the next cycle: members or leases have changed since the last
         one, or somebody's time has run out."""
@@ -260,7 +265,7 @@ class Membership:
         )
         decision = self._decide(view)
         said += decision.transitions
-        if draft.leader in dead | {by.id}:
+        if self._leads(draft, dead):
             said += [
                 Forget(by=by, at_ms=at_ms, member=member, counter=draft.members[member].counter)
                 for member in sorted(dead)
@@ -316,6 +321,10 @@ class Membership:
             return Decision("nothing, because this member is leaving")
         return self.settings.strategy(view)
 
+    def _leads(self, snapshot: Snapshot, dead: frozenset[str]) -> bool:
+        there = {id: member for id, member in snapshot.members.items() if id not in dead or id == self.author.id}
+        return replace(snapshot, members=there).leader == self.author.id
+
     def _hold(self, snapshot: Snapshot, now: Clocks, renewed: set[str] | None = None) -> None:
         holdings = {}
         for lease in snapshot.owned_by(self.author.id):
@@ -348,17 +357,21 @@ class Membership:
         ]
 
     def _resumed(self, snapshot: Snapshot, at_ms: int) -> list[Transition]:
-        """Claims of what an earlier life of this member had: each start goes on with a new epoch, which fences it."""
-        return [
-            Claim(by=self.author, at_ms=at_ms, partition=partition, epoch=lease.epoch)
-            for partition, lease in snapshot.leases.items()
-            if lease.owner == self.author.id
-            or (
-                lease.owner is None
-                and lease.checkpoint is not None
-                and self._resume.get(partition) == lease.checkpoint.next
-            )
-        ]
+        """Claims of what an earlier life of this member had: each start goes on with a new epoch, which fences it.
+
+        What is more than it may own by now is given back, though not what it was reading, as far as it may have that.
+        """
+        by, again = self.author, []
+        for lease in snapshot.leases.values():
+            reading = lease.checkpoint is not None and self._resume.get(lease.partition) == lease.checkpoint.next
+            if lease.owner == by.id or (lease.owner is None and reading):
+                again.append((not reading, lease))
+        said: list[Transition] = []
+        for place, (_, lease) in enumerate(sorted(again, key=lambda each: each[0])):
+            said.append(Claim(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch))
+            if self.settings.max_owned is not None and place >= self.settings.max_owned:
+                said.append(Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch + 1))
+        return said
 
 
 def _layout(snapshot: Snapshot) -> object:
@@ -369,15 +382,19 @@ def _layout(snapshot: Snapshot) -> object:
     )
 
 
-def with_starts(said: Iterable[Transition], snapshot: Snapshot, start: Callable[[str], Position]) -> list[Transition]:
-    """`said`, where each claim of a partition that was never read also says where reading starts."""
+def unread(said: Iterable[Transition], snapshot: Snapshot) -> list[str]:
+    """The partitions claimed in `said` that were never read, and whose starting position is to be found."""
+    claims = [each for each in said if isinstance(each, Claim) and each.start is None]
+    return [
+        each.partition
+        for each in claims
+        if (lease := snapshot.leases.get(each.partition)) is None or lease.checkpoint is None
+    ]
 
-    def completed(transition: Transition) -> Transition:
-        if not isinstance(transition, Claim) or transition.start is not None:
-            return transition
-        lease = snapshot.leases.get(transition.partition)
-        if lease is not None and lease.checkpoint is not None:
-            return transition
-        return replace(transition, start=start(transition.partition))
 
-    return [completed(transition) for transition in said]
+def with_starts(said: Iterable[Transition], starts: Mapping[str, Position]) -> list[Transition]:
+    """`said`, where the claims of partitions that were never read also say where reading starts."""
+    return [
+        replace(each, start=starts[each.partition]) if isinstance(each, Claim) and each.partition in starts else each
+        for each in said
+    ]

@@ -14,10 +14,13 @@ from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Group, Snapshot
 from spark_ehbalance.leases.transitions import Rejected, Transition, apply
 
-#: Longest wait before a lost race is run again, in seconds. The first waits are shorter, in proportion to what an
-#: attempt has taken, so that a crowd spreads out on a fast store and on a slow one. Somebody wins every race, so that
-#: longer waits would only leave the unlucky behind.
+#: Longest wait before a lost race is run again, in seconds.
 LONGEST_RETRY_WAIT = 1.0
+
+#: Longest wait after the first lost race, in lengths of an attempt; halved from race to race. It spreads a crowd out,
+#: and who has lost more often goes first: as somebody wins every race, waiting longer and longer, as one does on a
+#: network, would save the store nothing and leave the unlucky behind.
+_FIRST_WAIT = 4.0
 
 
 _Store = TypeVar("_Store", bound="LeaseStore")
@@ -94,6 +97,7 @@ def commit(
         except ConflictError:
             if attempt == attempts:
                 raise
-        time.sleep(random.uniform(0, min(LONGEST_RETRY_WAIT, (time.monotonic() - began) * 2**attempt)))
+        longest = (time.monotonic() - began) * _FIRST_WAIT / 2 ** (attempt - 1)
+        time.sleep(random.uniform(0, min(LONGEST_RETRY_WAIT, longest)))
         base = store.read()
     raise AssertionError("unreachable")

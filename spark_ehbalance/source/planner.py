@@ -18,7 +18,7 @@ from typing import Any
 
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.hub.watcher import HubWatcher
-from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.leases.delta import PATIENCE, DeltaStore
 from spark_ehbalance.leases.keeper import Keeper
 from spark_ehbalance.leases.membership import Finished, Holding, Membership, Settings
 from spark_ehbalance.leases.memory import MemoryStore
@@ -224,8 +224,11 @@ class Planner:
         return keeper
 
     def _open_table(self) -> LeaseStore:
-        assert self._options.lease_table is not None
-        return DeltaStore(self._options.lease_table, self._options.storage_options)
+        options = self._options
+        assert options.lease_table is not None
+        # A commit that the storage does not answer takes two or three requests: they end before the lease does.
+        patience = min(PATIENCE, options.lease_duration / 6)
+        return DeltaStore(options.lease_table, options.storage_options, patience=patience)
 
     def _own_state(self, done: Mapping[str, Range], again: Mapping[str, Range]) -> Snapshot:
         """A group of this query alone, as its offset has kept it."""

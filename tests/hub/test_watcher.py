@@ -182,7 +182,7 @@ def test_short_trouble_is_not_told(emulator: Emulator, start: Start) -> None:
 def test_starting_positions(emulator: Emulator, start: Start, positions: str, begin: int) -> None:
     emulator.append(HUB, 0, [b"x"] * 5)
     emulator.trim(HUB, 0, 2)
-    assert start(positions).starting_position("0").next == begin
+    assert start(positions).starting_positions(["0"])["0"].next == begin
 
 
 def test_a_partition_of_which_nothing_is_known(start: Start) -> None:

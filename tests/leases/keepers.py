@@ -37,8 +37,8 @@ class FakeHub:
             raise HubUnavailableError("the event hub does not answer")
         return self.partitions
 
-    def starting_position(self, partition: str) -> Position:
-        return Position(-1)
+    def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
+        return dict.fromkeys(partitions, Position(-1))
 
     def earliest_position(self, partition: str) -> Position:
         return Position(-1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import multiprocessing
 import shutil
+import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
@@ -339,3 +342,20 @@ def test_spark_reads_the_same_rows(uri: str, spark: Any) -> None:
         assert (row.joined, row.renewal, row.state) == (member.joined, member.renewal, member.state.value)
     millis = table.selectExpr("id", "unix_millis(renewed_at) AS at").where("kind = 'member'").collect()
     assert {row.id: row["at"] for row in millis} == {"ann": 5, "bob": 1}
+
+
+def test_a_storage_that_never_answers_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}/account"
+        options = {
+            "azure_storage_account_name": "account",
+            "azure_storage_account_key": base64.b64encode(b"secret").decode(),
+            "azure_storage_endpoint": endpoint,
+            "azure_allow_http": "true",
+        }
+        with DeltaStore("az://container/leases", options, patience=0.5) as store:
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailableError, match="could not be read"):
+                store.read()
+            # delta-rs by itself would try for three minutes.
+            assert time.monotonic() - began < 20

@@ -112,25 +112,33 @@ def test_each_lease_has_its_own_time() -> None:
 ALLOWANCE_MS = round((DURATION + CLOCK_SKEW_ALLOWANCE) * 1000)
 
 
-def test_a_cold_start_believes_a_stored_time_that_is_older_than_any_skew() -> None:
-    assert Observer().finds_gone(group(renewal=3, at_ms=NOON - ALLOWANCE_MS), now=0)
-    assert not Observer().finds_gone(group(renewal=3, at_ms=NOON - ALLOWANCE_MS + 1), now=0)
+def test_a_cold_start_believes_a_stored_time_that_is_older_than_any_skew_after_a_third_of_the_duration() -> None:
+    old, not_so_old = Observer(), Observer()
+    assert not old.finds_gone(group(renewal=3, at_ms=NOON - ALLOWANCE_MS), now=0)
+    assert not old.finds_gone(group(renewal=3, at_ms=NOON - ALLOWANCE_MS), now=DURATION / 3 - 0.001)
+    assert old.finds_gone(group(renewal=3, at_ms=NOON - ALLOWANCE_MS), now=DURATION / 3)
+    later = group(renewal=3, at_ms=NOON - ALLOWANCE_MS + round(DURATION * 1000))
+    assert not not_so_old.finds_gone(later, now=0)
+    assert not not_so_old.finds_gone(later, now=DURATION / 3)
+
+
+def test_after_a_long_outage_of_the_table_whoever_starts_first_takes_nothing_from_those_who_are_still_there() -> None:
+    observer = Observer()
+    assert not observer.finds_gone(group(renewal=3, at_ms=NOON - HOUR_MS), now=0)
+    back = group(renewal=4, at_ms=NOON + 5_000)
+    assert not observer.finds_gone(back, now=5)
+    assert not observer.finds_gone(back, now=DURATION)
 
 
 def test_a_stored_time_ahead_of_the_observers_clock_is_no_sign_of_death() -> None:
-    assert not Observer().finds_gone(group(renewal=3, at_ms=NOON + HOUR_MS), now=0)
-
-
-def test_a_cold_start_need_not_wait_for_the_whole_duration() -> None:
     observer = Observer()
-    almost = group(renewal=3, at_ms=NOON - ALLOWANCE_MS + 5_000)
-    assert not observer.finds_gone(almost, now=4.999)
-    assert observer.finds_gone(almost, now=5)
+    assert not observer.finds_gone(group(renewal=3, at_ms=NOON + HOUR_MS), now=0)
+    assert not observer.finds_gone(group(renewal=3, at_ms=NOON + HOUR_MS), now=DURATION - 0.001)
 
 
 def test_a_stored_time_says_nothing_any_more_once_the_counter_has_moved() -> None:
     observer = Observer()
-    assert observer.finds_gone(group(renewal=3, at_ms=NOON - HOUR_MS), now=0)
+    assert not observer.finds_gone(group(renewal=3, at_ms=NOON - HOUR_MS), now=0)
     moved = group(renewal=4, at_ms=NOON - HOUR_MS)
     assert not observer.finds_gone(moved, now=1)
     assert not observer.finds_gone(moved, now=DURATION)

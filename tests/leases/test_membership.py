@@ -382,6 +382,22 @@ def test_a_forgotten_name_is_removed_by_the_leader_once_its_leases_are_taken() -
     assert group.counts() == {"bob": 6}
 
 
+def test_the_next_oldest_leads_when_the_leader_is_gone_though_nobody_may_take_what_it_had() -> None:
+    one = One(max_owned=2)
+    old = Author("old", "old-1")
+    one.others(Join(by=old, at_ms=AT_MS))
+    oldest = replace(one.table.members["old"], joined=0)
+    full = {"7": Lease("7", "old", 1, checkpoint=Position(-1))}
+    one.table = replace(one.table, members={**one.table.members, "old": oldest}, leases={**one.table.leases, **full})
+    one.turn(balance=True)
+    assert not one.member.leads(one.table, one.clocks)
+    for _ in range(3):
+        one.now += LEASE / 2.5
+        one.turn(balance=True)
+    assert one.table.leases["7"].owner == "old", "one owns two already"
+    assert one.member.leads(one.table, one.clocks)
+
+
 def test_only_heartbeats_while_there_is_nothing_else() -> None:
     group = Members(2, seed=2)
     group.join("ann", "bob", "cat")

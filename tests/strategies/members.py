@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from spark_ehbalance.leases.membership import Clocks, Finished, Membership, Settings, with_starts
+from spark_ehbalance.leases.membership import Clocks, Finished, Membership, Settings, unread, with_starts
 from spark_ehbalance.leases.memory import MemoryStore
 from spark_ehbalance.leases.model import Author, Group, Lease, Load, Member, MemberState, Position, Snapshot
 from spark_ehbalance.leases.store import commit
@@ -184,7 +184,7 @@ class Members:
                 transitions, decision = node.membership.balance(
                     snapshot, clocks, self.partitions, lambda p: Position(-1)
                 )
-                transitions = with_starts(transitions, snapshot, lambda p: Position(-1))
+                transitions = with_starts(transitions, dict.fromkeys(unread(transitions, snapshot), Position(-1)))
                 node.balance_at = self.now + (0.0 if decision.again else self._jittered(CYCLE))
             else:
                 transitions = node.membership.say(snapshot, clocks)
