@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -335,7 +335,7 @@ def _as_json(
         "faults": dict(chaos.injected),
         "failures": dict(chaos.failures),
         "moves": moves,
-        **asdict(result),
+        **result.to_dict(),
     }
 
 

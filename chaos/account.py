@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -58,6 +59,10 @@ class Account:
     @property
     def passed(self) -> bool:
         return not (self.missing or self.foreign or self.unexplained or self.disorder)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON. (`asdict` does not know how a `Counter` is made.)"""
+        return asdict(replace(self, explained=Counter())) | {"explained": dict(self.explained)}
 
 
 class Sink:

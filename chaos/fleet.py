@@ -8,6 +8,7 @@ import logging
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,6 +29,9 @@ HUB = "hub"
 #: The leader may remove the data file of a version while it is being read; the next try reads a newer one.
 _READ_TRIES = 3
 
+#: So many batches are those of the last minute at least: three queries on two cores write two or three in a second.
+_LATELY = 400
+
 #: Seconds that Spark may take to start on a busy machine.
 START_TIMEOUT = 240.0
 
@@ -39,10 +43,18 @@ class Fleet:
     """
 
     def __init__(
-        self, partitions: int, rate: float, options: Mapping[str, str], trigger: str = "", keep: Path | None = None
+        self,
+        partitions: int,
+        rate: float,
+        options: Mapping[str, str],
+        trigger: str = "",
+        keep: Path | None = None,
+        *,
+        listener: bool = True,
     ) -> None:
         self._partitions, self._rate = partitions, rate
         self._options, self._trigger, self._keep = dict(options), trigger, keep
+        self._listener = listener
         self._stack = ExitStack()
         self._processes: list[QueryProcess] = []
 
@@ -82,7 +94,7 @@ class Fleet:
             **self._options,
         }
         number = sum(each.name == name for each in self._processes)
-        settings = Settings(str(folder), options, self._trigger, threads)
+        settings = Settings(str(folder), options, self._trigger, threads, self._listener)
         process = QueryProcess(name, settings, self.folder / f"{name}-{number}.log")
         self._processes.append(process)
         return process
@@ -93,6 +105,27 @@ class Fleet:
             with contextlib.suppress(StoreUnavailableError):
                 return self.store.read()
         return self.store.read()
+
+    def shared_by(self, *names: str) -> bool:
+        """Whether these queries own all partitions, as evenly as can be, and no handover is pending."""
+        leases = self.snapshot().leases.values() if self.store.exists() else ()
+        owned = Counter(lease.owner for lease in leases)
+        least, most = self._partitions // len(names), -(-self._partitions // len(names))
+        return (
+            sum(owned.values()) == self._partitions
+            and owned.keys() == {f"{name}.1" for name in names}
+            and all(least <= count <= most for count in owned.values())
+            and not any(lease.handover for lease in leases)
+        )
+
+    def read_by_owners(self) -> bool:
+        """Whether the owner of each partition has lately written something of it, under its present epoch."""
+        read = {
+            (batch.owner, partition, epoch)
+            for batch in self.sink.batches[-_LATELY:]
+            for partition, epoch in batch.epochs.items()
+        }
+        return all((each.owner, each.partition, each.epoch) in read for each in self.snapshot().leases.values())
 
     def checkpointed(self) -> bool:
         """Whether the group knows of every event sent that it was read."""

@@ -1,9 +1,10 @@
-"""How long a partition stands still when it moves: `python -m chaos.handover [--moves 20]`.
+"""How long a partition stands still when it moves: `python -m chaos.handover [--moves 20] [--only moves]`.
 
-Real queries under load, batch upon batch. First planned moves, in turn by a join (a query starts), a drain (an
-operator's `Drain`, undone afterwards) and a leave (`spark_ehbalance.stop`), until so many partitions have been moved
-and read elsewhere: nothing may be read twice or be missing. Then the unplanned ends: `query.stop()`, and SIGKILL of
-driver, JVM, planner and workers.
+Real queries under load at the source's default settings. The part `triggers` is `chaos.long_trigger`; the part `moves`
+is here, at Spark's default trigger, batch upon batch. First planned moves, in turn by a join (a query starts), a drain
+(an operator's `Drain`, undone afterwards) and a leave (`spark_ehbalance.stop`), until so many partitions have been
+moved and read elsewhere: nothing may be read twice or be missing. Then the unplanned ends: `query.stop()`, and SIGKILL
+of driver, JVM, planner and workers.
 
 *Idle beyond the batch in flight*, of a planned move: the time from the end of the old owner's last batch with the
 partition until the new owner's planner takes it up, which is when Spark calls the sink for its first batch with it,
@@ -22,12 +23,15 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from chaos import long_trigger
 from chaos.account import Account, Batch, Fault, account
 from chaos.fleet import Fleet, dump
 from chaos.processes import QueryProcess
@@ -35,23 +39,25 @@ from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.store import commit
 from spark_ehbalance.leases.transitions import Drain
+from spark_ehbalance.options import Options
 
 PARTITIONS = 8
 RATE = 200.0
-
-#: Short against the bar for idling, and long enough for two busy cores to do something else.
-_TRIGGER = "300 milliseconds"
 
 #: Bars of the issue, in seconds.
 MOST_IDLE = 1.0
 MOST_AFTER_STOP = 5.0
 
-LEASE_DURATION, BALANCE_INTERVAL = 6.0, 2.0
+LEASE_DURATION, BALANCE_INTERVAL = Options.lease_duration, Options.balance_interval
+
+#: Seconds for the batches of the other query until it has taken over and written, on a busy machine.
+_BATCH_ALLOWANCE = 2.0
 
 _OPERATOR = Author("operator", "chaos")
 
-#: Seconds within which the group must be balanced again.
-_PATIENCE = 150.0
+#: Seconds within which the group must be balanced again: a lease that expires, an interval, and thrice that for the
+#: batches of a machine that is busy with something else.
+_PATIENCE = 4 * (LEASE_DURATION + BALANCE_INTERVAL)
 
 
 @dataclass
@@ -89,9 +95,43 @@ class Outcome:
             and self.killed <= LEASE_DURATION + BALANCE_INTERVAL + _BATCH_ALLOWANCE
         )
 
-
-#: Seconds for the batches of the other query until it has taken over and written, on a busy machine.
-_BATCH_ALLOWANCE = 2.0
+    def report(self) -> Table:
+        """The table for people."""
+        table = Table(
+            title=f"handover, lease {LEASE_DURATION:g} s, interval {BALANCE_INTERVAL:g} s", title_justify="left"
+        )
+        for column in ("what", "count", "median", "longest", "bar"):
+            table.add_column(column, justify="left" if column == "what" else "right")
+        for how in dict.fromkeys(move.how for move in self.moves):
+            idle = [move.idle for move in self.moves if move.how == how]
+            table.add_row(
+                f"idle beyond the batch, {how}",
+                f"{len(idle)}",
+                f"{statistics.median(idle):.2f} s",
+                f"{max(idle):.2f} s",
+            )
+        idle = [move.idle for move in self.moves]
+        in_all = [move.in_all for move in self.moves]
+        table.add_row(
+            "idle beyond the batch, all moves",
+            f"{len(idle)}",
+            f"{statistics.median(idle):.2f} s",
+            f"{max(idle):.2f} s",
+            f"{MOST_IDLE:g} s (median)",
+        )
+        table.add_row(
+            "from batch to batch, all moves", "", f"{statistics.median(in_all):.2f} s", f"{max(in_all):.2f} s"
+        )
+        table.add_row("query.stop(), read elsewhere after", "1", "", f"{self.stopped:.1f} s", f"{MOST_AFTER_STOP:g} s")
+        killed = LEASE_DURATION + BALANCE_INTERVAL
+        bar = f"{killed:g} s + {_BATCH_ALLOWANCE:g} s"
+        table.add_row("SIGKILL, read elsewhere after", "1", "", f"{self.killed:.1f} s", bar)
+        table.add_row("events sent", f"{self.account.sent:,}")
+        table.add_row("missing", f"{len(self.account.missing):,}", "", "", "0")
+        planned = self.account.duplicates - self.account.explained.total()
+        table.add_row("read twice, planned moves", f"{planned:,}", "", "", "0")
+        table.add_row("read twice, query.stop() and SIGKILL", f"{self.account.explained.total():,}")
+        return table
 
 
 class Measurement:
@@ -176,25 +216,9 @@ class Measurement:
 
     def _settle(self, *names: str) -> None:
         """Wait until these own all partitions, as evenly as can be, and have written something of each."""
-        fleet, wanted = self._fleet, {f"{name}.1" for name in names}
-        least, most = PARTITIONS // len(names), -(-PARTITIONS // len(names))
-
-        def settled() -> bool:
-            leases = fleet.snapshot().leases.values() if fleet.store.exists() else ()
-            owned = {owner: [lease for lease in leases if lease.owner == owner] for owner in wanted}
-            if sum(map(len, owned.values())) != PARTITIONS or any(lease.handover for lease in leases):
-                return False
-            read = {
-                (batch.owner, partition, epoch)
-                for batch in fleet.sink.batches[-400:]
-                for partition, epoch in batch.epochs.items()
-            }
-            return all(
-                least <= len(own) <= most and all((owner, lease.partition, lease.epoch) in read for lease in own)
-                for owner, own in owned.items()
-            )
-
-        fleet.wait_for(settled, f"{', '.join(names)} share the partitions", _PATIENCE)
+        fleet = self._fleet
+        what = f"{', '.join(names)} share the partitions"
+        fleet.wait_for(lambda: fleet.shared_by(*names) and fleet.read_by_owners(), what, _PATIENCE)
 
     # --- what came of it ---------------------------------------------------------------------------------------
 
@@ -227,64 +251,55 @@ def idle_time(left: float, taken: float, batches: list[Batch]) -> float:
     return max(0.0, taken - left - busy)
 
 
-def report(outcome: Outcome) -> Table:
-    """The table for people."""
-    table = Table(title=f"handover, lease {LEASE_DURATION:g} s, interval {BALANCE_INTERVAL:g} s", title_justify="left")
-    for column in ("what", "count", "median", "longest", "bar"):
-        table.add_column(column, justify="left" if column == "what" else "right")
-    for how in dict.fromkeys(move.how for move in outcome.moves):
-        idle = [move.idle for move in outcome.moves if move.how == how]
-        table.add_row(
-            f"idle beyond the batch, {how}", f"{len(idle)}", f"{statistics.median(idle):.2f} s", f"{max(idle):.2f} s"
-        )
-    idle = [move.idle for move in outcome.moves]
-    in_all = [move.in_all for move in outcome.moves]
-    table.add_row(
-        "idle beyond the batch, all moves",
-        f"{len(idle)}",
-        f"{statistics.median(idle):.2f} s",
-        f"{max(idle):.2f} s",
-        f"{MOST_IDLE:g} s (median)",
-    )
-    table.add_row("from batch to batch, all moves", "", f"{statistics.median(in_all):.2f} s", f"{max(in_all):.2f} s")
-    table.add_row("query.stop(), read elsewhere after", "1", "", f"{outcome.stopped:.1f} s", f"{MOST_AFTER_STOP:g} s")
-    killed = LEASE_DURATION + BALANCE_INTERVAL
-    bar = f"{killed:g} s + {_BATCH_ALLOWANCE:g} s"
-    table.add_row("SIGKILL, read elsewhere after", "1", "", f"{outcome.killed:.1f} s", bar)
-    table.add_row("events sent", f"{outcome.account.sent:,}")
-    table.add_row("missing", f"{len(outcome.account.missing):,}", "", "", "0")
-    planned = outcome.account.duplicates - outcome.account.explained.total()
-    table.add_row("read twice, planned moves", f"{planned:,}", "", "", "0")
-    table.add_row("read twice, query.stop() and SIGKILL", f"{outcome.account.explained.total():,}")
-    return table
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos.handover", description="How long a partition stands still.")
     parser.add_argument("--moves", type=int, default=20, help="at least so many planned moves (default: 20)")
+    parser.add_argument("--trigger-seconds", type=int, default=60, help="the long trigger (default: 60)")
+    parser.add_argument("--only", choices=("moves", "triggers"), help="one part (default: both)")
     parser.add_argument("--keep", type=Path, help="a new folder to leave everything in: logs, rows, tables")
     parser.add_argument("--json", action="store_true", help="the outcome for programs, on standard output")
     options = parser.parse_args()
     console = Console(stderr=options.json)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    times = {
-        "leaseDuration": f"{LEASE_DURATION:g} s",
-        "balanceInterval": f"{BALANCE_INTERVAL:g} s",
-        "handoverTimeout": "60 s",
-    }
-    with Fleet(PARTITIONS, RATE, times, _TRIGGER, options.keep) as fleet:
-        try:
-            outcome = Measurement(fleet, lambda line: console.print(line, highlight=False)).run(options.moves)
-        except TimeoutError as error:
-            console.print(f"FAILED: {error}", highlight=False)
-            return 1
-    console.print(report(outcome))
-    for line in [*outcome.account.unexplained[:20], *outcome.account.disorder[:20]]:
+
+    def say(line: str) -> None:
         console.print(line, highlight=False)
+
+    def measured(part: str, measure: Callable[[Fleet], Outcome | long_trigger.Outcome], **fleet: Any) -> bool:
+        """Measure a part on a fleet of its own, and print what came of it; whether it has passed."""
+        keep = options.keep and options.keep / part
+        try:
+            with Fleet(PARTITIONS, RATE, {}, keep=keep, **fleet) as running:
+                outcome = measure(running)
+        except TimeoutError as error:
+            say(f"FAILED: {part}: {error}")
+            return False
+        console.print(outcome.report())
+        say(f"{part}: {'OK' if outcome.passed else 'FAILED'}")
+        if not outcome.passed:
+            for line in [*outcome.account.unexplained[:20], *outcome.account.disorder[:20]]:
+                say(line)
+        outcomes[part] = asdict(replace(outcome, account=Account())) | {
+            "account": outcome.account.to_dict(),
+            "passed": outcome.passed,
+        }
+        return outcome.passed
+
+    outcomes: dict[str, Any] = {}
+    passed = []
+    if options.only != "triggers":
+        passed.append(measured("moves", lambda fleet: Measurement(fleet, say).run(options.moves)))
+    if options.only != "moves":
+        for part, seconds, listener in (
+            ("triggers", options.trigger_seconds, True),
+            ("triggers-without-listener", min(options.trigger_seconds, long_trigger.WITHOUT_LISTENER), False),
+        ):
+            measure = partial(long_trigger.measure, seconds=seconds, listener=listener, say=say)
+            passed.append(measured(part, measure, trigger=f"{seconds} seconds", listener=listener))
     if options.json:
-        print(dump(asdict(outcome) | {"passed": outcome.passed}))
-    console.print("OK" if outcome.passed else "FAILED")
-    return 0 if outcome.passed else 1
+        print(dump(outcomes | {"passed": all(passed)}))
+    say("OK" if all(passed) else "FAILED")
+    return 0 if all(passed) else 1
 
 
 if __name__ == "__main__":

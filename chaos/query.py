@@ -41,12 +41,14 @@ _RESTART_AFTER = 1.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What a query process is started with. `trigger` is a processing time; "" starts batch upon batch."""
+    """What a query process is started with. `trigger` is a processing time; "" starts batch upon batch. `listener`:
+    whether the planner is told of the end of every batch (`spark_ehbalance.register`)."""
 
     folder: str
     options: Mapping[str, str]
     trigger: str = ""
     threads: int = 2
+    listener: bool = True
 
     def to_json(self) -> str:
         """For the command line."""
@@ -58,7 +60,8 @@ def main() -> None:
     commands: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_listen, args=(commands,), daemon=True).start()
     spark = _session(settings)
-    spark_ehbalance.register(spark)
+    if settings.listener:
+        spark_ehbalance.register(spark)
     say("ready")
     query, owner, run = None, "", ""
     while True:

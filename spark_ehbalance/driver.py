@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.source.datasource import EhBalanceDataSource
 from spark_ehbalance.source.notices import send
+from spark_ehbalance.source.offsets import StreamOffset
 
 
 def register(spark: SparkSession) -> None:
@@ -45,8 +46,8 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
         progress: Any = query.lastProgress
         # Before the end of the first batch, which Spark runs in any case, it is not known whom to ask. The answer is
         # whether everything is given back; there is none where there is no planner to ask.
-        owners = [owner for owner, _ in _owners(json.loads(progress.json))] if progress else None
-        if owners is not None and False not in [send(owner, {"leave": True}) for owner in owners]:
+        ends = list(_ends(json.loads(progress.json))) if progress else None
+        if ends is not None and False not in [_tell(end, leave=True) for end in ends]:
             break
         time.sleep(0.1)
     query.stop()
@@ -59,8 +60,8 @@ class BatchEndListener(StreamingQueryListener):
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        for owner, end in _owners(json.loads(event.progress.json)):
-            send(owner, {"finished": end})
+        for end in _ends(json.loads(event.progress.json)):
+            _tell(end)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         pass
@@ -69,11 +70,16 @@ class BatchEndListener(StreamingQueryListener):
         pass
 
 
-def _owners(progress: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The owner and the end offset of each of our sources in a progress report."""
+def _tell(end: dict[str, Any], *, leave: bool = False) -> bool | None:
+    """Tell the planner of the batch that ends at `end` that it has been written; its answer, or None without one."""
+    return send(StreamOffset.from_json(end).reader, {"finished": end, "leave": leave})
+
+
+def _ends(progress: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The end offset of each of our sources in a progress report."""
     for source in progress["sources"]:
         end = source.get("endOffset")
         if isinstance(end, str):
             end = json.loads(end) if end.startswith("{") else None
         if isinstance(end, dict) and "owner" in end and "partitions" in end:
-            yield end["owner"], end
+            yield end

@@ -17,6 +17,8 @@ from dataclasses import asdict, replace
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileType
 
 from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
@@ -72,6 +74,7 @@ class DeltaStore(LeaseStore):
         limits = {"timeout": limit, "connect_timeout": limit, "retry_timeout": limit}
         self._storage_options = limits | dict(storage_options or {})
         self._table: DeltaTable | None = None
+        self._files: DeltaStorageHandler | None = None
         self._snapshot: Snapshot | None = None
 
     def __repr__(self) -> str:
@@ -133,7 +136,7 @@ class DeltaStore(LeaseStore):
             if self._snapshot is None or self._snapshot.version != version:
                 group = group_of(self._table.metadata().description, self._uri)
                 self._snapshot = from_table(self._table.to_pyarrow_table(), group, version)
-            elif not self.exists():  # looking for a newer version finds none in a table that is gone, and no error
+            elif not self._still_there(version):
                 raise TableNotFoundError(self._uri)
         except TableNotFoundError:
             self._forget()
@@ -142,6 +145,14 @@ class DeltaStore(LeaseStore):
             self._forget()
             raise self._unavailable("read", error) from error
         return self._snapshot
+
+    def _still_there(self, version: int) -> bool:
+        """Whether the table has not been removed: looking for a newer version finds none then, and no error. One
+        question about one file, while `exists` lists the log."""
+        if self._files is None:
+            self._files = DeltaStorageHandler(self._uri, self._storage_options)
+        (commit,) = self._files.get_file_info([f"_delta_log/{version:020}.json"])
+        return commit.type is FileType.File or self.exists()
 
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
         if self._table is None or self._table.version() != base.version:

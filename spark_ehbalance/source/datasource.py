@@ -18,7 +18,7 @@ from spark_ehbalance.logs import set_up_logging
 from spark_ehbalance.options import Options, batch_options, check_options, stream_options
 from spark_ehbalance.source.batch import batch_ranges
 from spark_ehbalance.source.offsets import StreamOffset
-from spark_ehbalance.source.planner import Planner, mint_owner_id
+from spark_ehbalance.source.planner import Planner, group_name, mint_owner_id
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range, split
 from spark_ehbalance.source.rows import SPARK_SCHEMA, record_batch
@@ -94,7 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         # Asked again at every trigger until there is a batch: the owner id is minted once.
         self._owner = self._owner or mint_owner_id()
-        return StreamOffset(self._owner).to_json()
+        return StreamOffset(self._owner, group=group_name(self._options)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_events_per_trigger

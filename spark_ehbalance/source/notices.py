@@ -1,9 +1,9 @@
 """Notices from a query's driver to its planner: a batch has ended, or the query is to leave its group.
 
 The planner is a process of its own, and Spark tells it of a batch's end only when it asks for the next one, which with
-a long trigger is minutes later. So it listens on a local socket whose name follows from the owner id, for whoever is
-the same user on the same machine: the listener that `spark_ehbalance.register` installs, and `spark_ehbalance.stop`.
-Without notices everything stays correct, only slower. Systems without Unix sockets do without.
+a long trigger is minutes later. So it listens on a local socket whose name follows from its owner id and group, for
+whoever is the same user on the same machine: the listener that `spark_ehbalance.register` installs, and
+`spark_ehbalance.stop`. Without notices nothing is lost, but handovers wait. Systems without Unix sockets do without.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ _LOG = logging.getLogger(__name__)
 _LARGEST = 1 << 20
 
 
-def _address(owner: str, *, create: bool = False) -> str:
-    """The socket of `owner`'s planner, in a folder that only this user can use. The name is short: there is a limit
+def _address(reader: str, *, create: bool = False) -> str:
+    """The socket of `reader`'s planner, in a folder that only this user can use. The name is short: there is a limit
     of about 100 bytes."""
     folder = Path(tempfile.gettempdir()) / f"ehbalance-{os.getuid()}"
     if create:
         folder.mkdir(mode=0o700, exist_ok=True)
-    return str(folder / hashlib.sha256(owner.encode()).hexdigest()[:24])
+    return str(folder / hashlib.sha256(reader.encode()).hexdigest()[:24])
 
 
-def send(owner: str, notice: dict[str, Any]) -> bool | None:
-    """Tell `owner`'s planner, and return its answer; None if there is no such planner on this machine.
+def send(reader: str, notice: dict[str, Any]) -> bool | None:
+    """Tell `reader`'s planner (see `StreamOffset.reader`), and return its answer; None if there is no such planner on
+    this machine.
 
     A planner that is there but does not answer in time, on a machine that is too busy, has answered no.
     """
@@ -45,7 +46,7 @@ def send(owner: str, notice: dict[str, Any]) -> bool | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
         sender.settimeout(2.0)
         try:
-            sender.connect(_address(owner))
+            sender.connect(_address(reader))
             sender.sendall(json.dumps(notice).encode())
             sender.shutdown(socket.SHUT_WR)
             return {b"yes": True, b"no": False}.get(sender.recv(3))
@@ -56,16 +57,16 @@ def send(owner: str, notice: dict[str, Any]) -> bool | None:
 
 
 class NoticeBoard:
-    """Receives notices for `owner`, in a thread, and passes each to `read`, which answers yes or no; until closed."""
+    """Receives notices for `reader`, in a thread, and passes each to `read`, which answers yes or no; until closed."""
 
-    def __init__(self, owner: str, read: Callable[[dict[str, Any]], bool]) -> None:
+    def __init__(self, reader: str, read: Callable[[dict[str, Any]], bool]) -> None:
         self._read = read
         self._socket: socket.socket | None = None
         if not hasattr(socket, "AF_UNIX"):
             return
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._path = _address(owner, create=True)
+            self._path = _address(reader, create=True)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)  # left by an earlier life, which is fenced
             listener.bind(self._path)

@@ -20,15 +20,23 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The end of a batch: the `owner` that read it, and the range of each partition in it."""
+    """The end of a batch: the `owner` that read it, and the range of each partition in it. `group` tells one lease
+    table from another; it is empty without one."""
 
     owner: str
     ranges: Mapping[str, Range] = field(default_factory=dict)
+    group: str = ""
+
+    @property
+    def reader(self) -> str:
+        """Names the query among all of one machine: owner ids are only unique within a group."""
+        return f"{self.owner}@{self.group}"
 
     def to_json(self) -> dict[str, Any]:
         """The offset as Spark keeps it."""
         return {
             "format": _FORMAT,
+            "group": self.group,
             "owner": self.owner,
             "partitions": {
                 partition: {"epoch": each.epoch, "from": each.start, "to": each.end}
@@ -46,7 +54,7 @@ class StreamOffset:
                     f"knows formats up to {_FORMAT}: upgrade it"
                 )
             ranges = {p: Range(p, each["epoch"], each["from"], each["to"]) for p, each in json["partitions"].items()}
-            return cls(json["owner"], ranges)
+            return cls(json["owner"], ranges, json.get("group", ""))
         except (AttributeError, KeyError, TypeError):
             raise EhBalanceError(
                 "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"

@@ -6,6 +6,7 @@ lease keeper and the hub watcher.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import random
 import re
@@ -43,6 +44,13 @@ def mint_owner_id() -> str:
     return f"{host}-{uuid.uuid4().hex[:12]}"
 
 
+def group_name(options: Options) -> str:
+    """Tells the group that the options mean from any other, without any of its secrets; empty without a lease table."""
+    if options.lease_table is None:
+        return ""
+    return hashlib.sha256(options.lease_table.encode()).hexdigest()[:12]
+
+
 class Planner:
     """Plans the batches of one query that reads as `owner`.
 
@@ -59,6 +67,7 @@ class Planner:
         replayed: StreamOffset | None = None,
     ) -> None:
         self.owner = owner
+        self._group = group_name(options)
         self._options = options
         self._shared = options.lease_table is not None
         self._progress: dict[str, Finished] = {}
@@ -79,7 +88,8 @@ class Planner:
         except BaseException:
             self._watcher.stop()
             raise
-        self._notices = NoticeBoard(owner, self._take_notice) if self._shared else None
+        reader = StreamOffset(owner, group=self._group).reader
+        self._notices = NoticeBoard(reader, self._take_notice) if self._shared else None
 
     def stop(self) -> None:
         """Give the leases back and leave the group."""
@@ -128,7 +138,7 @@ class Planner:
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in wanted.items()})
         if self._shared:
             wanted = {partition: each for partition, each in wanted.items() if partition in reserved}
-        self._planned = StreamOffset(self.owner, wanted)
+        self._planned = StreamOffset(self.owner, wanted, self._group)
         return self._planned if wanted else start
 
     def fix_ends(self) -> None:
@@ -168,13 +178,13 @@ class Planner:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _take_notice(self, notice: dict[str, Any]) -> bool:
-        """From the query's driver: a batch has ended, or the query is to leave. Whether that is done."""
-        if notice.get("leave"):
-            self._keeper.leave()
-            return self._keeper.idle
+        """From the query's driver: a batch has ended, and maybe that the query is to leave. Whether that is done."""
         end = StreamOffset.from_json(notice["finished"])
         if end == self._planned:
             self.finish(end)
+        if notice.get("leave"):
+            self._keeper.leave()
+            return self._keeper.idle
         return True
 
     def _start_keeper(self, done: Mapping[str, Range], again: Mapping[str, Range]) -> Keeper:

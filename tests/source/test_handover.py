@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.outage import Outage
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Author, MemberState
@@ -113,7 +115,7 @@ def test_joins_a_drain_and_a_leave_under_load_read_everything_once(group: Group,
     wait_until(lambda: not b.owned() and len(a.owned()) == len(c.owned()) == 4, "b is drained")
     operator_says(group, "b", undo=True)
     wait_until(lambda: len(b.owned()) in (2, 3), "b is back")
-    wait_until(lambda: send("c", {"leave": True}), "c has given everything back")
+    wait_until(lambda: c.notice(leave=True), "c has given everything back")
     wait_until(lambda: len(a.owned()) == len(b.owned()) == 4, "the others have it")
     traffic.end()
 
@@ -143,6 +145,36 @@ def test_within_an_owner_and_over_a_move_the_order_is_kept(group: Group, traffic
         assert numbers == list(range(len(numbers)))
 
 
+def test_while_the_lease_table_is_away_for_three_lease_durations_reading_goes_on_and_nothing_moves(
+    group: Group, traffic: Traffic
+) -> None:
+    duration, interval = 4.0, 3.0
+    group.raw |= {"leaseDuration": f"{duration:g}s", "balanceInterval": f"{interval:g}s"}
+    a, b = traffic.run(group.query("a")), traffic.run(group.query("b"))
+    group.wait_owned(4, 4)
+    wait_until(lambda: len({p for p, _ in a.seen[-40:]}) == len({p for p, _ in b.seen[-40:]}) == 4, "both read")
+    epochs = {partition: lease.epoch for partition, lease in group.leases().items()}
+    outage = Outage(group.table)
+    outage.begin()
+    try:
+        over = time.monotonic() + 3 * duration
+        while time.monotonic() < over:
+            for query in (a, b):
+                more = functools.partial(lambda query, before: len(query.seen) > before, query, len(query.seen) + 8)
+                wait_until(more, "both read on")
+    finally:
+        outage.end()
+    missed = Counter(partition for partition, _ in a.seen + b.seen)
+    wait_until(
+        lambda: all(group.checkpoints()[partition] >= end for partition, end in missed.items()),
+        "what was read meanwhile is checkpointed",
+        interval,
+    )
+    traffic.end()
+    assert {partition: lease.epoch for partition, lease in group.leases().items()} == epochs
+    assert max(Counter(a.seen + b.seen).values()) == 1
+
+
 # --- notices ---------------------------------------------------------------------------------------------------
 
 
@@ -158,7 +190,7 @@ def test_the_notice_of_a_batch_s_end_lets_a_handover_go_on(group: Group) -> None
     assert not b.owned(), "nobody has said that the batch has ended"
 
     told = time.monotonic()
-    assert send("a", {"finished": end.to_json()}) is True
+    assert a.notice(end) is True
     wait_until(lambda: len(b.owned()) == 4, "they are handed over")
     print(f"handed over {time.monotonic() - told:.2f} s after the notice")
     assert time.monotonic() - told < 5
@@ -178,8 +210,8 @@ def test_a_notice_of_another_batch_is_not_believed(group: Group) -> None:
     second = a.batch()
     invented = StreamOffset("a", {p: each for p, each in second.ranges.items() if p in "01"})
     for end in (first, invented):
-        assert send("a", {"finished": end.to_json()}) is True
-    assert send("a", {"finished": {"format": 1}}) is None
+        assert a.notice(end) is True
+    assert send(a.finished.reader, {"finished": {"format": 1}}) is None
     b = group.query("b")
     wait_until(lambda: len(promised(group)) == 4, "four are promised")
     time.sleep(0.6)
@@ -193,12 +225,11 @@ def test_a_query_that_is_to_leave_says_no_until_everything_is_given_back(group: 
     b = group.query("b")
     group.wait_owned(4, 4)
     end = a.batch()
-    assert send("a", {"leave": True}) is False
+    assert a.notice(leave=True) is False
     wait_until(lambda: not a.owned(), "it plans nothing more")
-    assert send("a", {"leave": True}) is False, "its batch is in flight"
+    assert a.notice(leave=True) is False, "its batch is in flight"
     a.run(end)
-    assert send("a", {"finished": end.to_json()}) is True
-    wait_until(lambda: send("a", {"leave": True}), "it says yes")
+    wait_until(lambda: a.notice(end, leave=True), "it says yes")
     snapshot = group.snapshot()
     assert not snapshot.owned_by("a")
     assert snapshot.members["a"].state is MemberState.LEAVING
@@ -206,8 +237,21 @@ def test_a_query_that_is_to_leave_says_no_until_everything_is_given_back(group: 
     wait_until(lambda: len(b.owned()) == 8, "b has all")
     drain_all(group, a, b)
     a.stop()
-    assert send("a", {"leave": True}) is None
+    assert a.notice(leave=True) is None
     assert group.snapshot().members.keys() == {"b"}
+
+
+def test_queries_of_one_name_in_different_groups_hear_their_own_notices(group: Group, tmp_path: Path) -> None:
+    group.append(10)
+    one, other = group.query("a"), group.query("a", leaseTable=tmp_path / "other")
+    group.wait_owned(8, 8)
+    for query in (one, other):
+        query.run(query.batch())
+    wait_until(lambda: one.notice(one.logged, leave=True), "it has left")
+    assert not one.owned()
+    assert len(other.owned()) == 8
+    assert other.notice(other.logged) is True
+    assert set(group.checkpoints().values()) == {10}
 
 
 def drain_all(group: Group, *queries: Query) -> None:
@@ -227,7 +271,7 @@ def test_a_planner_works_without_a_socket(group: Group, monkeypatch: pytest.Monk
     group.append(1)
     a = group.query("a")
     wait_until(lambda: (a.step() and False) or len(a.seen) == PARTITIONS, "it reads")
-    assert send("a", {"leave": True}) is None
+    assert a.notice(leave=True) is None
 
 
 # --- a query that comes back -----------------------------------------------------------------------------------
@@ -255,7 +299,7 @@ def test_what_was_finished_and_handed_over_meanwhile_is_not_replayed(group: Grou
     group.wait_owned(8)
     end = first.batch()
     first.run(end)
-    assert send("a", {"finished": end.to_json()}) is True
+    assert first.notice(end) is True
     b = group.query("b")
     group.wait_owned(4)
     first.stop()

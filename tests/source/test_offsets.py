@@ -37,7 +37,7 @@ def test_the_text_does_not_depend_on_the_order_in_which_partitions_came(offset: 
 def test_partitions_are_in_the_order_of_their_numbers() -> None:
     offset = StreamOffset("me", {p: Range(p, 1, 2, 3) for p in ("10", "9", "1", "x")})
     assert json.dumps(offset.to_json()) == (
-        '{"format": 1, "owner": "me", "partitions": {"1": {"epoch": 1, "from": 2, "to": 3}, '
+        '{"format": 1, "group": "", "owner": "me", "partitions": {"1": {"epoch": 1, "from": 2, "to": 3}, '
         '"9": {"epoch": 1, "from": 2, "to": 3}, "10": {"epoch": 1, "from": 2, "to": 3}, '
         '"x": {"epoch": 1, "from": 2, "to": 3}}}'
     )

@@ -26,8 +26,9 @@ from spark_ehbalance.errors import (
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Lease, Snapshot
 from spark_ehbalance.options import Options, stream_options
+from spark_ehbalance.source.notices import send
 from spark_ehbalance.source.offsets import StreamOffset
-from spark_ehbalance.source.planner import Planner, mint_owner_id
+from spark_ehbalance.source.planner import Planner, group_name, mint_owner_id
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.strategies import STRATEGIES
 from tests.source.support import HUB
@@ -48,7 +49,7 @@ class Query:
         self, options: Options, owner: str, finished: StreamOffset | None = None, replayed: StreamOffset | None = None
     ) -> None:
         self.owner = owner
-        self.finished = finished or StreamOffset(owner)
+        self.finished = finished or StreamOffset(owner, group=group_name(options))
         self.logged = replayed or self.finished
         self.seen: list[Event] = []
         self.planner = Planner(options, owner, self.finished, replayed)
@@ -75,6 +76,11 @@ class Query:
         self.seen += [(each.partition, number) for each in ranges for number in range(each.start, each.end)]
         self.finished = self.logged = end
         return ranges
+
+    def notice(self, finished: StreamOffset | None = None, *, leave: bool = False) -> bool | None:
+        """What the driver says: by default that what is finished is finished. The planner's answer."""
+        end = finished or self.finished
+        return send(self.finished.reader, {"finished": end.to_json(), "leave": leave})
 
     def step(self, limit: int | None = None) -> int:
         """One batch, if there is one; returns how many events it had."""
@@ -314,7 +320,7 @@ def test_a_lost_partition_s_checkpoint_is_refused(group: Group) -> None:
     group.wait_owned(8)
     end = a.batch()
     a.run(end)
-    b = group.query("b")
+    b = group.query("b", handoverTimeout="3 s")
     group.wait_owned(4, 4)
     kept, lost = a.owned(), b.owned()
     a.planner.finish(a.finished)

@@ -32,6 +32,11 @@ class QueryProcess:
         )
 
     @property
+    def pid(self) -> int:
+        """Of the driver, which leads the session of all its processes."""
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
