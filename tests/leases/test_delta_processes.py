@@ -60,12 +60,22 @@ class Written:
     accepted: list[Transition]
 
 
+class Noting(DeltaStore):
+    """Notes what it has written last."""
+
+    written: Snapshot | None = None
+
+    def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
+        self.written = super().write(base, new)
+        return self.written
+
+
 class Worker:
     """A process that does anything that a member might do, and things that only a confused one would."""
 
     def __init__(self, uri: str, number: int, seed: int) -> None:
         self._rng = random.Random(seed * 100 + number)
-        self._store = DeltaStore(uri)
+        self._store = Noting(uri)
         self._name, self._number, self._lives = NAMES[number % len(NAMES)], number, 0
         self._author = self._new_life()
         self.log: list[Written] = []
@@ -115,14 +125,13 @@ class Worker:
         return rng.choice(choices)
 
     def _write(self, base: Snapshot, said: list[Transition]) -> Snapshot:
-        before = base.version
         try:
             after, rejected = commit(self._store, base, said, attempts=200)
         except ConflictError:  # `base` was not the last one read
             return self._store.read()
         refused = {id(each.transition) for each in rejected}
         accepted = [each for each in said if id(each) not in refused]
-        if after.version > before and accepted and (not self.log or self.log[-1].version != after.version):
+        if after is self._store.written and (not self.log or self.log[-1].version != after.version):
             self.log.append(Written(after.version, dict(after.leases), dict(after.members), accepted))
         return after
 

@@ -11,15 +11,15 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from spark_ehbalance.errors import ConflictError, StoreError, StoreFormatError, StoreUnavailableError
-from spark_ehbalance.leases import delta
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Group, Position
 from spark_ehbalance.leases.store import commit
@@ -69,21 +69,28 @@ def assert_one_line_with(location: str, error: pytest.ExceptionInfo[StoreError])
 # --- the outcome of a commit is not known ------------------------------------------------------------------------
 
 
+TRANSACTION = DeltaTable.create_write_transaction
+
+
 class Writes:
-    """Stands in for `write_deltalake`: does `before`, the real commit if `lands`, `after`, and then breaks."""
+    """Stands in for delta-rs's transaction: does the real commit if `lands`, then `meanwhile`, and then breaks."""
 
     def __init__(self, *, lands: bool, meanwhile: Callable[[], object] = lambda: None) -> None:
         self.lands, self.meanwhile, self.calls = lands, meanwhile, 0
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, table: DeltaTable, *args: Any, **kwargs: Any) -> None:
         self.calls += 1
         if self.calls > 1:  # whatever is written meanwhile and later goes through
-            write_deltalake(*args, **kwargs)
+            TRANSACTION(table, *args, **kwargs)
             return
         if self.lands:
-            write_deltalake(*args, **kwargs)
+            TRANSACTION(table, *args, **kwargs)
         self.meanwhile()
         raise OSError("connection reset by peer\nCaused by: something on a second line")
+
+
+def break_once(monkeypatch: pytest.MonkeyPatch, writes: Writes) -> None:
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", lambda *args, **kwargs: writes(*args, **kwargs))
 
 
 def renewal() -> Renew:
@@ -97,7 +104,7 @@ def bob_beats(uri: str) -> None:
 
 
 def test_a_commit_that_broke_after_it_landed_is_found(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta, "write_deltalake", Writes(lands=True))
+    break_once(monkeypatch, Writes(lands=True))
     with DeltaStore(uri) as mine, DeltaStore(uri) as theirs:
         base = mine.read()
         after, rejected = commit(mine, base, [renewal()])
@@ -116,7 +123,7 @@ def test_a_commit_that_landed_is_found_under_those_of_others(uri: str, monkeypat
         for _ in range(3):
             bob_beats(uri)
 
-    monkeypatch.setattr(delta, "write_deltalake", Writes(lands=True, meanwhile=others))
+    break_once(monkeypatch, Writes(lands=True, meanwhile=others))
     with DeltaStore(uri) as mine, DeltaStore(uri) as theirs:
         base = mine.read()
         after, _ = commit(mine, base, [renewal()])
@@ -131,7 +138,7 @@ def test_a_commit_that_landed_is_found_under_those_of_others(uri: str, monkeypat
 
 
 def test_a_commit_that_never_landed_is_an_unavailable_store(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta, "write_deltalake", Writes(lands=False))
+    break_once(monkeypatch, Writes(lands=False))
     with DeltaStore(uri) as mine, DeltaStore(uri) as theirs:
         base = mine.read()
         with pytest.raises(StoreUnavailableError, match="connection reset") as error:
@@ -144,7 +151,7 @@ def test_a_commit_that_never_landed_is_an_unavailable_store(uri: str, monkeypatc
 
 
 def test_a_commit_that_never_landed_while_another_did_is_a_lost_race(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta, "write_deltalake", Writes(lands=False, meanwhile=lambda: bob_beats(uri)))
+    break_once(monkeypatch, Writes(lands=False, meanwhile=lambda: bob_beats(uri)))
     with DeltaStore(uri) as mine, DeltaStore(uri) as theirs:
         base = mine.read()
         new = mine.read()
@@ -157,7 +164,7 @@ def test_a_commit_that_never_landed_while_another_did_is_a_lost_race(uri: str, m
 def test_a_commit_whose_outcome_cannot_be_read_is_an_unavailable_store(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta, "write_deltalake", Writes(lands=True, meanwhile=lambda: shutil.rmtree(uri)))
+    break_once(monkeypatch, Writes(lands=True, meanwhile=lambda: shutil.rmtree(uri)))
     with DeltaStore(uri) as mine:
         base = mine.read()
         with pytest.raises(StoreUnavailableError) as error:
@@ -171,7 +178,7 @@ def test_a_commit_whose_history_cannot_be_read_is_an_unavailable_store(
     def broken(table: DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:
         raise OSError("still no connection")
 
-    monkeypatch.setattr(delta, "write_deltalake", Writes(lands=True))
+    break_once(monkeypatch, Writes(lands=True))
     monkeypatch.setattr(DeltaTable, "history", broken)
     with DeltaStore(uri) as mine:
         base = mine.read()
@@ -183,22 +190,27 @@ def test_a_commit_whose_history_cannot_be_read_is_an_unavailable_store(
 # --- a stale handle ----------------------------------------------------------------------------------------------
 
 
-def test_a_write_is_always_tied_to_the_version_that_was_read(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`write_deltalake` with a path would load the newest version and overwrite what this handle never saw."""
-    targets: list[Any] = []
-
-    def spy(table_or_uri: Any, *args: Any, **kwargs: Any) -> None:
-        targets.append((type(table_or_uri), table_or_uri.version() if isinstance(table_or_uri, DeltaTable) else None))
-        write_deltalake(table_or_uri, *args, **kwargs)
-
-    monkeypatch.setattr(delta, "write_deltalake", spy)
+def test_a_write_is_tied_to_the_version_that_was_read_and_leaves_no_file_behind(uri: str) -> None:
     with DeltaStore(uri) as stale, DeltaStore(uri) as theirs:
         base = stale.read()
         newest, _ = commit(theirs, theirs.read(), [claim(BOB, "1")])
+        files = set(Path(uri).glob("*.parquet"))
         with pytest.raises(ConflictError):
-            stale.write(base, base)
+            stale.write(base, replace(base, members={}))
         assert theirs.read() == newest
-    assert targets == [(DeltaTable, base.version)] * 2
+    assert set(Path(uri).glob("*.parquet")) == files
+
+
+def test_a_lost_race_leaves_one_file_at_the_most_and_none_in_the_end(uri: str) -> None:
+    files = set(Path(uri).glob("*.parquet"))
+    with DeltaStore(uri) as unlucky:
+        for _ in range(5):
+            base = unlucky.read()
+            bob_beats(uri)
+            with pytest.raises(ConflictError):
+                unlucky.write(base, base)
+        assert len(set(Path(uri).glob("*.parquet")) - files) == 5 + 1
+    assert len(set(Path(uri).glob("*.parquet")) - files) == 5
 
 
 def test_a_handle_that_never_read_does_not_write(uri: str) -> None:
