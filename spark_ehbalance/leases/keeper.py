@@ -17,7 +17,7 @@ from typing import Protocol
 from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.membership import Clocks, Finished, Holding, Membership, unread, with_starts
-from spark_ehbalance.leases.model import Load, Position, Snapshot
+from spark_ehbalance.leases.model import Load, MemberState, Position, Snapshot
 from spark_ehbalance.leases.store import LONGEST_RETRY_WAIT, LeaseStore, commit
 from spark_ehbalance.leases.transitions import Checkpoint, Claim, Drain, Heartbeat, Renew, Transition
 from spark_ehbalance.strategies.base import Decision
@@ -104,6 +104,7 @@ class Keeper:
         self._batch_began = 0.0
         self._loads: Mapping[str, Load] = {}
         self._leave = False
+        self._drained = False  # by itself, because the query hangs
         self._looked = 0.0  # the last time that the store was asked, and whether it was away then
         self._away = False
         self._look_at = 0.0
@@ -288,8 +289,8 @@ class Keeper:
             said, decision = self._balance(snapshot, now)
         else:
             said = member.say(snapshot, now)
-        if leaving and not stopping:
-            said.append(Drain(by=member.author, at_ms=now.wall_ms, member=member.author.id))
+        if not stopping:
+            said += self._drain(snapshot, now, leaving)
         early = not stopping and now.monotonic < min(self._routine_at, member.renewal_due())
         self._held_back = early and bool(said) and _is_routine(said)
         said = [] if self._held_back else said
@@ -314,6 +315,21 @@ class Keeper:
                 self._settled += not (again or waits)
                 self._balance_at = 0.0 if again else now.monotonic + self._jittered(self._interval)
             self._lock.notify_all()
+
+    def _drain(self, snapshot: Snapshot, now: Clocks, leaving: bool) -> list[Transition]:
+        """Tell the others to take what this member gives back: for good, or as long as the query hangs."""
+        member, row = self._membership, snapshot.members.get(self._membership.author.id)
+        drain = Drain(by=member.author, at_ms=now.wall_ms, member=member.author.id)
+        if leaving:
+            return [drain]
+        if row is None:
+            return []
+        active = row.state is MemberState.ACTIVE
+        if member.stalled and active:
+            self._drained = True
+            return [drain]
+        self._drained = self._drained and not active  # not what an operator has said
+        return [replace(drain, undo=True)] if self._drained and not member.stalled else []
 
     def _take_over(self) -> None:
         """Pass on to the membership what the planner has said since the last turn."""

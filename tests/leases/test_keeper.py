@@ -18,7 +18,7 @@ from spark_ehbalance.leases.memory import MemoryStore
 from spark_ehbalance.leases.model import Author, MemberState
 from spark_ehbalance.leases.store import LeaseStore
 from spark_ehbalance.leases.transitions import Drain, Join, Release, RequestHandover
-from spark_ehbalance.strategies import Decision, View
+from spark_ehbalance.strategies import STRATEGIES, Decision, View
 from tests.leases.keepers import INTERVAL, LEASE, OPERATOR, Keepers, begin_batch, end_batch
 from tests.waiting import wait_until
 
@@ -280,6 +280,22 @@ def test_a_query_that_hangs_lets_go_and_takes_part_again_afterwards(
     wait_until(lambda: len(ann.holdings()) == 4, "it takes part again")
     assert {holding.checkpoint.next for holding in ann.holdings().values()} == {10}, "nobody had them meanwhile"
     assert len([record for record in caplog.records if "taking part again" in record.getMessage()]) == 1
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_while_a_query_hangs_others_have_its_partitions(make: Make, name: str) -> None:
+    group = make(4)
+    ann = group.start("ann", max_stall=1.0, strategy=STRATEGIES[name])
+    bob = group.start("bob", strategy=STRATEGIES[name])
+    group.wait_owned(ann=2, bob=2)
+    wait_until(lambda: len(ann.holdings()) == 2, "ann knows")
+    batch = begin_batch(ann)
+    wait_until(lambda: len(bob.holdings()) == 4, "bob reads everything")
+    let_pass(3 * INTERVAL)
+    assert len(bob.holdings()) == 4
+    end_batch(ann, batch, 9)
+    group.wait_owned(ann=2, bob=2)
 
 
 @pytest.mark.usefixtures("quickly")
