@@ -220,7 +220,9 @@ class DeltaStore(LeaseStore):
         table = pa.table({name: [row[name] for row in rows] for name in HISTORY_SCHEMA.names}, schema=HISTORY_SCHEMA)
         try:
             # Appends do not contradict each other, so that here the path form is right.
-            write_deltalake(self._history_uri, table, mode="append", storage_options=self._storage_options)
+            write_deltalake(
+                self._history_uri, table, mode="append", schema_mode="merge", storage_options=self._storage_options
+            )
         except (OSError, DeltaError, ValueError) as error:
             raise StoreUnavailableError(f"{self._history_uri} could not be written: {_one_line(error)}") from error
 

@@ -13,7 +13,8 @@ from spark_ehbalance.leases.transitions import Claim, HandOver, LeaseTransition,
 class OwnershipChange:
     """`partition` went from `owner_before` to `owner` (None: nobody) with `epoch`, by `event`, a transition's name.
 
-    `at_ms` is the wall clock of `by`, who wrote it; `sequence_number` that of the last finished event.
+    `at_ms` is the wall clock of `by`, who wrote it; `sequence_number` that of the last finished event, `why` an
+    operator's reason.
     """
 
     at_ms: int
@@ -24,6 +25,7 @@ class OwnershipChange:
     epoch: int
     sequence_number: int | None
     by: str
+    why: str | None = None
 
 
 def ownership_changes(

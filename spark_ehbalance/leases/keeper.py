@@ -313,7 +313,8 @@ class Keeper:
                 again = decision.again or (self._settling and bool(decision.transitions))
                 self._cycles += not again
                 self._settled += not (again or waits)
-                self._balance_at = 0.0 if again else now.monotonic + self._jittered(self._interval)
+                wait = self._jittered(self._interval)
+                self._balance_at = 0.0 if again else now.monotonic + min(wait, decision.after or wait)
             self._lock.notify_all()
 
     def _drain(self, snapshot: Snapshot, now: Clocks, leaving: bool) -> list[Transition]:

@@ -9,6 +9,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from spark_ehbalance.errors import FencedError
 from spark_ehbalance.leases.expiry import (
@@ -121,6 +122,7 @@ class Membership:
         self._sightings = Sightings()
         self._looked = float("-inf")
         self._layout: object = None  # at the last balancing
+        self._memory: Any = None  # the strategy's
         self._finished = dict(finished or {})
         self._resets: dict[str, Finished] = {}
         self._resume = dict(resume or {})
@@ -262,8 +264,13 @@ class Membership:
             overdue=overdue_handovers(sightings, draft, now.monotonic),
             tenured=tenured_leases(sightings, draft, now.monotonic, self.settings.minimum_tenure),
             handover_timeout_ms=round(self.settings.handover_timeout * 1000),
+            now=now.monotonic,
+            sightings=sightings,
+            lease_duration=self.settings.lease_duration,
+            memory=self._memory,
         )
         decision = self._decide(view)
+        self._memory = decision.memory
         said += decision.transitions
         if self._leads(draft, dead):
             said += [

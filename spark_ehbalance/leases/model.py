@@ -78,6 +78,32 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberLoad:
+    """What a member carries, measured by its planner, each as a moving average.
+
+    `rate` in events per second and `backlog` in events over all its partitions, `batch_seconds` the time that a
+    micro-batch takes, `cpu` the part of its host's cores that is busy, from 0 to 1 (None where the host does not tell).
+    """
+
+    rate: float
+    backlog: float
+    batch_seconds: float
+    cpu: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """An operator's word that the partition belongs to the member `to`, as long as that is there and active.
+
+    `by` and `why` are for people.
+    """
+
+    to: str
+    by: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """One partition's row.
 
@@ -95,6 +121,7 @@ class Lease:
     checkpoint: Position | None = None
     handover: Handover | None = None
     load: Load | None = None
+    pin: Pin | None = None
 
     @property
     def counter(self) -> tuple[int, int]:
@@ -115,7 +142,7 @@ class Member:
 
     `incarnation` is minted at each start: of two processes with the same id the one that joined last is the member,
     and whatever the other writes is refused. `joined` orders members by age without comparing clocks. `max_owned` is
-    the most partitions that it may own; None: no limit.
+    the most partitions that it may own; None: no limit. `strategy` is the name of the strategy that it decides by.
     """
 
     id: str
@@ -127,6 +154,8 @@ class Member:
     host: str = ""
     state: MemberState = MemberState.ACTIVE
     max_owned: int | None = None
+    strategy: str = ""
+    load: MemberLoad | None = None
 
     @property
     def counter(self) -> tuple[str, int]:

@@ -19,7 +19,9 @@ from spark_ehbalance.leases.model import (
     Lease,
     Load,
     Member,
+    MemberLoad,
     MemberState,
+    Pin,
     Position,
     Snapshot,
     partition_order,
@@ -31,6 +33,7 @@ FORMAT = 1
 _TIME = pa.timestamp("us", tz="UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
+#: Columns are only ever added, at the end: a table written before has none of the later ones, which read as null.
 SCHEMA = pa.schema(
     [
         ("kind", pa.string()),
@@ -53,6 +56,12 @@ SCHEMA = pa.schema(
         ("host", pa.string()),
         ("state", pa.string()),
         ("max_owned", pa.int64()),
+        ("pinned_to", pa.string()),
+        ("pinned_by", pa.string()),
+        ("pinned_why", pa.string()),
+        ("strategy", pa.string()),
+        ("batch_seconds", pa.float64()),
+        ("cpu", pa.float64()),
     ]
 )
 
@@ -66,6 +75,7 @@ HISTORY_SCHEMA = pa.schema(
         ("epoch", pa.int64()),
         ("sequence_number", pa.int64()),
         ("by", pa.string()),
+        ("why", pa.string()),
     ]
 )
 
@@ -138,6 +148,9 @@ def _lease_row(lease: Lease) -> dict[str, Any]:
         "handover_requested_at": handover and to_time(handover.requested_at_ms),
         "rate": lease.load and lease.load.rate,
         "backlog": lease.load and lease.load.backlog,
+        "pinned_to": lease.pin and lease.pin.to,
+        "pinned_by": lease.pin and lease.pin.by,
+        "pinned_why": lease.pin and lease.pin.why,
     }
 
 
@@ -152,6 +165,7 @@ def _lease(row: dict[str, Any]) -> Lease:
         checkpoint=None if row["sequence_number"] is None else Position(row["sequence_number"], row["offset"]),
         handover=_handover(row),
         load=None if row["rate"] is None else Load(row["rate"], row["backlog"]),
+        pin=_pin(row),
     )
 
 
@@ -159,6 +173,12 @@ def _handover(row: dict[str, Any]) -> Handover | None:
     if row["next_owner"] is None:
         return None
     return Handover(row["next_owner"], row["handover_timeout_ms"], to_ms(row["handover_requested_at"]))
+
+
+def _pin(row: dict[str, Any]) -> Pin | None:
+    if row.get("pinned_to") is None:
+        return None
+    return Pin(row["pinned_to"], row["pinned_by"] or "", row["pinned_why"] or "")
 
 
 def _member_row(member: Member) -> dict[str, Any]:
@@ -173,6 +193,11 @@ def _member_row(member: Member) -> dict[str, Any]:
         "host": member.host,
         "state": member.state.value,
         "max_owned": member.max_owned,
+        "strategy": member.strategy,
+        "rate": member.load and member.load.rate,
+        "backlog": member.load and member.load.backlog,
+        "batch_seconds": member.load and member.load.batch_seconds,
+        "cpu": member.load and member.load.cpu,
     }
 
 
@@ -187,7 +212,15 @@ def _member(row: dict[str, Any]) -> Member:
         host=row["host"],
         state=MemberState(row["state"]),
         max_owned=row["max_owned"],
+        strategy=row.get("strategy") or "",
+        load=_member_load(row),
     )
+
+
+def _member_load(row: dict[str, Any]) -> MemberLoad | None:
+    if row.get("batch_seconds") is None:
+        return None
+    return MemberLoad(row["rate"], row["backlog"], row["batch_seconds"], row["cpu"])
 
 
 def to_time(ms: int) -> datetime:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+from spark_ehbalance.leases.expiry import Sightings
 from spark_ehbalance.leases.model import Author, Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, RequestHandover, Steal, Transition
 
@@ -18,6 +20,11 @@ class View:
     members that have, oneself included. `overdue` are the partitions whose pending handover has passed its deadline,
     `tenured` those that have not changed hands for the minimum tenure. `max_owned` is the most partitions that this
     member may own; None: no limit. A handover asked for now may take `handover_timeout_ms`.
+
+    `pinned` are the partitions that an operator has decided about: a strategy neither takes nor gives them. `now` is
+    the observer's monotonic clock in seconds and `sightings` since when, by it, everything has been as it is, for
+    strategies with waiting times of their own; `lease_duration` is in seconds. `memory` is what the same strategy has
+    left in its last `Decision` of this member, None at first.
     """
 
     me: Author
@@ -30,6 +37,11 @@ class View:
     overdue: frozenset[str] = frozenset()
     tenured: frozenset[str] = frozenset()
     handover_timeout_ms: int = 30_000
+    pinned: frozenset[str] = frozenset()
+    now: float = 0.0
+    sightings: Sightings = field(default_factory=Sightings)
+    lease_duration: float = 30.0
+    memory: Any = None
 
     def claim(self, partition: str) -> Claim:
         """The transition that takes a lease which is free, expired, or promised by an overdue handover."""
@@ -64,12 +76,15 @@ class View:
 class Decision:
     """What to do in this cycle and why; doing nothing has a reason as well.
 
-    `again`: decide anew at once, without waiting for the next cycle.
+    `again`: decide anew at once, without waiting for the next cycle; `after`: in so many seconds at the latest.
+    `memory` is given back with the next view of this member: an immutable value, as everything here.
     """
 
     reason: str
     transitions: tuple[Transition, ...] = ()
     again: bool = False
+    after: float | None = None
+    memory: Any = None
 
 
 #: A strategy is a pure function. Its parameters, if any, are bound when it is chosen by name.
