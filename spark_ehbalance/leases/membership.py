@@ -19,7 +19,7 @@ from spark_ehbalance.leases.expiry import (
     overdue_handovers,
     tenured_leases,
 )
-from spark_ehbalance.leases.model import Author, Load, MemberState, Position, Snapshot
+from spark_ehbalance.leases.model import Author, Load, MemberState, Ownership, Position, Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     Checkpoint,
@@ -121,7 +121,7 @@ class Membership:
         self._rng = rng
         self._sightings = Sightings()
         self._looked = float("-inf")
-        self._layout: object = None  # at the last balancing
+        self._ownership: Ownership | None = None  # at the last balancing
         self._memory: Any = None  # the strategy's
         self._finished = dict(finished or {})
         self._resets: dict[str, Finished] = {}
@@ -138,7 +138,7 @@ class Membership:
         if now.monotonic - self._looked > self.settings.lease_duration / 2:
             # Who has not looked for long, because the store was away or this process stood still, has not seen
             # whether others were alive meanwhile: everybody gets a full lease duration again.
-            self._sightings = Sightings(begun=self._sightings.begun)
+            self._sightings = self._sightings.afresh()
         self._looked = now.monotonic
         self._sightings = self._sightings.updated(snapshot, now.monotonic)
         if not self._joined:
@@ -185,8 +185,8 @@ class Membership:
 
     def waits(self, snapshot: Snapshot) -> bool:
         """Whether a handover is pending that concerns this member: time to look more often."""
-        me = self.author.id
-        return any(each.handover and me in (each.owner, each.handover.to) for each in snapshot.leases.values())
+        me, leases = self.author.id, snapshot.leases
+        return any(me in (leases[p].owner, handover.to) for p, handover in snapshot.ownership.pending.items())
 
     def leads(self, snapshot: Snapshot, now: Clocks) -> bool:
         """Whether this member is the group's leader, or would be if those without a sign of life were gone."""
@@ -196,7 +196,7 @@ class Membership:
     def unsettled(self, snapshot: Snapshot, now: Clocks) -> bool:
         """Whether there is reason to balance before the next cycle: members or leases have changed since the last
         one, or somebody's time has run out."""
-        if self._layout != _layout(snapshot):
+        if self._ownership is not snapshot.ownership and self._ownership != snapshot.ownership:
             return True
         times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
         return bool(
@@ -249,7 +249,7 @@ class Membership:
                 checkpoint = first(partition) if known else None
                 said.append(AddPartitions(by=by, at_ms=at_ms, partitions=(partition,), checkpoint=checkpoint))
         draft, _ = apply(snapshot, said)
-        self._layout = _layout(snapshot)
+        self._ownership = snapshot.ownership
         sightings = self._sightings.updated(draft, now.monotonic)
         times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
         dead = expired_members(sightings, draft, *times) - {by.id}
@@ -329,6 +329,8 @@ class Membership:
         return self.settings.strategy(view)
 
     def _leads(self, snapshot: Snapshot, dead: frozenset[str]) -> bool:
+        if not dead:
+            return snapshot.leader == self.author.id
         there = {id: member for id, member in snapshot.members.items() if id not in dead or id == self.author.id}
         return replace(snapshot, members=there).leader == self.author.id
 
@@ -379,14 +381,6 @@ class Membership:
             if self.settings.max_owned is not None and place >= self.settings.max_owned:
                 said.append(Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch + 1))
         return said
-
-
-def _layout(snapshot: Snapshot) -> object:
-    """What the strategies decide by, without signs of life: who is there, and who owns what."""
-    return (
-        {(member.id, member.incarnation, member.state) for member in snapshot.members.values()},
-        [(lease.partition, lease.owner, lease.handover) for lease in snapshot.leases.values()],
-    )
 
 
 def unread(said: Iterable[Transition], snapshot: Snapshot) -> list[str]:
