@@ -171,7 +171,8 @@ def tenured_leases(sightings: Sightings, snapshot: Snapshot, now: float, minimum
     until = max(sightings.seen_before(now, minimum), sightings.first)
     epochs = sightings.trail.epochs
     fresh = list(takewhile(lambda partition: epochs[partition] > until, reversed(epochs)))
-    return snapshot.ownership.partitions.difference(fresh)
+    all_partitions = snapshot.ownership.partitions
+    return all_partitions.difference(fresh) if fresh else all_partitions
 
 
 def _stale(

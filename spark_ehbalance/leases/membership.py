@@ -243,8 +243,8 @@ class Membership:
             return said, Decision("nothing yet, because this member is joining", again=True)
         by, at_ms = self.author, now.wall_ms
         known = bool(snapshot.leases)
-        for partition in partitions:
-            if partition not in snapshot.leases:
+        if not snapshot.ownership.partitions.issuperset(partitions):
+            for partition in (each for each in partitions if each not in snapshot.leases):
                 # A partition that is added while the group is at work is read from its first event, as Kafka's are.
                 checkpoint = first(partition) if known else None
                 said.append(AddPartitions(by=by, at_ms=at_ms, partitions=(partition,), checkpoint=checkpoint))
@@ -258,7 +258,7 @@ class Membership:
             at_ms=at_ms,
             snapshot=draft,
             expired=expired_leases(sightings, draft, *times),
-            live=frozenset(draft.members) - dead,
+            live=draft.ownership.ids - dead if dead else draft.ownership.ids,
             rng=self._rng,
             max_owned=self.settings.max_owned,
             overdue=overdue_handovers(sightings, draft, now.monotonic),

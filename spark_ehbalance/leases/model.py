@@ -205,6 +205,14 @@ class Ownership:
         partitions: frozenset[str] = self.memo["partitions"]
         return partitions
 
+    @property
+    def ids(self) -> frozenset[str]:
+        """All members' ids."""
+        if "ids" not in self.memo:
+            self.memo["ids"] = frozenset(id for id, _, _ in self.members)
+        ids: frozenset[str] = self.memo["ids"]
+        return ids
+
     @classmethod
     def of(cls, leases: Mapping[str, Lease], members: Mapping[str, Member]) -> Ownership:
         """That of a state, in one pass over it."""

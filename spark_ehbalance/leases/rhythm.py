@@ -33,7 +33,7 @@ _HANDOVER_LOOK_INTERVAL = 0.2
 
 
 class Rhythm:
-    """The timing of one member. `interval` is that of balancing; `prompt`: balance also as soon as something changes."""
+    """The timing of one member. `interval` is that of balancing; `prompt`: balance also when something changes."""
 
     def __init__(self, interval: float, renewal_interval: float, *, prompt: bool, rng: random.Random) -> None:
         self.balance_at = 0.0

@@ -109,4 +109,4 @@ def commit(
 def longest_wait(attempt: int, took: float) -> float:
     """The longest wait in seconds before a race is run again whose `attempt`, counted from 1, was lost in `took`
     seconds."""
-    return min(LONGEST_RETRY_WAIT, took * _FIRST_WAIT / 2 ** (attempt - 1))
+    return min(LONGEST_RETRY_WAIT, took * _FIRST_WAIT * 0.5 ** (attempt - 1))
