@@ -154,11 +154,13 @@ class Ledger:
         self._note()
 
     def seconds_to_balance(self, ended: float, until: float) -> float | None:
-        """How long after `ended` the group was balanced for good, before it was disturbed again at `until`."""
-        before = [(since, is_so) for since, is_so in self.balanced if since < until]
-        if not before or not before[-1][1]:
-            return None
-        return max(0.0, before[-1][0] - ended)
+        """How long after `ended` the group was balanced and stayed so until it was disturbed again at `until`; or, if
+        it was not by then, how long after `ended` it was at last. None: never."""
+        mended = [since for since, is_so in self.balanced if is_so and since < until]
+        broken = [since for since, is_so in self.balanced if not is_so and since < until]
+        if not mended or (broken and broken[-1] > mended[-1]):
+            mended = [since for since, is_so in self.balanced if is_so and since >= until][:1]
+        return max(0.0, mended[-1] - ended) if mended else None
 
     def _note(self) -> None:
         now = self._clock()
