@@ -32,7 +32,7 @@ class Options:
     lease_table: str | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     strategy: str = DEFAULT_STRATEGY
-    strategy_parameters: Parameters | None = None  # None: the defaults of the strategy
+    strategy_parameters: Parameters = field(default_factory=Parameters)  # of the kind that the strategy has
     owner_id: str | None = None
     starting_position: StartingPositions = LATEST
     ending_position: StartingPositions = LATEST
@@ -55,7 +55,7 @@ class Options:
                 f"leaseDuration ({self.lease_duration:g} s) must be longer than balanceInterval "
                 f"({self.balance_interval:g} s), at best three times as long"
             )
-        if self.strategy_parameters and (problem := self.strategy_parameters.problem(self.lease_duration)):
+        if problem := self.strategy_parameters.problem(self.lease_duration):
             raise OptionError(problem)
         if self.lease_table is not None and self.owner_level is not None:
             raise OptionError(
