@@ -24,6 +24,7 @@ from spark_ehbalance.leases.transitions import (
     AddPartitions,
     Checkpoint,
     Claim,
+    Defend,
     Forget,
     HandOver,
     Heartbeat,
@@ -78,6 +79,7 @@ class Settings:
     handover_timeout: float = 30.0
     max_owned: int | None = None
     host: str = ""
+    strategy_name: str = ""
 
     @property
     def renewal_interval(self) -> float:
@@ -91,7 +93,7 @@ class Settings:
 
 
 #: What moves a lease's renewal counter on.
-_RENEWING = (Claim, Steal, Renew, Checkpoint, Reset)
+_RENEWING = (Claim, Defend, Steal, Renew, Checkpoint, Reset)
 
 
 #: Partitions never read before that are claimed with one commit: to find where a time is in so many of them takes a few
@@ -217,7 +219,13 @@ class Membership:
         by, at_ms = self.author, now.wall_ms
         if self.author.id not in snapshot.members or not self._joined:
             joining = [
-                Join(by=by, at_ms=at_ms, host=self.settings.host, max_owned=self.settings.max_owned),
+                Join(
+                    by=by,
+                    at_ms=at_ms,
+                    host=self.settings.host,
+                    max_owned=self.settings.max_owned,
+                    strategy=self.settings.strategy_name,
+                ),
                 *self._checkpoints(at_ms),
             ]
             return joining + self._resumed(apply(snapshot, joining)[0], at_ms)

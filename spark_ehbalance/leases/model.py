@@ -111,7 +111,7 @@ class Lease:
 
     `epoch` rises by one at every change of owner and never falls; it fences the store and, as the AMQP owner
     level, the hub. `renewal` rises at every sign of life of the owner. `checkpoint` is None until the first claim
-    has resolved the starting position.
+    has resolved the starting position. `contest` rises when its owner stands its ground in a race.
     """
 
     partition: str
@@ -124,6 +124,7 @@ class Lease:
     handover: Handover | None = None
     load: Load | None = None
     pin: Pin | None = None
+    contest: int = 0
 
     @property
     def counter(self) -> tuple[int, int]:

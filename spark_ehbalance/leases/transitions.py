@@ -127,6 +127,7 @@ class Join(Transition):
 
     host: str = ""
     max_owned: int | None = None
+    strategy: str = ""
 
     def refusal(self, state: _State) -> str | None:
         present = state.members.get(self.by.id)
@@ -143,6 +144,7 @@ class Join(Transition):
             started_at_ms=self.at_ms,
             host=self.host,
             max_owned=self.max_owned,
+            strategy=self.strategy,
         )
 
 
@@ -327,6 +329,18 @@ class Renew(LeaseTransition):
     def after(self, lease: Lease) -> Lease:
         renewal, load = lease.renewal + 1, self.load or lease.load
         return replace(lease, renewal=renewal, renewed_at_ms=self.at_ms, load=load)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defend(LeaseTransition):
+    """A sign of life of an owner that has won the race for its own lease: it is not to be challenged for a while."""
+
+    def invalid(self, lease: Lease) -> str | None:
+        pending = f"a handover to {lease.handover.to} is pending" if lease.handover else None
+        return self._owned_by_author(lease) or pending
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, contest=lease.contest + 1, renewal=lease.renewal + 1, renewed_at_ms=self.at_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
