@@ -94,7 +94,12 @@ class Simulation:
     def _process(self, name: str) -> Node:
         group = self._scenario.group
         settings = Settings(
-            STRATEGIES[self._strategy], group.lease_duration, group.handover_timeout, self._limits[name], host=name
+            STRATEGIES[self._strategy],
+            group.lease_duration,
+            group.handover_timeout,
+            self._limits[name],
+            host=name,
+            strategy_name=self._strategy,
         )
         before = self._nodes.get(name)
         number = 1 if before is None else before.number + 1
@@ -103,7 +108,7 @@ class Simulation:
             number,
             settings,
             group.balance_interval,
-            STRATEGIES[self._strategy] in PROMPT,
+            self._strategy in PROMPT,
             self._world,
             random.Random(f"{self._seed} {name} {number}"),
         )
