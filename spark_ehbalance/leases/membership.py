@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,16 @@ from spark_ehbalance.leases.expiry import (
     overdue_handovers,
     tenured_leases,
 )
-from spark_ehbalance.leases.model import Author, Load, MemberState, Ownership, Position, Snapshot
+from spark_ehbalance.leases.model import (
+    Author,
+    Lease,
+    Load,
+    MemberState,
+    Ownership,
+    Position,
+    Snapshot,
+    partition_order,
+)
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     Checkpoint,
@@ -29,6 +38,7 @@ from spark_ehbalance.leases.transitions import (
     HandOver,
     Heartbeat,
     Join,
+    LeaseTransition,
     Leave,
     Rejected,
     Release,
@@ -93,8 +103,20 @@ class Settings:
 
 
 #: What moves a lease's renewal counter on.
-_RENEWING = (Claim, Defend, Steal, Renew, Checkpoint, Reset)
+_RENEWING = frozenset({Claim, Defend, Steal, Renew, Checkpoint, Reset})
 
+#: What nobody else's doings depend on.
+_ROUTINE = frozenset({Checkpoint, Heartbeat, Renew})
+
+
+def is_routine(said: Iterable[Transition]) -> bool:
+    """Whether `said` may wait for the next commit that is due."""
+    return all(type(each) in _ROUTINE for each in said)
+
+
+#: A load is told anew when it has changed by more than this part, and by more than so many events per second: moving
+#: averages never stand still, and whatever changes has everybody decide anew. A backlog counts spread over seconds.
+_NEWS, _LEAST_NEWS, _BACKLOG_SECONDS = 0.05, 0.1, 60.0
 
 #: Partitions never read before that are claimed with one commit: to find where a time is in so many of them takes a few
 #: seconds, for which no lease is renewed.
@@ -134,6 +156,7 @@ class Membership:
         self._resets: dict[str, Finished] = {}
         self._resume = dict(resume or {})
         self._loads: Mapping[str, Load] = {}
+        self._leases: Mapping[str, Lease] = {}  # as last seen
         self._joined = False
         self._leaving = False
         self._heartbeat = float("-inf")
@@ -239,12 +262,12 @@ class Membership:
             elif holding.promised and at_rest:
                 said.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
             elif holding.renewed <= due and partition not in self._finished:  # a checkpoint is a renewal
-                load = self._loads.get(partition)
+                load = self._news(partition)
                 said.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=epoch, load=load))
         return said
 
     def balance(
-        self, snapshot: Snapshot, now: Clocks, partitions: Iterable[str], first: Callable[[str], Position]
+        self, snapshot: Snapshot, now: Clocks, partitions: Collection[str], first: Callable[[str], Position]
     ) -> tuple[list[Transition], Decision]:
         """All of `say`, and what the strategy decides.
 
@@ -256,21 +279,24 @@ class Membership:
             return said, Decision("nothing yet, because this member is joining", again=True)
         by, at_ms = self.author, now.wall_ms
         known = bool(snapshot.leases)
-        if not snapshot.ownership.partitions.issuperset(partitions):
+        if not snapshot.ownership.covers(partitions):
             for partition in (each for each in partitions if each not in snapshot.leases):
                 # A partition that is added while the group is at work is read from its first event, as Kafka's are.
                 checkpoint = first(partition) if known else None
                 said.append(AddPartitions(by=by, at_ms=at_ms, partitions=(partition,), checkpoint=checkpoint))
-        draft, _ = apply(snapshot, said)
         self._ownership = snapshot.ownership
-        sightings = self._sightings.updated(draft, now.monotonic)
+        if is_routine(said):
+            draft, sightings = snapshot, self._sightings  # nothing that a strategy goes by is changed by it
+        else:
+            draft, _ = apply(snapshot, said)
+            sightings = self._sightings.updated(draft, now.monotonic)
         times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
         dead = expired_members(sightings, draft, *times) - {by.id}
         view = View(
             me=by,
             at_ms=at_ms,
             snapshot=draft,
-            expired=expired_leases(sightings, draft, *times),
+            expired=expired_leases(sightings, draft, *times).difference(self.holdings),  # they are being renewed
             live=draft.ownership.ids - dead if dead else draft.ownership.ids,
             rng=self._rng,
             max_owned=self.settings.max_owned,
@@ -314,7 +340,7 @@ class Membership:
         refused = {id(each.transition): each.reason for each in rejected}
         renewed: set[str] = set()
         for transition in said:
-            reason = refused.get(id(transition))
+            reason, kind = refused.get(id(transition)), type(transition)
             if isinstance(transition, Checkpoint):
                 current = self._finished.get(transition.partition)
                 if current == Finished(transition.epoch, transition.position):
@@ -323,9 +349,10 @@ class Membership:
                     _LOG.info("partition %s: checkpoint refused: %s", transition.partition, reason)
             if isinstance(transition, Reset):
                 self._resets.pop(transition.partition, None)
-            if reason is None and isinstance(transition, _RENEWING):
+            if reason is None and kind in _RENEWING:
+                assert isinstance(transition, LeaseTransition)
                 renewed.add(transition.partition)
-            if reason is None and isinstance(transition, (Join, Heartbeat)):
+            if reason is None and kind in (Join, Heartbeat):
                 self._heartbeat = now.monotonic
         row = snapshot.members.get(self.author.id)
         self._joined = self._joined or (row is not None and row.incarnation == self.author.incarnation)
@@ -348,13 +375,18 @@ class Membership:
         return replace(snapshot, members=there).leader == self.author.id
 
     def _hold(self, snapshot: Snapshot, now: Clocks, renewed: set[str] | None = None) -> None:
-        holdings = {}
+        holdings, seen = {}, self._leases
+        self._leases = snapshot.leases
         for lease in snapshot.owned_by(self.author.id):
-            before = self.holdings.get(lease.partition)
+            partition = lease.partition
+            before, again = self.holdings.get(partition), renewed is not None and partition in renewed
+            if before is not None and not again and seen.get(partition) is lease:
+                holdings[partition] = before
+                continue
             assert lease.checkpoint is not None, "a claim without a position is refused"
-            kept = before is not None and before.epoch == lease.epoch and lease.partition not in (renewed or ())
+            kept = before is not None and before.epoch == lease.epoch and not again
             renewed_at = before.renewed if kept and before is not None else now.monotonic
-            holdings[lease.partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lease.handover is not None)
+            holdings[partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lease.handover is not None)
         for partition in sorted(self.holdings.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a table made anew has none
             _LOG.info("partition %s: no longer owned, now by %s", partition, lease_now and lease_now.owner)
@@ -373,10 +405,19 @@ class Membership:
                 partition=p,
                 epoch=done.epoch,
                 position=done.position,
-                load=self._loads.get(p),
+                load=self._news(p),
             )
             for p, done in self._finished.items()
         ]
+
+    def _news(self, partition: str) -> Load | None:
+        """The load of `partition` if the table has another; None: it stands."""
+        load, lease = self._loads.get(partition), self._leases.get(partition)
+        if load is None or lease is None or lease.load is None:
+            return load
+        known = lease.load
+        differs = abs(load.rate - known.rate) + abs(load.backlog - known.backlog) / _BACKLOG_SECONDS
+        return load if differs > max(_NEWS * (known.rate + known.backlog / _BACKLOG_SECONDS), _LEAST_NEWS) else None
 
     def _resumed(self, snapshot: Snapshot, at_ms: int) -> list[Transition]:
         """Claims of what an earlier life of this member had: each start goes on with a new epoch, which fences it.
@@ -384,8 +425,10 @@ class Membership:
         What is more than it may own by now is given back, though not what it was reading, as far as it may have that.
         """
         by, again = self.author, []
-        for lease in snapshot.leases.values():
-            reading = lease.checkpoint is not None and self._resume.get(lease.partition) == lease.checkpoint.next
+        candidates = {lease.partition for lease in snapshot.owned_by(by.id)} | self._resume.keys()
+        for partition in sorted(candidates & snapshot.leases.keys(), key=partition_order):
+            lease = snapshot.leases[partition]
+            reading = lease.checkpoint is not None and self._resume.get(partition) == lease.checkpoint.next
             if lease.owner == by.id or (lease.owner is None and reading):
                 again.append((not reading, lease))
         said: list[Transition] = []
@@ -398,7 +441,7 @@ class Membership:
 
 def unread(said: Iterable[Transition], snapshot: Snapshot) -> list[str]:
     """The partitions claimed in `said` that were never read, and whose starting position is to be found."""
-    claims = [each for each in said if isinstance(each, Claim) and each.start is None]
+    claims = [each for each in said if type(each) is Claim and each.start is None]
     return [
         each.partition
         for each in claims
@@ -420,6 +463,8 @@ def startable(
     """What of `said` can be written with this commit, with the positions that `starts` finds for partitions that were
     never read, and whether there are more of them for the next one."""
     first = unread(said, snapshot)
+    if not first:
+        return said, False
     later = frozenset(first[_MOST_STARTS:])
     said = [each for each in said if not (isinstance(each, Claim) and each.partition in later)]
-    return with_starts(said, starts(first[:_MOST_STARTS])) if first else said, bool(later)
+    return with_starts(said, starts(first[:_MOST_STARTS])), bool(later)

@@ -327,8 +327,7 @@ class Renew(LeaseTransition):
         return self._owned_by_author(lease)
 
     def after(self, lease: Lease) -> Lease:
-        renewal, load = lease.renewal + 1, self.load or lease.load
-        return replace(lease, renewal=renewal, renewed_at_ms=self.at_ms, load=load)
+        return lease.renewed(self.at_ms, lease.checkpoint, self.load or lease.load)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,8 +363,7 @@ class Checkpoint(LeaseTransition):
     def after(self, lease: Lease) -> Lease:
         if lease.owner is None:
             return replace(lease, checkpoint=self.position)
-        renewal, load = lease.renewal + 1, self.load or lease.load
-        return replace(lease, checkpoint=self.position, renewal=renewal, renewed_at_ms=self.at_ms, load=load)
+        return lease.renewed(self.at_ms, self.position, self.load or lease.load)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

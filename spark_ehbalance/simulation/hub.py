@@ -87,8 +87,10 @@ class Hub:
         if first > row.read:
             raise LostEvents(f"partition {partition}: events {row.read} to {first - 1} were skipped")
         self.delivered += end - first
-        self.duplicates += max(0, min(end, row.read) - first)
-        row.read = max(row.read, end)
+        if first < row.read:
+            self.duplicates += min(end, row.read) - first
+        if end > row.read:
+            row.read = end
 
     # --- what the keeper asks -----------------------------------------------------------------------------------
 

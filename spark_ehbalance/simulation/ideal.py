@@ -10,13 +10,13 @@ def fair_counts(owned: Mapping[str, int], partitions: int, limits: Mapping[str, 
 
     Everybody has `level` or one more, or what its limit allows; the one more is for those who have most already.
     """
-    limits = limits or {}
+    limits = {name: limit for name, limit in (limits or {}).items() if limit is not None}
 
     def most(name: str, level: int) -> int:
         limit = limits.get(name)
         return level if limit is None else min(level, limit)
 
-    level = 0
+    level = 0 if limits or not owned else partitions // len(owned)
     while level < partitions and sum(most(name, level + 1) for name in owned) <= partitions:
         level += 1
     fair = {name: most(name, level) for name in owned}

@@ -20,6 +20,9 @@ from spark_ehbalance.simulation.store import SimulatedStore
 from spark_ehbalance.source.load import LoadMeter
 from spark_ehbalance.strategies.base import Decision
 
+#: Seconds between two measurements of the load. The planner's are one second apart, with the same averages.
+_MEASURED_EVERY = 5.0
+
 #: The members' wall clocks begin here, in milliseconds since 1970: a round number in 2023.
 BEGINNING_MS = 1_700_000_000_000
 
@@ -107,6 +110,7 @@ class Node:
         self._batch_number = 0
         self._positions: dict[str, tuple[int, int]] = {}  # partition → (epoch, where the next batch begins)
         self._meter = LoadMeter()
+        self._measured = 0.0
         self._finished: dict[str, Finished] = {}
 
     # --- what is done to it --------------------------------------------------------------------------------------
@@ -311,9 +315,9 @@ class Node:
             if end > first:
                 hub.open(partition, epoch, now)
                 ranges[partition] = (epoch, first, end)
-        loads = self._meter.update(now, ends, starts)
-        if loads is not None:
-            self._membership.measure(loads)
+        if now >= self._measured + _MEASURED_EVERY:
+            self._measured = now
+            self._membership.measure(self._meter.update(now, ends, starts) or {})
         if not ranges:
             self._plan_at(now + self._rhythm.jittered(query.trigger))
             return
