@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_ehbalance.leases.model import Position
@@ -70,27 +70,51 @@ class Hub:
         """Events per second by partition."""
         return {id: partition.rate for id, partition in self.partitions.items()}
 
-    def open(self, partition: str, epoch: int, now: float) -> None:
-        """A receiver with owner level `epoch` begins to read, which disconnects those with lower ones."""
-        row = self.partitions[partition]
-        if epoch > row.epoch:
-            row.epoch, row.opened = epoch, now
+    def plan(
+        self, starts: Mapping[str, tuple[int, int]], most: int, now: float
+    ) -> tuple[dict[str, tuple[int, int, int]], int]:
+        """The ranges of a batch that begins now, as partition → (epoch, first, end), and how many events that is.
 
-    def disconnected(self, partition: str, epoch: int) -> float | None:
-        """When a receiver with `epoch` was disconnected by one with a higher one; None: it was not."""
-        row = self.partitions[partition]
-        return row.opened if row.epoch > epoch else None
+        `starts` are epochs and the sequence numbers at which reading goes on; `most` of each partition are read.
+        Receivers are opened, which disconnects those with lower epochs.
+        """
+        ranges, events, rows = {}, 0, self.partitions
+        for partition, (epoch, first) in starts.items():
+            row = rows[partition]
+            count = int(row.count + row.rate * (now - row.since)) - first
+            if count <= 0:
+                continue
+            if count > most:
+                count = most
+            if epoch > row.epoch:
+                row.epoch, row.opened = epoch, now
+            ranges[partition] = (epoch, first, first + count)
+            events += count
+        return ranges, events
 
-    def deliver(self, partition: str, first: int, end: int) -> None:
-        """A sink has finished the events from `first` up to `end`. Raises `LostEvents` if earlier ones never were."""
-        row = self.partitions[partition]
-        if first > row.read:
-            raise LostEvents(f"partition {partition}: events {row.read} to {first - 1} were skipped")
-        self.delivered += end - first
-        if first < row.read:
-            self.duplicates += min(end, row.read) - first
-        if end > row.read:
-            row.read = end
+    def deliver(
+        self, ranges: Mapping[str, tuple[int, int, int]], part: Callable[[float], float]
+    ) -> dict[str, tuple[int, int]]:
+        """A sink has finished `ranges`, less what came after a receiver was disconnected by a higher epoch: `part`
+        tells how much of the batch was read at a time. Returns partition → (epoch, end).
+
+        Raises `LostEvents` if earlier events never were delivered.
+        """
+        ends, rows = {}, self.partitions
+        for partition, (epoch, first, end) in ranges.items():
+            row = rows[partition]
+            if row.epoch > epoch:
+                end = first + int(part(row.opened) * (end - first))
+            read = row.read
+            if first > read:
+                raise LostEvents(f"partition {partition}: events {read} to {first - 1} were skipped")
+            self.delivered += end - first
+            if first < read:
+                self.duplicates += min(end, read) - first
+            if end > read:
+                row.read = end
+            ends[partition] = (epoch, end)
+        return ends
 
     # --- what the keeper asks -----------------------------------------------------------------------------------
 

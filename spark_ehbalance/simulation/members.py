@@ -21,7 +21,7 @@ from spark_ehbalance.source.load import LoadMeter
 from spark_ehbalance.strategies.base import Decision
 
 #: Seconds between two measurements of the load. The planner's are one second apart, with the same averages.
-_MEASURED_EVERY = 5.0
+_MEASURED_EVERY = 10.0
 
 #: The members' wall clocks begin here, in milliseconds since 1970: a round number in 2023.
 BEGINNING_MS = 1_700_000_000_000
@@ -307,21 +307,16 @@ class Node:
 
     def _plan(self) -> None:
         """Begin a batch with what there is, or look again later."""
-        hub, query, now = self._world.hub, self._world.query, self._now
-        ranges, ends, starts = {}, {}, {}
-        for partition, (epoch, first) in self._plannable().items():
-            ends[partition], starts[partition] = hub.end(partition, now), first
-            end = min(ends[partition], first + query.max_events)
-            if end > first:
-                hub.open(partition, epoch, now)
-                ranges[partition] = (epoch, first, end)
+        hub, query, now, starts = self._world.hub, self._world.query, self._now, self._plannable()
         if now >= self._measured + _MEASURED_EVERY:
             self._measured = now
-            self._membership.measure(self._meter.update(now, ends, starts) or {})
+            ends = {partition: hub.end(partition, now) for partition in starts}
+            positions = {partition: first for partition, (_, first) in starts.items()}
+            self._membership.measure(self._meter.update(now, ends, positions) or {})
+        ranges, events = hub.plan(starts, query.max_events, now)
         if not ranges:
             self._plan_at(now + self._rhythm.jittered(query.trigger))
             return
-        events = sum(end - first for _, first, end in ranges.values())
         takes = (self._rhythm.jittered(query.batch) + events / query.capacity) * self.slowness
         self._batch = _Batch(ranges, now, now + takes)
         self._membership.in_flight = frozenset(ranges)
@@ -331,27 +326,23 @@ class Node:
         """As `Keeper.holdings`: partition → (epoch, where to begin)."""
         trying = self._failures and self._now - self._looked < 2 * self._interval
         oldest = float("-inf") if trying else self._now - self._membership.settings.lease_duration
-        plannable = {}
+        plannable, positions = {}, self._positions
         for partition, holding in self._membership.plannable().items():
             if holding.renewed >= oldest:
-                epoch, position = self._positions.get(partition, (0, 0))
-                plannable[partition] = (
-                    holding.epoch,
-                    position if epoch == holding.epoch else holding.checkpoint.next,
-                )
+                known = positions.get(partition)
+                if known is None or known[0] != holding.epoch:
+                    known = holding.epoch, holding.checkpoint.next
+                plannable[partition] = known
         return plannable
 
     def _end(self) -> None:
         """The sink has finished the batch, less what a new owner's receiver has cut off."""
-        batch, hub = self._batch, self._world.hub
+        batch = self._batch
         assert batch is not None
         self._batch = None
-        for partition, (epoch, first, end) in batch.ranges.items():
-            cut = hub.disconnected(partition, epoch)
-            if cut is not None:
-                end = first + int(batch.part(cut) * (end - first))
-            hub.deliver(partition, first, end)
-            self._positions[partition] = (epoch, end)
+        ends = self._world.hub.deliver(batch.ranges, batch.part)
+        self._positions |= ends
+        for partition, (epoch, end) in ends.items():
             self._finished[partition] = Finished(epoch, Position(end - 1))
         self._membership.in_flight = frozenset()
         if not self._committing:

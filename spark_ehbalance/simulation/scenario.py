@@ -132,7 +132,7 @@ class QuerySettings:
     """The members' queries: a batch takes `batch` seconds, and what its events take at `capacity` events per second.
     Without events the next look for some is after `trigger` seconds. `max_events` of each partition are in a batch."""
 
-    batch: float = _value(3.0, _POSITIVE)
+    batch: float = _value(5.0, _POSITIVE)
     capacity: float = _value(50_000.0, _POSITIVE)
     trigger: float = _value(1.0, _POSITIVE)
     max_events: int = _value(1_000_000, _COUNT)
