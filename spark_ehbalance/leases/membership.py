@@ -157,6 +157,7 @@ class Membership:
         self._resume = dict(resume or {})
         self._loads: Mapping[str, Load] = {}
         self._leases: Mapping[str, Lease] = {}  # as last seen
+        self._snapshot: Snapshot | None = None  # that was seen last
         self._joined = False
         self._leaving = False
         self._heartbeat = float("-inf")
@@ -169,7 +170,7 @@ class Membership:
             # Who has not looked for long, because the store was away or this process stood still, has not seen
             # whether others were alive meanwhile: everybody gets a full lease duration again.
             self._sightings = self._sightings.afresh()
-        self._looked = now.monotonic
+        self._looked, self._snapshot = now.monotonic, snapshot
         self._sightings = self._sightings.updated(snapshot, now.monotonic)
         if not self._joined:
             return
@@ -331,12 +332,14 @@ class Membership:
         return [*said, Leave(by=by, at_ms=at_ms)] if self._joined else []
 
     def written(
-        self, said: Iterable[Transition], rejected: Iterable[Rejected], snapshot: Snapshot, now: Clocks
+        self, said: Sequence[Transition], rejected: Iterable[Rejected], snapshot: Snapshot, now: Clocks
     ) -> None:
         """`said` was committed, less what was `rejected`, and `snapshot` is the result.
 
         `now` is a time from before the commit, so that a lease is never believed in for longer than others do.
         """
+        if not said and snapshot is self._snapshot:
+            return
         refused = {id(each.transition): each.reason for each in rejected}
         renewed: set[str] = set()
         for transition in said:

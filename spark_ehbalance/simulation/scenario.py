@@ -123,8 +123,8 @@ class HubSettings:
 class StoreSettings:
     """The lease table's storage: medians in seconds of a `commit` and of a `look`; both vary by half to double."""
 
-    commit: float = _value(0.03, _POSITIVE)
-    look: float = _value(0.01, _POSITIVE)
+    commit: float = _value(0.02, _POSITIVE)
+    look: float = _value(0.005, _POSITIVE)
 
 
 @dataclass(frozen=True, slots=True)
