@@ -250,6 +250,8 @@ class Simulation:
             spread=sum(spreads) / len(spreads),
             spread_worst=max(spreads),
             disturbances=disturbances,
+            began_ms=BEGINNING_MS,
+            owners=ledger.owners,
             changes=tuple(ledger.changes),
             samples=tuple(ledger.samples),
             marks=tuple(self._marks),
