@@ -95,12 +95,14 @@ class MemberLoad:
 class Pin:
     """An operator's word that the partition belongs to the member `to`, as long as that is there and active.
 
-    `by` and `why` are for people.
+    `by` and `why` are for people. `transfer`: only for a move and the minimum tenure after it, so that no strategy
+    undoes it at once; then the mark is taken away.
     """
 
     to: str
     by: str
     why: str = ""
+    transfer: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ SCHEMA = pa.schema(
         ("strategy", pa.string()),
         ("batch_seconds", pa.float64()),
         ("cpu", pa.float64()),
+        ("pinned_for_transfer", pa.bool_()),
     ]
 )
 
@@ -151,6 +152,7 @@ def _lease_row(lease: Lease) -> dict[str, Any]:
         "pinned_to": lease.pin and lease.pin.to,
         "pinned_by": lease.pin and lease.pin.by,
         "pinned_why": lease.pin and lease.pin.why,
+        "pinned_for_transfer": lease.pin and lease.pin.transfer,
     }
 
 
@@ -178,7 +180,8 @@ def _handover(row: dict[str, Any]) -> Handover | None:
 def _pin(row: dict[str, Any]) -> Pin | None:
     if row.get("pinned_to") is None:
         return None
-    return Pin(row["pinned_to"], row["pinned_by"] or "", row["pinned_why"] or "")
+    transfer = bool(row.get("pinned_for_transfer"))
+    return Pin(row["pinned_to"], row["pinned_by"] or "", row["pinned_why"] or "", transfer)
 
 
 def _member_row(member: Member) -> dict[str, Any]:
