@@ -121,7 +121,9 @@ def status_json(snapshot: Snapshot) -> dict[str, Any]:
                 "startedAt": iso(member.started_at_ms),
                 "renewedAt": iso(member.renewed_at_ms),
                 "partitions": [lease.partition for lease in snapshot.owned_by(member.id)],
-                "pinned": [each.partition for each in snapshot.leases.values() if each.pin and each.pin.to == member.id],
+                "pinned": [
+                    each.partition for each in snapshot.leases.values() if each.pin and each.pin.to == member.id
+                ],
                 "load": member.load and _member_load(member.load),
             }
             for member in sorted(snapshot.members.values(), key=lambda member: member.joined)

@@ -78,9 +78,7 @@ def pin(
     typer.echo(f"Partition {partition} is pinned to {to}{_how(lease, to)}.")
 
 
-def unpin(
-    lease_table: LeaseTable, partition: Partition, why: Why = "", storage_option: StorageOption = None
-) -> None:
+def unpin(lease_table: LeaseTable, partition: Partition, why: Why = "", storage_option: StorageOption = None) -> None:
     """Let the strategy decide about a partition again."""
     with open_store(lease_table, storage_option) as store:
         order(store, [Unpin(by=operator(), at_ms=now_ms(), partition=partition, why=why)])

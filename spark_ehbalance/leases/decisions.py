@@ -1,6 +1,6 @@
 """Decisions as log lines: what a member has seen, what it does and why, as JSON for people and programs. Pure.
 
-`balance:` says in short what was seen and decided, `view:` all that was seen, `tally:` how often which reason was given.
+`balance:` says in short what was seen and decided, `view:` all that was seen, `tally:` how often for which reason.
 """
 
 from __future__ import annotations

@@ -34,9 +34,7 @@ def with_overrides(strategy: Strategy) -> Strategy:
             f"partition {partition} is pinned here, but maxPartitionsOwned={view.max_owned} is reached"
             for partition in refused
         ]
-        return replace(
-            decision, reason="; ".join(filter(None, said)), transitions=(*ordered, *_ended(view), *decided)
-        )
+        return replace(decision, reason="; ".join(filter(None, said)), transitions=(*ordered, *_ended(view), *decided))
 
     return overridden
 

@@ -23,6 +23,8 @@ from spark_ehbalance.strategies import STRATEGIES
 CYCLE, LOOK, HANDOVER_LOOK, LEASE, HANDOVER_TIMEOUT = 10.0, 1.0, 0.2, 30.0, 30.0
 JITTER = (0.8, 1.2)
 
+OPERATOR = Author("operator", "")
+
 #: Events that a batch reads of each of its partitions.
 BATCH = 10
 
@@ -53,7 +55,15 @@ class Node:
 class Members:
     """The group. Times are seconds on the one clock; everything follows from the seed."""
 
-    def __init__(self, partitions: int = 0, *, seed: int = 0, leases: Iterable[Lease] | None = None) -> None:
+    def __init__(
+        self,
+        partitions: int = 0,
+        *,
+        seed: int = 0,
+        leases: Iterable[Lease] | None = None,
+        strategy: str = "cooperative",
+    ) -> None:
+        self.strategy = strategy
         self.rng = random.Random(seed)
         self.now = 1000.0
         self.partitions = [str(number) for number in range(partitions)]
@@ -76,7 +86,7 @@ class Members:
         names = names or (f"member-{self._joined}",)
         for name in names:
             self._joined += 1
-            settings = Settings(STRATEGIES["cooperative"], LEASE, HANDOVER_TIMEOUT, max_owned)
+            settings = Settings(STRATEGIES[self.strategy], LEASE, HANDOVER_TIMEOUT, max_owned)
             membership = Membership(Author(name, str(self._joined)), settings, random.Random(self.rng.random()))
             self.nodes[name] = Node(membership, look_at=self.now)
         return list(names)
@@ -99,8 +109,12 @@ class Members:
 
     def drain(self, name: str, *, undo: bool = False) -> None:
         """By an operator."""
-        order = Drain(by=Author("operator", ""), at_ms=self._clocks().wall_ms, member=name, undo=undo)
-        commit(self.store, self.store.read(), [order])
+        self.order(Drain(by=OPERATOR, at_ms=self._clocks().wall_ms, member=name, undo=undo))
+
+    def order(self, *orders: Transition) -> None:
+        """By an operator; all of it must be valid."""
+        _, rejected = commit(self.store, self.store.read(), orders)
+        assert not rejected
 
     def add_partitions(self, count: int) -> None:
         self.partitions += [str(len(self.partitions) + each) for each in range(count)]
@@ -229,6 +243,8 @@ class Members:
         node = self.nodes.get(before.owner or "")
         if node is None or node.frozen or after.partition in handed_over:
             return
+        if self.strategy != "cooperative" and before.handover is None:
+            return  # the others steal
         promised = before.handover
         assert promised is not None, f"{after.owner} took partition {after.partition} from the living {before.owner}"
         assert promised.to == after.owner
