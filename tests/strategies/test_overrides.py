@@ -118,8 +118,11 @@ def test_a_transfer_is_kept_for_the_minimum_tenure_and_then_forgotten(strategy: 
     group.order(transfer(moving, bob))
     group.run(2)
     assert group.snapshot.leases[moving].owner == bob, "without waiting for anybody's cycle"
+    epoch = group.snapshot.leases[moving].epoch
     group.cycles(20)
-    assert group.counts() == {ann: 1, bob: 3}, "the strategy does not undo it"
+    lease = group.snapshot.leases[moving]
+    assert (lease.owner, lease.epoch) == (bob, epoch), "whatever the strategy makes of the others"
+    assert lease.pin is not None
     assert_at_rest(group)
     group.cycles(20)
     assert group.snapshot.leases[moving].pin is None
@@ -138,7 +141,7 @@ def test_a_transfer_waits_for_the_batch_in_flight_and_no_longer_than_its_deadlin
     assert group.snapshot.leases[moving].owner == ann
     group.run(2)
     assert group.snapshot.leases[moving].owner == bob
-    assert group.moves[-1].planned
+    assert [move.planned for move in group.moves if move.partition == moving][-1:] == [True]
 
     group.order(transfer(moving, ann))
     group.begin_batch(bob, 500.0)
@@ -190,7 +193,7 @@ def test_a_member_takes_no_more_than_it_may_own_and_says_so(strategy: str) -> No
     group.order(pin(refused, "ann"))
     group.cycles(ENOUGH)
     assert group.snapshot.leases[refused].owner == "bob"
-    assert group.counts() == {"ann": 2, "bob": 4}
+    assert group.counts()["ann"] == 2
     group.order(transfer(full[0].partition, "bob"))
     group.cycles(ENOUGH // 2)
     assert group.snapshot.leases[refused].owner == "ann", "as soon as there is room"
