@@ -10,7 +10,7 @@ import pytest
 
 from spark_ehbalance.errors import FencedError
 from spark_ehbalance.leases.membership import Clocks, Finished, Membership, Settings
-from spark_ehbalance.leases.model import Author, Lease, Load, Position, Snapshot
+from spark_ehbalance.leases.model import Author, Lease, Load, MemberLoad, Position, Snapshot
 from spark_ehbalance.leases.transitions import (
     CancelHandover,
     Checkpoint,
