@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -202,7 +202,7 @@ class DeltaStore(LeaseStore):
             except ConflictError:
                 self._unused = name  # by any commit: the next attempt writes over it
                 raise
-        self._snapshot = replace(new, version=base.version + 1)
+        self._snapshot = new.written_as(base.version + 1)
         return self._snapshot
 
     def _put(self, name: str, rows: pa.Table) -> int:

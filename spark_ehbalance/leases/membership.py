@@ -19,11 +19,12 @@ from spark_ehbalance.leases.expiry import (
     overdue_handovers,
     tenured_leases,
 )
-from spark_ehbalance.leases.model import Author, Load, MemberLoad, MemberState, Position, Snapshot
+from spark_ehbalance.leases.model import Author, Load, MemberLoad, MemberState, Ownership, Position, Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     Checkpoint,
     Claim,
+    Defend,
     Forget,
     HandOver,
     Heartbeat,
@@ -79,6 +80,7 @@ class Settings:
     handover_timeout: float = 30.0
     max_owned: int | None = None
     host: str = ""
+    strategy_name: str = ""
 
     @property
     def renewal_interval(self) -> float:
@@ -92,7 +94,7 @@ class Settings:
 
 
 #: What moves a lease's renewal counter on.
-_RENEWING = (Claim, Steal, Renew, Checkpoint, Reset)
+_RENEWING = (Claim, Defend, Steal, Renew, Checkpoint, Reset)
 
 
 class Membership:
@@ -124,7 +126,7 @@ class Membership:
         self._rng = rng
         self._sightings = Sightings()
         self._looked = float("-inf")
-        self._layout: object = None  # at the last balancing
+        self._ownership: Ownership | None = None  # at the last balancing
         self._memory: Any = None  # the strategy's
         self._finished = dict(finished or {})
         self._resets: dict[str, Finished] = {}
@@ -142,7 +144,7 @@ class Membership:
         if now.monotonic - self._looked > self.settings.lease_duration / 2:
             # Who has not looked for long, because the store was away or this process stood still, has not seen
             # whether others were alive meanwhile: everybody gets a full lease duration again.
-            self._sightings = Sightings(begun=self._sightings.begun)
+            self._sightings = self._sightings.afresh()
         self._looked = now.monotonic
         self._sightings = self._sightings.updated(snapshot, now.monotonic)
         if not self._joined:
@@ -190,8 +192,8 @@ class Membership:
 
     def waits(self, snapshot: Snapshot) -> bool:
         """Whether a handover is pending that concerns this member: time to look more often."""
-        me = self.author.id
-        return any(each.handover and me in (each.owner, each.handover.to) for each in snapshot.leases.values())
+        me, leases = self.author.id, snapshot.leases
+        return any(me in (leases[p].owner, handover.to) for p, handover in snapshot.ownership.pending.items())
 
     def leads(self, snapshot: Snapshot, now: Clocks) -> bool:
         """Whether this member is the group's leader, or would be if those without a sign of life were gone."""
@@ -201,7 +203,7 @@ class Membership:
     def unsettled(self, snapshot: Snapshot, now: Clocks) -> bool:
         """Whether there is reason to balance before the next cycle: members or leases have changed since the last
         one, or somebody's time has run out."""
-        if self._layout != _layout(snapshot):
+        if self._ownership is not snapshot.ownership and self._ownership != snapshot.ownership:
             return True
         times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
         return bool(
@@ -217,7 +219,13 @@ class Membership:
         by, at_ms = self.author, now.wall_ms
         if self.author.id not in snapshot.members or not self._joined:
             joining = [
-                Join(by=by, at_ms=at_ms, host=self.settings.host, max_owned=self.settings.max_owned),
+                Join(
+                    by=by,
+                    at_ms=at_ms,
+                    host=self.settings.host,
+                    max_owned=self.settings.max_owned,
+                    strategy=self.settings.strategy_name,
+                ),
                 *self._checkpoints(at_ms),
             ]
             return joining + self._resumed(apply(snapshot, joining)[0], at_ms)
@@ -251,13 +259,13 @@ class Membership:
             return said, Decision("nothing yet, because this member is joining", again=True)
         by, at_ms = self.author, now.wall_ms
         known = bool(snapshot.leases)
-        for partition in partitions:
-            if partition not in snapshot.leases:
+        if not snapshot.ownership.partitions.issuperset(partitions):
+            for partition in (each for each in partitions if each not in snapshot.leases):
                 # A partition that is added while the group is at work is read from its first event, as Kafka's are.
                 checkpoint = first(partition) if known else None
                 said.append(AddPartitions(by=by, at_ms=at_ms, partitions=(partition,), checkpoint=checkpoint))
         draft, _ = apply(snapshot, said)
-        self._layout = _layout(snapshot)
+        self._ownership = snapshot.ownership
         sightings = self._sightings.updated(draft, now.monotonic)
         times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
         dead = expired_members(sightings, draft, *times) - {by.id}
@@ -266,7 +274,7 @@ class Membership:
             at_ms=at_ms,
             snapshot=draft,
             expired=expired_leases(sightings, draft, *times),
-            live=frozenset(draft.members) - dead,
+            live=draft.ownership.ids - dead if dead else draft.ownership.ids,
             rng=self._rng,
             max_owned=self.settings.max_owned,
             overdue=overdue_handovers(sightings, draft, now.monotonic),
@@ -338,6 +346,8 @@ class Membership:
         return with_overrides(self.settings.strategy)(view)
 
     def _leads(self, snapshot: Snapshot, dead: frozenset[str]) -> bool:
+        if not dead:
+            return snapshot.leader == self.author.id
         there = {id: member for id, member in snapshot.members.items() if id not in dead or id == self.author.id}
         return replace(snapshot, members=there).leader == self.author.id
 
@@ -390,14 +400,6 @@ class Membership:
             if self.settings.max_owned is not None and place >= self.settings.max_owned:
                 said.append(Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch + 1))
         return said
-
-
-def _layout(snapshot: Snapshot) -> object:
-    """What the strategies decide by, without signs of life: who is there, and who owns what."""
-    return (
-        {(member.id, member.incarnation, member.state) for member in snapshot.members.values()},
-        [(lease.partition, lease.owner, lease.handover, lease.pin) for lease in snapshot.leases.values()],
-    )
 
 
 def unread(said: Iterable[Transition], snapshot: Snapshot) -> list[str]:

@@ -9,12 +9,14 @@ it stands exactly as long as the lease shows no sign of life that the observer h
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TypeVar
 
 from spark_ehbalance.leases.model import (
     Author,
+    Change,
     Handover,
     Lease,
     Load,
@@ -40,9 +42,9 @@ def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> tuple[Snapsh
     """Carry out `transitions` in their order; of two that contradict each other the first valid one wins.
 
     Returns the new state, with the `version` of the old one (a store counts it up when it has written the state),
-    and what was refused. Equal leases and members before and after mean that there is nothing to write.
+    and what was refused. Where there is nothing to write the state is `snapshot` itself.
     """
-    state = _State(dict(snapshot.leases), dict(snapshot.members))
+    state = _State(_Rows(snapshot.leases), _Rows(snapshot.members))
     rejected = []
     for transition in transitions:
         reason = transition.refusal(state)
@@ -50,18 +52,48 @@ def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> tuple[Snapsh
             transition.carry_out(state)
         else:
             rejected.append(Rejected(transition, reason))
-    leases = state.leases
+    leases_before, members_before = state.leases.before(), state.members.before()
+    if not leases_before and not members_before:
+        return snapshot, rejected
+    leases: dict[str, Lease] = state.leases
     if len(leases) != len(snapshot.leases):
         leases = {partition: leases[partition] for partition in sorted(leases, key=partition_order)}
-    return replace(snapshot, leases=MappingProxyType(leases), members=MappingProxyType(state.members)), rejected
+    change = Change(MappingProxyType(leases), leases_before, MappingProxyType(state.members), members_before)
+    return snapshot.after(change), rejected
+
+
+_Row = TypeVar("_Row")
+
+
+class _Rows(dict[str, _Row]):
+    """A working copy of rows that knows which of them were set or deleted."""
+
+    __slots__ = ("_before",)
+
+    def __init__(self, rows: Mapping[str, _Row]) -> None:
+        # Proxies copy a dictionary at once, but are copied key by key.
+        super().__init__(rows.copy() if isinstance(rows, MappingProxyType) else rows)
+        self._before: dict[str, _Row | None] = {}
+
+    def __setitem__(self, key: str, row: _Row) -> None:
+        self._before.setdefault(key, self.get(key))
+        super().__setitem__(key, row)
+
+    def __delitem__(self, key: str) -> None:
+        self._before.setdefault(key, self[key])
+        super().__delitem__(key)
+
+    def before(self) -> dict[str, _Row | None]:
+        """The rows that are others now, as they were."""
+        return {key: row for key, row in self._before.items() if row != self.get(key)}
 
 
 @dataclass(slots=True)
 class _State:
     """The working copy that one `apply` changes."""
 
-    leases: dict[str, Lease]
-    members: dict[str, Member]
+    leases: _Rows[Lease]
+    members: _Rows[Member]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +129,7 @@ class Join(Transition):
 
     host: str = ""
     max_owned: int | None = None
+    strategy: str = ""
 
     def refusal(self, state: _State) -> str | None:
         present = state.members.get(self.by.id)
@@ -113,6 +146,7 @@ class Join(Transition):
             started_at_ms=self.at_ms,
             host=self.host,
             max_owned=self.max_owned,
+            strategy=self.strategy,
         )
 
 
@@ -210,7 +244,8 @@ class AddPartitions(Transition):
 
     def carry_out(self, state: _State) -> None:
         for partition in self.partitions:
-            state.leases.setdefault(partition, Lease(partition, checkpoint=self.checkpoint))
+            if partition not in state.leases:
+                state.leases[partition] = Lease(partition, checkpoint=self.checkpoint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +347,18 @@ class Renew(LeaseTransition):
     def after(self, lease: Lease) -> Lease:
         renewal, load = lease.renewal + 1, self.load or lease.load
         return replace(lease, renewal=renewal, renewed_at_ms=self.at_ms, load=load)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defend(LeaseTransition):
+    """A sign of life of an owner that has won the race for its own lease: it is not to be challenged for a while."""
+
+    def invalid(self, lease: Lease) -> str | None:
+        pending = f"a handover to {lease.handover.to} is pending" if lease.handover else None
+        return self._owned_by_author(lease) or pending
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, contest=lease.contest + 1, renewal=lease.renewal + 1, renewed_at_ms=self.at_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from spark_ehbalance.source.load import LoadMeter, MemberMeter
 from spark_ehbalance.source.notices import NoticeBoard
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.ranges import Range, limit_by_backlog, retained_start
-from spark_ehbalance.strategies import PROMPT, STRATEGIES
+from spark_ehbalance.strategies import PROMPT, strategy
 
 _LOG = logging.getLogger(__name__)
 
@@ -194,7 +194,8 @@ class Planner:
         membership = Membership(
             Author(self.owner, uuid.uuid4().hex),
             Settings(
-                strategy=STRATEGIES[options.strategy],
+                strategy=strategy(options.strategy, options.strategy_parameters),
+                strategy_name=options.strategy,
                 lease_duration=options.lease_duration,
                 handover_timeout=options.handover_timeout,
                 max_owned=options.max_partitions_owned,
@@ -219,7 +220,7 @@ class Planner:
             open_store,
             self._watcher,
             balance_interval=options.balance_interval,
-            prompt=STRATEGIES[options.strategy] in PROMPT,
+            prompt=options.strategy in PROMPT,
             max_stall=options.max_stall,
             rng=rng,
         )

@@ -10,58 +10,60 @@ Source of the idea: brokers' transfer shedders, in which operators name a destin
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
-from spark_ehbalance.leases.model import MemberState
-from spark_ehbalance.leases.transitions import CancelHandover, EndTransfer, LeaseTransition, Transition
+from spark_ehbalance.leases.transitions import EndTransfer, LeaseTransition, Transition
 from spark_ehbalance.strategies.base import Decision, Strategy, View
 
 
 def with_overrides(strategy: Strategy) -> Strategy:
-    """`strategy`, which sees the pinned partitions in `View.pinned`, with the operators' orders carried out."""
+    """`strategy`, which sees in `View.pinned` what is not for it to decide, with the operators' orders carried out."""
 
     def overridden(view: View) -> Decision:
-        if not any(lease.pin or lease.handover for lease in view.snapshot.leases.values()):
+        if not view.snapshot.ownership.pins:
             return strategy(view)
         pins, refused = honoured(view)
         ordered = _ordered(view, pins)
         decision = strategy(replace(view, pinned=frozenset(pins), max_owned=_room_left(view, pins)))
-        decided = [each for each in decision.transitions if _partition(each) not in pins]
-        called_off = {_partition(each) for each in decided if isinstance(each, CancelHandover)}
-        ordered += [view.cancel(partition) for partition in _stranded(view) if partition not in called_off]
-        said = [_summary(ordered), decision.reason, *([f"{len(pins)} pinned"] if pins else [])]
-        said += [
+        # Not every strategy has to know of pins: a decision about one is dropped.
+        decided = [
+            each for each in decision.transitions if not (isinstance(each, LeaseTransition) and each.partition in pins)
+        ]
+        counts = Counter(type(each).__name__ for each in ordered)
+        reasons = [", ".join(f"{name} {count}" for name, count in counts.items()) + " by operators' orders"]
+        reasons = [*(reasons if ordered else []), decision.reason, f"{len(pins)} pinned"]
+        reasons += [
             f"partition {partition} is pinned here, but maxPartitionsOwned={view.max_owned} is reached"
             for partition in refused
         ]
-        return replace(decision, reason="; ".join(filter(None, said)), transitions=(*ordered, *_ended(view), *decided))
+        return replace(decision, reason="; ".join(reasons), transitions=(*ordered, *_ended(view), *decided))
 
     return overridden
 
 
 def honoured(view: View) -> tuple[dict[str, str], list[str]]:
     """The pinned partitions with the members that are to have them, and those that this member has no room for."""
-    members, active = view.snapshot.members, _active(view)
-    owners = {p: None if p in view.expired else lease.owner for p, lease in view.snapshot.leases.items()}
-    comes_to = {p: lease.handover.to for p, lease in view.snapshot.leases.items() if lease.handover}
-    taken = Counter((owners | comes_to).values()) + Counter(owners[p] for p in comes_to)
+    leases, members, active = view.snapshot.leases, view.snapshot.members, view.active
+    owners = {partition: None if partition in view.expired else lease.owner for partition, lease in leases.items()}
+    promised = {partition: handover.to for partition, handover in view.snapshot.ownership.pending.items()}
+    taken = Counter([*owners.values(), *promised.values()])
     pins, refused = {}, []
-    for partition, lease in view.snapshot.leases.items():
-        if lease.pin is None or lease.pin.to not in active:
+    for partition, pin in view.snapshot.ownership.pins.items():
+        if pin.to not in active:
             continue
-        to = lease.pin.to
-        limit = members[to].max_owned
-        if to in (owners[partition], comes_to.get(partition)):
-            pins[partition] = to
-        elif limit is None or taken[to] < limit:
-            pins[partition] = to
-            taken[to] += 1
-        elif to == view.me.id:
+        limit = members[pin.to].max_owned
+        if pin.to in (owners[partition], promised.get(partition)):
+            pins[partition] = pin.to
+        elif limit is None or taken[pin.to] < limit:
+            pins[partition] = pin.to
+            taken[pin.to] += 1
+        elif pin.to == view.me.id:
             refused.append(partition)
     return pins, refused
 
 
-def _ordered(view: View, pins: dict[str, str]) -> list[Transition]:
+def _ordered(view: View, pins: Mapping[str, str]) -> list[Transition]:
     """What this member does to have what is pinned to it."""
     ordered: list[Transition] = []
     for partition in (partition for partition, to in pins.items() if to == view.me.id):
@@ -79,46 +81,21 @@ def _ordered(view: View, pins: dict[str, str]) -> list[Transition]:
 
 
 def _ended(view: View) -> list[Transition]:
-    """The transfers whose mark is to be taken away: this member's after the minimum tenure, and, by the leader, those
-    whose destination is gone."""
-    me, active = view.me, _active(view)
+    """The transfers whose mark is to be taken away: this member's after the minimum tenure, and, by the oldest active
+    member, those whose destination is gone."""
+    me, active, leases = view.me, view.active, view.snapshot.leases
     ended: list[Transition] = []
-    for partition, lease in view.snapshot.leases.items():
-        if lease.pin is None or not lease.pin.transfer:
-            continue
-        settled = lease.owner == lease.pin.to == me.id and partition in view.tenured
-        if settled or (lease.pin.to not in active and view.snapshot.leader == me.id):
+    for partition, pin in view.snapshot.ownership.pins.items():
+        lease = leases[partition]
+        settled = lease.owner == pin.to == me.id and partition in view.tenured
+        if pin.transfer and (settled or (pin.to not in active and active[:1] == (me.id,))):
             ended.append(EndTransfer(by=me, at_ms=view.at_ms, partition=partition, epoch=lease.epoch))
     return ended
 
 
-def _stranded(view: View) -> list[str]:
-    """This member's partitions that are promised to one who is gone: not every strategy knows of handovers."""
-    active = _active(view)
-    return [
-        partition
-        for partition, lease in view.snapshot.leases.items()
-        if lease.handover and lease.handover.to not in active and lease.owner == view.me.id
-    ]
-
-
-def _room_left(view: View, pins: dict[str, str]) -> int | None:
-    """How many partitions the strategy may let this member own, what is still to come to it as pinned left out."""
+def _room_left(view: View, pins: Mapping[str, str]) -> int | None:
+    """How many partitions the strategy may let this member own: what is still to come to it as pinned is left out."""
     if view.max_owned is None:
         return None
     leases, me = view.snapshot.leases, view.me.id
     return view.max_owned - sum(to == me != leases[partition].owner for partition, to in pins.items())
-
-
-def _active(view: View) -> set[str]:
-    members = view.snapshot.members
-    return {id for id in view.live if members[id].state is MemberState.ACTIVE}
-
-
-def _partition(transition: Transition) -> str | None:
-    return transition.partition if isinstance(transition, LeaseTransition) else None
-
-
-def _summary(ordered: list[Transition]) -> str:
-    names = Counter(type(each).__name__ for each in ordered)
-    return f"{', '.join(f'{name} {count}' for name, count in names.items())} by operators' orders" if ordered else ""

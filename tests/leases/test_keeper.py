@@ -47,8 +47,8 @@ def make() -> Iterator[Make]:
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks follow each other faster than in real life."""
-    monkeypatch.setattr("spark_ehbalance.leases.keeper._LOOK_INTERVAL", 0.1)
-    monkeypatch.setattr("spark_ehbalance.leases.keeper._HANDOVER_LOOK_INTERVAL", 0.05)
+    monkeypatch.setattr("spark_ehbalance.leases.rhythm._LOOK_INTERVAL", 0.1)
+    monkeypatch.setattr("spark_ehbalance.leases.rhythm._HANDOVER_LOOK_INTERVAL", 0.05)
 
 
 def claim_what_is_free(view: View) -> Decision:
@@ -410,7 +410,7 @@ def test_who_has_not_looked_for_long_does_not_take_others_for_dead(make: Make) -
 def test_a_store_that_stays_away_for_hours_is_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     group = make()
     ann = group.start("ann", interval=0.0005)
-    monkeypatch.setattr("spark_ehbalance.leases.keeper._FIRST_PAUSE", 1e-9)
+    monkeypatch.setattr("spark_ehbalance.leases.rhythm.FIRST_PAUSE", 1e-9)
     store = group.stores[ann]
     store.away = True
     wait_until(lambda: store.failures > 1100, "it has been tried for more often than a float has powers of two")

@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 def group(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
     """A hub with 8 partitions, a lease table, and quick looks."""
     monkeypatch.setattr("spark_ehbalance.hub.watcher._LIST_INTERVAL", 0.3)
-    monkeypatch.setattr("spark_ehbalance.leases.keeper._LOOK_INTERVAL", 0.2)
+    monkeypatch.setattr("spark_ehbalance.leases.rhythm._LOOK_INTERVAL", 0.2)
     made = Group(emulator, tmp_path)
     made.raw |= {"leaseDuration": "10s", "handoverTimeout": "60s"}
     yield made

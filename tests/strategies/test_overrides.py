@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from spark_ehbalance.leases.expiry import Sightings
 from spark_ehbalance.leases.model import Author, Handover, Lease, Pin, Position, Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, PinTo, RequestHandover, Transfer, Unpin
+from spark_ehbalance.strategies import STRATEGIES as NAMES
 from spark_ehbalance.strategies import Decision, View
 from spark_ehbalance.strategies.overrides import with_overrides
 from tests.strategies.members import OPERATOR, Members, snapshot_of
 
-STRATEGIES = pytest.mark.parametrize("strategy", ["balanced", "greedy", "cooperative"])
+STRATEGIES = pytest.mark.parametrize("strategy", sorted(NAMES))
 
 #: Cycles after which any of the strategies has come to rest with what these tests ask of it.
 ENOUGH = 40
@@ -171,7 +172,6 @@ def test_a_transfer_to_a_member_that_goes_away_is_forgotten_and_its_owner_reads_
 def test_unpinned_partitions_are_the_strategy_s_again(strategy: str) -> None:
     group = Members(6, strategy=strategy)
     ann, _ = group.join("ann", "bob")
-    group.order(*(pin(str(number), ann) for number in range(6)) if group.snapshot.members else ())
     group.cycles(ENOUGH)
     group.order(*(pin(str(number), ann) for number in range(6)))
     group.cycles(ENOUGH)
@@ -239,7 +239,6 @@ def kinds(decision: Decision) -> list[str]:
         (view(lease(None, "bob")), []),
         (view(lease("ann", "bob")), []),
         (view(lease("ann", "bob", "bob")), []),
-        (view(lease("ann", None, "bob"), leaving=("bob",)), ["CancelHandover"]),
         (view(lease("bob", "ann"), leaving=("ann",)), []),
     ],
 )
