@@ -31,8 +31,8 @@ def with_overrides(strategy: Strategy) -> Strategy:
             each for each in decision.transitions if not (isinstance(each, LeaseTransition) and each.partition in pins)
         ]
         counts = Counter(type(each).__name__ for each in ordered)
-        reasons = [", ".join(f"{name} {count}" for name, count in counts.items()) + " by operators' orders"]
-        reasons = [*(reasons if ordered else []), decision.reason, f"{len(pins)} pinned"]
+        reasons = [f"{name} {count} by operators' orders" for name, count in counts.items()]
+        reasons += [decision.reason, f"{len(pins)} pinned"]
         reasons += [
             f"partition {partition} is pinned here, but maxPartitionsOwned={view.max_owned} is reached"
             for partition in refused

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from spark_ehbalance.leases.model import Author, Group, Lease, MemberState, Position, Snapshot
+from spark_ehbalance.leases.model import Author, Group, Lease, MemberState, Ownership, Position, Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     CancelHandover,
@@ -197,6 +197,7 @@ class SeveralMembers(RuleBasedStateMachine):
                 self.compare(before.leases[partition], lease)
             if isinstance(transition, OperatorTransition):
                 assert lease.owner == before.leases[partition].owner, "an order moves nothing by itself"
+        assert after.ownership == Ownership.of(after.leases, after.members), "as if computed anew"
         self.truth = after
         self.seen[transition.by] = after
         return not rejected
