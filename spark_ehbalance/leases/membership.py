@@ -359,7 +359,10 @@ class Membership:
             kept = before is not None and before.epoch == lease.epoch and lease.partition not in (renewed or ())
             renewed_at = before.renewed if kept and before is not None else now.monotonic
             if renewed is None and before is not None and not kept:
-                _LOG.info("partition %s: goes on at %d by an operator's order", lease.partition, lease.checkpoint.next)
+                _LOG.info(
+                    "partition %s: goes on at %d with epoch %d, as somebody else has decided",
+                    lease.partition, lease.checkpoint.next, lease.epoch,
+                )  # fmt: skip
             holdings[lease.partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lease.handover is not None)
         for partition in sorted(self.holdings.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a table made anew has none
