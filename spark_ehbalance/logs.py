@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 
-#: The environment variable that sets the level, such as INFO (changes of ownership and decisions) or DEBUG (all decisions
-#: and what they were based on).
+#: The environment variable that sets the level, such as INFO (changes of ownership, and decisions) or DEBUG (also what
+#: they were based on).
 LEVEL_VARIABLE = "EHBALANCE_LOG_LEVEL"
 
 
