@@ -10,7 +10,7 @@ Not all, as the table itself may have been away for long: who is alive renews wi
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -165,14 +165,29 @@ def overdue_handovers(sightings: Sightings, snapshot: Snapshot, now: float) -> f
     )
 
 
-def tenured_leases(sightings: Sightings, snapshot: Snapshot, now: float, minimum: float) -> frozenset[str]:
+def tenured_leases(sightings: Sightings, snapshot: Snapshot, now: float, minimum: float) -> Set[str]:
     """The partitions of `snapshot` that have not changed hands for `minimum` seconds, as far as this observer knows:
     what it found at its first look counts, or a new member would be given nothing for as long."""
-    until = max(sightings.seen_before(now, minimum), sightings.first)
-    epochs = sightings.trail.epochs
-    fresh = list(takewhile(lambda partition: epochs[partition] > until, reversed(epochs)))
-    all_partitions = snapshot.ownership.partitions
-    return all_partitions.difference(fresh) if fresh else all_partitions
+    return _Unchanged(sightings.trail.epochs, max(sightings.seen_before(now, minimum), sightings.first))
+
+
+class _Unchanged(Set[str]):
+    """The keys whose version is not after a given one; few ask for them, so they are not gathered before."""
+
+    def __init__(self, versions: Mapping[str, int], until: int) -> None:
+        self._versions = versions
+        self._until = until
+
+    def __contains__(self, key: object) -> bool:
+        version = self._versions.get(key) if isinstance(key, str) else None
+        return version is not None and version <= self._until
+
+    def __iter__(self) -> Iterator[str]:
+        # The oldest come first.
+        return takewhile(self.__contains__, self._versions)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def _stale(

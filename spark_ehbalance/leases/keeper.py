@@ -17,11 +17,11 @@ from typing import Protocol
 from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
 from spark_ehbalance.leases.decisions import DecisionLog, view_line
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
-from spark_ehbalance.leases.membership import Clocks, Finished, Holding, Membership, unread, with_starts
+from spark_ehbalance.leases.membership import Clocks, Finished, Holding, Membership, startable
 from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Position, Snapshot
 from spark_ehbalance.leases.rhythm import FIRST_PAUSE, Rhythm
 from spark_ehbalance.leases.store import LONGEST_RETRY_WAIT, LeaseStore, commit
-from spark_ehbalance.leases.transitions import Claim, Drain, Transition
+from spark_ehbalance.leases.transitions import Drain, Transition
 from spark_ehbalance.strategies.base import Decision, View
 
 _LOG = logging.getLogger(__name__)
@@ -32,10 +32,6 @@ _TIDY_VERSIONS, _TIDY_INTERVAL = 300, 15.0
 
 #: Seconds between two reports of how often which decision was made for what reason.
 _TALLY_INTERVAL = 600.0
-
-#: Partitions never read before that are claimed with one commit: to find where a time is in so many of them takes a few
-#: seconds, for which no lease is renewed.
-_MOST_STARTS = 32
 
 #: Seconds that `stop` waits for the last commit. Spark kills the planner some time after that.
 _FAREWELL_TIMEOUT = 5.0
@@ -341,11 +337,8 @@ class Keeper:
         member, hub = self._membership, self._hub
         try:
             said, decision = member.balance(snapshot, now, hub.partition_ids(), hub.earliest_position)
-            first = unread(said, snapshot)
-            later = frozenset(first[_MOST_STARTS:])
-            said = [each for each in said if not (isinstance(each, Claim) and each.partition in later)]
-            said = with_starts(said, hub.starting_positions(first[:_MOST_STARTS]))
-            decision = replace(decision, again=decision.again or bool(later))
+            said, later = startable(said, snapshot, hub.starting_positions)
+            decision = replace(decision, again=decision.again or later)
             view = member.view
         except HubUnavailableError as error:
             _LOG.warning("%s. Until that is over no partition is taken", error)

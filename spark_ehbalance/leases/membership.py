@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,17 @@ from spark_ehbalance.leases.expiry import (
     overdue_handovers,
     tenured_leases,
 )
-from spark_ehbalance.leases.model import Author, Load, MemberLoad, MemberState, Ownership, Position, Snapshot
+from spark_ehbalance.leases.model import (
+    Author,
+    Lease,
+    Load,
+    MemberLoad,
+    MemberState,
+    Ownership,
+    Position,
+    Snapshot,
+    partition_order,
+)
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     Checkpoint,
@@ -29,6 +39,7 @@ from spark_ehbalance.leases.transitions import (
     HandOver,
     Heartbeat,
     Join,
+    LeaseTransition,
     Leave,
     Rejected,
     Release,
@@ -94,7 +105,24 @@ class Settings:
 
 
 #: What moves a lease's renewal counter on.
-_RENEWING = (Claim, Defend, Steal, Renew, Checkpoint, Reset)
+_RENEWING = frozenset({Claim, Defend, Steal, Renew, Checkpoint, Reset})
+
+#: What nobody else's doings depend on.
+_ROUTINE = frozenset({Checkpoint, Heartbeat, Renew})
+
+
+def is_routine(said: Iterable[Transition]) -> bool:
+    """Whether `said` may wait for the next commit that is due."""
+    return all(type(each) in _ROUTINE for each in said)
+
+
+#: A load is told anew when it has changed by more than this part, and by more than so many events per second: moving
+#: averages never stand still, and whatever changes has everybody decide anew. A backlog counts spread over seconds.
+_NEWS, _LEAST_NEWS, _BACKLOG_SECONDS = 0.05, 0.1, 60.0
+
+#: Partitions never read before that are claimed with one commit: to find where a time is in so many of them takes a few
+#: seconds, for which no lease is renewed.
+_MOST_STARTS = 32
 
 
 class Membership:
@@ -133,6 +161,8 @@ class Membership:
         self._resume = dict(resume or {})
         self._loads: Mapping[str, Load] = {}
         self._load: MemberLoad | None = None
+        self._leases: Mapping[str, Lease] = {}  # as last seen
+        self._snapshot: Snapshot | None = None  # that was seen last
         self._joined = False
         self._leaving = False
         self._heartbeat = float("-inf")
@@ -145,7 +175,7 @@ class Membership:
             # Who has not looked for long, because the store was away or this process stood still, has not seen
             # whether others were alive meanwhile: everybody gets a full lease duration again.
             self._sightings = self._sightings.afresh()
-        self._looked = now.monotonic
+        self._looked, self._snapshot = now.monotonic, snapshot
         self._sightings = self._sightings.updated(snapshot, now.monotonic)
         if not self._joined:
             return
@@ -241,12 +271,12 @@ class Membership:
             elif holding.promised and at_rest:
                 said.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
             elif holding.renewed <= due and partition not in self._finished:  # a checkpoint is a renewal
-                load = self._loads.get(partition)
+                load = self._news(partition)
                 said.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=epoch, load=load))
         return said
 
     def balance(
-        self, snapshot: Snapshot, now: Clocks, partitions: Iterable[str], first: Callable[[str], Position]
+        self, snapshot: Snapshot, now: Clocks, partitions: Collection[str], first: Callable[[str], Position]
     ) -> tuple[list[Transition], Decision]:
         """All of `say`, and what the strategy decides.
 
@@ -259,21 +289,24 @@ class Membership:
             return said, Decision("nothing yet, because this member is joining", again=True)
         by, at_ms = self.author, now.wall_ms
         known = bool(snapshot.leases)
-        if not snapshot.ownership.partitions.issuperset(partitions):
+        if not snapshot.ownership.covers(partitions):
             for partition in (each for each in partitions if each not in snapshot.leases):
                 # A partition that is added while the group is at work is read from its first event, as Kafka's are.
                 checkpoint = first(partition) if known else None
                 said.append(AddPartitions(by=by, at_ms=at_ms, partitions=(partition,), checkpoint=checkpoint))
-        draft, _ = apply(snapshot, said)
         self._ownership = snapshot.ownership
-        sightings = self._sightings.updated(draft, now.monotonic)
+        if is_routine(said):
+            draft, sightings = snapshot, self._sightings  # nothing that a strategy goes by is changed by it
+        else:
+            draft, _ = apply(snapshot, said)
+            sightings = self._sightings.updated(draft, now.monotonic)
         times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
         dead = expired_members(sightings, draft, *times) - {by.id}
         view = View(
             me=by,
             at_ms=at_ms,
             snapshot=draft,
-            expired=expired_leases(sightings, draft, *times),
+            expired=expired_leases(sightings, draft, *times).difference(self.holdings),  # they are being renewed
             live=draft.ownership.ids - dead if dead else draft.ownership.ids,
             rng=self._rng,
             max_owned=self.settings.max_owned,
@@ -309,16 +342,18 @@ class Membership:
         return [*said, Leave(by=by, at_ms=at_ms)] if self._joined else []
 
     def written(
-        self, said: Iterable[Transition], rejected: Iterable[Rejected], snapshot: Snapshot, now: Clocks
+        self, said: Sequence[Transition], rejected: Iterable[Rejected], snapshot: Snapshot, now: Clocks
     ) -> None:
         """`said` was committed, less what was `rejected`, and `snapshot` is the result.
 
         `now` is a time from before the commit, so that a lease is never believed in for longer than others do.
         """
+        if not said and snapshot is self._snapshot:
+            return
         refused = {id(each.transition): each.reason for each in rejected}
         renewed: set[str] = set()
         for transition in said:
-            reason = refused.get(id(transition))
+            reason, kind = refused.get(id(transition)), type(transition)
             if isinstance(transition, Checkpoint):
                 current = self._finished.get(transition.partition)
                 if current == Finished(transition.epoch, transition.position):
@@ -327,9 +362,10 @@ class Membership:
                     _LOG.info("partition %s: checkpoint refused: %s", transition.partition, reason)
             if isinstance(transition, Reset):
                 self._resets.pop(transition.partition, None)
-            if reason is None and isinstance(transition, _RENEWING):
+            if reason is None and kind in _RENEWING:
+                assert isinstance(transition, LeaseTransition)
                 renewed.add(transition.partition)
-            if reason is None and isinstance(transition, (Join, Heartbeat)):
+            if reason is None and kind in (Join, Heartbeat):
                 self._heartbeat = now.monotonic
         row = snapshot.members.get(self.author.id)
         self._joined = self._joined or (row is not None and row.incarnation == self.author.incarnation)
@@ -352,18 +388,23 @@ class Membership:
         return replace(snapshot, members=there).leader == self.author.id
 
     def _hold(self, snapshot: Snapshot, now: Clocks, renewed: set[str] | None = None) -> None:
-        holdings = {}
+        holdings, seen = {}, self._leases
+        self._leases = snapshot.leases
         for lease in snapshot.owned_by(self.author.id):
-            before = self.holdings.get(lease.partition)
+            partition = lease.partition
+            before, again = self.holdings.get(partition), renewed is not None and partition in renewed
+            if before is not None and not again and seen.get(partition) is lease:
+                holdings[partition] = before
+                continue
             assert lease.checkpoint is not None, "a claim without a position is refused"
-            kept = before is not None and before.epoch == lease.epoch and lease.partition not in (renewed or ())
+            kept = before is not None and before.epoch == lease.epoch and not again
             renewed_at = before.renewed if kept and before is not None else now.monotonic
             if renewed is None and before is not None and not kept:
                 _LOG.info(
                     "partition %s: goes on at %d with epoch %d, as somebody else has decided",
                     lease.partition, lease.checkpoint.next, lease.epoch,
                 )  # fmt: skip
-            holdings[lease.partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lease.handover is not None)
+            holdings[partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lease.handover is not None)
         for partition in sorted(self.holdings.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a table made anew has none
             _LOG.info("partition %s: no longer owned, now by %s", partition, lease_now and lease_now.owner)
@@ -382,10 +423,19 @@ class Membership:
                 partition=p,
                 epoch=done.epoch,
                 position=done.position,
-                load=self._loads.get(p),
+                load=self._news(p),
             )
             for p, done in self._finished.items()
         ]
+
+    def _news(self, partition: str) -> Load | None:
+        """The load of `partition` if the table has another; None: it stands."""
+        load, lease = self._loads.get(partition), self._leases.get(partition)
+        if load is None or lease is None or lease.load is None:
+            return load
+        known = lease.load
+        differs = abs(load.rate - known.rate) + abs(load.backlog - known.backlog) / _BACKLOG_SECONDS
+        return load if differs > max(_NEWS * (known.rate + known.backlog / _BACKLOG_SECONDS), _LEAST_NEWS) else None
 
     def _resumed(self, snapshot: Snapshot, at_ms: int) -> list[Transition]:
         """Claims of what an earlier life of this member had: each start goes on with a new epoch, which fences it.
@@ -393,8 +443,10 @@ class Membership:
         What is more than it may own by now is given back, though not what it was reading, as far as it may have that.
         """
         by, again = self.author, []
-        for lease in snapshot.leases.values():
-            reading = lease.checkpoint is not None and self._resume.get(lease.partition) == lease.checkpoint.next
+        candidates = {lease.partition for lease in snapshot.owned_by(by.id)} | self._resume.keys()
+        for partition in sorted(candidates & snapshot.leases.keys(), key=partition_order):
+            lease = snapshot.leases[partition]
+            reading = lease.checkpoint is not None and self._resume.get(partition) == lease.checkpoint.next
             if lease.owner == by.id or (lease.owner is None and reading):
                 again.append((not reading, lease))
         said: list[Transition] = []
@@ -407,7 +459,7 @@ class Membership:
 
 def unread(said: Iterable[Transition], snapshot: Snapshot) -> list[str]:
     """The partitions claimed in `said` that were never read, and whose starting position is to be found."""
-    claims = [each for each in said if isinstance(each, Claim) and each.start is None]
+    claims = [each for each in said if type(each) is Claim and each.start is None]
     return [
         each.partition
         for each in claims
@@ -421,3 +473,16 @@ def with_starts(said: Iterable[Transition], starts: Mapping[str, Position]) -> l
         replace(each, start=starts[each.partition]) if isinstance(each, Claim) and each.partition in starts else each
         for each in said
     ]
+
+
+def startable(
+    said: list[Transition], snapshot: Snapshot, starts: Callable[[Sequence[str]], Mapping[str, Position]]
+) -> tuple[list[Transition], bool]:
+    """What of `said` can be written with this commit, with the positions that `starts` finds for partitions that were
+    never read, and whether there are more of them for the next one."""
+    first = unread(said, snapshot)
+    if not first:
+        return said, False
+    later = frozenset(first[_MOST_STARTS:])
+    said = [each for each in said if not (isinstance(each, Claim) and each.partition in later)]
+    return with_starts(said, starts(first[:_MOST_STARTS])), bool(later)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from spark_ehbalance.leases.transitions import Checkpoint, Heartbeat, Renew, Transition
+from spark_ehbalance.leases.membership import is_routine
+from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision
 
 #: All members together use up to this part of the commits that the store could carry one after the other, so that
@@ -58,9 +59,7 @@ class Rhythm:
     def passed_on(self, said: list[Transition], now: float, renewal_due: float) -> list[Transition]:
         """What of `said` is written in this turn: all or nothing, as nobody else's doings depend on routine."""
         early = now < min(self._routine_at, renewal_due)
-        self._held_back = (
-            early and bool(said) and all(isinstance(each, (Checkpoint, Heartbeat, Renew)) for each in said)
-        )
+        self._held_back = early and bool(said) and is_routine(said)
         return [] if self._held_back else said
 
     def turned(self, now: float, *, members: int, waits: bool, took: float | None, decision: Decision | None) -> None:

@@ -9,7 +9,7 @@ it stands exactly as long as the lease shows no sign of life that the observer h
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeVar
@@ -55,37 +55,62 @@ def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> tuple[Snapsh
     leases_before, members_before = state.leases.before(), state.members.before()
     if not leases_before and not members_before:
         return snapshot, rejected
-    leases: dict[str, Lease] = state.leases
+    leases = state.leases.all()
     if len(leases) != len(snapshot.leases):
         leases = {partition: leases[partition] for partition in sorted(leases, key=partition_order)}
-    change = Change(MappingProxyType(leases), leases_before, MappingProxyType(state.members), members_before)
-    return snapshot.after(change), rejected
+    members = MappingProxyType(state.members.all()) if members_before else snapshot.members
+    return snapshot.after(Change(MappingProxyType(leases), leases_before, members, members_before)), rejected
 
 
 _Row = TypeVar("_Row")
 
 
-class _Rows(dict[str, _Row]):
-    """A working copy of rows that knows which of them were set or deleted."""
-
-    __slots__ = ("_before",)
+class _Rows(MutableMapping[str, _Row]):
+    """Rows that may be set and deleted, on top of others that stay as they are."""
 
     def __init__(self, rows: Mapping[str, _Row]) -> None:
-        # Proxies copy a dictionary at once, but are copied key by key.
-        super().__init__(rows.copy() if isinstance(rows, MappingProxyType) else rows)
-        self._before: dict[str, _Row | None] = {}
+        self._rows = rows
+        self._set: dict[str, _Row] = {}
+        self._deleted: set[str] = set()
+
+    def __getitem__(self, key: str) -> _Row:
+        if key in self._set:
+            return self._set[key]
+        if key in self._deleted:
+            raise KeyError(key)
+        return self._rows[key]
 
     def __setitem__(self, key: str, row: _Row) -> None:
-        self._before.setdefault(key, self.get(key))
-        super().__setitem__(key, row)
+        self._set[key] = row
+        self._deleted.discard(key)
 
     def __delitem__(self, key: str) -> None:
-        self._before.setdefault(key, self[key])
-        super().__delitem__(key)
+        self._set.pop(key, None)
+        self._deleted.add(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.all())
+
+    def __len__(self) -> int:
+        return len(self.all())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._set or (key in self._rows and key not in self._deleted)
 
     def before(self) -> dict[str, _Row | None]:
-        """The rows that are others now, as they were."""
-        return {key: row for key, row in self._before.items() if row != self.get(key)}
+        """The rows that are others now, as they were; None where there was none."""
+        rows = self._rows
+        changed = {key: before for key, row in self._set.items() if (before := rows.get(key)) != row}
+        return changed | {key: rows[key] for key in self._deleted if key in rows}
+
+    def all(self) -> dict[str, _Row]:
+        """All rows as they are now."""
+        # A proxy copies its dictionary at once, but is itself copied key by key.
+        rows = self._rows.copy() if isinstance(self._rows, MappingProxyType) else dict(self._rows)
+        rows.update(self._set)
+        for key in self._deleted:
+            rows.pop(key, None)
+        return rows
 
 
 @dataclass(slots=True)
@@ -345,8 +370,7 @@ class Renew(LeaseTransition):
         return self._owned_by_author(lease)
 
     def after(self, lease: Lease) -> Lease:
-        renewal, load = lease.renewal + 1, self.load or lease.load
-        return replace(lease, renewal=renewal, renewed_at_ms=self.at_ms, load=load)
+        return lease.renewed(self.at_ms, lease.checkpoint, self.load or lease.load)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,8 +406,7 @@ class Checkpoint(LeaseTransition):
     def after(self, lease: Lease) -> Lease:
         if lease.owner is None:
             return replace(lease, checkpoint=self.position)
-        renewal, load = lease.renewal + 1, self.load or lease.load
-        return replace(lease, checkpoint=self.position, renewal=renewal, renewed_at_ms=self.at_ms, load=load)
+        return lease.renewed(self.at_ms, self.position, self.load or lease.load)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

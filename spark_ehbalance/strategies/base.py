@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -40,7 +40,7 @@ class View:
     rng: random.Random
     max_owned: int | None = None
     overdue: frozenset[str] = frozenset()
-    tenured: frozenset[str] = frozenset()
+    tenured: Set[str] = frozenset()
     handover_timeout_ms: int = 30_000
     pinned: frozenset[str] = frozenset()
     now: float = 0.0

@@ -282,31 +282,3 @@ def snapshot_of(
     rows |= {id: replace(rows[id], state=MemberState.LEAVING) for id in leaving}
     by_partition = MappingProxyType({lease.partition: lease for lease in leases})
     return Snapshot(Group("namespace", "hub", "$default"), 1, by_partition, MappingProxyType(rows))
-
-
-def fair_counts(owned: Mapping[str, int], partitions: int, limits: Mapping[str, int | None] | None = None) -> list[int]:
-    """The balanced layout that is nearest to `owned`, as one count per member in the same order.
-
-    Everybody has `level` or one more, or what its limit allows; the one more is for those who have most already.
-    """
-    limits = limits or {}
-
-    def most(name: str, level: int) -> int:
-        limit = limits.get(name)
-        return level if limit is None else min(level, limit)
-
-    level = 0
-    while level < partitions and sum(most(name, level + 1) for name in owned) <= partitions:
-        level += 1
-    fair = {name: most(name, level) for name in owned}
-    rest = partitions - sum(fair.values())
-    able = [name for name in owned if most(name, level + 1) > level]
-    for name in sorted(able, key=lambda name: -owned[name])[:rest]:
-        fair[name] += 1
-    return list(fair.values())
-
-
-def fewest_moves(owned: Mapping[str, int], partitions: int, limits: Mapping[str, int | None] | None = None) -> int:
-    """How many partitions have to come to somebody who does not have them, until the group is balanced."""
-    fair = fair_counts(owned, partitions, limits)
-    return sum(max(0, wanted - have) for wanted, have in zip(fair, owned.values(), strict=True))

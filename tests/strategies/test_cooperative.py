@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Position, Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, RequestHandover
+from spark_ehbalance.simulation.ideal import fair_counts, fewest_moves
 from spark_ehbalance.strategies import View
 from spark_ehbalance.strategies.cooperative import BAND, assignment, cooperative
 from tests.strategies.members import (
@@ -28,8 +29,6 @@ from tests.strategies.members import (
     LEASE,
     LOOK,
     Members,
-    fair_counts,
-    fewest_moves,
     layout_of,
     snapshot_of,
 )

@@ -1,0 +1,133 @@
+"""`ehbalance simulate`: what the strategies make of joins, crashes and bursts, in made-up time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.simulation.measures import Result
+from spark_ehbalance.simulation.run import simulate as play
+from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, load
+from spark_ehbalance.strategies import DEFAULT_STRATEGY, STRATEGIES
+
+#: Strategies compared at a time.
+_AT_ONCE = 2
+
+
+def simulate(
+    scenario: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help=f"A TOML file, or one of {', '.join(READY_MADE)}.")
+    ] = "start-up",
+    strategy: Annotated[str, typer.Option(help=f"One of {', '.join(STRATEGIES)}.")] = DEFAULT_STRATEGY,
+    compare: Annotated[bool, typer.Option("--compare", help="All strategies, side by side.")] = False,
+    partitions: Annotated[int | None, typer.Option(help="Partitions of the hub.", show_default=False)] = None,
+    members: Annotated[int | None, typer.Option(help="Members at the beginning.", show_default=False)] = None,
+    cycles: Annotated[int | None, typer.Option(help="Balance intervals to play.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw ownership, load and moves into this HTML file.")
+    ] = None,
+) -> None:
+    """Play a scenario in made-up time with the real strategies and lease code, and measure what comes of it."""
+    if strategy not in STRATEGIES:
+        raise OptionError(f"--strategy {strategy} is wrong: allowed is one of {', '.join(STRATEGIES)}")
+    if compare and report is not None:
+        raise OptionError("--compare and --report are both given: a picture is of one strategy, set --strategy")
+    for name, value in (("partitions", partitions), ("members", members), ("cycles", cycles)):
+        if value is not None and value < 1:
+            raise OptionError(f"--{name} {value} is wrong: allowed is 1 or more")
+    played = load(scenario)
+    played = replace(
+        played,
+        partitions=partitions or played.partitions,
+        members=members or played.members,
+        cycles=cycles or played.cycles,
+    )
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console, transient=True
+    ) as progress:
+        if compare:
+            task = progress.add_task("strategies", total=len(STRATEGIES))
+            results = _compared(played, seed, lambda: progress.advance(task))
+        else:
+            task = progress.add_task(strategy, total=1.0)
+            results = [play(played, strategy, seed, lambda part: progress.update(task, completed=part))]
+    if report is not None:
+        raise NotImplementedError
+    if as_json:
+        tables = [result.to_json() for result in results]
+        typer.echo(json.dumps(tables if compare else tables[0], indent=2))
+    else:
+        Console().print(_table(played, results))
+
+
+def _compared(scenario: Scenario, seed: int, done: Callable[[], None]) -> list[Result]:
+    """What each strategy makes of `scenario`, several at a time in processes of their own."""
+    with ProcessPoolExecutor(_AT_ONCE, get_context("spawn")) as pool:
+        futures = [pool.submit(play, scenario, name, seed) for name in STRATEGIES]
+        waiting: set[Future[Result]] = set(futures)
+        while waiting:
+            finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for _ in finished:
+                done()
+        return [future.result() for future in futures]
+
+
+def _table(scenario: Scenario, results: Sequence[Result]) -> Table:
+    """The results side by side, one column each."""
+    title = f"{scenario.name}: {scenario.description}" if scenario.description else scenario.name
+    what = (
+        f"{scenario.partitions} partitions, {scenario.members} members, {scenario.cycles} cycles of "
+        f"{scenario.group.balance_interval:g} s, seed {results[0].seed}"
+    )
+    table = Table(title=f"{title}\n{what}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for result in results:
+        table.add_column(result.strategy, justify="right", no_wrap=True)
+    for name, show in _ROWS:
+        table.add_row(name, *(show(result) for result in results))
+    return table
+
+
+def _or_never(value: float | None) -> str:
+    return "never" if value is None else f"{value:.1f}"
+
+
+def _short(value: float) -> str:
+    """A number in at most six characters."""
+    for factor, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= 10 * factor:
+            scaled = value / factor
+            return f"{scaled:.{1 if scaled < 100 else 0}f}{letter}"
+    return f"{value:.0f}" if value == int(value) or value >= 100 else f"{value:.1f}"
+
+
+#: The rows of the table, each with how a result is shown in it.
+_ROWS: tuple[tuple[str, Callable[[Result], str]], ...] = (
+    ("cycles to balance", lambda each: _or_never(each.cycles_to_balance)),
+    ("seconds to balance", lambda each: _or_never(each.seconds_to_balance)),
+    ("moves", lambda each: _short(each.moves)),
+    ("fewest possible", lambda each: _short(each.fewest_moves)),
+    ("unowned (seconds)", lambda each: _short(each.unowned)),
+    ("events read", lambda each: _short(each.events)),
+    ("of them again", lambda each: _short(each.duplicates)),
+    ("commits a minute", lambda each: _short(each.commits_per_minute)),
+    ("lost races a minute", lambda each: _short(each.conflicts_per_minute)),
+    ("storage calls a day", lambda each: _short(each.operations_per_day)),
+    ("spread of load", lambda each: f"{each.spread:.1%}"),
+    ("spread at worst", lambda each: f"{each.spread_worst:.1%}"),
+)
