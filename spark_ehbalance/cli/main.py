@@ -8,6 +8,7 @@ import typer
 
 from spark_ehbalance.cli.group import init, status
 from spark_ehbalance.cli.operate import drain, history, maintain
+from spark_ehbalance.cli.orders import pin, seek, transfer, unpin
 from spark_ehbalance.cli.report import report
 from spark_ehbalance.cli.simulate import simulate
 from spark_ehbalance.emulator.cli import emulator
@@ -19,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # they print local variables, and those may hold secrets
 )
-for command in (emulator, init, status, drain, history, maintain, report, simulate):
+for command in (emulator, init, status, transfer, pin, unpin, drain, seek, history, report, maintain, simulate):
     app.command()(command)
 
 

@@ -15,19 +15,23 @@ from dataclasses import replace
 from typing import Protocol
 
 from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
+from spark_ehbalance.leases.decisions import DecisionLog, view_line
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.membership import Clocks, Finished, Holding, Membership, startable
-from spark_ehbalance.leases.model import Load, MemberState, Position, Snapshot
+from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Position, Snapshot
 from spark_ehbalance.leases.rhythm import FIRST_PAUSE, Rhythm
 from spark_ehbalance.leases.store import LONGEST_RETRY_WAIT, LeaseStore, commit
 from spark_ehbalance.leases.transitions import Drain, Transition
-from spark_ehbalance.strategies.base import Decision
+from spark_ehbalance.strategies.base import Decision, View
 
 _LOG = logging.getLogger(__name__)
 
 #: The leader tidies the store up after so many versions or so many seconds, whichever comes first: often enough for a
 #: few hundred files, seldom enough to cost nothing (30 ms against 300 commits of 10 ms).
 _TIDY_VERSIONS, _TIDY_INTERVAL = 300, 15.0
+
+#: Seconds between two reports of how often which decision was made for what reason.
+_TALLY_INTERVAL = 600.0
 
 #: Seconds that `stop` waits for the last commit. Spark kills the planner some time after that.
 _FAREWELL_TIMEOUT = 5.0
@@ -79,6 +83,9 @@ class Keeper:
         self._in_flight: frozenset[str] = frozenset()
         self._batch_began = 0.0
         self._loads: Mapping[str, Load] = {}
+        self._load: MemberLoad | None = None
+        self._decisions = DecisionLog()
+        self._tally_at = time.monotonic() + _TALLY_INTERVAL
         self._leave = False
         self._drained = False  # by itself, because the query hangs
         self._looked = 0.0  # the last time that the store was asked, and whether it was away then
@@ -141,10 +148,10 @@ class Keeper:
             self._resets |= resets
             self._lock.notify_all()
 
-    def measure(self, loads: Mapping[str, Load]) -> None:
-        """What the owned partitions bring in, as moving averages."""
+    def measure(self, loads: Mapping[str, Load], load: MemberLoad | None = None) -> None:
+        """What the owned partitions bring in and what this member carries in all, as moving averages."""
         with self._lock:
-            self._loads = loads
+            self._loads, self._load = loads, load
 
     def leave(self) -> None:
         """Take nothing more, and give everything back as soon as the batch in flight has ended."""
@@ -205,6 +212,7 @@ class Keeper:
                     _LOG.warning("the lease table is back after %d tries", failures)
                 failures, self._away = 0, False
                 if stopping:
+                    _LOG.info("%s", self._decisions.tally())
                     return
             except ConflictError:
                 pause = self._rhythm.jittered(LONGEST_RETRY_WAIT)
@@ -245,7 +253,7 @@ class Keeper:
             # same moment as what is in flight: a handover without the final checkpoint would be read twice.
             self._take_over()
             member.in_flight = self._in_flight
-            member.measure(self._loads)
+            member.measure(self._loads, self._load)
             leaving = self._leave
             if leaving:
                 member.leave()
@@ -331,11 +339,23 @@ class Keeper:
             said, decision = member.balance(snapshot, now, hub.partition_ids(), hub.earliest_position)
             said, later = startable(said, snapshot, hub.starting_positions)
             decision = replace(decision, again=decision.again or later)
+            view = member.view
         except HubUnavailableError as error:
             _LOG.warning("%s. Until that is over no partition is taken", error)
             said, decision = member.say(snapshot, now), Decision("nothing, because the hub does not answer")
-        _LOG.log(logging.INFO if decision.transitions else logging.DEBUG, "balance: %s", decision.reason)
+            view = None
+        self._tell(view, decision)
         return said, decision
+
+    def _tell(self, view: View | None, decision: Decision) -> None:
+        """Log what was decided and why, and now and then how often."""
+        level, line = self._decisions.note(self._membership.author.id, view, decision)
+        _LOG.log(level, "%s", line)
+        if view is not None and _LOG.isEnabledFor(logging.DEBUG):
+            _LOG.debug("%s", view_line(view))
+        if time.monotonic() >= self._tally_at:
+            self._tally_at = time.monotonic() + _TALLY_INTERVAL
+            _LOG.info("%s", self._decisions.tally())
 
     def _fail(self, error: EhBalanceError) -> None:
         with self._lock:

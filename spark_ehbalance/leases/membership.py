@@ -23,6 +23,7 @@ from spark_ehbalance.leases.model import (
     Author,
     Lease,
     Load,
+    MemberLoad,
     MemberState,
     Ownership,
     Position,
@@ -49,6 +50,7 @@ from spark_ehbalance.leases.transitions import (
     apply,
 )
 from spark_ehbalance.strategies.base import Decision, Strategy, View
+from spark_ehbalance.strategies.overrides import with_overrides
 
 _LOG = logging.getLogger(__name__)
 
@@ -147,6 +149,8 @@ class Membership:
         self.in_flight: frozenset[str] = frozenset()
         #: The query hangs: everything is given back, and nothing taken, until that is over.
         self.stalled = False
+        #: What the strategy was last shown; None where it was not asked.
+        self.view: View | None = None
         self._rng = rng
         self._sightings = Sightings()
         self._looked = float("-inf")
@@ -156,6 +160,7 @@ class Membership:
         self._resets: dict[str, Finished] = {}
         self._resume = dict(resume or {})
         self._loads: Mapping[str, Load] = {}
+        self._load: MemberLoad | None = None
         self._leases: Mapping[str, Lease] = {}  # as last seen
         self._snapshot: Snapshot | None = None  # that was seen last
         self._joined = False
@@ -184,9 +189,10 @@ class Membership:
         self._leaving = row is not None and row.state is MemberState.LEAVING
         self._hold(snapshot, now)
 
-    def measure(self, loads: Mapping[str, Load]) -> None:
-        """What the partitions bring in; written along with the next renewals."""
-        self._loads = loads
+    def measure(self, loads: Mapping[str, Load], load: MemberLoad | None = None) -> None:
+        """What the partitions bring in, written along with the next renewals, and what this member carries in all,
+        with the next heartbeat."""
+        self._loads, self._load = loads, load
 
     def finish(self, partition: str, finished: Finished) -> None:
         """The sink has finished `partition` up to a position; a later one replaces an earlier one not yet written."""
@@ -254,7 +260,9 @@ class Membership:
             ]
             return joining + self._resumed(apply(snapshot, joining)[0], at_ms)
         due = now.monotonic - self.settings.renewal_interval / 2
-        said: list[Transition] = [Heartbeat(by=by, at_ms=at_ms)] if self._heartbeat <= due else []
+        said: list[Transition] = []
+        if self._heartbeat <= due:
+            said.append(Heartbeat(by=by, at_ms=at_ms, load=self._load))
         said += self._checkpoints(at_ms)
         for partition, holding in self.holdings.items():
             epoch, at_rest = holding.epoch, partition not in self.in_flight
@@ -275,6 +283,7 @@ class Membership:
         `partitions` are those that the hub has now; `first` tells where a partition that came up later begins.
         """
         said = self.say(snapshot, now)
+        self.view = None
         if not self._joined:
             # First be seen, then look who else is there, then decide: members who start together share at once.
             return said, Decision("nothing yet, because this member is joining", again=True)
@@ -310,6 +319,7 @@ class Membership:
             memory=self._memory,
         )
         decision = self._decide(view)
+        self.view = view
         self._memory = decision.memory
         said += decision.transitions
         if self._leads(draft, dead):
@@ -369,7 +379,7 @@ class Membership:
             return Decision("nothing, because the query hangs")
         if self._leaving:
             return Decision("nothing, because this member is leaving")
-        return self.settings.strategy(view)
+        return with_overrides(self.settings.strategy)(view)
 
     def _leads(self, snapshot: Snapshot, dead: frozenset[str]) -> bool:
         if not dead:
@@ -389,6 +399,11 @@ class Membership:
             assert lease.checkpoint is not None, "a claim without a position is refused"
             kept = before is not None and before.epoch == lease.epoch and not again
             renewed_at = before.renewed if kept and before is not None else now.monotonic
+            if renewed is None and before is not None and not kept:
+                _LOG.info(
+                    "partition %s: goes on at %d with epoch %d, as somebody else has decided",
+                    lease.partition, lease.checkpoint.next, lease.epoch,
+                )  # fmt: skip
             holdings[partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lease.handover is not None)
         for partition in sorted(self.holdings.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a table made anew has none

@@ -97,12 +97,14 @@ class MemberLoad:
 class Pin:
     """An operator's word that the partition belongs to the member `to`, as long as that is there and active.
 
-    `by` and `why` are for people.
+    `by` and `why` are for people. `transfer`: only for a move and the minimum tenure after it, so that no strategy
+    undoes it at once; then the mark is taken away.
     """
 
     to: str
     by: str
     why: str = ""
+    transfer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,15 +205,17 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Who is there and who owns what, without signs of life.
+    """Who is there, who owns what and what operators have decided about, without signs of life.
 
     `owned` has each owner's partitions, live or expired, in their order, and under None those that are nobody's;
-    `pending` the handovers under way by partition, `members` each member's id, incarnation and state. From version to
-    version it stays the same object until any of this changes, so what is derived from it may be kept in `memo`.
+    `pending` the handovers under way and `pins` the operators' orders, by partition, `members` each member's id,
+    incarnation and state. From version to version it stays the same object until any of this changes, so what is
+    derived from it may be kept in `memo`.
     """
 
     owned: Mapping[str | None, tuple[str, ...]]
     pending: Mapping[str, Handover]
+    pins: Mapping[str, Pin]
     members: frozenset[tuple[str, str, MemberState]]
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -248,6 +252,7 @@ class Ownership:
         return cls(
             {owner: tuple(partitions) for owner, partitions in owned.items()},
             {partition: lease.handover for partition, lease in leases.items() if lease.handover},
+            {partition: lease.pin for partition, lease in leases.items() if lease.pin},
             _there(members),
         )
 
@@ -256,6 +261,7 @@ class Ownership:
         gone: dict[str | None, set[str]] = {}
         come: dict[str | None, list[str]] = {}
         promised: dict[str, Handover | None] = {}
+        ordered: dict[str, Pin | None] = {}
         for partition, old in change.leases_before.items():
             new = change.leases[partition]
             if old is None or old.owner != new.owner:
@@ -264,20 +270,23 @@ class Ownership:
                     gone.setdefault(old.owner, set()).add(partition)
             if new.handover != (old and old.handover):
                 promised[partition] = new.handover
+            if new.pin != (old and old.pin):
+                ordered[partition] = new.pin
         there = self.members
         if any(_stands(change.members.get(id)) != _stands(was) for id, was in change.members_before.items()):
             there = _there(change.members)
-        if not come and not promised and there is self.members:
+        if not come and not promised and not ordered and there is self.members:
             return self
         owned = dict(self.owned)
         for owner, lost in gone.items():
             owned[owner] = tuple(partition for partition in owned[owner] if partition not in lost)
         for owner, won in come.items():
             owned[owner] = tuple(sorted((*owned.get(owner, ()), *won), key=partition_order))
-        pending = {**self.pending, **promised}
+        pending, pins = {**self.pending, **promised}, {**self.pins, **ordered}
         return Ownership(
             {owner: partitions for owner, partitions in owned.items() if partitions},
             {partition: handover for partition, handover in pending.items() if handover},
+            {partition: pin for partition, pin in pins.items() if pin},
             there,
         )
 
@@ -291,7 +300,7 @@ def _there(members: Mapping[str, Member]) -> frozenset[tuple[str, str, MemberSta
 
 
 class Burden:
-    """Stands for all that is weighed: loads and pins of the leases; loads, limits and strategies of the members.
+    """Stands for all that is weighed: loads of the leases; loads, limits and strategies of the members.
 
     From version to version it stays the same object until any of this changes.
     """
@@ -302,7 +311,7 @@ class Burden:
         """That of the state after `change`."""
         for partition, old in change.leases_before.items():
             new = change.leases[partition]
-            if old is None or old.load != new.load or old.pin != new.pin:
+            if old is None or old.load != new.load:
                 return Burden()
         for id, was in change.members_before.items():
             now = change.members.get(id)

@@ -63,6 +63,7 @@ SCHEMA = pa.schema(
         ("batch_seconds", pa.float64()),
         ("cpu", pa.float64()),
         ("contest", pa.int64()),
+        ("pinned_for_transfer", pa.bool_()),
     ]
 )
 
@@ -153,6 +154,7 @@ def _lease_row(lease: Lease) -> dict[str, Any]:
         "pinned_by": lease.pin and lease.pin.by,
         "pinned_why": lease.pin and lease.pin.why,
         "contest": lease.contest,
+        "pinned_for_transfer": lease.pin and lease.pin.transfer,
     }
 
 
@@ -181,7 +183,8 @@ def _handover(row: dict[str, Any]) -> Handover | None:
 def _pin(row: dict[str, Any]) -> Pin | None:
     if row.get("pinned_to") is None:
         return None
-    return Pin(row["pinned_to"], row["pinned_by"] or "", row["pinned_why"] or "")
+    transfer = bool(row.get("pinned_for_transfer"))
+    return Pin(row["pinned_to"], row["pinned_by"] or "", row["pinned_why"] or "", transfer)
 
 
 def _member_row(member: Member) -> dict[str, Any]:

@@ -134,6 +134,8 @@ class Ledger:
         if after.ownership is before.ownership:
             return
         for change in ownership_changes(before, said, rejected, after):
+            if change.partition is None or change.epoch is None:  # an order about a member
+                continue
             epoch, owner = self._epochs.get(change.partition, (0, None))
             if change.epoch < epoch or (change.epoch == epoch and change.owner not in (owner, None)):
                 raise TwoOwners(f"partition {change.partition}: {owner} has epoch {epoch}, and then {change}")

@@ -10,7 +10,7 @@ import pytest
 
 from spark_ehbalance.errors import FencedError
 from spark_ehbalance.leases.membership import Clocks, Finished, Membership, Settings
-from spark_ehbalance.leases.model import Author, Lease, Load, Position, Snapshot
+from spark_ehbalance.leases.model import Author, Lease, Load, MemberLoad, Position, Snapshot
 from spark_ehbalance.leases.transitions import (
     CancelHandover,
     Checkpoint,
@@ -174,10 +174,11 @@ def test_the_load_goes_along_with_a_sign_of_life() -> None:
     one.turn()
     assert one.table.leases["0"].load == Load(5.0, 7.0)
     assert one.table.leases["1"].load is None
-    one.member.measure({})
+    one.member.measure({}, MemberLoad(6.0, 8.0, 0.5, 0.25))
     one.now += LEASE / 3
-    one.turn()
+    assert kinds(one.turn()).count("Heartbeat") == 1, "it takes no commit of its own"
     assert one.table.leases["0"].load == Load(5.0, 7.0), "what is not measured anew stands"
+    assert one.table.members[one.member.author.id].load == MemberLoad(6.0, 8.0, 0.5, 0.25)
 
 
 def test_a_lease_is_believed_in_from_before_the_commit() -> None:

@@ -23,6 +23,8 @@ from spark_ehbalance.strategies import PROMPT, STRATEGIES, Strategy
 CYCLE, LOOK, HANDOVER_LOOK, LEASE, HANDOVER_TIMEOUT = 10.0, 1.0, 0.2, 30.0, 30.0
 JITTER = (0.8, 1.2)
 
+OPERATOR = Author("operator", "")
+
 #: Events that a batch reads of each of its partitions.
 BATCH = 10
 
@@ -113,8 +115,12 @@ class Members:
 
     def drain(self, name: str, *, undo: bool = False) -> None:
         """By an operator."""
-        order = Drain(by=Author("operator", ""), at_ms=self._clocks().wall_ms, member=name, undo=undo)
-        commit(self.store, self.store.read(), [order])
+        self.order(Drain(by=OPERATOR, at_ms=self._clocks().wall_ms, member=name, undo=undo))
+
+    def order(self, *orders: Transition) -> None:
+        """By an operator; all of it must be valid."""
+        _, rejected = commit(self.store, self.store.read(), orders)
+        assert not rejected
 
     def add_partitions(self, count: int) -> None:
         self.partitions += [str(len(self.partitions) + each) for each in range(count)]
