@@ -6,17 +6,22 @@
 from __future__ import annotations
 
 import colorsys
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import partition_order
 
-#: Colours that also the colour-blind can tell apart (Okabe and Ito), in the order of the owners' first appearance.
-_PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#7f7f7f")
+#: Colours that also the colour-blind can tell apart (Okabe and Ito, then those of Tol that are unlike them).
+_PALETTE = (
+    *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442"),
+    *("#332288", "#882255", "#999933", "#117733", "#7f7f7f"),
+)
 
 #: What moved a partition, with its name and colour in the chart of moves.
 _KINDS = {
@@ -36,6 +41,11 @@ _TEXTS = 14
 
 #: Partitions whose lanes have gaps and labels of their own.
 _LABELLED = 40
+
+#: Marks of one kind that are closer than this part of the time share one text.
+_CLOSE = 0.04
+
+_CONFIG = {"displaylogo": False, "responsive": True}
 
 _BINS = 60  # bars of the chart of moves
 
@@ -77,7 +87,6 @@ class Picture:
     begin: float
     end: float
     dated: bool = False
-    owners: Sequence[str] = field(default=())
 
 
 def segments_of(
@@ -147,19 +156,23 @@ def html(picture: Picture) -> str:
         vertical_spacing=60 / sum(heights),
         subplot_titles=("Who owns which partition", picture.load_title, "Partitions that came to another owner"),
     )
-    owners = list(dict.fromkeys([*picture.owners, *(each.owner for each in picture.segments)]))
+    owners = _owners(picture)
     colours = _colours(len(owners))
+    texts = _texts(picture)
     _draw_lanes(figure, picture, owners, colours)
     _draw_loads(figure, picture, owners, colours)
     _draw_moves(figure, picture)
-    _draw_marks(figure, picture)
+    figure.update_annotations(x=0, xanchor="left", font={"size": 14})  # the charts' titles are the only ones by now
+    if texts:
+        figure.layout.annotations[0].update(yshift=50)
+    _draw_marks(figure, picture, texts)
     figure.update_layout(
         title={"text": f"{_escaped(picture.title)}<br><sup>{_escaped(picture.subtitle)}</sup>", "x": 0.01, "y": 0.985},
         height=sum(heights) + 230,
         barmode="overlay",
         template="plotly_white",
         font={"family": "sans-serif", "size": 13},
-        margin={"l": 80, "r": 30, "t": 130 if len(picture.marks) <= _TEXTS else 100, "b": 60},
+        margin={"l": 80, "r": 30, "t": 150 if texts else 100, "b": 60},
         hoverlabel={"namelength": -1},
         showlegend=True,
         legend={"title": {"text": "owners"}, "tracegroupgap": 2, "y": 1, "yanchor": "top"},
@@ -167,7 +180,9 @@ def html(picture: Picture) -> str:
     )
     figure.update_xaxes(range=[_time(picture, picture.begin), _time(picture, picture.end)], showticklabels=True)
     figure.update_xaxes(title_text="UTC" if picture.dated else "seconds", row=3, col=1)
-    text: str = figure.to_html(include_plotlyjs=True, include_mathjax=False, full_html=True, div_id="ehbalance")
+    text: str = figure.to_html(
+        include_plotlyjs=True, include_mathjax=False, full_html=True, div_id="ehbalance", config=_CONFIG
+    )
     return text.replace("<head>", f"<head><title>{_escaped(picture.title)}</title>", 1)
 
 
@@ -265,7 +280,7 @@ def _draw_moves(figure: Any, picture: Picture) -> None:
     figure.update_yaxes(rangemode="tozero", tickformat="d", row=3, col=1)
 
 
-def _draw_marks(figure: Any, picture: Picture) -> None:
+def _draw_marks(figure: Any, picture: Picture, texts: Sequence[Mark]) -> None:
     from plotly.graph_objects import Scatter
 
     place = {partition: number for number, partition in enumerate(picture.partitions)}
@@ -284,24 +299,43 @@ def _draw_marks(figure: Any, picture: Picture) -> None:
             row=1,
             col=1,
         )
-    general = [mark for mark in picture.marks if mark.partition not in place]
-    for mark in general:
+    for mark in _general(picture):
         figure.add_vline(x=_time(picture, mark.at), line={"dash": "dot", "width": 1, "color": "black"})
-    if len(general) <= _TEXTS:
-        for number, mark in enumerate(general):
-            figure.add_annotation(
-                x=_time(picture, mark.at),
-                y=1,
-                yref="y domain",
-                yshift=14 + 15 * (number % 3),
-                xanchor="left",
-                text=_escaped(mark.text if len(mark.text) <= 40 else mark.text[:39] + "…"),
-                hovertext=_escaped(mark.text),
-                showarrow=False,
-                font={"size": 11},
-                row=1,
-                col=1,
-            )
+    for number, mark in enumerate(texts):
+        figure.add_annotation(
+            x=_time(picture, mark.at),
+            y=1,
+            yref="y domain",
+            yshift=14 + 14 * (number % 3),
+            xanchor="left",
+            text=_escaped(mark.text if len(mark.text) <= 40 else mark.text[:39] + "…"),
+            hovertext=_escaped(mark.text),
+            showarrow=False,
+            font={"size": 11},
+            row=1,
+            col=1,
+        )
+
+
+def _general(picture: Picture) -> list[Mark]:
+    """The marks that are about the group, or a partition that has no lane."""
+    return [mark for mark in picture.marks if mark.partition not in picture.partitions]
+
+
+def _texts(picture: Picture) -> list[Mark]:
+    """What is written beside the marks: one text for several of one kind in a row; none where there are too many."""
+    texts: list[Mark] = []
+    count = 1
+    for mark in _general(picture):
+        kind = mark.text.split(" ")[0]
+        last = texts[-1] if texts else None
+        if last and last.text.split(" ")[0] == kind and mark.at - last.at < _CLOSE * (picture.end - picture.begin):
+            count += 1
+            texts[-1] = Mark(last.at, f"{kind}, {count} times")
+        else:
+            count = 1
+            texts.append(mark)
+    return texts if len(texts) <= _TEXTS else []
 
 
 # --- inside ------------------------------------------------------------------------------------------------------
@@ -316,14 +350,27 @@ def _time(picture: Picture, at: float) -> Any:
     return datetime.fromtimestamp(at / 1000, timezone.utc).replace(tzinfo=None)
 
 
+def _owners(picture: Picture) -> list[str]:
+    """All owners, the earliest first, and by the numbers in their names."""
+    first: dict[str, float] = {}
+    for segment in picture.segments:
+        first[segment.owner] = min(segment.start, first.get(segment.owner, segment.start))
+
+    def order(owner: str) -> tuple[float, list[tuple[int, int, str]]]:
+        return first[owner], [partition_order(part) for part in re.split(r"(\d+)", owner)]
+
+    return sorted(first, key=order)
+
+
 def _colours(count: int) -> list[str]:
     """One colour for each owner, as different as so many can be."""
     if count <= len(_PALETTE):
         return list(_PALETTE[:count])
+    # Neighbours are far apart in hue by the golden section, three levels of lightness set apart those that come near.
+    step = next(each for each in range(round(0.381966 * count), 2 * count) if gcd(each, count) == 1)
     colours = []
     for number in range(count):
-        # The golden angle keeps neighbours far apart in hue, three levels of lightness set apart those that come near.
-        red, green, blue = colorsys.hls_to_rgb(number * 0.381966 % 1, (0.42, 0.62, 0.52)[number % 3], 0.62)
+        red, green, blue = colorsys.hls_to_rgb(number * step % count / count, (0.40, 0.62, 0.51)[number % 3], 0.62)
         colours.append(f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}")
     return colours
 

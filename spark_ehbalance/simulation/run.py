@@ -142,9 +142,10 @@ class Simulation:
         return self._rng.sample(among, min(event.count, len(among)))
 
     def _do(self, event: Event, doing: Callable[[Event, list[str]], None], chosen: list[str]) -> None:
-        what = ", ".join(name for name in chosen if name)
-        self._marks.append((self._engine.now, f"{event.do} {what}".strip()))
+        before = len(self._nodes)
         doing(event, chosen)
+        what = ", ".join(name for name in [*chosen, *list(self._nodes)[before:]] if name)
+        self._marks.append((self._engine.now, f"{event.do} {what}".strip()))
         self._changed()
 
     def _changed(self) -> None:
@@ -268,7 +269,7 @@ def _beginning(scenario: Scenario, names: list[str]) -> Snapshot:
         partition = str(number)
         leases[partition] = Lease(
             partition,
-            owner=names[number % len(names)],
+            owner=names[number * len(names) // scenario.partitions],
             epoch=1,
             renewed_at_ms=BEGINNING_MS,
             owned_since_ms=BEGINNING_MS,
