@@ -74,7 +74,8 @@ class Rhythm:
             self._routine_at = now + self.jittered(spacing)
         if decision is not None:
             wait = self.jittered(self._interval)
-            self.balance_at = 0.0 if decision.again else now + min(wait, decision.after or wait)
+            after = decision.after or (0.0 if decision.again else wait)
+            self.balance_at = now + min(wait, after)
 
     def pause(self, failures: int) -> float:
         """How long to wait after the store was found away so many times in a row."""

@@ -17,7 +17,7 @@ from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import Hub
 from spark_ehbalance.simulation.scenario import QuerySettings
 from spark_ehbalance.simulation.store import SimulatedStore
-from spark_ehbalance.source.load import LoadMeter
+from spark_ehbalance.source.load import LoadMeter, MemberMeter
 from spark_ehbalance.strategies.base import Decision
 
 #: Seconds between two measurements of the load. The planner's are one second apart, with the same averages.
@@ -109,7 +109,7 @@ class Node:
         self._batch: _Batch | None = None
         self._batch_number = 0
         self._positions: dict[str, tuple[int, int]] = {}  # partition → (epoch, where the next batch begins)
-        self._meter = LoadMeter()
+        self._meter, self._member_meter = LoadMeter(), MemberMeter()
         self._measured = 0.0
         self._finished: dict[str, Finished] = {}
 
@@ -312,13 +312,15 @@ class Node:
             self._measured = now
             ends = {partition: hub.end(partition, now) for partition in starts}
             positions = {partition: first for partition, (_, first) in starts.items()}
-            self._membership.measure(self._meter.update(now, ends, positions) or {})
+            loads = self._meter.update(now, ends, positions) or {}
+            self._membership.measure(loads, self._member_meter.load(self._meter.total()))
         ranges, events = hub.plan(starts, query.max_events, now)
         if not ranges:
             self._plan_at(now + self._rhythm.jittered(query.trigger))
             return
         takes = (self._rhythm.jittered(query.batch) + events / query.capacity) * self.slowness
         self._batch = _Batch(ranges, now, now + takes)
+        self._member_meter.batch_begins(now)
         self._membership.in_flight = frozenset(ranges)
         self._end_at(now + takes)
 
@@ -340,6 +342,7 @@ class Node:
         batch = self._batch
         assert batch is not None
         self._batch = None
+        self._member_meter.batch_ends(self._now)
         ends = self._world.hub.deliver(batch.ranges, batch.part)
         self._positions |= ends
         for partition, (epoch, end) in ends.items():

@@ -191,11 +191,13 @@ class Planner:
 
     def _start_keeper(self, done: Mapping[str, Range], again: Mapping[str, Range]) -> Keeper:
         options, rng = self._options, random.Random()
+        # Alone, a query has nobody to share with or to wait for.
+        name, parameters = (options.strategy, options.strategy_parameters) if self._shared else ("greedy", {})
         membership = Membership(
             Author(self.owner, uuid.uuid4().hex),
             Settings(
-                strategy=strategy(options.strategy, options.strategy_parameters),
-                strategy_name=options.strategy,
+                strategy=strategy(name, parameters),
+                strategy_name=name,
                 lease_duration=options.lease_duration,
                 handover_timeout=options.handover_timeout,
                 max_owned=options.max_partitions_owned,
@@ -220,7 +222,7 @@ class Planner:
             open_store,
             self._watcher,
             balance_interval=options.balance_interval,
-            prompt=options.strategy in PROMPT,
+            prompt=name in PROMPT,
             max_stall=options.max_stall,
             rng=rng,
         )

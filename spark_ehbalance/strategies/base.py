@@ -13,6 +13,11 @@ from spark_ehbalance.leases.transitions import CancelHandover, Claim, Defend, Re
 
 _T = TypeVar("_T")
 
+#: So many times as long as its batches take, as far as it has told, has an owner to hand a partition over, if that is
+#: more than the time-out: the batches of one that falls behind grow longer and longer. A query that hangs is not waited
+#: for longer than so many time-outs.
+_BATCHES, _MOST_TIMEOUTS = 3, 10
+
 #: Views that are remembered of one layout: members see deaths and pins at slightly different times.
 _VIEWS = 8
 
@@ -24,7 +29,8 @@ class View:
     `expired` are the partitions whose owner has shown no sign of life for the lease duration; `live` the ids of the
     members that have, oneself included. `overdue` are the partitions whose pending handover has passed its deadline,
     `tenured` those that have not changed hands for the minimum tenure. `max_owned` is the most partitions that this
-    member may own; None: no limit. A handover asked for now may take `handover_timeout_ms`.
+    member may own; None: no limit. A handover asked for now may take `handover_timeout_ms`, or longer where the
+    owner's batches do.
 
     `pinned` are the partitions that an operator has decided about: a strategy neither takes nor gives them. `now` is
     the observer's monotonic clock in seconds and `sightings` since when, by it, everything has been as it is, for
@@ -87,8 +93,15 @@ class View:
             partition=partition,
             epoch=self.snapshot.leases[partition].epoch,
             to=to or self.me.id,
-            timeout_ms=self.handover_timeout_ms if timeout_ms is None else timeout_ms,
+            timeout_ms=self._patience_ms(partition) if timeout_ms is None else timeout_ms,
         )
+
+    def _patience_ms(self, partition: str) -> int:
+        """How long the owner may take: what is claimed before its batch has ended is read twice."""
+        owner = self.snapshot.members.get(self.snapshot.leases[partition].owner or "")
+        batch_seconds = owner.load.batch_seconds if owner and owner.load else 0.0
+        least = self.handover_timeout_ms
+        return min(max(least, round(_BATCHES * batch_seconds * 1000)), _MOST_TIMEOUTS * least)
 
     def cancel(self, partition: str) -> CancelHandover:
         """The transition that calls a pending handover off."""
@@ -110,7 +123,8 @@ class View:
 class Decision:
     """What to do in this cycle and why; doing nothing has a reason as well.
 
-    `again`: decide anew at once, without waiting for the next cycle; `after`: in so many seconds at the latest.
+    `again`: this cycle is not over: decide anew at once. `after`: decide anew in so many seconds, not later than in the
+    next cycle; with `again`, not at once but then.
     `memory` is given back with the next view of this member: an immutable value, as everything here.
     """
 

@@ -47,6 +47,11 @@ def cooperative(view: View) -> Decision:
         ):
             transitions.append(view.cancel(partition))
     what = f"{wanted.counts[me]} of {len(leases)} are to be this owner's among {len(view.live)}"
+    if claims and _nobody_owns(view):
+        gathering = _Gathering.seen(view)
+        if (wait := gathering.wait(view)) > 0:
+            reason = f"nothing yet, because members may still be joining; so far {what}"
+            return Decision(reason, again=True, after=wait, memory=gathering)
     if transitions:
         cancels = len(transitions) - claims - requests
         return Decision(f"claim {claims}, ask for {requests}, call off {cancels}, because {what}", tuple(transitions))
@@ -59,6 +64,40 @@ def assignment(view: View) -> Mapping[str, str]:
     Everybody who sees the same snapshot, and the same members alive, gets the same answer.
     """
     return _wanted(view).owners
+
+
+def _nobody_owns(view: View) -> bool:
+    """Whether the group is at its beginning, or all who owned something are dead."""
+    unowned = view.snapshot.ownership.owned.get(None, ())
+    return len(unowned) + len(view.expired) == len(view.snapshot.leases)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathering:
+    """A group in which nobody owns anything: this member has known that since `begun`, and since `since` of nobody
+    who joined later than number `joined`. Times are in seconds on this member's monotonic clock."""
+
+    begun: float
+    joined: int
+    since: float
+
+    @classmethod
+    def seen(cls, view: View) -> _Gathering:
+        joined = max(view.snapshot.members[id].joined for id in view.live)
+        before: _Gathering | None = view.memory
+        if before is None:
+            return cls(view.now, joined, view.now)
+        return before if before.joined == joined else cls(before.begun, joined, view.now)
+
+    def wait(self, view: View) -> float:
+        """How many seconds to wait for others, so that who starts together shares from the start, without moves."""
+        look = view.lease_duration * _GATHERING
+        return min(self.since + look, self.begun + 3 * look) - view.now
+
+
+#: The part of the lease duration for which a group that begins waits for another member: a second by default, which is
+#: one look at the table. It waits three times as long at the most.
+_GATHERING = 1 / 30
 
 
 @dataclass(frozen=True, slots=True)
