@@ -114,8 +114,9 @@ class Members:
         self.nodes[name].frozen = True
 
     def drain(self, name: str, *, undo: bool = False) -> None:
-        """By an operator."""
-        self.order(Drain(by=OPERATOR, at_ms=self._clocks().wall_ms, member=name, undo=undo))
+        """By an operator, also where that changes nothing."""
+        order = Drain(by=OPERATOR, at_ms=self._clocks().wall_ms, member=name, undo=undo)
+        commit(self.store, self.store.read(), [order])
 
     def order(self, *orders: Transition) -> None:
         """By an operator; all of it must be valid."""
@@ -207,8 +208,9 @@ class Members:
                 )
                 transitions = with_starts(transitions, dict.fromkeys(unread(transitions, snapshot), Position(-1)))
                 after = decision.after
+                after = after or (0.0 if decision.again else None)
                 wait = self._jittered(CYCLE)
-                node.balance_at = self.now + (0.0 if decision.again else min(wait, wait if after is None else after))
+                node.balance_at = self.now + min(wait, wait if after is None else after)
             else:
                 transitions = node.membership.say(snapshot, clocks)
             said.append((node, transitions, after))
