@@ -1,4 +1,4 @@
-"""What the tests of strategies that move by handover have in common: groups of `Members`, and what is to hold of them."""
+"""What tests of strategies that move by handover have in common: groups of `Members`, and what is to hold of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A group of real `Membership`s on a store in memory, with one made-up clock: the keeper's work without its waiting.
 
-Everybody looks once a second, or five times a second while a handover concerns it, and balances every ten seconds, or as
-soon as something has changed if its strategy is a prompt one. All who are due at the same moment decide on the same snapshot, and then their commits
-come one after the other in random order: the hardest race that there can be.
+Everybody looks once a second, or five times a second while a handover concerns it, and balances every ten seconds, or
+as soon as something has changed if its strategy is a prompt one. All who are due at the same moment decide on the same
+snapshot, and then their commits come one after the other in random order: the hardest race that there can be.
 """
 
 from __future__ import annotations
@@ -247,7 +247,8 @@ class Members:
         return after
 
     def _check(self, before: Lease | None, after: Lease, given: set[str]) -> None:
-        """A running, unhindered owner loses a lease only by its own handover, after the deadline of one, or by a steal."""
+        """A running, unhindered owner loses a lease only to whom it is given by a handover or a steal, or after the
+        deadline of a handover."""
         if before is None or before.owner in (None, after.owner) or after.owner is None:
             return
         node = self.nodes.get(before.owner or "")

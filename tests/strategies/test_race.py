@@ -1,4 +1,4 @@
-"""The lease race: least loaded is quickest, grabs are challenged again after a while, and equal loads change nothing."""
+"""The lease race: the least loaded is quickest, what is grabbed stays for a while, and equal loads change nothing."""
 
 from __future__ import annotations
 
