@@ -15,8 +15,12 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from spark_ehbalance.cli.picture import Mark, Picture, Segment, html, moves_of, segments_of
+from spark_ehbalance.cli.report import save
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.leases.model import partition_order
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate as play
 from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, load
@@ -67,12 +71,12 @@ def simulate(
             task = progress.add_task(strategy, total=1.0)
             results = [play(played, strategy, seed, lambda part: progress.update(task, completed=part))]
     if report is not None:
-        raise NotImplementedError
+        save(report, html(_picture(played, results[0])))
     if as_json:
         tables = [result.to_json() for result in results]
         typer.echo(json.dumps(tables if compare else tables[0], indent=2))
     else:
-        Console().print(_table(played, results))
+        Console().print(Text(_heading(played, seed)), _table(results), sep="\n")
 
 
 def _compared(scenario: Scenario, seed: int, done: Callable[[], None]) -> list[Result]:
@@ -87,14 +91,42 @@ def _compared(scenario: Scenario, seed: int, done: Callable[[], None]) -> list[R
         return [future.result() for future in futures]
 
 
-def _table(scenario: Scenario, results: Sequence[Result]) -> Table:
-    """The results side by side, one column each."""
-    title = f"{scenario.name}: {scenario.description}" if scenario.description else scenario.name
+def _picture(scenario: Scenario, result: Result) -> Picture:
+    """The picture of one result, in seconds since the beginning."""
+    owners = dict(result.owners)
+    begin = result.began_ms
+    segments = segments_of(result.changes, owners, begin, begin + round(result.seconds * 1000))
+    moves = moves_of(result.changes, owners)
+    partitions = sorted(owners.keys() | {each.partition for each in result.changes}, key=partition_order)
+    return Picture(
+        title=f"{result.strategy}: {result.scenario}, seed {result.seed}",
+        subtitle=f"{scenario.description} {result.moves} moves, {result.fewest_moves} are the fewest possible. "
+        f"{result.unowned:.0f} partition-seconds without an owner. {result.duplicates:,} events read again.",
+        partitions=partitions,
+        segments=[
+            Segment(each.partition, each.owner, (each.start - begin) / 1000, (each.end - begin) / 1000)
+            for each in segments
+        ],
+        moves=[((at - begin) / 1000, kind) for at, kind in moves],
+        marks=[Mark(at, text) for at, text in result.marks],
+        loads=[(sample.at, sample.loads) for sample in result.samples],
+        load_title="Load per member, in events per second",
+        begin=0.0,
+        end=result.seconds,
+    )
+
+
+def _heading(scenario: Scenario, seed: int) -> str:
     what = (
         f"{scenario.partitions} partitions, {scenario.members} members, {scenario.cycles} cycles of "
-        f"{scenario.group.balance_interval:g} s, seed {results[0].seed}"
+        f"{scenario.group.balance_interval:g} s, seed {seed}"
     )
-    table = Table(title=f"{title}\n{what}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    return f"{scenario.name}: {scenario.description or 'a scenario of your own.'}\n{what}"
+
+
+def _table(results: Sequence[Result]) -> Table:
+    """The results side by side, one column each."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True)
     for result in results:
         table.add_column(result.strategy, justify="right", no_wrap=True)
@@ -109,10 +141,9 @@ def _or_never(value: float | None) -> str:
 
 def _short(value: float) -> str:
     """A number in at most six characters."""
-    for factor, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= 10 * factor:
-            scaled = value / factor
-            return f"{scaled:.{1 if scaled < 100 else 0}f}{letter}"
+    for least, factor, letter in ((1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e4, 1e3, " k")):
+        if value >= least:
+            return f"{value / factor:.3g}{letter}"
     return f"{value:.0f}" if value == int(value) or value >= 100 else f"{value:.1f}"
 
 

@@ -47,7 +47,8 @@ class Result:
     `moves` counts partitions that came to another member than they had last, `fewest_moves` how many it takes to even
     the numbers out after each disturbance. `unowned` are seconds summed over partitions without an owner that runs.
     Commits, conflicts (lost races) and `operations` (requests to a storage account) are of all members together.
-    `spread` is the standard deviation of the members' loads by their mean, averaged over time.
+    `spread` is the standard deviation of the members' loads by their mean, averaged over time. `owners` are those at
+    the beginning, `changes` what changed hands since `began_ms`, `marks` what was done to the group, in seconds.
     """
 
     scenario: str
@@ -73,6 +74,8 @@ class Result:
     spread: float
     spread_worst: float
     disturbances: tuple[Disturbance, ...]
+    began_ms: int = field(repr=False)
+    owners: tuple[tuple[str, str | None], ...] = field(repr=False)
     changes: tuple[OwnershipChange, ...] = field(repr=False)
     samples: tuple[Sample, ...] = field(repr=False)
     marks: tuple[tuple[float, str], ...] = field(repr=False)
@@ -80,7 +83,7 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """For programs: everything but each single change and sample; the spread over time instead."""
         table = asdict(self)
-        for name in ("changes", "samples", "marks"):
+        for name in ("began_ms", "owners", "changes", "samples", "marks"):
             del table[name]
         table["spread_over_time"] = [[sample.at, round(spread(sample.loads.values()), 4)] for sample in self.samples]
         return table
@@ -97,6 +100,7 @@ class Ledger:
     """Takes note of who owns what, who runs, and what follows from that. Times are seconds since the beginning."""
 
     def __init__(self, start: Snapshot, clock: Callable[[], float], rates: Callable[[], Mapping[str, float]]) -> None:
+        self.owners = tuple((p, lease.owner) for p, lease in start.leases.items())
         self.moves = 0
         self.decisions = 0
         self.unowned = 0.0
