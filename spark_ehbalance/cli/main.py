@@ -20,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # they print local variables, and those may hold secrets
 )
-for command in (emulator, init, status, transfer, pin, unpin, drain, seek, history, report, maintain, simulate):
+for command in (emulator, init, status, transfer, pin, unpin, drain, seek, history, maintain, report, simulate):
     app.command()(command)
 
 

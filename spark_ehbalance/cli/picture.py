@@ -98,7 +98,8 @@ def segments_of(
     """
     by_partition: dict[str, list[OwnershipChange]] = defaultdict(list)
     for change in changes:
-        by_partition[change.partition].append(change)
+        if change.partition is not None:
+            by_partition[change.partition].append(change)
     segments = []
     for partition in sorted(owners.keys() | by_partition.keys(), key=partition_order):
         rows = sorted(by_partition[partition], key=lambda change: (change.epoch, change.at_ms))
@@ -132,6 +133,8 @@ def moves_of(changes: Iterable[OwnershipChange], owners: Mapping[str, str | None
     last: dict[str, str | None] = dict(owners)
     moves = []
     for change in changes:
+        if change.partition is None:
+            continue
         before = last.get(change.partition, change.owner_before)
         if change.owner is not None and change.owner != before:
             moves.append((float(change.at_ms), change.event))

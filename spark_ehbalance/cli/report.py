@@ -45,7 +45,7 @@ def history_picture(group: Group, history: Sequence[OwnershipChange]) -> Picture
     end += max(1000, (end - begin) // 20)  # so that what the last one began can be seen
     segments = segments_of(changes, {}, begin, end)
     moves = moves_of(changes, {})
-    partitions = sorted({each.partition for each in changes}, key=partition_order)
+    partitions = sorted({each.partition for each in changes if each.partition is not None}, key=partition_order)
     return Picture(
         title=f"{group}",
         subtitle=f"{len(partitions)} partitions, {len(moves)} moves from {iso(begin)} to {iso(end)}",

@@ -97,7 +97,8 @@ def _picture(scenario: Scenario, result: Result) -> Picture:
     begin = result.began_ms
     segments = segments_of(result.changes, owners, begin, begin + round(result.seconds * 1000))
     moves = moves_of(result.changes, owners)
-    partitions = sorted(owners.keys() | {each.partition for each in result.changes}, key=partition_order)
+    changed = {each.partition for each in result.changes if each.partition is not None}
+    partitions = sorted(owners.keys() | changed, key=partition_order)
     return Picture(
         title=f"{result.strategy}: {result.scenario}, seed {result.seed}",
         subtitle=f"{scenario.description} {result.moves} moves, {result.fewest_moves} are the fewest possible. "

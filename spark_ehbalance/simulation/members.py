@@ -49,7 +49,7 @@ class World:
 
 
 @dataclass(slots=True)
-class _Batch:
+class Batch:
     """A batch in flight: partition → (epoch, first, end). From `paused` on it stood still for `pause` seconds."""
 
     ranges: Mapping[str, tuple[int, int, int]]
@@ -106,7 +106,7 @@ class Node:
         self._looked = 0.0
         self._not_before = 0.0  # after a lost crowd of races, or while the store is away
         self._failures = 0
-        self._batch: _Batch | None = None
+        self._batch: Batch | None = None
         self._batch_number = 0
         self._positions: dict[str, tuple[int, int]] = {}  # partition → (epoch, where the next batch begins)
         self._meter, self._member_meter = LoadMeter(), MemberMeter()
@@ -319,7 +319,7 @@ class Node:
             self._plan_at(now + self._rhythm.jittered(query.trigger))
             return
         takes = (self._rhythm.jittered(query.batch) + events / query.capacity) * self.slowness
-        self._batch = _Batch(ranges, now, now + takes)
+        self._batch = Batch(ranges, now, now + takes)
         self._member_meter.batch_begins(now)
         self._membership.in_flight = frozenset(ranges)
         self._end_at(now + takes)

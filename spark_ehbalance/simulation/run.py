@@ -40,9 +40,9 @@ class Simulation:
         self._seed = seed
         self._rng = random.Random(seed)  # of what is done to the group
         self._engine = Engine()
-        hub = Hub.of(scenario.hub, scenario.partitions, random.Random(f"{seed} hub"))
+        self.hub = hub = Hub.of(scenario.hub, scenario.partitions, random.Random(f"{seed} hub"))
         names = [f"member-{number}" for number in range(scenario.members)]
-        store = SimulatedStore(scenario.store, _beginning(scenario, names), random.Random(f"{seed} store"))
+        self.store = store = SimulatedStore(scenario.store, _beginning(scenario, names), random.Random(f"{seed} store"))
         self._ledger = Ledger(store.snapshot, lambda: self._engine.now, hub.rates)
         self._world = World(self._engine, store, hub, scenario.query, self)
         self._nodes: dict[str, Node] = {}
@@ -51,7 +51,7 @@ class Simulation:
         self._marks: list[tuple[float, str]] = []
         self._disturbances: list[tuple[str, float, float]] = []
 
-    def run(self, progress: Callable[[float], None] | None) -> Result:
+    def run(self, progress: Callable[[float], None] | None = None) -> Result:
         """Play it from the beginning to the end."""
         scenario, engine = self._scenario, self._engine
         self._join_first()
@@ -132,7 +132,7 @@ class Simulation:
     def _chosen(self, event: Event) -> list[str]:
         """The members or partitions that it is done to, chosen at random."""
         if event.do == "burst":
-            among = list(self._world.hub.ids)
+            among = list(self.hub.ids)
         elif event.do in ("join", "add-partitions"):
             return [""] * event.count
         elif event.do in ("outage", "slow-store"):
@@ -151,7 +151,7 @@ class Simulation:
     def _changed(self) -> None:
         """Tell the ledger who runs."""
         awake = {name: self._limits[name] for name, node in self._nodes.items() if node.awake}
-        partitions = len(self._world.hub.ids)
+        partitions = len(self.hub.ids)
         self._ledger.running(awake, partitions)
         # Nobody can tell a pause that is shorter than a lease from a busy moment: it is no reason to move anything.
         lease = self._scenario.group.lease_duration
@@ -196,28 +196,28 @@ class Simulation:
             self._nodes[name].skew_ms += round(event.offset * 1000)
 
     def _burst(self, event: Event, chosen: list[str]) -> None:
-        self._world.hub.multiply(chosen, event.factor, self._engine.now)
+        self.hub.multiply(chosen, event.factor, self._engine.now)
         self._engine.at(self._engine.now + event.lasts, partial(self._burst_over, event.factor, chosen))
 
     def _burst_over(self, factor: float, partitions: list[str]) -> None:
-        self._world.hub.multiply(partitions, 1 / factor, self._engine.now)
+        self.hub.multiply(partitions, 1 / factor, self._engine.now)
         self._changed()
 
     def _add_partitions(self, event: Event, chosen: list[str]) -> None:
-        self._world.hub.add([self._scenario.hub.rate] * event.count, self._engine.now)
+        self.hub.add([self._scenario.hub.rate] * event.count, self._engine.now)
 
     def _outage(self, event: Event, chosen: list[str]) -> None:
-        self._world.store.away = True
-        self._engine.at(self._engine.now + event.lasts, partial(setattr, self._world.store, "away", False))
+        self.store.away = True
+        self._engine.at(self._engine.now + event.lasts, partial(setattr, self.store, "away", False))
 
     def _slow_store(self, event: Event, chosen: list[str]) -> None:
-        self._world.store.slowness = event.factor
-        self._engine.at(self._engine.now + event.lasts, partial(setattr, self._world.store, "slowness", 1.0))
+        self.store.slowness = event.factor
+        self._engine.at(self._engine.now + event.lasts, partial(setattr, self.store, "slowness", 1.0))
 
     # --- what came of it -----------------------------------------------------------------------------------------
 
     def _result(self) -> Result:
-        scenario, ledger, store, hub = self._scenario, self._ledger, self._world.store, self._world.hub
+        scenario, ledger, store, hub = self._scenario, self._ledger, self.store, self.hub
         seconds = scenario.seconds
         ends = [began for _, began, _ in self._disturbances[1:]] + [seconds]
         disturbances = tuple(

@@ -189,6 +189,12 @@ def parse(text: str, name: str) -> Scenario:
     ):
         if key in table:
             parts[key] = _checked(kind, table.pop(key), f"{key}.", name)
+    group = parts.get("group", GroupSettings())
+    if group.lease_duration <= group.balance_interval:
+        raise ScenarioError(
+            f"scenario {name}: group.lease_duration={group.lease_duration:g} is wrong: allowed is more than "
+            f"balance_interval, {group.balance_interval:g}"
+        )
     events = table.pop("events", [])
     if not isinstance(events, list):
         raise ScenarioError(f"scenario {name}: events={events!r} is wrong: allowed are tables [[events]]")
