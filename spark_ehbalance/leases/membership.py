@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -276,7 +276,7 @@ class Membership:
         return said
 
     def balance(
-        self, snapshot: Snapshot, now: Clocks, partitions: Collection[str], first: Callable[[str], Position]
+        self, snapshot: Snapshot, now: Clocks, partitions: tuple[str, ...], first: Callable[[str], Position]
     ) -> tuple[list[Transition], Decision]:
         """All of `say`, and what the strategy decides.
 

@@ -9,7 +9,7 @@ sparing a cold start its wait; they are never compared between machines to decid
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
@@ -227,7 +227,7 @@ class Ownership:
         partitions: frozenset[str] = self.memo["partitions"]
         return partitions
 
-    def covers(self, partitions: Collection[str]) -> bool:
+    def covers(self, partitions: tuple[str, ...]) -> bool:
         """Whether all of `partitions` are among them."""
         if self.memo.get("covered") is not partitions:
             if not self.partitions.issuperset(partitions):

@@ -192,11 +192,11 @@ class Planner:
     def _start_keeper(self, done: Mapping[str, Range], again: Mapping[str, Range]) -> Keeper:
         options, rng = self._options, random.Random()
         # Alone, a query has nobody to share with or to wait for.
-        name, parameters = (options.strategy, options.strategy_parameters) if self._shared else ("greedy", {})
+        name = options.strategy if self._shared else "greedy"
         membership = Membership(
             Author(self.owner, uuid.uuid4().hex),
             Settings(
-                strategy=strategy(name, parameters),
+                strategy=strategy(name, options.strategy_parameters if self._shared else None),
                 strategy_name=name,
                 lease_duration=options.lease_duration,
                 handover_timeout=options.handover_timeout,

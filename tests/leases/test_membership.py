@@ -42,7 +42,7 @@ class One:
         self.now = 1000.0
         leases = {str(p): Lease(str(p), checkpoint=Position(-1)) for p in range(partitions)}
         self.table = Snapshot(GROUP, leases=MappingProxyType(leases))
-        chosen = Settings(STRATEGIES["cooperative"], LEASE, **settings)  # type: ignore[arg-type]
+        chosen = Settings(STRATEGIES["greedy"], LEASE, **settings)  # type: ignore[arg-type]
         self.member = Membership(ANN, chosen, random.Random(0))
         self.turn(balance=True)
         self.turn(balance=True)
@@ -101,11 +101,11 @@ def claimed(said: list[Transition]) -> set[str]:
 
 
 def test_who_starts_is_seen_first_and_takes_then() -> None:
-    member = Membership(ANN, Settings(STRATEGIES["cooperative"], LEASE), random.Random(0))
+    member = Membership(ANN, Settings(STRATEGIES["greedy"], LEASE), random.Random(0))
     table = Snapshot(GROUP, leases=MappingProxyType({"0": Lease("0", checkpoint=Position(-1))}))
     clocks = Clocks(0.0, 0)
     member.see(table, clocks)
-    said, decision = member.balance(table, clocks, ["0"], lambda p: Position(-1))
+    said, decision = member.balance(table, clocks, ("0",), lambda p: Position(-1))
     assert kinds(said) == ["Join"]
     assert decision.again
 
@@ -117,7 +117,7 @@ def test_who_comes_back_takes_its_own_with_a_new_epoch_in_the_commit_of_its_join
     table = Snapshot(GROUP, leases=MappingProxyType({each.partition: each for each in (own, other, free, moved_on)}))
     member = Membership(
         ANN,
-        Settings(STRATEGIES["cooperative"], LEASE),
+        Settings(STRATEGIES["greedy"], LEASE),
         random.Random(0),
         finished={"0": Finished(4, Position(20)), "1": Finished(3, Position(20))},
         resume={"1": 9, "2": 9, "3": 9},
@@ -273,7 +273,7 @@ def test_who_wants_to_leave_does_so_at_once() -> None:
     one.see()
     one.member.leave()
     assert one.member.plannable() == {}
-    said, decision = one.member.balance(one.table, one.clocks, ["0", "1", "2"], lambda p: Position(-1))
+    said, decision = one.member.balance(one.table, one.clocks, ("0", "1", "2"), lambda p: Position(-1))
     assert "leaving" in decision.reason
     assert {each.partition for each in said if isinstance(each, Release)} == {"1"}
     assert not claimed(said)
@@ -306,7 +306,7 @@ def test_the_last_words_are_checkpoints_then_leases_then_the_membership() -> Non
 
 
 def test_who_never_joined_has_no_last_words() -> None:
-    member = Membership(ANN, Settings(STRATEGIES["cooperative"], LEASE), random.Random(0))
+    member = Membership(ANN, Settings(STRATEGIES["greedy"], LEASE), random.Random(0))
     assert member.farewell(Clocks(0.0, 0)) == []
 
 

@@ -70,9 +70,9 @@ class Members:
         self._chosen = chosen
         self.rng = random.Random(seed)
         self.now = 1000.0
-        self.partitions = [str(number) for number in range(partitions)]
-        given = [Lease(p, checkpoint=Position(-1)) for p in self.partitions] if leases is None else list(leases)
-        self.partitions = [lease.partition for lease in given]
+        made = [Lease(str(number), checkpoint=Position(-1)) for number in range(partitions)]
+        given = made if leases is None else list(leases)
+        self.partitions = tuple(lease.partition for lease in given)
         group = Group("namespace", "hub", "$default")
         self.store = MemoryStore(Snapshot(group, leases=MappingProxyType({each.partition: each for each in given})))
         self.nodes: dict[str, Node] = {}
@@ -124,7 +124,7 @@ class Members:
         assert not rejected
 
     def add_partitions(self, count: int) -> None:
-        self.partitions += [str(len(self.partitions) + each) for each in range(count)]
+        self.partitions += tuple(str(len(self.partitions) + each) for each in range(count))
 
     def begin_batch(self, name: str, seconds: float) -> None:
         """Plan a batch with everything that may be planned with; it takes `seconds`."""
