@@ -435,7 +435,7 @@ def test_a_member_joins_with_its_strategy() -> None:
 def test_a_defence_renews() -> None:
     one = One()
     for _ in range(20):
-        one.now += LEASE / 6
+        one.now += LEASE / 8
         said = one.say()
         assert not any(isinstance(each, Renew) and each.partition == "0" for each in said)
         assert not one.write([*said, Defend(by=ANN, at_ms=0, partition="0", epoch=1)])
