@@ -168,7 +168,7 @@ class _Contest:
         self._shutdown_ms = view.handover_timeout_ms if shutdown is None else round(shutdown * 1000)
         me = view.me.id
         self._own, self._count = standing.loads.get(me, 0.0), standing.counts.get(me, 0)
-        # (id, load) of the one with least among the others: against whom this member's waits are measured.
+        # The load of the one with least among the others: from there this member's waits are measured.
         self._least = next((standing.loads[id] for id in reversed(standing.ranking) if id != me), 0.0)
         self._transitions: list[Transition] = []
         self._due: list[float] = []
@@ -245,13 +245,13 @@ class _Contest:
                 continue
             epoch, weight = view.snapshot.leases[partition].epoch, standing.weights[partition]
             known = self._memory.contested.get(partition)
-            epoch_then, since = known if known and known[0] == epoch else (epoch, view.now)
+            since = known[1] if known and known[0] == epoch else view.now
             due = since + self._normal + self._delay * max(0.0, load - min(self._least, load) - weight / 2)
             if due <= view.now and self._least + weight >= load - _ROUNDING:
                 self._transitions.append(view.defend(partition))
                 since = view.now
                 defended += 1
-            self._contested[partition] = (epoch_then, since)
+            self._contested[partition] = (epoch, since)
         if defended:
             self._said.append(f"defend {defended}")
 
@@ -270,7 +270,8 @@ class _Contest:
         view = self._view
         free = [p for p in view.snapshot.ownership.owned.get(None, ()) if p not in view.pinned]
         longer, since = self._maximum > view.lease_duration, view.sightings.leases
-        free += [p for p in view.expired - view.pinned if not longer or view.now - since[p].since >= self._maximum]
+        expired = sorted(view.expired - view.pinned)  # for the same order wherever the same seed is
+        free += [p for p in expired if not longer or view.now - since[p].since >= self._maximum]
         view.rng.shuffle(free)
         return free
 
