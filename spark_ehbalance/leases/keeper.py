@@ -280,7 +280,7 @@ class Keeper:
             if decision is not None:
                 decision = replace(decision, again=decision.again or (self._settling and bool(decision.transitions)))
                 self._cycles += not decision.again
-                self._settled += not (decision.again or waits)
+                self._settled += not (decision.again or decision.after is not None or waits)
             self._rhythm.turned(now.monotonic, members=len(snapshot.members), waits=waits, took=took, decision=decision)
             self._lock.notify_all()
 

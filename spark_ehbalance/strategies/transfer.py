@@ -20,7 +20,7 @@ from spark_ehbalance.leases.model import partition_order
 from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.parameters import Parameters, parameter
-from spark_ehbalance.strategies.plan import begun
+from spark_ehbalance.strategies.plan import begun, held
 from spark_ehbalance.strategies.weights import demands
 from spark_ehbalance.values import number, parse_duration, whole
 
@@ -156,15 +156,7 @@ class _Loads:
 
 
 def _loads(view: View) -> _Loads:
-    snapshot, active = view.snapshot, view.active
-    owned: dict[str, list[str]] = {id: [] for id in active}
-    for owner, partitions in snapshot.ownership.owned.items():
-        for partition in partitions:
-            handover = snapshot.ownership.pending.get(partition)
-            to = handover.to if handover and handover.to in owned else owner
-            if to in owned and (to != owner or partition not in view.expired):
-                owned[to].append(partition)
-    has = {id: tuple(partitions) for id, partitions in owned.items()}
+    snapshot, has = view.snapshot, held(view)
     known = demands(snapshot)
     if not known:
         members = {id: float(len(partitions)) for id, partitions in has.items()}
