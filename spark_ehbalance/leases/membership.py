@@ -148,7 +148,7 @@ class Membership:
         #: The query hangs: everything is given back, and nothing taken, until that is over.
         self.stalled = False
         self._rng = rng
-        self._sightings = Sightings()
+        self._sightings = Sightings(horizon=settings.minimum_tenure)
         self._looked = float("-inf")
         self._ownership: Ownership | None = None  # at the last balancing
         self._memory: Any = None  # the strategy's
@@ -158,6 +158,7 @@ class Membership:
         self._loads: Mapping[str, Load] = {}
         self._leases: Mapping[str, Lease] = {}  # as last seen
         self._snapshot: Snapshot | None = None  # that was seen last
+        self._oldest = float("inf")  # renewal of what it holds
         self._joined = False
         self._leaving = False
         self._heartbeat = float("-inf")
@@ -205,8 +206,7 @@ class Membership:
 
     def renewal_due(self) -> float:
         """The monotonic time at which the next commit must be under way."""
-        oldest = min((holding.renewed for holding in self.holdings.values()), default=self._heartbeat)
-        return min(oldest, self._heartbeat) + self.settings.renewal_interval
+        return min(self._oldest, self._heartbeat) + self.settings.renewal_interval
 
     def plannable(self) -> dict[str, Holding]:
         """What new batches may be planned with: all but what is to be given away."""
@@ -394,6 +394,7 @@ class Membership:
             lease_now = snapshot.leases.get(partition)  # a table made anew has none
             _LOG.info("partition %s: no longer owned, now by %s", partition, lease_now and lease_now.owner)
         self.holdings = holdings
+        self._oldest = min((holding.renewed for holding in holdings.values()), default=float("inf"))
 
     def _checkpoints(self, at_ms: int) -> list[Transition]:
         """Where reading has come to: resets first, as checkpoints go on from there."""
