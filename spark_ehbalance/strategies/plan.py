@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
@@ -10,6 +11,19 @@ from spark_ehbalance.strategies.base import View
 
 #: Sums of weights are not exact; a gap must be larger than a weight by this.
 _ROUNDING = 1e-9
+
+
+def held(view: View) -> Mapping[str, tuple[str, ...]]:
+    """What each active member has, a pending handover counting as done."""
+    ownership = view.snapshot.ownership
+    owned: dict[str, list[str]] = {id: [] for id in view.active}
+    for owner, partitions in ownership.owned.items():
+        for partition in partitions:
+            handover = ownership.pending.get(partition)
+            to = handover.to if handover and handover.to in owned else owner
+            if to in owned and (to != owner or partition not in view.expired):
+                owned[to].append(partition)
+    return {id: tuple(partitions) for id, partitions in owned.items()}
 
 
 def begun(view: View, weights: Mapping[str, float]) -> tuple[Plan, list[str]]:
@@ -60,9 +74,15 @@ class Plan:
 
     def settle(self, homeless: Iterable[str]) -> None:
         """Give each to whoever has least by then, the heaviest first; to nobody where nobody has room."""
+        able = [(self._loads[id], place, id) for place, id in enumerate(self._owned) if self._has_room(id)]
+        heapq.heapify(able)
         for partition in sorted(homeless, key=lambda p: (-self._weights[p], partition_order(p))):
-            if (least := self.least()) is not None:
-                self.give(partition, least)
+            if not able:
+                break
+            _, place, least = heapq.heappop(able)
+            self.give(partition, least)
+            if self._has_room(least):
+                heapq.heappush(able, (self._loads[least], place, least))
 
     def excess(self, pinned: AbstractSet[str]) -> list[tuple[str, str]]:
         """What is over the members' limits and not pinned, as (partition, member)."""

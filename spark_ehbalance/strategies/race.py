@@ -18,12 +18,13 @@ anybody else (own + 1/2), and whoever is first sets the grab, if nobody else has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.parameters import Parameters, parameter
+from spark_ehbalance.strategies.plan import held
 from spark_ehbalance.strategies.weights import BAND, weights
 from spark_ehbalance.values import one_of, parse_duration
 
@@ -94,7 +95,7 @@ class _Standing:
     counts: Mapping[str, int]
     #: Members from the one with most to the one with least.
     ranking: tuple[str, ...]
-    #: What everybody would have if all were shared out as far as members' limits allow.
+    #: What everybody would have if all were shared out as far as members' limits and pins allow.
     fair: float
     #: In a skewed group nothing is challenged that is not over the fair share by this part; the weights wobble.
     band: float
@@ -102,29 +103,36 @@ class _Standing:
 
 
 def _standing(view: View, weight: str) -> _Standing:
-    snapshot, active = view.snapshot, view.active
+    snapshot, has = view.snapshot, held(view)
     weighs, skewed = weights(snapshot) if weight == "load" else (dict.fromkeys(snapshot.leases, 1.0), False)
-    loads, counts = dict.fromkeys(active, 0.0), dict.fromkeys(active, 0)
-    for owner, partitions in snapshot.ownership.owned.items():
-        for partition in partitions:
-            handover = snapshot.ownership.pending.get(partition)
-            to = handover.to if handover and handover.to in loads else owner
-            if to in loads and (to != owner or partition not in view.expired):
-                loads[to] += weighs[partition]
-                counts[to] += 1
-    ranking = tuple(sorted(active, key=lambda id: (-loads[id], id)))
-    limits = [snapshot.members[id].max_owned for id in active]
-    total = sum(weighs.values())
+    loads = {id: sum(weighs[p] for p in partitions) for id, partitions in has.items()}
+    counts = {id: len(partitions) for id, partitions in has.items()}
+    ranking = tuple(sorted(loads, key=lambda id: (-loads[id], id)))
+    pinned = {id: sum(weighs[p] for p in partitions if p in view.pinned) for id, partitions in has.items()}
+    # What is pinned and nobody's is nobody's to race for.
+    total = sum(weighs.values()) - sum(weighs[p] for p in view.pinned.difference(*has.values()))
+    fair = _fair(total, [(pinned[id], snapshot.members[id].max_owned) for id in has])
     band, lightest = BAND if skewed else 0.0, min(weighs.values(), default=0.0)
-    return _Standing(weighs, loads, counts, ranking, _fair(total, limits), band, lightest)
+    return _Standing(weighs, loads, counts, ranking, fair, band, lightest)
 
 
-def _fair(total: float, limits: Iterable[int | None]) -> float:
-    """The level up to which all have to be filled, each to its limit at the most, to take `total`."""
-    able = sorted(float("inf") if limit is None else limit for limit in limits)
-    for place, limit in enumerate(able):
-        if limit * (len(able) - place) >= total:
-            return total / (len(able) - place)
+def _fair(total: float, bounds: list[tuple[float, int | None]]) -> float:
+    """The level up to which everybody is to be filled, each between what is pinned to it and its limit, to take
+    `total`."""
+    able = sorted((float("inf") if limit is None else limit, pinned) for pinned, limit in bounds)
+    level = _level(total, [limit for limit, _ in able])
+    while over := [each for each in able if each[1] > level]:
+        able = [each for each in able if each[1] <= level]
+        total -= sum(pinned for _, pinned in over)
+        level = _level(total, [limit for limit, _ in able])
+    return level
+
+
+def _level(total: float, limits: list[float]) -> float:
+    """The same without pins, with the limits in their order."""
+    for place, limit in enumerate(limits):
+        if limit * (len(limits) - place) >= total:
+            return total / (len(limits) - place)
         total -= limit
     return float("inf")
 

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import pstdev
 
+from spark_ehbalance.leases.model import partition_order
 from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.parameters import Parameters, parameter
-from spark_ehbalance.strategies.plan import begun
+from spark_ehbalance.strategies.plan import begun, held
 from spark_ehbalance.strategies.weights import demands
 from spark_ehbalance.values import number, parse_duration, whole
 
@@ -155,15 +156,7 @@ class _Loads:
 
 
 def _loads(view: View) -> _Loads:
-    snapshot, active = view.snapshot, view.active
-    owned: dict[str, list[str]] = {id: [] for id in active}
-    for owner, partitions in snapshot.ownership.owned.items():
-        for partition in partitions:
-            handover = snapshot.ownership.pending.get(partition)
-            to = handover.to if handover and handover.to in owned else owner
-            if to in owned and (to != owner or partition not in view.expired):
-                owned[to].append(partition)
-    has = {id: tuple(partitions) for id, partitions in owned.items()}
+    snapshot, has = view.snapshot, held(view)
     known = demands(snapshot)
     if not known:
         members = {id: float(len(partitions)) for id, partitions in has.items()}
@@ -233,22 +226,22 @@ class _Balance:
 
     def moves(self) -> list[tuple[str, str]]:
         """(partition, destination) from a few members to whoever has least, until the group is balanced."""
-        moves: list[tuple[str, str]] = []
-        shed: set[str] = set()
-        while len(shed) < self._parameters.maximum_sources and self.unbalanced():
-            to = self._least()
-            if to is None:
-                break
-            for source in sorted(self._loads.keys() - shed - {to}, key=lambda id: (-self._loads[id], id)):
-                if picked := self._picked(source, to):
+        moves: dict[str, str] = {}
+        heaviest: dict[str, list[str]] = {}
+        while self.unbalanced() and (to := self._least()) is not None:
+            # Who sheds already may do so again, for another destination.
+            full = len(heaviest) >= self._parameters.maximum_sources
+            for source in sorted(heaviest if full else self._loads, key=lambda id: (-self._loads[id], id)):
+                known = heaviest.get(source) or self._heaviest(source)
+                if picked := self._picked([p for p in known if p not in moves], source, to):
                     break
             else:
                 break
-            shed.add(source)
+            heaviest[source] = known
             for partition in picked:
                 self._play(partition, source, to)
-                moves.append((partition, to))
-        return moves
+                moves[partition] = to
+        return list(moves.items())
 
     # --- inside ------------------------------------------------------------------------------------------------
 
@@ -266,23 +259,26 @@ class _Balance:
         able = [id for id in self._loads if self._room(id) > 0]
         return min(able, key=lambda id: (self._loads[id], bool(self._owned[id]), id), default=None)
 
-    def _picked(self, source: str, to: str) -> list[str]:
-        """Of the heaviest partitions of `source` what makes about half its difference to `to`, and at least less."""
+    def _heaviest(self, source: str) -> list[str]:
+        """What may be moved of the partitions of `source` whose loads are told, the heaviest first."""
         weights = self._partitions
-        gap = self._loads[source] - self._loads[to]
-        owned = self._owned[source]
-        free = [p for p in owned if p in weights and p not in self._fixed]
-        heaviest = sorted(free, key=lambda p: (-weights[p], p))[: self._parameters.top_partitions]
-        most = min(len(owned) - 1, self._room(to))
+        movable = [p for p in self._owned[source] if weights.get(p, 0) > 0 and p not in self._fixed]
+        top = None if self._counted else self._parameters.top_partitions
+        return sorted(movable, key=lambda p: (-weights[p], partition_order(p)))[:top]
+
+    def _picked(self, heaviest: list[str], source: str, to: str) -> list[str]:
+        """Of `heaviest` what makes half the difference of `source` and `to`, without lifting that over the mean; else
+        a single one that makes it smaller."""
+        weights, gap = self._partitions, self._loads[source] - self._loads[to]
+        rest = min(gap / 2, sum(self._loads.values()) / len(self._loads) - self._loads[to])
+        most = min(len(self._owned[source]) - 1, self._room(to))
         picked: list[str] = []
-        rest = gap / 2
         for partition in heaviest:
-            if len(picked) < most and 0 < weights[partition] <= rest + _ROUNDING:
+            if len(picked) < most and weights[partition] <= rest + _ROUNDING:
                 picked.append(partition)
                 rest -= weights[partition]
         if not picked and most > 0:
-            less = [p for p in heaviest if 0 < weights[p] < gap - _ROUNDING]
-            picked = less[-1:]
+            picked = [p for p in heaviest if weights[p] < gap - _ROUNDING][-1:]
         return picked
 
     def _play(self, partition: str, source: str, to: str) -> None:

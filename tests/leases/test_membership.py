@@ -15,6 +15,7 @@ from spark_ehbalance.leases.transitions import (
     CancelHandover,
     Checkpoint,
     Claim,
+    Defend,
     Drain,
     HandOver,
     Heartbeat,
@@ -424,3 +425,18 @@ def test_what_a_member_says_is_of_its_own_epoch() -> None:
     assert one.table.leases["0"].checkpoint == Position(-1)
     assert one.table.leases["1"].checkpoint == Position(50)
     assert not any(isinstance(each, (Checkpoint, HandOver, Leave, Renew, Heartbeat)) for each in one.say())
+
+
+def test_a_member_joins_with_its_strategy() -> None:
+    one = One(strategy_name="race")
+    assert one.table.members["ann"].strategy == "race"
+
+
+def test_a_defence_renews() -> None:
+    one = One()
+    for _ in range(20):
+        one.now += LEASE / 8
+        said = one.say()
+        assert not any(isinstance(each, Renew) and each.partition == "0" for each in said)
+        assert not one.write([*said, Defend(by=ANN, at_ms=0, partition="0", epoch=1)])
+    assert one.member.renewal_due() > one.now

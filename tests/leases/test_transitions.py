@@ -23,6 +23,7 @@ from spark_ehbalance.leases.transitions import (
     CancelHandover,
     Checkpoint,
     Claim,
+    Defend,
     Drain,
     Forget,
     HandOver,
@@ -267,6 +268,24 @@ def test_only_the_owner_renews(owner: str | None) -> None:
     assert_refused(group(owner=owner), renew(), f"owned by {owner}")
 
 
+# --- defend ------------------------------------------------------------------------------------------------------
+
+
+def defend(by: Author = ANN, epoch: int = 3) -> Defend:
+    return Defend(by=by, at_ms=AT, partition="0", epoch=epoch)
+
+
+def test_a_defence_is_a_sign_of_life_that_is_counted() -> None:
+    before = group()
+    after = accepted(before, defend())
+    assert after == replace(before.leases["0"], renewal=8, renewed_at_ms=AT, contest=1)
+
+
+def test_only_the_owner_defends_and_only_what_it_has_not_promised() -> None:
+    assert_refused(group(owner="bob"), defend(), "owned by bob")
+    assert_refused(group(handover=PROMISED), defend(), f"a handover to {PROMISED.to} is pending")
+
+
 # --- checkpoint --------------------------------------------------------------------------------------------------
 
 
@@ -385,10 +404,11 @@ def test_a_deadline_that_passed_is_nothing_once_the_handover_was_called_off() ->
 
 
 def test_a_newcomer_is_the_youngest_member() -> None:
-    new, rejected = apply(group(), [Join(by=STRANGER, at_ms=AT, host="host", max_owned=2)])
+    new, rejected = apply(group(), [Join(by=STRANGER, at_ms=AT, host="host", max_owned=2, strategy="race")])
     assert not rejected
     eve = new.members["eve"]
     assert (eve.incarnation, eve.host, eve.max_owned, eve.state) == ("eve-1", "host", 2, MemberState.ACTIVE)
+    assert eve.strategy == "race"
     assert eve.joined > max(new.members[name].joined for name in ("ann", "bob", "cat"))
     assert new.leader == "ann"
 
