@@ -158,6 +158,7 @@ class Membership:
         self._loads: Mapping[str, Load] = {}
         self._leases: Mapping[str, Lease] = {}  # as last seen
         self._snapshot: Snapshot | None = None  # that was seen last
+        self._own: list[Lease] = []  # in it
         self._oldest = float("inf")  # renewal of what it holds
         self._joined = False
         self._leaving = False
@@ -177,7 +178,7 @@ class Membership:
             return
         row = snapshot.members.get(self.author.id)
         if row is not None and row.incarnation != self.author.incarnation:
-            self.holdings = {}
+            self.holdings, self._own = {}, []
             raise FencedError(
                 f"a later process (on {row.host or 'an unknown host'}) has started as {self.author.id}, from the same "
                 "Spark checkpoint: this one stops"
@@ -378,9 +379,12 @@ class Membership:
         return replace(snapshot, members=there).leader == self.author.id
 
     def _hold(self, snapshot: Snapshot, now: Clocks, renewed: set[str] | None = None) -> None:
-        holdings, seen = {}, self._leases
+        own, holdings, seen = snapshot.owned_by(self.author.id), {}, self._leases
         self._leases = snapshot.leases
-        for lease in snapshot.owned_by(self.author.id):
+        if own == self._own and not renewed:
+            return
+        self._own = own
+        for lease in own:
             partition = lease.partition
             before, again = self.holdings.get(partition), renewed is not None and partition in renewed
             if before is not None and not again and seen.get(partition) is lease:
