@@ -63,6 +63,8 @@ class Sightings:
     #: The version of the observer's very first look, if it has been looking without a break since.
     first: int = -1
     begun: bool = False
+    #: What was seen more seconds ago than this may count as seen that long ago.
+    horizon: float = float("inf")
     _last: Snapshot | None = None
 
     @property
@@ -105,19 +107,19 @@ class Sightings:
             versions, times = (), ()
         if not versions or version > versions[-1]:
             versions, times = (*versions, version), (*times, now)
-            if len(versions) > _MOST_LOOKS:
-                versions, times = versions[_MOST_LOOKS // 4 :], times[_MOST_LOOKS // 4 :]
+            if len(times) > 2 * _SPARE_LOOKS and now - times[_SPARE_LOOKS] > self.horizon:
+                versions, times = versions[_SPARE_LOOKS:], times[_SPARE_LOOKS:]
         first = self.first if self.begun else version
-        return Sightings(trail, versions, times, now, first, True, None if snapshot.trail else snapshot)
+        last = None if snapshot.trail else snapshot
+        return Sightings(trail, versions, times, now, first, True, self.horizon, last)
 
     def afresh(self) -> Sightings:
         """Those of an observer who has not looked for so long that what it has seen before proves nothing."""
-        return Sightings(begun=self.begun)
+        return Sightings(begun=self.begun, horizon=self.horizon)
 
 
-#: Looks at different versions that an observer remembers. At one a second the oldest is an hour old, and what has stood
-#: still for longer than that counts as seen then.
-_MOST_LOOKS = 4096
+#: Looks beyond the horizon that are forgotten at a time.
+_SPARE_LOOKS = 64
 
 
 def _followed(trail: Trail, last: Snapshot | None, snapshot: Snapshot) -> Trail:

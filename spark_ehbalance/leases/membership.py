@@ -152,7 +152,7 @@ class Membership:
         #: What the strategy was last shown; None where it was not asked.
         self.view: View | None = None
         self._rng = rng
-        self._sightings = Sightings()
+        self._sightings = Sightings(horizon=settings.minimum_tenure)
         self._looked = float("-inf")
         self._ownership: Ownership | None = None  # at the last balancing
         self._memory: Any = None  # the strategy's
@@ -163,6 +163,8 @@ class Membership:
         self._load: MemberLoad | None = None
         self._leases: Mapping[str, Lease] = {}  # as last seen
         self._snapshot: Snapshot | None = None  # that was seen last
+        self._own: list[Lease] = []  # in it
+        self._oldest = float("inf")  # renewal of what it holds
         self._joined = False
         self._leaving = False
         self._heartbeat = float("-inf")
@@ -181,7 +183,7 @@ class Membership:
             return
         row = snapshot.members.get(self.author.id)
         if row is not None and row.incarnation != self.author.incarnation:
-            self.holdings = {}
+            self.holdings, self._own = {}, []
             raise FencedError(
                 f"a later process (on {row.host or 'an unknown host'}) has started as {self.author.id}, from the same "
                 "Spark checkpoint: this one stops"
@@ -211,8 +213,7 @@ class Membership:
 
     def renewal_due(self) -> float:
         """The monotonic time at which the next commit must be under way."""
-        oldest = min((holding.renewed for holding in self.holdings.values()), default=self._heartbeat)
-        return min(oldest, self._heartbeat) + self.settings.renewal_interval
+        return min(self._oldest, self._heartbeat) + self.settings.renewal_interval
 
     def plannable(self) -> dict[str, Holding]:
         """What new batches may be planned with: all but what is to be given away."""
@@ -388,9 +389,12 @@ class Membership:
         return replace(snapshot, members=there).leader == self.author.id
 
     def _hold(self, snapshot: Snapshot, now: Clocks, renewed: set[str] | None = None) -> None:
-        holdings, seen = {}, self._leases
+        own, holdings, seen = snapshot.owned_by(self.author.id), {}, self._leases
         self._leases = snapshot.leases
-        for lease in snapshot.owned_by(self.author.id):
+        if own == self._own and not renewed:
+            return
+        self._own = own
+        for lease in own:
             partition = lease.partition
             before, again = self.holdings.get(partition), renewed is not None and partition in renewed
             if before is not None and not again and seen.get(partition) is lease:
@@ -409,6 +413,7 @@ class Membership:
             lease_now = snapshot.leases.get(partition)  # a table made anew has none
             _LOG.info("partition %s: no longer owned, now by %s", partition, lease_now and lease_now.owner)
         self.holdings = holdings
+        self._oldest = min((holding.renewed for holding in holdings.values()), default=float("inf"))
 
     def _checkpoints(self, at_ms: int) -> list[Transition]:
         """Where reading has come to: resets first, as checkpoints go on from there."""

@@ -300,12 +300,15 @@ def _there(members: Mapping[str, Member]) -> frozenset[tuple[str, str, MemberSta
 
 
 class Burden:
-    """Stands for all that is weighed: loads of the leases; loads, limits and strategies of the members.
+    """Stands for all that is weighed: loads of the leases; CPU, limits and strategies of the members.
 
-    From version to version it stays the same object until any of this changes.
+    From version to version it stays the same object until any of this changes. `memo` keeps what is derived from it.
     """
 
-    __slots__ = ()
+    __slots__ = ("memo",)
+
+    def __init__(self) -> None:
+        self.memo: dict[str, Any] = {}
 
     def after(self, change: Change) -> Burden:
         """That of the state after `change`."""
@@ -321,7 +324,8 @@ class Burden:
 
 
 def _weighs(member: Member) -> tuple[object, ...]:
-    return member.load, member.max_owned, member.strategy
+    # Of what a member tells about itself only that is shared out by (`transfer`), and heartbeats change the rest.
+    return member.load and member.load.cpu, member.max_owned, member.strategy
 
 
 @dataclass(frozen=True, slots=True)

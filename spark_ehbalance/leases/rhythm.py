@@ -22,6 +22,10 @@ _LONGEST_COMMIT = 1.0
 #: Intervals are drawn between these factors, as the Azure SDKs do, so that members do not march in step.
 _JITTER = (0.8, 1.2)
 
+#: Renewals are made by up to this part of their interval before they are due. Members that have started together, or
+#: waited for the store together, would else renew in step for good: 200 lost four races for each commit, not a half.
+_RENEWED_AHEAD = 0.2
+
 #: Seconds before the first new try when the store is away; doubled from try to try, up to half the time between two
 #: renewals, as everybody must have renewed a third of the lease duration after the store's return.
 FIRST_PAUSE = 0.1
@@ -46,10 +50,11 @@ class Rhythm:
         self._latency = 0.0  # of a commit, as a moving average
         self._routine_at = 0.0  # before that time no commit is for checkpoints alone
         self._held_back = False  # there is something that waits for it
+        self._ahead = 0.0  # of the time at which renewals are due
 
     def due(self, renewal_due: float, *, finished: bool) -> float:
         """When there is something to do next. `finished`: there are checkpoints to write."""
-        due = min(self.balance_at, self.look_at, renewal_due)
+        due = min(self.balance_at, self.look_at, renewal_due - self._ahead)
         return min(due, self._routine_at) if finished or self._held_back else due
 
     def balances(self, now: float, unsettled: Callable[[], bool]) -> bool:
@@ -58,7 +63,7 @@ class Rhythm:
 
     def passed_on(self, said: list[Transition], now: float, renewal_due: float) -> list[Transition]:
         """What of `said` is written in this turn: all or nothing, as nobody else's doings depend on routine."""
-        early = now < min(self._routine_at, renewal_due)
+        early = now < min(self._routine_at, renewal_due - self._ahead)
         self._held_back = early and bool(said) and is_routine(said)
         return [] if self._held_back else said
 
@@ -72,6 +77,7 @@ class Rhythm:
         self.look_at = now + self.jittered(look)
         if took is not None:
             self._routine_at = now + self.jittered(spacing)
+            self._ahead = self._rng.uniform(0, _RENEWED_AHEAD) * self._renewal_interval
         if decision is not None:
             wait = self.jittered(self._interval)
             after = decision.after or (0.0 if decision.again else wait)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from spark_ehbalance.errors import FencedError
@@ -166,17 +167,15 @@ class Node:
     def _at(self, time: float, what: Callable[[], None]) -> None:
         """Have the keeper do `what`, unless it does something else before."""
         self._turn_number += 1
-        number = self._turn_number
+        self._world.engine.at(time, partial(self._do, self._turn_number, what))
 
-        def do() -> None:
-            if number != self._turn_number or not self.running:
-                return
-            if self._now < self.until_awake:
-                self._world.engine.at(self.until_awake, do)
-            else:
-                what()
-
-        self._world.engine.at(time, do)
+    def _do(self, number: int, what: Callable[[], None]) -> None:
+        if number != self._turn_number or not self.running:
+            return
+        if self._now < self.until_awake:
+            self._world.engine.at(self.until_awake, partial(self._do, number, what))
+        else:
+            what()
 
     def _turn_at(self, time: float) -> None:
         """Look at the store at `time`; what is seen is as of the end of the look."""
@@ -230,7 +229,7 @@ class Node:
         commit.attempt += 1
         self._world.store.attempts += 1
         began = self._now
-        self._at(began + self._world.store.commit_time() * self.slowness, lambda: self._land(commit, base, began))
+        self._at(began + self._world.store.commit_time() * self.slowness, partial(self._land, commit, base, began))
 
     def _land(self, commit: _Commit, base: Snapshot, began: float) -> None:
         store = self._world.store
@@ -250,7 +249,7 @@ class Node:
                 self._wait(self._rhythm.jittered(LONGEST_RETRY_WAIT))
                 return
             wait = self._rng.uniform(0, longest_wait(commit.attempt, self._now - began))
-            self._at(self._now + wait + store.look_time() * self.slowness, lambda: self._again(commit))
+            self._at(self._now + wait + store.look_time() * self.slowness, partial(self._again, commit))
 
     def _again(self, commit: _Commit) -> None:
         if self._world.store.away:
@@ -293,17 +292,15 @@ class Node:
         self._query_at(time, self._end)
 
     def _query_at(self, time: float, what: Callable[[], None]) -> None:
-        number = self._batch_number
+        self._world.engine.at(time, partial(self._query_do, self._batch_number, what))
 
-        def do() -> None:
-            if number != self._batch_number or not self.running:
-                return
-            if self._now < self.until_awake:
-                self._world.engine.at(self.until_awake, do)
-            else:
-                what()
-
-        self._world.engine.at(time, do)
+    def _query_do(self, number: int, what: Callable[[], None]) -> None:
+        if number != self._batch_number or not self.running:
+            return
+        if self._now < self.until_awake:
+            self._world.engine.at(self.until_awake, partial(self._query_do, number, what))
+        else:
+            what()
 
     def _plan(self) -> None:
         """Begin a batch with what there is, or look again later."""

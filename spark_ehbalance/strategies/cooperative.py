@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.plan import begun
-from spark_ehbalance.strategies.weights import BAND, weights
+from spark_ehbalance.strategies.weights import BAND, shared_weights
 
 
 def cooperative(view: View) -> Decision:
@@ -110,7 +110,7 @@ class _Wanted:
 
 
 def _wanted(view: View) -> _Wanted:
-    weight, skewed = view.shared("weights", lambda: weights(view.snapshot))
+    weight, skewed = shared_weights(view.snapshot)
     fixed = frozenset(view.snapshot.leases.keys() - view.tenured) if skewed else frozenset()
     return view.shared("cooperative", lambda: _computed(view, weight, BAND if skewed else 0.0, fixed), fixed)
 

@@ -32,6 +32,15 @@ def demands(snapshot: Snapshot) -> dict[str, float]:
     return known if known and sum(known.values()) / len(known) >= LEAST_RATE else {}
 
 
+def shared_weights(snapshot: Snapshot) -> tuple[dict[str, float], bool]:
+    """`weights`, computed once for all snapshots in which they are the same."""
+    memo = snapshot.burden.memo
+    if "weights" not in memo:
+        memo["weights"] = weights(snapshot)
+    known: tuple[dict[str, float], bool] = memo["weights"]
+    return known
+
+
 def weights(snapshot: Snapshot) -> tuple[dict[str, float], bool]:
     """What each partition weighs, 1 on the average, and whether the group is skewed: if not, each weighs 1."""
     even = dict.fromkeys(snapshot.leases, 1.0)

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.leases.expiry import (
@@ -51,6 +51,7 @@ from tests.leases.store_conformance import GROUP
 AUTHORS = [Author(name, f"{name}-{number}") for name in ("ann", "bob") for number in (1, 2)]
 PARTITIONS = ["0", "1", "2"]
 DURATION, TENURE = 30.0, 100.0
+MANY = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
@@ -122,6 +123,7 @@ class Plain:
         return now - since >= DURATION or (cold and old and now - since >= DURATION / 3)
 
 
+@MANY
 @given(chain=chains(), looks=st.lists(st.tuples(st.booleans(), st.integers(0, 40)), min_size=1, max_size=40))
 def test_what_an_observer_finds_is_what_it_would_find_by_comparing_everything(
     chain: list[Snapshot], looks: list[tuple[bool, int]]
@@ -154,6 +156,7 @@ def test_what_an_observer_finds_is_what_it_would_find_by_comparing_everything(
             }
 
 
+@MANY
 @given(chain=chains())
 def test_ownership_is_carried_along_and_is_the_same_object_while_nothing_of_it_changes(chain: list[Snapshot]) -> None:
     for before, after in itertools.pairwise(chain):
@@ -164,6 +167,7 @@ def test_ownership_is_carried_along_and_is_the_same_object_while_nothing_of_it_c
         assert after.ownership.ids == after.members.keys()
 
 
+@MANY
 @given(chain=chains())
 def test_the_burden_is_another_object_whenever_something_weighs_differently(chain: list[Snapshot]) -> None:
     def weighs(snapshot: Snapshot) -> object:
@@ -175,6 +179,7 @@ def test_the_burden_is_another_object_whenever_something_weighs_differently(chai
         assert (after.burden is before.burden) == (weighs(before) == weighs(after))
 
 
+@MANY
 @given(chain=chains())
 def test_a_state_is_the_same_object_exactly_when_there_is_nothing_to_write(chain: list[Snapshot]) -> None:
     for before, after in itertools.pairwise(chain):

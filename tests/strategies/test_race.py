@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from spark_ehbalance.leases.expiry import Sightings
 from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Position, Snapshot
 from spark_ehbalance.leases.transitions import Claim, Defend, RequestHandover, apply
+from spark_ehbalance.simulation.ideal import fewest_moves
 from spark_ehbalance.strategies import Decision, View, strategy
 from spark_ehbalance.strategies.race import RaceParameters
 from tests.strategies.groups import FEW, SOME, assert_at_rest, groups, is_balanced, run_until, seeds
-from tests.strategies.members import CYCLE, LEASE, Members, fewest_moves, layout_of, snapshot_of
+from tests.strategies.members import CYCLE, LEASE, Members, layout_of, snapshot_of
 
 #: Seconds, by default, for a lease duration of 30 s.
 NORMAL_LEASE, MINIMUM_GRAB, DELAY = 60.0, 15.0, 0.2
