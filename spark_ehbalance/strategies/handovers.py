@@ -24,14 +24,17 @@ def clearing_up(strategy: Strategy) -> Strategy:
 
 
 def _stuck(view: View) -> list[Transition]:
-    me, leases = view.me.id, view.snapshot.leases
+    pending = view.snapshot.ownership.pending
+    if not pending:
+        return []
+    me, leases, leader, active = view.me.id, view.snapshot.leases, view.active[:1], frozenset(view.active)
     stuck: list[Transition] = []
-    for partition, handover in view.snapshot.ownership.pending.items():
+    for partition, handover in pending.items():
         if partition in view.pinned:
             continue
         if handover.to == me:
             if partition in view.overdue or partition in view.expired:
                 stuck.append(view.claim(partition))
-        elif handover.to not in view.active and me in (leases[partition].owner, view.active[0]):
+        elif handover.to not in active and me in (leases[partition].owner, *leader):
             stuck.append(view.cancel(partition))
     return stuck

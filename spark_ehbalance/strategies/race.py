@@ -205,14 +205,15 @@ class _Contest:
         view, standing = self._view, self._standing
         if not self._has_room() or self._own >= standing.fair - _ROUNDING:
             return
-        loads = dict(standing.loads)
-        prizes = {owner: self._prizes(owner, loads[owner]) for owner in self._richer()}
+        loads, richer = dict(standing.loads), self._richer()
+        # Shuffled, so that of several challengers not all take from the same one of those who have most.
+        prizes = {owner: self._prizes(owner, loads[owner]) for owner in view.rng.sample(richer, len(richer))}
         if not any(prizes.values()):
             return
         began = self._challenging = view.now if self._memory.challenging is None else self._memory.challenging
         challenges = 0
         while self._has_room() and self._own < standing.fair - _ROUNDING and prizes:
-            owner = max(prizes, key=lambda id: (loads[id], id))
+            owner = max(prizes, key=loads.__getitem__)
             fits = [p for p in prizes[owner] if self._wins(standing.weights[p], loads[owner])]
             open_now = [p for p in fits if self._open_at(p) <= view.now]
             if not open_now:

@@ -84,11 +84,14 @@ def transfer(view: View, parameters: TransferParameters) -> Decision:
 
 
 def _claims(view: View) -> list[Transition]:
+    return [view.claim(partition) for partition, owner in _taken(view).items() if owner == view.me.id]
+
+
+def _taken(view: View) -> Mapping[str, str]:
+    """Who takes what of that which is free; without an entry where nobody has room."""
     free = view.expired.union(view.snapshot.ownership.owned.get(None, ())) - view.pinned
-    if not free:
-        return []
-    owners = view.shared("placed", lambda: _placed(view))
-    return [view.claim(partition) for partition in sorted(free) if owners.get(partition) == view.me.id]
+    owners = view.shared("placed", lambda: _placed(view)) if free else {}
+    return {partition: owners[partition] for partition in sorted(free) if partition in owners}
 
 
 def _placed(view: View) -> Mapping[str, str]:
@@ -122,6 +125,8 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
         return Decision(reason, memory=replace(memory, hits=0))
     if view.now < memory.cool_until:
         return Decision(f"nothing, because of a cool-down of {parameters.cool_down:g} s", memory=memory)
+    if _taken(view):
+        return Decision("nothing, because free partitions are being taken", memory=replace(memory, hits=0))
     loads = view.shared("loads", lambda: _loads(view))
     fresh = [
         id
