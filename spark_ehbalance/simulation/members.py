@@ -22,7 +22,7 @@ from spark_ehbalance.source.load import LoadMeter, MemberMeter
 from spark_ehbalance.strategies.base import Decision
 
 #: Seconds between two measurements of the load. The planner's are one second apart, with the same averages.
-_MEASURED_EVERY = 10.0
+_MEASURED_EVERY = 20.0
 
 #: The members' wall clocks begin here, in milliseconds since 1970: a round number in 2023.
 BEGINNING_MS = 1_700_000_000_000

@@ -28,7 +28,7 @@ def next_partition(layout: Layout, me: str, rng: random.Random, max_owned: int |
         return None, f"nothing, because maxPartitionsOwned={max_owned} is reached"
     partitions = layout.partitions
     floor, remainder = divmod(partitions, len(layout.owned))
-    with_extra = sum(len(theirs) > floor for owner, theirs in layout.owned.items() if owner != me)
+    with_extra = sum(len(theirs) > floor for owner, theirs in layout.owned.items() if owner != me) if remainder else 0
     share = floor + 1 if with_extra < remainder else floor
     if own >= share:
         return None, f"nothing, because {own} of {partitions} is this owner's share among {len(layout.owned)}"
