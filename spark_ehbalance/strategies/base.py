@@ -101,7 +101,12 @@ class View:
         owner = self.snapshot.members.get(self.snapshot.leases[partition].owner or "")
         batch_seconds = owner.load.batch_seconds if owner and owner.load else 0.0
         least = self.handover_timeout_ms
-        return min(max(least, round(_BATCHES * batch_seconds * 1000)), _MOST_TIMEOUTS * least)
+        return min(max(least, round(_BATCHES * batch_seconds * 1000)), self.longest_timeout_ms)
+
+    @property
+    def longest_timeout_ms(self) -> int:
+        """How long an owner may take where there is no hurry."""
+        return _MOST_TIMEOUTS * self.handover_timeout_ms
 
     def cancel(self, partition: str) -> CancelHandover:
         """The transition that calls a pending handover off."""

@@ -38,7 +38,8 @@ def cooperative(view: View) -> Decision:
             transitions.append(view.claim(partition))
             claims += 1
         elif mine and owner != me and handover is None:
-            transitions.append(view.request(partition))
+            # What moves by load comes from where batches grow long: to force it would have them read twice.
+            transitions.append(view.request(partition, timeout_ms=view.longest_timeout_ms if wanted.skewed else None))
             requests += 1
         elif (
             handover
@@ -95,9 +96,9 @@ class _Gathering:
         return min(self.since + look, self.begun + 3 * look) - view.now
 
 
-#: The part of the lease duration for which a group that begins waits for another member: a second by default, which is
-#: one look at the table. It waits three times as long at the most.
-_GATHERING = 1 / 30
+#: The part of the lease duration for which a group that begins waits for one member more: half a second by default, a
+#: few commits on a storage account. It waits three times as long at the most.
+_GATHERING = 1 / 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +108,23 @@ class _Wanted:
     owners: Mapping[str, str]
     counts: Mapping[str, int]
     open: tuple[str, ...]
+    skewed: bool
 
 
 def _wanted(view: View) -> _Wanted:
     weight, skewed = shared_weights(view.snapshot)
     fixed = frozenset(view.snapshot.leases.keys() - view.tenured) if skewed else frozenset()
-    return view.shared("cooperative", lambda: _computed(view, weight, BAND if skewed else 0.0, fixed), fixed)
+    return view.shared("cooperative", lambda: _computed(view, weight, skewed, fixed), fixed)
 
 
-def _computed(view: View, weight: Mapping[str, float], band: float, fixed: frozenset[str]) -> _Wanted:
+def _computed(view: View, weight: Mapping[str, float], skewed: bool, fixed: frozenset[str]) -> _Wanted:
     plan, homeless = begun(view, weight)
     for partition, id in plan.excess(view.pinned):
         plan.take(partition, id)
         homeless.append(partition)
     plan.settle(homeless)
     untouched = (fixed - set(homeless)) | view.pinned
-    while (move := plan.improvement(band, untouched)) is not None:
+    while (move := plan.improvement(BAND if skewed else 0.0, untouched)) is not None:
         partition, source, to = move
         plan.take(partition, source)
         plan.give(partition, to)
@@ -133,4 +135,4 @@ def _computed(view: View, weight: Mapping[str, float], band: float, fixed: froze
         if partition not in view.pinned
         and (lease.handover or owners.get(partition) != (None if partition in view.expired else lease.owner))
     ]
-    return _Wanted(owners, Counter(owners.values()), tuple(open))
+    return _Wanted(owners, Counter(owners.values()), tuple(open), skewed)
