@@ -29,10 +29,16 @@ from spark_ehbalance.strategies import DEFAULT_STRATEGY, STRATEGIES
 #: Strategies compared at a time.
 _AT_ONCE = 2
 
+#: Stands for all ready-made scenarios.
+_ALL = "all"
+
 
 def simulate(
     scenario: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help=f"A TOML file, or one of {', '.join(READY_MADE)}.")
+        str,
+        typer.Option(
+            metavar="NAME|FILE", help=f"A TOML file, or one of {', '.join(READY_MADE)}, or {_ALL} with --compare."
+        ),
     ] = "start-up",
     strategy: Annotated[str, typer.Option(help=f"One of {', '.join(STRATEGIES)}.")] = DEFAULT_STRATEGY,
     compare: Annotated[bool, typer.Option("--compare", help="All strategies, side by side.")] = False,
@@ -53,20 +59,25 @@ def simulate(
     for name, value in (("partitions", partitions), ("members", members), ("cycles", cycles)):
         if value is not None and value < 1:
             raise OptionError(f"--{name} {value} is wrong: allowed is 1 or more")
-    played = load(scenario)
-    played = replace(
-        played,
-        partitions=partitions or played.partitions,
-        members=members or played.members,
-        cycles=cycles or played.cycles,
-    )
+    if scenario == _ALL and not compare:
+        raise OptionError(f"--scenario {_ALL} is for --compare: set both, or name one scenario")
+    scenarios = [
+        replace(
+            each,
+            partitions=partitions or each.partitions,
+            members=members or each.members,
+            cycles=cycles or each.cycles,
+        )
+        for each in map(load, READY_MADE if scenario == _ALL else (scenario,))
+    ]
+    played = scenarios[0]
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console, transient=True
     ) as progress:
         if compare:
-            task = progress.add_task("strategies", total=len(STRATEGIES))
-            results = _compared(played, seed, lambda: progress.advance(task))
+            task = progress.add_task("strategies", total=len(scenarios) * len(STRATEGIES))
+            results = _compared(scenarios, seed, lambda: progress.advance(task))
         else:
             task = progress.add_task(strategy, total=1.0)
             results = [play(played, strategy, seed, lambda part: progress.update(task, completed=part))]
@@ -75,14 +86,16 @@ def simulate(
     if as_json:
         tables = [result.to_json() for result in results]
         typer.echo(json.dumps(tables if compare else tables[0], indent=2))
+    elif scenario == _ALL:
+        Console().print(_overview(results))
     else:
         Console().print(Text(_heading(played, seed)), _table(results), sep="\n")
 
 
-def _compared(scenario: Scenario, seed: int, done: Callable[[], None]) -> list[Result]:
-    """What each strategy makes of `scenario`, several at a time in processes of their own."""
+def _compared(scenarios: Sequence[Scenario], seed: int, done: Callable[[], None]) -> list[Result]:
+    """What each strategy makes of each of `scenarios`, several at a time in processes of their own."""
     with ProcessPoolExecutor(_AT_ONCE, get_context("spawn")) as pool:
-        futures = [pool.submit(play, scenario, name, seed) for name in STRATEGIES]
+        futures = [pool.submit(play, scenario, name, seed) for scenario in scenarios for name in STRATEGIES]
         waiting: set[Future[Result]] = set(futures)
         while waiting:
             finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -133,6 +146,27 @@ def _table(results: Sequence[Result]) -> Table:
         table.add_column(result.strategy, justify="right", no_wrap=True)
     for name, show in _ROWS:
         table.add_row(name, *(show(result) for result in results))
+    return table
+
+
+def _overview(results: Sequence[Result]) -> Table:
+    """Moves, partition-seconds without an owner and events read again: a row per scenario, a column per strategy."""
+    table = Table(
+        title="moves / partition-seconds without an owner / events read again",
+        title_justify="left",
+        box=box.MARKDOWN,
+        pad_edge=False,
+    )
+    table.add_column("scenario", no_wrap=True)
+    table.add_column("fewest moves", justify="right")
+    by_scenario: dict[str, list[Result]] = {}
+    for result in results:
+        by_scenario.setdefault(result.scenario, []).append(result)
+    for result in next(iter(by_scenario.values())):
+        table.add_column(result.strategy, justify="right", no_wrap=True)
+    for name, side_by_side in by_scenario.items():
+        cells = [f"{each.moves} / {each.unowned:.0f} / {_short(each.duplicates)}" for each in side_by_side]
+        table.add_row(name, str(side_by_side[0].fewest_moves), *cells)
     return table
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_ehbalance.simulation.scenario import READY_MADE
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, STRATEGIES
 from tests.cli.command import Command
 
@@ -32,6 +33,13 @@ def test_strategies_stand_side_by_side(ehbalance: Command) -> None:
     header = next(line for line in outcome.out.splitlines() if "cooperative" in line)
     assert header.split() == list(STRATEGIES)
     assert all(len(line) <= 80 for line in outcome.out.splitlines())
+
+
+def test_all_scenarios_are_one_table(ehbalance: Command) -> None:
+    outcome = ehbalance("simulate", "--scenario", "all", "--compare", "--partitions", 4, "--members", 2, "--cycles", 2)
+    rows = [line.strip("|").split("|") for line in outcome.out.splitlines() if line.startswith("|")]
+    assert [row[0].strip() for row in rows[2:]] == list(READY_MADE)
+    assert all(len(row) == 2 + len(STRATEGIES) for row in rows)
 
 
 def test_programs_get_json_and_the_same_seed_the_same(ehbalance: Command) -> None:
@@ -82,6 +90,7 @@ def test_a_scenario_of_ones_own(ehbalance: Command, tmp_path: Path) -> None:
         (("--scenario", "nowhere"), "--scenario nowhere is wrong: allowed is a TOML file or one of "),
         (("--cycles", 0), "--cycles 0 is wrong: allowed is 1 or more"),
         (("--partitions", -1), "--partitions -1 is wrong: allowed is 1 or more"),
+        (("--scenario", "all"), "--scenario all is for --compare"),
         (("--compare", "--report", "a.html"), "--compare and --report are both given"),
         (("--members", 2, "--cycles", 1, "--report", "/nowhere/a.html"), "/nowhere/a.html could not be written"),
     ],
