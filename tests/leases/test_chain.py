@@ -195,5 +195,5 @@ def test_derived_values_do_not_outlive_a_change_by_hand() -> None:
     assert snapshot.ownership.owned == {"ann": ("0",)}
     member = Member("bob", "bob-1", 1, state=MemberState.LEAVING)
     other = replace(snapshot, leases={"0": replace(lease, owner="bob", handover=None)}, members={"bob": member})
-    assert other.ownership == Ownership({"bob": ("0",)}, {}, frozenset({("bob", "bob-1", MemberState.LEAVING)}))
+    assert other.ownership == Ownership({"bob": ("0",)}, {}, {}, frozenset({("bob", "bob-1", MemberState.LEAVING)}))
     assert other.leader is None

@@ -52,7 +52,8 @@ def test_balancing_comes_once_an_interval_at_once_again_and_earlier_where_that_i
     beat = rhythm()
     for decision, low, high in (
         (Decision("nothing"), 108.0, 112.0),
-        (Decision("more", again=True), 0.0, 0.0),
+        (Decision("more", again=True), 100.0, 100.0),
+        (Decision("more soon", again=True, after=1.0), 101.0, 101.0),
         (Decision("soon", after=3.0), 103.0, 103.0),
         (Decision("late", after=300.0), 108.0, 112.0),
     ):
