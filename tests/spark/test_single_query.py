@@ -198,7 +198,7 @@ def test_an_idle_query_makes_no_batches(
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        ({"strategy": "best"}, "option strategy='best' is wrong: allowed is one of balanced, cooperative, greedy"),
+        ({"strategy": "best"}, "option strategy='best' is wrong: allowed is one of balanced, cooperative, eph"),
         ({"leaseDuration": "1 s"}, "leaseDuration (1 s) must be longer than balanceInterval (10 s)"),
         ({"maxEventPerTrigger": "1"}, "has no option 'maxeventpertrigger'"),
     ],
