@@ -92,13 +92,14 @@ class _Gathering:
 
     def wait(self, view: View) -> float:
         """How many seconds to wait for others, so that who starts together shares from the start, without moves."""
-        look = view.lease_duration * _GATHERING
-        return min(self.since + look, self.begun + 3 * look) - view.now
+        one_more = view.lease_duration * _GATHERING * (1 + len(view.live) / _CROWD)
+        return min(self.since + one_more, self.begun + 3 * one_more) - view.now
 
 
 #: The part of the lease duration for which a group that begins waits for one member more: half a second by default, a
-#: few commits on a storage account. It waits three times as long at the most.
-_GATHERING = 1 / 60
+#: few commits on a storage account, and twice as long where so many members stand in line for theirs. It waits three
+#: times as long at the most.
+_GATHERING, _CROWD = 1 / 60, 20
 
 
 @dataclass(frozen=True, slots=True)
