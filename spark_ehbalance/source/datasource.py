@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -19,9 +21,11 @@ from spark_ehbalance.options import Options, batch_options, check_options, strea
 from spark_ehbalance.source.batch import batch_ranges
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.planner import Planner, group_name, mint_owner_id
+from spark_ehbalance.source.concurrent_reader import read_together
 from spark_ehbalance.source.range_reader import read_range
-from spark_ehbalance.source.ranges import Range, split
+from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.rows import SPARK_SCHEMA, record_batch
+from spark_ehbalance.source.tasks import plan_tasks
 
 
 class EhBalanceDataSource(DataSource):
@@ -47,18 +51,21 @@ class EhBalanceDataSource(DataSource):
 
 
 @dataclass
-class RangePartition(InputPartition):
-    """One task: a range, the member that holds its lease (None without leases), and the AMQP owner level."""
+class Task(InputPartition):
+    """One task: ranges, each with its AMQP owner level, and the member that holds their leases (None without)."""
 
-    range: Range
+    ranges: tuple[tuple[Range, int | None], ...]
     owner: str | None
-    owner_level: int | None
 
 
-def _read(options: Options, task: RangePartition) -> Iterator[pa.RecordBatch]:
+def _read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
     set_up_logging()
-    for events in read_range(options, task.range, task.owner, task.owner_level):
-        yield record_batch(events, task.range.partition, json_properties=options.json_properties)
+
+    def rows(wanted: Range, level: int | None, ended: threading.Event) -> Generator[pa.RecordBatch, None, None]:
+        for events in read_range(options, wanted, task.owner, level, ended):
+            yield record_batch(events, wanted.partition, json_properties=options.json_properties)
+
+    return read_together([partial(rows, wanted, level) for wanted, level in task.ranges])
 
 
 class BatchReader(DataSourceReader):
@@ -68,11 +75,12 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        ranges = split(batch_ranges(self._options), self._options.min_partitions)
-        return [RangePartition(each, None, self._options.owner_level) for each in ranges]
+        level = self._options.owner_level
+        tasks = plan_tasks(batch_ranges(self._options), self._options.min_partitions)
+        return [Task(tuple((each, level) for each in ranges), None) for ranges in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RangePartition)
+        assert isinstance(partition, Task)
         return _read(self._options, partition)
 
 
@@ -121,16 +129,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         to = StreamOffset.from_json(end)
         planner = self._planning(StreamOffset.from_json(start), to)
-        ranges = split(planner.ranges(to), self._options.min_partitions)
+        tasks = plan_tasks(planner.ranges(to), self._options.min_partitions)
         shared = self._options.lease_table is not None
         # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
         leveled = shared and self._options.min_partitions is None
-        return [
-            RangePartition(
-                each, planner.owner if shared else None, each.epoch if leveled else self._options.owner_level
-            )
-            for each in ranges
-        ]
+        owner, level = planner.owner if shared else None, self._options.owner_level
+        return [Task(tuple((each, each.epoch if leveled else level) for each in ranges), owner) for ranges in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Not needed: it comes a batch late, and never for the last one."""
@@ -156,7 +160,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- in the executors --------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RangePartition)
+        assert isinstance(partition, Task)
         return _read(self._options, partition)
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from azure.eventhub import EventData
 
@@ -36,16 +37,17 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 
 
 def read_range(
-    options: Options, wanted: Range, owner: str | None, owner_level: int | None
-) -> Iterator[list[EventData]]:
+    options: Options, wanted: Range, owner: str | None, owner_level: int | None, ended: threading.Event | None = None
+) -> Generator[list[EventData], None, None]:
     """The events of `wanted`, in lists of up to `MOST_ROWS`.
 
     `owner` is the member that holds the lease, None without leases. Ends early, and quietly, if the lease is lost
-    while reading: its new owner reads the rest. Raises `ForeignReaderError`, `DataLossError`, `HubUnavailableError`.
+    while reading: its new owner reads the rest; and soon after `ended` is set. Raises `ForeignReaderError`, `DataLossError`, `HubUnavailableError`.
     """
     source = Source(options.connection, options.consumer_group, wanted.partition)
+    ended = ended or threading.Event()
     position, progress, tries = wanted.start, time.monotonic(), 0
-    while position < wanted.end:
+    while position < wanted.end and not ended.is_set():
         try:
             receiver = _RECEIVERS.take(source, position, owner_level, options.prefetch)
             events = receiver.receive(min(MOST_ROWS, wanted.end - position), wait=1.0)
@@ -83,7 +85,7 @@ def read_range(
                 f"can be run again. Last seen: {trouble}"
             ) from trouble
         tries += 1
-        time.sleep(random.uniform(0.5, 1) * min(_LONGEST_WAIT, _FIRST_WAIT * 2**tries))
+        ended.wait(random.uniform(0.5, 1) * min(_LONGEST_WAIT, _FIRST_WAIT * 2**tries))
 
 
 def _still_held(options: Options, wanted: Range, owner: str) -> bool:
@@ -145,27 +147,31 @@ def _state(options: Options, partition: str) -> PartitionState:
 
 
 class _Receivers:
-    """The open receivers of this process, one per partition and owner level."""
+    """The open receivers of this process, one per partition and owner level. For several threads."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._open: dict[tuple[Source, int | None], tuple[float, Receiver]] = {}
 
     def take(self, source: Source, position: int, owner_level: int | None, prefetch: int) -> Receiver:
         """A receiver that goes on at `position`; out of here until it is given back."""
         now = time.monotonic()
-        self._close([key for key, (used, _) in self._open.items() if now - used > RECEIVER_IDLE])
-        kept = self._open.pop((source, owner_level), None)
-        if kept is not None:
-            if kept[1].next == position:
-                return kept[1]
-            kept[1].close()
-        self._close([key for key in self._open if key[0] == source])  # an epoch that has passed
+        with self._lock:
+            self._close([key for key, (used, _) in self._open.items() if now - used > RECEIVER_IDLE])
+            kept = self._open.pop((source, owner_level), None)
+            if kept is not None:
+                if kept[1].next == position:
+                    return kept[1]
+                kept[1].close()
+            self._close([key for key in self._open if key[0] == source])  # an epoch that has passed
+        _LOG.debug("partition %s: opening a receiver at %d", source.partition, position)
         return Receiver(source, position, owner_level=owner_level, prefetch=prefetch)
 
     def keep(self, source: Source, owner_level: int | None, receiver: Receiver) -> None:
         """Keep `receiver` open for the next batch."""
-        self._open[source, owner_level] = (time.monotonic(), receiver)
-        self._close(list(self._open)[:-MOST_RECEIVERS])
+        with self._lock:
+            self._open[source, owner_level] = (time.monotonic(), receiver)
+            self._close(list(self._open)[:-MOST_RECEIVERS])
 
     def _close(self, keys: list[tuple[Source, int | None]]) -> None:
         for key in keys:
