@@ -37,6 +37,9 @@ _LOG = logging.getLogger(__name__)
 #: Seconds within which the group must have been joined; a contended store on another continent takes a few.
 _JOIN_TIMEOUT = 60.0
 
+#: Seconds that a batch is put off for the hub's answer: some round trips, also to another continent.
+_PATIENCE = 0.5
+
 
 def mint_owner_id() -> str:
     """A new owner id: who and where, for people, and something that is unique."""
@@ -73,6 +76,7 @@ class Planner:
         self._progress: dict[str, Finished] = {}
         self._last_finished = finished
         self._planned: StreamOffset | None = None
+        self._asked_after: StreamOffset | None = None
         self._replayed: dict[str, Range] = {}
         self._ends: dict[str, int] | None = None
         done = finished.ranges if finished else {}
@@ -115,6 +119,10 @@ class Planner:
         """The end of the next batch of at most `limit` events, or `start` if there is nothing to read."""
         holdings = self._keeper.holdings()
         self._watcher.watch(holdings)
+        if start != self._asked_after:
+            # A batch has ended. What came meanwhile is to be in the next one; with a long trigger that is not soon.
+            self._asked_after = start
+            self._watcher.catch_up(_PATIENCE)
         positions = self._retained(holdings)
         states = self._watcher.states()
         loads = self._meter.update(time.monotonic(), {p: state.end for p, state in states.items()}, positions)
