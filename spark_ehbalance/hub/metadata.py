@@ -77,12 +77,12 @@ class HubMetadata:
 
     def partition_states(self, partitions: Iterable[str]) -> dict[str, PartitionState]:
         """The state of each of `partitions`."""
-        wanted, states = list(partitions), {}
+        wanted, states = list(partitions), dict[str, PartitionState]()
         for first in range(0, len(wanted), _QUESTIONS_AT_ONCE):
             some = wanted[first : first + _QUESTIONS_AT_ONCE]
             answers = self._ask([("com.microsoft:partition", {"partition": partition}) for partition in some])
-            told = [None] * len(some) if answers is None else answers
-            states |= {partition: self._state(partition, answer) for partition, answer in zip(some, told, strict=True)}
+            for index, partition in enumerate(some):
+                states[partition] = self._state(partition, None if answers is None else answers[index])
         return states
 
     def close(self) -> None:
@@ -153,11 +153,16 @@ class HubMetadata:
     def _request(self, questions: Sequence[_Question]) -> list[dict[bytes, Any]]:
         client: Any = self._client
         transport = client._amqp_transport
-        answers: dict[int, dict[bytes, Any] | Exception] = {}
+        answers: dict[int, dict[bytes, Any]] = {}
+        refused: list[Exception] = []
 
         def answered(index: int, _result: Any, status: Any, description: bytes, response: Any, error: Any) -> None:
-            refused = error if status is None else transport.get_error(int(status), (description or b"").decode())
-            answers[index] = response.value if status is not None and int(status) < 400 else refused
+            if status is None:
+                refused.append(error)
+            elif int(status) >= 400:
+                refused.append(transport.get_error(int(status), (description or b"").decode()))
+            else:
+                answers[index] = response.value
 
         for index, (kind, properties) in enumerate(questions):
             token = transport.get_updated_token(self._auth)
@@ -168,9 +173,8 @@ class HubMetadata:
             self._link._mgmt_link.execute_operation(message, partial(answered, index), operation="READ", type=kind)
         while len(answers) < len(questions):
             _listen(self._handler, self._link)
-        for answer in answers.values():
-            if isinstance(answer, Exception):
-                raise answer
+            if refused:
+                raise refused[0]
         return [answers[index] for index in range(len(questions))]
 
     def _public(self, question: Any) -> Any:
@@ -191,11 +195,10 @@ class HubMetadata:
 
 def _management_link(handler: Any) -> Any:
     """The open link to the hub's `$management`."""
-    from azure.eventhub._pyamqp.management_operation import ManagementOperation  # private: it may not be there
+    from azure.eventhub._pyamqp import management_operation  # private: it may not be there
 
-    link = ManagementOperation(
-        handler._session, status_code_field=b"status-code", status_description_field=b"status-description"
-    )
+    make: Any = management_operation.ManagementOperation
+    link = make(handler._session, status_code_field=b"status-code", status_description_field=b"status-description")
     link.open()
     while not link.ready():
         _listen(handler, link)

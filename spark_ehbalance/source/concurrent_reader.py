@@ -6,7 +6,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 _T = TypeVar("_T")
 
@@ -49,14 +49,14 @@ def read_together(readers: Sequence[Reader[_T]]) -> Iterator[_T]:
             running -= isinstance(arrived.get(), _End)
 
 
-class _End(Generic[_T]):
+class _End:
     """A reader has ended, by itself or by an error."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
-def _read(reader: Reader[_T], ended: threading.Event, arrived: queue.Queue[_T | _End[_T]]) -> None:
+def _read(reader: Reader[_T], ended: threading.Event, arrived: queue.Queue[_T | _End]) -> None:
     error = None
     try:
         with contextlib.closing(reader(ended)) as items:

@@ -19,9 +19,9 @@ from pyspark.sql.types import StructType
 from spark_ehbalance.logs import set_up_logging
 from spark_ehbalance.options import Options, batch_options, check_options, stream_options
 from spark_ehbalance.source.batch import batch_ranges
+from spark_ehbalance.source.concurrent_reader import read_together
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.planner import Planner, group_name, mint_owner_id
-from spark_ehbalance.source.concurrent_reader import read_together
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.rows import SPARK_SCHEMA, record_batch

@@ -42,7 +42,8 @@ def read_range(
     """The events of `wanted`, in lists of up to `MOST_ROWS`.
 
     `owner` is the member that holds the lease, None without leases. Ends early, and quietly, if the lease is lost
-    while reading: its new owner reads the rest; and soon after `ended` is set. Raises `ForeignReaderError`, `DataLossError`, `HubUnavailableError`.
+    while reading: its new owner reads the rest; and soon after `ended` is set. Raises `ForeignReaderError`,
+    `DataLossError`, `HubUnavailableError`.
     """
     source = Source(options.connection, options.consumer_group, wanted.partition)
     ended = ended or threading.Event()
