@@ -164,8 +164,8 @@ class HubMetadata:
             else:
                 answers[index] = response.value
 
+        token = transport.get_updated_token(self._auth)
         for index, (kind, properties) in enumerate(questions):
-            token = transport.get_updated_token(self._auth)
             message = transport.build_message(
                 application_properties={"name": client.eventhub_name, **properties, "security_token": token}
             )
