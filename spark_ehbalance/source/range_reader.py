@@ -26,8 +26,9 @@ _LOG = logging.getLogger(__name__)
 #: Rows of one record batch: Spark takes 10,000 in one go faster than 1,000, and 1 MB events then stay under 2 GiB.
 MOST_ROWS = 1000
 
-#: Open receivers kept by one worker; the ones unused longest are closed first.
-MOST_RECEIVERS = 32
+#: Open receivers kept by one worker; the ones unused longest are closed first. Each costs little while it waits, and
+#: 5 ms of CPU when it has to be opened anew (`docs/performance.md`).
+MOST_RECEIVERS = 256
 
 #: Seconds after which a receiver that no task has asked for is closed: Spark drops idle workers after as long.
 RECEIVER_IDLE = 60.0
