@@ -31,6 +31,7 @@ from spark_ehbalance.source.load import LoadMeter
 from spark_ehbalance.source.notices import NoticeBoard
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.ranges import Range, limit_by_backlog, retained_start
+from spark_ehbalance.source.tasks import WORTH_A_TASK
 from spark_ehbalance.strategies import PROMPT, STRATEGIES
 
 _LOG = logging.getLogger(__name__)
@@ -121,15 +122,19 @@ class Planner:
         """The end of the next batch of at most `limit` events, or `start` if there is nothing to read."""
         holdings = self._keeper.holdings()
         self._watcher.watch(holdings)
-        if start != self._asked_after:
-            # A batch has ended. What came meanwhile is to be in the next one; with a long trigger that is not soon.
-            self._asked_after = start
-            self._watcher.catch_up(_PATIENCE)
         known = self._watcher.states()
         idle = self._idle
         if idle and idle[0] is known and idle[1:] == (start, holdings):
             return start  # as in most of the 90 calls a second of a query that waits
         positions = self._retained(holdings)
+        if start != self._asked_after:
+            # A batch has ended. Unless there is much to do anyway, what came meanwhile is to be in the next one, which
+            # with a long trigger is not soon.
+            self._asked_after = start
+            enough = WORTH_A_TASK if limit is None else min(limit, WORTH_A_TASK)
+            if self._ends is None and sum(self._backlogs(positions).values()) < enough:
+                self._watcher.catch_up(_PATIENCE)
+                positions = self._retained(holdings)
         states = self._watcher.states()
         loads = self._meter.update(time.monotonic(), {p: state.end for p, state in states.items()}, positions)
         if loads is not None:
