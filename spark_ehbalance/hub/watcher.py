@@ -200,7 +200,8 @@ class HubWatcher:
             self._known_at.update(dict.fromkeys(asked, began))
             self._trouble = None
             self._answered_at = time.monotonic()
-            self._next_look, self._looked_at = began + len(asked) / _MOST_QUESTIONS, began
+            self._next_look = began + min(1.0, len(asked) / _MOST_QUESTIONS)
+            self._looked_at = began
             if everything:
                 self._asked_at = began
             self._changed.notify_all()
