@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from spark_ehbalance.hub.rows import SPARK_SCHEMA
 from spark_ehbalance.logs import set_up_logging
 from spark_ehbalance.options import Options, batch_options, check_options, stream_options
 from spark_ehbalance.source.batch import batch_ranges
@@ -21,7 +22,6 @@ from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.planner import Planner, group_name, mint_owner_id
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range, split
-from spark_ehbalance.source.rows import SPARK_SCHEMA, record_batch
 
 
 class EhBalanceDataSource(DataSource):
@@ -57,8 +57,7 @@ class RangePartition(InputPartition):
 
 def _read(options: Options, task: RangePartition) -> Iterator[pa.RecordBatch]:
     set_up_logging()
-    for events in read_range(options, task.range, task.owner, task.owner_level):
-        yield record_batch(events, task.range.partition, json_properties=options.json_properties)
+    yield from read_range(options, task.range, task.owner, task.owner_level)
 
 
 class BatchReader(DataSourceReader):
