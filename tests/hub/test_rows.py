@@ -1,4 +1,4 @@
-"""Events as rows: sent by the real client, kept by the emulator, received by the real client, made a record batch."""
+"""Events as rows: sent by the real client, kept by the emulator, received by either way, made a record batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from azure.eventhub.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.receiver import Receiver, Source
-from spark_ehbalance.source.rows import ARROW_SCHEMA, record_batch
+from spark_ehbalance.hub.rows import ARROW_SCHEMA, record_batch
 from tests.source.support import HUB, hub_options, receive
 
 ID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
@@ -40,7 +40,7 @@ class RoundTrip:
     def close(self) -> None:
         self._producer.close()
 
-    def __call__(self, *events: Any, json_properties: bool = False, **how: str) -> pa.RecordBatch:
+    def __call__(self, *events: Any, json_properties: bool = False, **how: str) -> pa.Table:
         before = self.end()
         self._producer.send_batch(list(events), **(how or {"partition_id": "0"}))  # type: ignore[arg-type]
         assert self.end() == before + len(events)
@@ -49,17 +49,23 @@ class RoundTrip:
     def end(self) -> int:
         return self.emulator.partition_state(HUB, 0).next_sequence_number
 
-    def received(self, start: int, end: int, *, json_properties: bool = False) -> pa.RecordBatch:
-        receiver = Receiver(self._source, start, owner_level=None, prefetch=100)
-        try:
-            events = receive(receiver, end - start)
-        finally:
-            receiver.close()
-        batch = record_batch(events, "0", json_properties=json_properties)
-        assert batch.schema == ARROW_SCHEMA
-        batch.validate(full=True)
-        assert batch["sequenceNumber"].to_pylist() == list(range(start, end))
-        return batch
+    def received(self, start: int, end: int, *, json_properties: bool = False) -> pa.Table:
+        """The rows from `start` to `end`, which are the same by either way."""
+        tables = []
+        for hot in (True, False):
+            receiver = Receiver(
+                self._source, start, owner_level=None, prefetch=100, json_properties=json_properties, hot=hot
+            )
+            try:
+                tables.append(receive(receiver, end - start))
+            finally:
+                receiver.close()
+        table = tables[0]
+        assert table.equals(tables[1])
+        assert table.schema == ARROW_SCHEMA
+        table.validate(full=True)
+        assert table["sequenceNumber"].to_pylist() == list(range(start, end))
+        return table
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +83,7 @@ def event(properties: dict[Any, Any] | None = None, body: Any = b"body") -> Even
     return made
 
 
-def maps(batch: pa.RecordBatch, column: str) -> list[dict[str, str]]:
+def maps(batch: pa.Table, column: str) -> list[dict[str, str]]:
     return [dict(pairs) for pairs in batch[column].to_pylist()]
 
 
