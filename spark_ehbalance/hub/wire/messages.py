@@ -39,11 +39,11 @@ def parse(message: bytes) -> Event:
                 found.setdefault(section, []).append(value)
             else:
                 found[section] = value
-        system = properties(found.get(PROPERTIES) or [])
-        system.update(found.get(ANNOTATIONS) or {})
+        system = properties(found.get(PROPERTIES, []))
+        system.update(pairs(found.get(ANNOTATIONS, {})))
         if not isinstance(system.get(NUMBER), int):
             raise MalformedError("an event has come without a sequence number")
-        return Event(_body(found), system, found.get(APPLICATION) or {})
+        return Event(_body(found), system, pairs(found.get(APPLICATION, {})))
     except MALFORMED as error:
         raise MalformedError(f"an event that is no sound AMQP message: {error}") from error
 
@@ -62,9 +62,18 @@ def read_section(message: bytes, pos: int) -> tuple[int, Any, int]:
     return section, value, pos
 
 
-def properties(fields: list[Any]) -> dict[bytes, Any]:
+def properties(fields: Any) -> dict[Any, Any]:
     """The message properties that say something, as the client names them; it leaves out a zero and an empty text."""
+    if not isinstance(fields, list) or len(fields) > len(_FIELDS):
+        raise ValueError("the properties section is no list of its fields")
     return {name: value for name, value in zip(_FIELDS, fields, strict=False) if value}
+
+
+def pairs(value: Any) -> dict[Any, Any]:
+    """The pairs of an annotations or application-properties section."""
+    if not isinstance(value, dict):
+        raise ValueError("a section of pairs is no map")
+    return value
 
 
 def _body(found: dict[int, Any]) -> bytes:
