@@ -124,7 +124,12 @@ def other(system: Mapping[bytes, Any]) -> Mapping[bytes, Any]:
 
 def pairs(mapping: Mapping[Any, Any], as_json: bool) -> list[tuple[str, str]]:
     """A map of AMQP values as texts."""
-    return [(_text(key), _json(value) if as_json else _value(value)) for key, value in mapping.items()]
+    if as_json:
+        return [(_text(key), _json(value)) for key, value in mapping.items()]
+    try:
+        return [(key.decode(), value.decode()) for key, value in mapping.items()]
+    except (AttributeError, UnicodeDecodeError):  # not all of it is text
+        return [(_utf8(key) if type(key) is bytes else str(key), _value(value)) for key, value in mapping.items()]
 
 
 def optional_text(value: Any) -> str | None:
@@ -137,7 +142,8 @@ def _text(value: Any) -> str:
 
 
 def _value(value: Any) -> str:
-    return _text(value) if isinstance(value, (str, bytes)) else _json(value)
+    kind = type(value)
+    return _utf8(value) if kind is bytes else value if kind is str else _json(value)
 
 
 def _utf8(value: bytes) -> str:
@@ -149,7 +155,10 @@ def _utf8(value: bytes) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(_jsonable(value), ensure_ascii=False)
+    return repr(value) if type(value) is int else _JSON.encode(_jsonable(value))
+
+
+_JSON = json.JSONEncoder(ensure_ascii=False)
 
 
 def _jsonable(value: Any) -> Any:

@@ -109,13 +109,13 @@ def _texts(data: bytearray, spans: Spans) -> pa.Array:
 def _maps(data: bytearray, spans: Spans, read: Callable[[bytes], list[tuple[str, str]]]) -> pa.MapArray:
     """A column of maps, from sections of which many may be alike: each is read once."""
     if not spans.lengths.any():
-        codes, sections = [0] * len(spans.lengths), [b""]
+        column, codes = rows.maps([read(b"")]), np.zeros(len(spans.lengths), np.int32)
     else:
         index: dict[bytes, int] = {}
-        codes = [index.setdefault(raw, len(index)) for raw in _slices(data, spans, pa.binary()).to_pylist()]
-        sections = list(index)
-    column = rows.maps(map(read, sections))
-    return column if len(sections) == len(codes) else column.take(pa.array(codes, pa.int32()))
+        raws = _slices(data, spans, pa.binary()).to_pylist()
+        codes = np.fromiter((index.setdefault(raw, len(index)) for raw in raws), np.int32, len(raws))
+        column = rows.maps(map(read, index))
+    return column if len(column) == len(codes) else column.take(pa.array(codes))
 
 
 def _value(section: bytes, meaning: Callable[[Any], dict[Any, Any]]) -> dict[Any, Any]:

@@ -22,7 +22,7 @@ from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
 TESTED = ("5.15.1",)
 
 #: Bytes of frames after which a batch is complete.
-MOST_BYTES = 8 << 20
+MOST_BYTES = 4 << 20
 
 #: Bytes asked for in one read, and what a buffer has room for in the beginning.
 _READ_BYTES = 1 << 20

@@ -48,10 +48,14 @@ class Found(NamedTuple):
 
 
 class _Segment(NamedTuple):
-    """`expected` under `mask`; 8-byte numbers at `fields`; then a text, its length in the last `width` bytes."""
+    """`size` bytes, under `mask` as `expected`; 8-byte numbers at `fields`; then a text, its length at the end.
 
-    expected: Bytes
-    mask: Bytes
+    Compared in words of eight bytes, which is why `expected` and `mask` may have up to seven more, all 0.
+    """
+
+    size: int
+    expected: npt.NDArray[np.uint64]
+    mask: npt.NDArray[np.uint64]
     fields: dict[bytes, int]
     text: bytes | None
     width: int
@@ -82,10 +86,10 @@ class Template:
         pos = self._after_size + self._size_width
 
         def cut(to: int, text: bytes | None, width: int) -> None:
-            mask = np.full(to - start, 0xFF, np.uint8)
+            mask = bytearray(b"\xff" * (to - start))
             for part in variable:
-                mask[part.start - start : part.stop - start] = 0
-            segments.append(_Segment(np.frombuffer(message[start:to], np.uint8), mask, dict(fields), text, width))
+                mask[part.start - start : part.stop - start] = bytes(part.stop - part.start)
+            segments.append(_Segment(to - start, _words(message[start:to]), _words(mask), dict(fields), text, width))
 
         for _ in range(count):
             key, at = decode(message, pos)
@@ -113,16 +117,17 @@ class Template:
         found: dict[bytes, Any] = {}
         size: Integers | None = None
         for segment in self._segments:
-            rows = reader.take(len(segment.expected))
-            reader.good &= ~((rows ^ segment.expected) & segment.mask).any(axis=1)
+            rows = reader.take(segment.size)
+            reader.good &= ~((rows.view(np.uint64) ^ segment.expected) & segment.mask).any(axis=1)
             for name, at in segment.fields.items():
                 found[name] = _number(rows, at, 8)
             if size is None:
                 size = _number(rows, self._after_size - self._size_width, self._size_width)
             if segment.text is not None:
-                found[segment.text] = reader.skip(_number(rows, rows.shape[1] - segment.width, segment.width))
+                found[segment.text] = reader.skip(_number(rows, segment.size - segment.width, segment.width))
         assert size is not None
         reader.good &= starts + self._after_size + size == reader.pos
+        reader.begin_sections()
         properties, application = reader.section(PROPERTIES), reader.section(APPLICATION)
         bodies = reader.data_to(ends)
         good = reader.good
@@ -145,8 +150,8 @@ class _Reader:
         self._data = data
 
     def take(self, size: int) -> Bytes:
-        """The next `size` bytes of each message."""
-        rows = self._look(size)
+        """The next `size` bytes of each message, and up to seven more."""
+        rows = self._look(-(-size // 8) * 8)
         self.pos = self.pos + size
         return rows
 
@@ -163,31 +168,44 @@ class _Reader:
         self.pos = self.pos + lengths
         return spans
 
+    def begin_sections(self) -> None:
+        """Go on with `section` and `data_to`."""
+        self._beginning = self._look(8)
+
     def section(self, code: int) -> Spans:
         """The value of the section, where it is the next one; else nothing is skipped."""
-        rows = self._look(8)
-        here = self._descriptor(rows, code)
+        rows = self._beginning
+        here = self._descriptor(code)
+        if not here.any():
+            return Spans(self.pos, np.zeros_like(self.pos))
         form = rows[:, 3]
         small, wide = form & 0xFE == 0xC0, form & 0xFE == 0xD0
         self.good &= ~here | small | wide
         size = np.where(wide, _number(rows, 4, 4) + 5, rows[:, 4].astype(np.int64) + 2)
         self.pos = self.pos + np.where(here, 3, 0)
-        return self.skip(np.where(here, size, 0))
+        spans = self.skip(np.where(here, size, 0))
+        self._beginning = self._look(8)
+        return spans
 
     def data_to(self, ends: Integers) -> Spans:
         """The bytes of the only data section, which must be the next and reach the message's end."""
-        rows = self._look(8)
+        rows = self._beginning
         form = rows[:, 3]
         small, wide = form == 0xA0, form == 0xB0
-        self.good &= self._descriptor(rows, DATA) & (small | wide)
+        self.good &= self._descriptor(DATA) & (small | wide)
         self.pos = self.pos + np.where(wide, 8, 5)
         spans = self.skip(np.where(wide, _number(rows, 4, 4), rows[:, 4]))
         self.good &= self.pos == ends
         return spans
 
-    def _descriptor(self, rows: Bytes, code: int) -> Booleans:
+    def _descriptor(self, code: int) -> Booleans:
+        rows = self._beginning
         here: Booleans = (rows[:, 0] == 0) & (rows[:, 1] == 0x53) & (rows[:, 2] == code)
         return here
+
+
+def _words(raw: bytes | bytearray) -> npt.NDArray[np.uint64]:
+    return np.frombuffer(raw + bytes(-len(raw) % 8), np.uint64)
 
 
 def _number(rows: Bytes, at: int, width: int) -> Integers:

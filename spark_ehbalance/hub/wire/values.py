@@ -56,8 +56,11 @@ def _boolean(data: bytes, pos: int) -> tuple[bool, int]:
 
 
 def _bytes8(data: bytes, pos: int) -> tuple[bytes, int]:
-    end = pos + 1 + data[pos]
-    return _cut(data, pos + 1, end), end
+    start = pos + 1
+    end = start + data[pos]
+    if end > len(data):
+        raise ValueError("a value is cut off")
+    return data[start:end], end
 
 
 def _bytes32(data: bytes, pos: int) -> tuple[bytes, int]:
@@ -134,7 +137,11 @@ def _map(form: str) -> _Decoder:
         count, pos, end = header(data, pos)
         values = {}
         for _ in range(count // 2):
-            key, pos = decoders[data[pos]](data, pos + 1)
+            if data[pos] in _TEXTS and pos + 2 + data[pos + 1] <= end:  # as nearly all keys are, without a call
+                at, pos = pos + 2, pos + 2 + data[pos + 1]
+                key: Any = data[at:pos]
+            else:
+                key, pos = decoders[data[pos]](data, pos + 1)
             values[key], pos = decoders[data[pos]](data, pos + 1)
         return values, _reached(pos, end)
 
@@ -187,6 +194,9 @@ def _unknown(data: bytes, pos: int) -> tuple[Any, int]:
     raise ValueError(f"unknown type 0x{data[pos - 1]:02x}")
 
 
+#: Binary, text and symbols of less than 256 bytes.
+_TEXTS = (0xA3, 0xA1, 0xA0)
+
 _UINT = struct.Struct(">I").unpack_from
 _DECODERS: list[_Decoder] = [_unknown] * 256
 for _code, _decoder in {
@@ -218,7 +228,7 @@ for _code, _decoder in {
     0x84: _decimal(64, 16, 10, 398),
     0x94: _decimal(128, 34, 14, 6176),
     0x98: _fixed(16, lambda raw: uuid.UUID(bytes=raw)),
-    **dict.fromkeys((0xA0, 0xA1, 0xA3), _bytes8),
+    **dict.fromkeys(_TEXTS, _bytes8),
     **dict.fromkeys((0xB0, 0xB1, 0xB3), _bytes32),
     0xC0: _list("BB"),
     0xC1: _map("BB"),
