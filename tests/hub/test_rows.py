@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 from azure.eventhub import EventData, EventHubProducerClient
 from azure.eventhub.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.receiver import Receiver, Source
@@ -214,6 +216,52 @@ VALUES: list[tuple[dict[str, Any], bytes]] = [
 @pytest.mark.parametrize(("sent", "body"), VALUES, ids=[str(sent) for sent, _ in VALUES])
 def test_bodies_of_amqp_values(trip: RoundTrip, sent: dict[str, Any], body: bytes) -> None:
     assert trip(AmqpAnnotatedMessage(**sent))["body"].to_pylist() == [body]
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**31), 2**31 - 1),
+    st.floats(),
+    st.text(max_size=20),
+    st.binary(max_size=20),
+    st.uuids(),
+    st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1), timezones=st.just(timezone.utc)),
+)
+NAMES = st.text(max_size=10)
+BODIES = st.one_of(
+    st.fixed_dictionaries(
+        {"data_body": st.one_of(st.binary(max_size=600), st.lists(st.binary(max_size=9), min_size=1))}
+    ),
+    st.fixed_dictionaries({"value_body": st.one_of(SCALARS, st.lists(SCALARS, max_size=3))}),
+    st.fixed_dictionaries({"sequence_body": st.lists(SCALARS, min_size=1, max_size=3)}),
+)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(
+        st.tuples(
+            BODIES,
+            st.dictionaries(NAMES, SCALARS, max_size=3),
+            st.dictionaries(NAMES.map("x-".__add__), SCALARS, max_size=2),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    st.one_of(st.none(), st.text(min_size=1, max_size=9)),
+    st.booleans(),
+)
+def test_any_event_is_the_same_row_by_either_way(
+    trip: RoundTrip, sent: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]], key: str | None, as_json: bool
+) -> None:
+    events = [
+        AmqpAnnotatedMessage(**body, application_properties=properties, annotations=annotations)
+        for body, properties, annotations in sent
+    ]
+    how = {"partition_id": "0"} if key is None else {"partition_key": key}
+    rows = trip(*events, json_properties=as_json, **how)
+    assert rows["partitionKey"].to_pylist() == [key] * len(sent)
 
 
 def test_no_events_are_an_empty_batch() -> None:
