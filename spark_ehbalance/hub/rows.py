@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -71,7 +71,7 @@ def sequence_body(parts: Iterable[Iterable[Any]]) -> bytes:
 
 def value_body(value: Any) -> bytes:
     """The body of an event that was sent as an AMQP value: its bytes if it has any, else its text."""
-    return value if isinstance(value, bytes) else _value(value).encode()
+    return value if isinstance(value, bytes) else _TEXT_OF.get(type(value), _json)(value).encode()
 
 
 def record_batch(events: Sequence[Event], partition: str, *, json_properties: bool) -> pa.RecordBatch:
@@ -84,12 +84,12 @@ def record_batch(events: Sequence[Event], partition: str, *, json_properties: bo
     columns = [
         pa.array([event.body for event in events], pa.binary()),
         pa.repeat(pa.scalar(partition, pa.string()), len(events)),
-        pa.array([optional_text(each.get(OFFSET)) for each in system], pa.string()),
+        _texts([each.get(OFFSET) for each in system]),
         pa.array([each[NUMBER] for each in system], pa.int64()),
         times([each.get(TIME) or None for each in system]),
-        pa.array([optional_text(each.get(PUBLISHER)) for each in system], pa.string()),
-        pa.array([optional_text(each.get(KEY)) for each in system], pa.string()),
-        maps([pairs(event.properties, json_properties) for event in events]),
+        _texts([each.get(PUBLISHER) for each in system]),
+        _texts([each.get(KEY) for each in system]),
+        maps([pairs(event.properties.items(), json_properties) for event in events]),
         maps([pairs(other(each), json_properties) for each in system]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
@@ -117,19 +117,16 @@ def maps(rows: Iterable[Sequence[tuple[str, str]]]) -> pa.MapArray:
     return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), *texts)
 
 
-def other(system: Mapping[bytes, Any]) -> Mapping[bytes, Any]:
+def other(system: Mapping[bytes, Any]) -> list[tuple[bytes, Any]]:
     """What of `system` has no column of its own."""
-    return {key: value for key, value in system.items() if key not in COLUMN_ANNOTATIONS}
+    return [each for each in system.items() if each[0] not in COLUMN_ANNOTATIONS]
 
 
-def pairs(mapping: Mapping[Any, Any], as_json: bool) -> list[tuple[str, str]]:
+def pairs(items: Iterable[tuple[Any, Any]], as_json: bool) -> list[tuple[str, str]]:
     """A map of AMQP values as texts."""
     if as_json:
-        return [(_text(key), _json(value)) for key, value in mapping.items()]
-    try:
-        return [(key.decode(), value.decode()) for key, value in mapping.items()]
-    except (AttributeError, UnicodeDecodeError):  # not all of it is text
-        return [(_utf8(key) if type(key) is bytes else str(key), _value(value)) for key, value in mapping.items()]
+        return [(_text(key), _json(value)) for key, value in items]
+    return [(_TEXT_OF.get(type(key), str)(key), _TEXT_OF.get(type(value), _json)(value)) for key, value in items]
 
 
 def optional_text(value: Any) -> str | None:
@@ -137,13 +134,15 @@ def optional_text(value: Any) -> str | None:
     return None if value is None else _text(value)
 
 
+def _texts(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values, pa.string())  # bytes too, if they are UTF-8
+    except pa.ArrowException:
+        return pa.array(map(optional_text, values), pa.string())
+
+
 def _text(value: Any) -> str:
     return _utf8(value) if isinstance(value, bytes) else str(value)
-
-
-def _value(value: Any) -> str:
-    kind = type(value)
-    return _utf8(value) if kind is bytes else value if kind is str else _json(value)
 
 
 def _utf8(value: bytes) -> str:
@@ -154,8 +153,12 @@ def _utf8(value: bytes) -> str:
         return base64.b64encode(value).decode()
 
 
+#: How the types that nearly all values have become text.
+_TEXT_OF: dict[type, Callable[[Any], str]] = {bytes: _utf8, str: str, int: repr}
+
+
 def _json(value: Any) -> str:
-    return repr(value) if type(value) is int else _JSON.encode(_jsonable(value))
+    return _JSON.encode(_jsonable(value))
 
 
 _JSON = json.JSONEncoder(ensure_ascii=False)

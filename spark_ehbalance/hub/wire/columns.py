@@ -68,10 +68,10 @@ class Columns:
         none, times = pa.nulls(count, pa.string()), found.times
 
         def own(raw: bytes) -> list[tuple[str, str]]:
-            return rows.pairs(_value(raw, pairs) if raw else {}, self._json)
+            return rows.pairs(_value(raw, pairs).items() if raw else (), self._json)
 
         def system(raw: bytes) -> list[tuple[str, str]]:
-            return rows.pairs({**(_value(raw, properties) if raw else {}), **template.other}, self._json)
+            return rows.pairs({**(_value(raw, properties) if raw else {}), **template.other}.items(), self._json)
 
         columns = [
             _slices(data, found.bodies, pa.binary()),

@@ -39,18 +39,19 @@ def parse(message: bytes) -> Event:
                 found.setdefault(section, []).append(value)
             else:
                 found[section] = value
-        system = properties(found.get(PROPERTIES, []))
-        system.update(pairs(found.get(ANNOTATIONS, {})))
+        system = pairs(found.get(ANNOTATIONS))
+        if PROPERTIES in found:
+            system = {**properties(found[PROPERTIES]), **system}
         if not isinstance(system.get(NUMBER), int):
             raise MalformedError("an event has come without a sequence number")
-        return Event(_body(found), system, pairs(found.get(APPLICATION, {})))
+        return Event(_body(found), system, pairs(found[APPLICATION]) if APPLICATION in found else {})
     except MALFORMED as error:
         raise MalformedError(f"an event that is no sound AMQP message: {error}") from error
 
 
 def read_section(message: bytes, pos: int) -> tuple[int, Any, int]:
     """Code and value of the section at `pos`, and where it ends. Raises one of `MALFORMED`."""
-    if message[pos : pos + 2] == b"\x00\x53":
+    if message.startswith(b"\x00\x53", pos):
         section, pos = message[pos + 2], pos + 3
     elif message[pos]:
         raise ValueError("a section has no descriptor")

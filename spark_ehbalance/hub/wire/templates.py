@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spark_ehbalance.hub.rows import COLUMN_ANNOTATIONS, KEY, NUMBER, OFFSET, PUBLISHER, TIME
+from spark_ehbalance.hub.rows import KEY, NUMBER, OFFSET, PUBLISHER, TIME, other
 from spark_ehbalance.hub.wire.messages import ANNOTATIONS, APPLICATION, DATA, PROPERTIES, read_section
 from spark_ehbalance.hub.wire.values import MALFORMED, decode
 
@@ -76,7 +76,7 @@ class Template:
             raise ValueError("the annotations are in an unusual form")
         self._after_size = map_at + 1 + self._size_width
         self.publisher: Any = annotations.get(PUBLISHER)
-        self.other: dict[Any, Any] = {k: v for k, v in annotations.items() if k not in COLUMN_ANNOTATIONS}
+        self.other: dict[Any, Any] = dict(other(annotations))
         self._segments = self._take_apart(message, pos, len(annotations))
 
     def _take_apart(self, message: bytes, end: int, count: int) -> list[_Segment]:
