@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -16,6 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from spark_ehbalance.hub.rows import SPARK_SCHEMA
 from spark_ehbalance.logs import set_up_logging
 from spark_ehbalance.options import Options, batch_options, check_options, stream_options
 from spark_ehbalance.source.batch import batch_ranges
@@ -24,7 +24,6 @@ from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.planner import Planner, group_name, mint_owner_id
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
-from spark_ehbalance.source.rows import SPARK_SCHEMA, record_batch
 from spark_ehbalance.source.tasks import plan_tasks
 
 
@@ -60,12 +59,8 @@ class Task(InputPartition):
 
 def _read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
     set_up_logging()
-
-    def rows(wanted: Range, level: int | None, ended: threading.Event) -> Generator[pa.RecordBatch, None, None]:
-        for events in read_range(options, wanted, task.owner, level, ended):
-            yield record_batch(events, wanted.partition, json_properties=options.json_properties)
-
-    return read_together([partial(rows, wanted, level) for wanted, level in task.ranges])
+    readers = [partial(read_range, options, wanted, task.owner, level) for wanted, level in task.ranges]
+    return read_together(readers)
 
 
 class BatchReader(DataSourceReader):

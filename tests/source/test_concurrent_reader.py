@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.rows import numbers as numbers_of
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Lease, Position
 from spark_ehbalance.options import Options
@@ -118,10 +119,9 @@ def reading(options: Options, *, owner: str | None = None, level: int | None = N
     """The (partition, sequence number) of all events, as they come."""
 
     def numbers(partition: str, ended: threading.Event) -> Generator[Numbered, None, None]:
-        for events in read_range(options, Range(partition, level or 0, 0, EVENTS), owner, level, ended):
-            for event in events:
-                assert event.sequence_number is not None
-                yield partition, event.sequence_number
+        for batch in read_range(options, Range(partition, level or 0, 0, EVENTS), owner, level, ended):
+            for number in numbers_of(batch).to_pylist():
+                yield partition, number
 
     return read_together([partial(numbers, str(partition)) for partition in range(PARTITIONS)])
 
@@ -176,7 +176,7 @@ def thief(emulator: Emulator) -> Iterator[Callable[[str], None]]:
     def steal(partition: str) -> None:
         source = Source(hub_options(emulator).connection, "$Default", partition)
         made.append(Receiver(source, 0, owner_level=6, prefetch=1))
-        wait_until(lambda: made[-1].receive(1, 0.2), "the thief reads")
+        wait_until(lambda: made[-1].receive(1, 0.2).num_rows, "the thief reads")
 
     yield steal
     for receiver in made:
