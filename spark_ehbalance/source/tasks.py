@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_ehbalance.source.ranges import Range, split
 
-#: Events worth a task of their own: they take a core about 50 ms, and a task costs 10 ms (`docs/performance.md`).
+#: Events worth a task of their own: they take a core 20 to 50 ms, and a task takes as long (`docs/performance.md`).
 WORTH_A_TASK = 10_000
 
 #: Ranges of one task: each takes a thread while it is read.
