@@ -160,10 +160,8 @@ class HotLink:
         self._found = self._transfers.find(self._data, self._found, self._have, self._foreign)
         self._count()
         session, link = self._session, self._link
-        if (
-            link.current_link_credit <= self._prefetch // 2
-            or 2 * session.incoming_window <= session.target_incoming_window
-        ):
+        window = session.target_incoming_window
+        if link.current_link_credit <= self._prefetch // 2 or session.incoming_window <= window // 2:
             session.incoming_window = window
             link.flow(link_credit=self._prefetch)  # one frame renews both
             self._check()
