@@ -129,11 +129,10 @@ def ordinary(number: int, encoded: bytes | None = None, head: bytes = b"") -> by
 def test_texts_of_the_same_keys_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "_value", lambda *_: pytest.fail("a section has been read alone"))
     sent = []
-    for number in range(100):
+    for number in range(50):
         pairs = text(b"id") + text(b"%08d" % number) + text("größe".encode()) + text(b"x" * (number * 5))
         own = section(0x74, compound(0xC1, 4, pairs, True))
-        sent.append(ordinary(number).replace(b"\x00\x53\x75", own + b"\x00\x53\x75") if number * 5 < 256 else b"")
-    sent = [each for each in sent if each]
+        sent.append(ordinary(number).replace(b"\x00\x53\x75", own + b"\x00\x53\x75"))
     assert Columns("0", False).record_batch(*in_buffer(sent), []).equals(expected(sent))
 
 

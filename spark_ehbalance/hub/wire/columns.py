@@ -73,6 +73,7 @@ class Columns:
         def system(raw: bytes) -> list[tuple[str, str]]:
             return rows.pairs({**(_value(raw, properties) if raw else {}), **template.other}.items(), self._json)
 
+        texts = self._texts_only(data, found.application)
         columns = [
             _slices(data, found.bodies, pa.binary()),
             pa.repeat(pa.scalar(self._partition, pa.string()), count),
@@ -81,12 +82,12 @@ class Columns:
             rows.times(pa.nulls(count, pa.int64()) if times is None else pa.array(times, mask=times == 0)),
             pa.repeat(pa.scalar(rows.optional_text(template.publisher), pa.string()), count),
             none if found.keys is None else _texts(data, found.keys),
-            self._own_texts(data, found.application) or _maps(data, found.application, own),
+            _maps(data, found.application, own) if texts is None else texts,
             _maps(data, found.properties, system),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=rows.ARROW_SCHEMA)
 
-    def _own_texts(self, data: bytearray, sections: Spans) -> pa.MapArray | None:
+    def _texts_only(self, data: bytearray, sections: Spans) -> pa.MapArray | None:
         """The column of maps if all have the same keys and only texts as values, as events of one kind often have."""
         matched = None if self._json or not sections.lengths.all() else match_texts(data, sections)
         if matched is None:
