@@ -64,7 +64,7 @@ class Receiver:
 
     `owner_level` None shares the partition with up to four others; a number shuts out all with the same or a lower
     one. `json_properties` is as for `rows.record_batch`. Without `hot`, or where the installed client is not one that
-    the hot loop knows, events come by the client's public calls: the same rows, at twenty times the cost.
+    the hot loop knows, events come by the client's public calls: the same rows, at more than ten times the cost.
 
     Receiving raises `Disconnected`, `Unreachable`, or `HubUnavailableError` if the credentials are refused, after
     which the receiver is closed.
@@ -106,7 +106,12 @@ class Receiver:
         self._consumer._keep_alive = 0
 
     def receive(self, most: int, wait: float) -> pa.RecordBatch:
-        """Up to `most` rows of `rows.ARROW_SCHEMA`, as soon as there are any; none if none came in `wait` seconds."""
+        """Up to `most` rows of `rows.ARROW_SCHEMA`; more are awaited only as long as they come without a pause.
+
+        None if none came within `wait` seconds, or if it is closed.
+        """
+        if self._consumer.closed:
+            return self._rows([])
         deadline = time.monotonic() + wait
         try:
             try:
@@ -167,6 +172,9 @@ class Receiver:
             if time.monotonic() >= deadline:
                 break
         events, self._received[:] = list(map(rows.received, self._received)), []
+        return self._rows(events)
+
+    def _rows(self, events: list[rows.Event]) -> pa.RecordBatch:
         return rows.record_batch(events, self._source.partition, json_properties=self._json)
 
 

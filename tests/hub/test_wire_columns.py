@@ -24,9 +24,14 @@ def shapes(draw: st.DrawFn) -> list[bytes]:
     wide_text, big = draw(st.booleans()), draw(st.integers(0, 2**60))
     constant = {b"x-opt-publisher": draw(TEXTS), b"x-own": draw(VALUES)}
     head = draw(st.sampled_from([b"", section(0x70, compound(0xC0, 1, b"\x41"))]))
-    properties = draw(st.sampled_from(["none", "same", "other"]))
+    properties = draw(st.sampled_from(["none", "same", "other", "texts", "texts"]))
+    keys = [
+        text(key, draw(st.sampled_from([0xA0, 0xA1, 0xA3])))
+        for key in draw(st.lists(st.binary(max_size=6), max_size=3))
+    ]
+    forms = [(draw(st.sampled_from([0xA0, 0xA1])), draw(st.booleans())) for _ in keys]
     same = section(0x73, compound(0xC0, 2, draw(TEXTS) + draw(TEXTS))) + section(0x74, draw(maps(TEXTS, VALUES)))
-    wide_body = draw(st.booleans())
+    wide_body, odd = draw(st.booleans()), draw(st.sampled_from([-1, -1, 5]))
     made = []
     for number in range(draw(st.integers(10, 40))):
         values = {
@@ -37,7 +42,15 @@ def shapes(draw: st.DrawFn) -> list[bytes]:
             **constant,
         }
         body = b"".join(text(name, code) + values[name] for name in order)
-        own = {"none": b"", "same": same, "other": section(0x74, draw(maps(TEXTS, TEXTS)))}[properties]
+        own = {"none": b"", "same": same}.get(properties, b"")
+        if properties == "other":
+            own = section(0x74, draw(maps(TEXTS, TEXTS)))
+        elif properties == "texts":
+            raws = [draw(st.one_of(st.text(max_size=5).map(str.encode), st.binary(max_size=5))) for _ in keys]
+            pairs = [key + text(raw, *form) for key, raw, form in zip(keys, raws, forms, strict=True)]
+            if number == odd:  # one that is not like the others
+                pairs = pairs[1:]
+            own = section(0x74, compound(0xC1, 2 * len(pairs), b"".join(pairs), wide))
         data = section(0x75, text(draw(st.binary(max_size=20)), 0xA0, wide_body))
         made.append(head + section(0x72, compound(0xC1, 2 * len(order), body, wide)) + own + data)
     return made
@@ -111,6 +124,16 @@ def ordinary(number: int, encoded: bytes | None = None, head: bytes = b"") -> by
     body += text(b"x-opt-offset", 0xA3) + text(b"%d" % (number * 1000))
     body += text(b"x-opt-enqueued-time", 0xA3) + timestamp(1_700_000_000_000 + number)
     return head + section(0x72, compound(0xC1, 6, body, True)) + section(0x75, text(bytes(number % 400), 0xA0))
+
+
+def test_texts_of_the_same_keys_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_value", lambda *_: pytest.fail("a section has been read alone"))
+    sent = []
+    for number in range(50):
+        pairs = text(b"id") + text(b"%08d" % number) + text("größe".encode()) + text(b"x" * (number * 5))
+        own = section(0x74, compound(0xC1, 4, pairs, True))
+        sent.append(ordinary(number).replace(b"\x00\x53\x75", own + b"\x00\x53\x75"))
+    assert Columns("0", False).record_batch(*in_buffer(sent), []).equals(expected(sent))
 
 
 @pytest.fixture

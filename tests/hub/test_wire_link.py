@@ -159,16 +159,20 @@ def test_a_batch_is_bounded_in_bytes(emulator: Emulator, monkeypatch: pytest.Mon
             assert len(reader._link._data) < 8 << 20
 
 
-def test_the_first_event_of_a_fresh_receiver_comes_without_a_wait(full: Emulator) -> None:
-    """Compared with the client's own way, which waits for its socket's time-out."""
+def test_the_first_event_of_a_fresh_receiver_comes_without_an_idle_wait(
+    full: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, came = link.HotLink._read, []
 
-    def seconds(hot: bool) -> float:
-        begun = time.monotonic()
-        with reading(source_of(full), start=10, hot=hot) as reader:
-            assert reader.receive(1, 5.0).num_rows
-        return time.monotonic() - begun
+    def read(self: link.HotLink, pause: float) -> bool:
+        came.append(original(self, pause))
+        return came[-1]
 
-    assert min(seconds(True) for _ in range(5)) < 2 * min(seconds(False) for _ in range(5))
+    monkeypatch.setattr(link.HotLink, "_read", read)
+    with reading(source_of(full), start=10) as reader:
+        assert reader.receive(1, 5.0).num_rows == 1
+    assert came
+    assert all(came)
 
 
 SIZES = [0, 1, 254, 255, 256, 257, 65_535, 65_536, 1_000_000, (1 << 20) - 200, 1_040_000, 3]
@@ -310,19 +314,39 @@ def test_a_delivery_that_never_ends_is_one_clear_error(full: Emulator, monkeypat
 # --- how it ends -----------------------------------------------------------------------------------------------
 
 
-def test_events_that_came_before_the_end_are_given_out_first(full: Emulator) -> None:
+def test_events_that_came_before_the_end_are_given_out_first(full: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = link.HotLink._read
+
+    def read(self: link.HotLink, pause: float) -> bool:
+        if self._transfers.starts:
+            raise ConnectionResetError("cut off")
+        return original(self, pause)
+
+    monkeypatch.setattr(link.HotLink, "_read", read)
     with reading(source_of(full), prefetch=1000) as reader:
-        first = reader.receive(10, 5.0).num_rows
-        reader._link._fill = lambda *_: pytest.fail("there is still something to give out")  # type: ignore[method-assign, union-attr]
-        full.drop_connections()
+        rows = reader.receive(10_000, 5.0)["sequenceNumber"].to_pylist()
+        assert rows
+        assert rows == list(range(len(rows)))
+        assert reader.next == len(rows)
+        with pytest.raises(Unreachable, match="cut off"):
+            reader.receive(10_000, 5.0)
+        assert reader.receive(10_000, 0.1).num_rows == 0
+
+
+def test_what_is_left_over_is_given_out_without_reading(full: Emulator) -> None:
+    with reading(source_of(full), prefetch=1000) as reader:
+        got = reader.receive(10, 5.0).num_rows
         held = reader._link
         assert held is not None
-        left = len(held._transfers.starts) - held._given
-        while left > 0:
-            batch = reader.receive(10, 1.0)
-            assert batch["sequenceNumber"][0].as_py() == first
-            first += batch.num_rows
-            left -= batch.num_rows
+        whole = len(held._transfers.starts)
+        assert whole > 10
+        full.drop_connections()
+        while got < whole:
+            rows = reader.receive(50, 1.0)["sequenceNumber"].to_pylist()
+            assert rows == list(range(got, got + len(rows)))
+            got += len(rows)
+        with pytest.raises(Unreachable):
+            wait_until(lambda: reader.receive(10_000, 0.2) is None, "it is noticed", timeout=10)
 
 
 def open_sockets() -> int:

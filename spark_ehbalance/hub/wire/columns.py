@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_ehbalance.hub import rows
 from spark_ehbalance.hub.wire.messages import pairs, parse, properties
-from spark_ehbalance.hub.wire.templates import Found, Spans, Template, learn
+from spark_ehbalance.hub.wire.templates import Found, Spans, Template, learn, match_texts
 from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
 
 #: Messages below which a template does not pay: its cost is by the batch.
@@ -73,6 +73,7 @@ class Columns:
         def system(raw: bytes) -> list[tuple[str, str]]:
             return rows.pairs({**(_value(raw, properties) if raw else {}), **template.other}.items(), self._json)
 
+        texts = self._texts_only(data, found.application)
         columns = [
             _slices(data, found.bodies, pa.binary()),
             pa.repeat(pa.scalar(self._partition, pa.string()), count),
@@ -81,10 +82,22 @@ class Columns:
             rows.times(pa.nulls(count, pa.int64()) if times is None else pa.array(times, mask=times == 0)),
             pa.repeat(pa.scalar(rows.optional_text(template.publisher), pa.string()), count),
             none if found.keys is None else _texts(data, found.keys),
-            _maps(data, found.application, own),
+            _maps(data, found.application, own) if texts is None else texts,
             _maps(data, found.properties, system),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=rows.ARROW_SCHEMA)
+
+    def _texts_only(self, data: bytearray, sections: Spans) -> pa.MapArray | None:
+        """The column of maps if all have the same keys and only texts as values, as events of one kind often have."""
+        matched = None if self._json or not sections.lengths.all() else match_texts(data, sections)
+        if matched is None:
+            return None
+        first, values = matched
+        keys = pa.array([key for key, _ in rows.pairs(first.items(), False)], pa.string())
+        count, width = len(sections.starts), len(keys)
+        places = np.tile(np.arange(width, dtype=np.int32), count)
+        offsets = np.arange(0, count * width + 1, width, dtype=np.int32)
+        return pa.MapArray.from_arrays(pa.array(offsets), keys.take(pa.array(places)), _texts(data, values))
 
 
 def _slices(data: bytearray, spans: Spans, kind: pa.DataType) -> pa.Array:

@@ -46,45 +46,41 @@ _USED = {
     "token": "handle_token",
 }
 
+_COUNTERS = [
+    *(("session", name) for name in _USED["session"].split()[:4]),
+    *(("link", name) for name in _USED["link"].split()[1:3]),
+]
+
 
 def unfit(consumer: Any) -> str | None:
     """Why the open `consumer` of the client cannot be read from here; None if it can."""
     if azure.eventhub.__version__ not in TESTED:
         return f"azure-eventhub {azure.eventhub.__version__} has not been tested; tested is {', '.join(TESTED)}"
-    handler = consumer._handler
     try:
+        handler = consumer._handler
+        connection, session, link = handler._connection, handler._session, handler._link
+        transport = connection._transport
         parts = {
             "handler": handler,
-            "connection": handler._connection,
-            "session": handler._session,
-            "link": handler._link,
-            "transport": handler._connection._transport,
+            "connection": connection,
+            "session": session,
+            "link": link,
+            "transport": transport,
             "token": handler._cbs_authenticator,
         }
-        missing = [
-            f"{part}.{name}"
-            for part, names in _USED.items()
-            for name in names.split()
-            if not hasattr(parts[part], name)
-        ]
+        used = [(part, name) for part, names in _USED.items() for name in names.split()]
+        missing = [f"{part}.{name}" for part, name in used if not hasattr(parts[part], name)]
         if missing:
             return f"its client lacks {', '.join(missing)}"
-        connection, session, link = handler._connection, handler._session, handler._link
-        counters = [
-            *(session.next_incoming_id, session.incoming_window, session.target_incoming_window),
-            *(session.remote_outgoing_window, link.delivery_count, link.current_link_credit),
-        ]
-        if type(connection._transport).__name__ != "SASLTransport" or not isinstance(
-            connection._transport.sock, socket.socket
-        ):
-            return f"it has a {type(connection._transport).__name__} and not a plain or TLS socket"
-        if (
-            session._input_handles.get(link.remote_handle) is not link
-            or session not in connection._incoming_endpoints.values()
-        ):
+        if type(transport).__name__ != "SASLTransport" or not isinstance(transport.sock, socket.socket):
+            return f"it has a {type(transport).__name__} and not a plain or TLS socket"
+        if session._input_handles.get(link.remote_handle) is not link:
             return "its link is attached in an unexpected way"
+        if session not in connection._incoming_endpoints.values():
+            return "its session has no channel"
         if handler._keep_alive_thread is not None:
             return "a thread of its own reads the same socket"
+        counters = [getattr(parts[part], name) for part, name in _COUNTERS]
         if not all(isinstance(each, int) for each in counters) or link.current_link_credit:
             return "its counters are not as expected"
     except AttributeError as error:
@@ -157,18 +153,16 @@ class HotLink:
             elif len(starts) >= most or self._have >= MOST_BYTES:
                 return
             pause = min(deadline - now, _PAUSE if starts else _HOUSEKEEPING)
-            if pause <= 0 or not (self._read(pause) or not starts):
+            if pause <= 0 or (not self._read(pause) and starts):
                 return
 
     def _find(self) -> None:
         self._found = self._transfers.find(self._data, self._found, self._have, self._foreign)
         self._count()
         session, link = self._session, self._link
-        if (
-            link.current_link_credit <= self._prefetch // 2
-            or session.incoming_window <= session.target_incoming_window // 2
-        ):
-            session.incoming_window = session.target_incoming_window
+        window = session.target_incoming_window
+        if link.current_link_credit <= self._prefetch // 2 or session.incoming_window <= window // 2:
+            session.incoming_window = window
             link.flow(link_credit=self._prefetch)  # one frame renews both
             self._check()
 
@@ -184,6 +178,7 @@ class HotLink:
 
     def _foreign(self, channel: int, frame: bytes) -> None:
         """Have the client deal with a frame."""
+        # here and not above: another version may not have it
         from azure.eventhub._pyamqp._decode import decode_empty_frame, decode_frame
 
         self._count()  # before it: a flow from the peer sets the same counters
@@ -228,7 +223,7 @@ class HotLink:
     def _read(self, pause: float) -> bool:
         """Read what has come, or what comes within `pause` seconds; whether something has."""
         if len(self._data) - SLACK - self._have < _READ_BYTES // 2:
-            self._data = self._data + bytearray(max(len(self._data), _READ_BYTES))
+            self._data = self._data + bytearray(2 * _READ_BYTES)
         before, have, records = self._socket.gettimeout(), self._have, isinstance(self._socket, ssl.SSLSocket)
         self._socket.settimeout(pause)
         try:

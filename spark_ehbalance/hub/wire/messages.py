@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from spark_ehbalance.hub.rows import NUMBER, Event, sequence_body, value_body
-from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
+from spark_ehbalance.hub.wire.values import DECODERS, MALFORMED, MalformedError, decode
 
 ANNOTATIONS, PROPERTIES, APPLICATION, DATA = range(0x72, 0x76)
 _SEQUENCE, _VALUE = 0x76, 0x77
+_REPEATED = frozenset((DATA, _SEQUENCE))
 
 #: Names of the fields of the properties section, in their order on the wire.
 _FIELDS = (
@@ -35,7 +36,7 @@ def parse(message: bytes) -> Event:
     try:
         while pos < end:
             section, value, pos = read_section(message, pos)
-            if section in (DATA, _SEQUENCE):
+            if section in _REPEATED:
                 found.setdefault(section, []).append(value)
             else:
                 found[section] = value
@@ -59,7 +60,7 @@ def read_section(message: bytes, pos: int) -> tuple[int, Any, int]:
         section, pos = decode(message, pos + 1)
         if not isinstance(section, int):
             raise ValueError("a section's descriptor is no number")
-    value, pos = decode(message, pos)
+    value, pos = DECODERS[message[pos]](message, pos + 1)
     return section, value, pos
 
 

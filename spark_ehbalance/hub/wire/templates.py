@@ -8,6 +8,7 @@ number, whatever the number of messages: 0.1 to 0.2 µs an event.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,76 +58,89 @@ class _Segment(NamedTuple):
     expected: npt.NDArray[np.uint64]
     mask: npt.NDArray[np.uint64]
     fields: dict[bytes, int]
-    text: bytes | None
+    text: Any
     width: int
+
+
+class _Shape:
+    """What bytes up to the end of a map have in common, in which the values of `numbers` and `texts` differ.
+
+    `texts` None stands for all keys. The map begins at `at` in `raw`, which ends with it.
+    """
+
+    def __init__(self, raw: bytes, at: int, numbers: Collection[bytes], texts: Collection[bytes] | None) -> None:
+        """Raises one of `MALFORMED`, or KeyError, if there can be no template for it."""
+        self._raw, self._size_width = raw, {0xC1: 1, 0xD1: 4}[raw[at]]
+        self._after_size = at + 1 + self._size_width
+        pairs = decode(raw, at)[0]
+        self._segments: list[_Segment] = []
+        self._start, self._fields = 0, dict[bytes, int]()
+        self._variable = [slice(self._after_size - self._size_width, self._after_size)]
+        pos = self._after_size + self._size_width
+        for _ in pairs:
+            key, at = decode(raw, pos)
+            pos = decode(raw, at)[1]
+            if key in numbers:
+                if raw[at] not in (0x81, 0x83):
+                    raise ValueError("a number in a small form")
+                self._fields[key] = at + 1 - self._start
+                self._variable.append(slice(at + 1, at + 9))
+            elif texts is None or key in texts:
+                width = {0xA0: 1, 0xA1: 1, 0xA3: 1, 0xB0: 4, 0xB1: 4, 0xB3: 4}[raw[at]]
+                self._variable.append(slice(at + 1, at + 1 + width))
+                self._cut(at + 1 + width, key, width)
+                self._start = pos
+        self._cut(len(raw), None, 0)
+        if pos != len(raw) or len(raw) > _MOST_BYTES:
+            raise ValueError("a key twice, or too long a map")
+
+    def _cut(self, to: int, text: Any, width: int) -> None:
+        start, mask = self._start, bytearray(b"\xff" * (to - self._start))
+        for part in self._variable:
+            mask[part.start - start : part.stop - start] = bytes(part.stop - part.start)
+        expected = _words(self._raw[start:to])
+        self._segments.append(_Segment(to - start, expected, _words(mask), self._fields, text, width))
+        self._variable, self._fields = [], {}
+
+    def follow(self, reader: _Reader) -> dict[Any, Any]:
+        """The numbers and texts, by key; `reader` goes on behind the map."""
+        found: dict[Any, Any] = {}
+        end: Integers | None = None
+        for segment in self._segments:
+            if not segment.size:
+                continue
+            rows = reader.take(segment.size)
+            reader.good &= ~((rows.view(np.uint64) ^ segment.expected) & segment.mask).any(axis=1)
+            if end is None:
+                size = _number(rows, self._after_size - self._size_width, self._size_width)
+                end = reader.pos - segment.size + self._after_size + size
+            for name, at in segment.fields.items():
+                found[name] = _number(rows, at, 8)
+            if segment.width:
+                found[segment.text] = reader.skip(_number(rows, segment.size - segment.width, segment.width))
+        reader.good &= end == reader.pos
+        return found
 
 
 class Template:
     """A shape of messages. `publisher` and `other` are the values of the annotations that all of them share."""
 
     def __init__(self, message: bytes) -> None:
-        """Learn from `message`. Raises one of `MALFORMED` if it has a shape that there can be no template for."""
+        """Learn from `message`. Raises one of `MALFORMED`, or KeyError, if there can be no template for its shape."""
         pos, section = 0, -1
         while section != ANNOTATIONS:
             before = pos
             section, annotations, pos = read_section(message, pos)
-        map_at = before + 3
-        self._size_width = {0xC1: 1, 0xD1: 4}[message[map_at]]
-        if message[before : before + 3] != b"\x00\x53\x72" or pos > _MOST_BYTES:
+        if not message.startswith(b"\x00\x53\x72", before) or NUMBER not in annotations:
             raise ValueError("the annotations are in an unusual form")
-        self._after_size = map_at + 1 + self._size_width
         self.publisher: Any = annotations.get(PUBLISHER)
         self.other: dict[Any, Any] = dict(other(annotations))
-        self._segments = self._take_apart(message, pos, len(annotations))
-
-    def _take_apart(self, message: bytes, end: int, count: int) -> list[_Segment]:
-        segments: list[_Segment] = []
-        start, fields = 0, dict[bytes, int]()
-        variable = [slice(self._after_size - self._size_width, self._after_size)]
-        pos = self._after_size + self._size_width
-
-        def cut(to: int, text: bytes | None, width: int) -> None:
-            mask = bytearray(b"\xff" * (to - start))
-            for part in variable:
-                mask[part.start - start : part.stop - start] = bytes(part.stop - part.start)
-            segments.append(_Segment(to - start, _words(message[start:to]), _words(mask), dict(fields), text, width))
-
-        for _ in range(count):
-            key, at = decode(message, pos)
-            pos = decode(message, at)[1]
-            code, width = message[at], 1
-            if key in (NUMBER, TIME):
-                if code not in (0x81, 0x83):
-                    raise ValueError("a number in a small form")
-                fields[key] = at + 1 - start
-                variable.append(slice(at + 1, at + 9))
-            elif key in (OFFSET, KEY):
-                width = {0xA0: 1, 0xA1: 1, 0xA3: 1, 0xB0: 4, 0xB1: 4, 0xB3: 4}[code]
-                variable.append(slice(at + 1, at + 1 + width))
-                cut(at + 1 + width, key, width)
-                start, variable = pos, []
-                fields.clear()
-        cut(end, None, 0)
-        if pos != end or NUMBER not in {field for segment in segments for field in segment.fields}:
-            raise ValueError("the annotations have no sequence number, or one of them twice")
-        return segments
+        self._shape = _Shape(message[:pos], before + 3, (NUMBER, TIME), (OFFSET, KEY))
 
     def match(self, data: bytearray, starts: Integers, ends: Integers) -> tuple[Booleans, Found]:
         """Which of the messages it fits, and the fields of those. `data` has `SLACK` more bytes than the last end."""
         reader = _Reader(data, starts)
-        found: dict[bytes, Any] = {}
-        size: Integers | None = None
-        for segment in self._segments:
-            rows = reader.take(segment.size)
-            reader.good &= ~((rows.view(np.uint64) ^ segment.expected) & segment.mask).any(axis=1)
-            for name, at in segment.fields.items():
-                found[name] = _number(rows, at, 8)
-            if size is None:
-                size = _number(rows, self._after_size - self._size_width, self._size_width)
-            if segment.text is not None:
-                found[segment.text] = reader.skip(_number(rows, segment.size - segment.width, segment.width))
-        assert size is not None
-        reader.good &= starts + self._after_size + size == reader.pos
+        found = self._shape.follow(reader)
         reader.begin_sections()
         properties, application = reader.section(PROPERTIES), reader.section(APPLICATION)
         bodies = reader.data_to(ends)
@@ -139,6 +153,24 @@ class Template:
 
         fields = (found[NUMBER], found.get(TIME), found.get(OFFSET), found.get(KEY), properties, application, bodies)
         return good, Found(*map(of_good, fields))
+
+
+def match_texts(data: bytearray, spans: Spans) -> tuple[dict[Any, Any], Spans] | None:
+    """Maps with the same keys, in the same order, of which all values are texts: the first one, and all values.
+
+    None if they are not like that.
+    """
+    first = bytes(memoryview(data)[spans.starts[0] : spans.starts[0] + spans.lengths[0]])
+    try:
+        pairs, _ = decode(first, 0)
+        shape = _Shape(first, 0, (), None)
+    except (*MALFORMED, KeyError):
+        return None
+    reader = _Reader(data, spans.starts)
+    found = shape.follow(reader)
+    if not pairs or not (reader.good & (reader.pos == spans.starts + spans.lengths)).all():
+        return None
+    return pairs, Spans(*(np.stack(each, axis=1).ravel() for each in zip(*found.values(), strict=True)))
 
 
 class _Reader:

@@ -31,7 +31,7 @@ def decode(data: bytes, pos: int) -> tuple[Any, int]:
 
     Raises one of `MALFORMED` for what is no value.
     """
-    return _DECODERS[data[pos]](data, pos + 1)
+    return DECODERS[data[pos]](data, pos + 1)
 
 
 #: What `decode` raises. Whoever calls it turns these into a `MalformedError` once, instead of at every value.
@@ -117,7 +117,7 @@ def _compound(form: str) -> Callable[[bytes, int], tuple[int, int, int]]:
 
 
 def _list(form: str) -> _Decoder:
-    header, decoders = _compound(form), _DECODERS
+    header, decoders = _compound(form), DECODERS
 
     def decoder(data: bytes, pos: int) -> tuple[list[Any], int]:
         count, pos, end = header(data, pos)
@@ -131,18 +131,21 @@ def _list(form: str) -> _Decoder:
 
 
 def _map(form: str) -> _Decoder:
-    header, decoders = _compound(form), _DECODERS
+    header, decoders = _compound(form), DECODERS
 
     def decoder(data: bytes, pos: int) -> tuple[dict[Any, Any], int]:
         count, pos, end = header(data, pos)
         values = {}
         for _ in range(count // 2):
-            if data[pos] in _TEXTS and pos + 2 + data[pos + 1] <= end:  # as nearly all keys are, without a call
+            if data[pos] in _TEXTS and pos + 2 + data[pos + 1] <= end:  # without a call, as nearly all keys are
                 at, pos = pos + 2, pos + 2 + data[pos + 1]
                 key: Any = data[at:pos]
             else:
                 key, pos = decoders[data[pos]](data, pos + 1)
-            values[key], pos = decoders[data[pos]](data, pos + 1)
+            if data[pos] in _LONGS:
+                values[key], pos = _LONG(data, pos + 1)[0], pos + 9
+            else:
+                values[key], pos = decoders[data[pos]](data, pos + 1)
         return values, _reached(pos, end)
 
     return decoder
@@ -162,7 +165,7 @@ def _array(form: str) -> _Decoder:
         code = data[pos]
         if code >> 4 == 4 and count > end - pos + MAX_EMPTY_ITEMS:
             raise ValueError(f"an array of {count} elements in {end - pos} bytes")
-        element, pos, values = _DECODERS[code], pos + 1, []
+        element, pos, values = DECODERS[code], pos + 1, []
         for _ in range(count):
             value, pos = element(data, pos)
             for descriptor in reversed(described):
@@ -197,8 +200,13 @@ def _unknown(data: bytes, pos: int) -> tuple[Any, int]:
 #: Binary, text and symbols of less than 256 bytes.
 _TEXTS = (0xA3, 0xA1, 0xA0)
 
+#: A long and a time.
+_LONGS = (0x81, 0x83)
+
+_LONG = struct.Struct(">q").unpack_from
 _UINT = struct.Struct(">I").unpack_from
-_DECODERS: list[_Decoder] = [_unknown] * 256
+#: By the byte that a value begins with: takes the bytes and the place after it, as `decode` the place of it.
+DECODERS: list[_Decoder] = [_unknown] * 256
 for _code, _decoder in {
     0x00: _described,
     0x40: _empty(None),
@@ -222,12 +230,11 @@ for _code, _decoder in {
     0x73: _fixed(4, _char),
     0x74: _decimal(32, 7, 8, 101),
     0x80: _number("Q"),
-    0x81: _number("q"),
     0x82: _number("d"),
-    0x83: _number("q"),
     0x84: _decimal(64, 16, 10, 398),
     0x94: _decimal(128, 34, 14, 6176),
     0x98: _fixed(16, lambda raw: uuid.UUID(bytes=raw)),
+    **dict.fromkeys(_LONGS, _number("q")),
     **dict.fromkeys(_TEXTS, _bytes8),
     **dict.fromkeys((0xB0, 0xB1, 0xB3), _bytes32),
     0xC0: _list("BB"),
@@ -237,4 +244,4 @@ for _code, _decoder in {
     0xE0: _array("BB"),
     0xF0: _array("II"),
 }.items():
-    _DECODERS[_code] = _decoder
+    DECODERS[_code] = _decoder
