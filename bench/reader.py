@@ -1,211 +1,165 @@
-"""CPU and time of one reader per event: the hot loop, from the socket to Arrow with all columns, beside the client's
-own `receive_batch`, without any Arrow.
+"""CPU, time and memory of one reader per event: the hot loop, from the socket to Arrow with all columns, beside the
+client's own `receive_batch`, without any Arrow, in one process and in two; and the source without its hot loop.
 
-python -m bench.reader [--events 100000] [--runs 5] [--shape NAME]...
+Each reader runs in a process of its own, in which connecting does not count.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import os
-import re
+import multiprocessing
+import resource
 import statistics
-import subprocess
-import sys
-import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from azure.eventhub import EventHubConsumerClient, EventHubProducerClient, TransportType
-from azure.eventhub.amqp import AmqpAnnotatedMessage
-from rich.console import Console
-from rich.table import Table
+from azure.eventhub import EventData, PartitionContext
 
-from bench.certificate import make, trusting
-from spark_ehbalance.emulator import EmulatorControl
+from bench.common import Bar, Emulator, Row, Say, emulator
+from bench.shapes import FEWER, SHAPES
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.source.concurrent_reader import read_together
 
-HUB = "hub"
+SUBJECT = "reader"
 PREFETCH = 1000  # the source's default
 GROUP = "$Default"
 
+#: µs of CPU for each event by the hot loop.
+BARS = {"1 KB": 2.0, "1 KB, 2 properties, one unique": 5.0, "1 KB, no two alike": 10.0}
 
-@dataclass(frozen=True)
-class TlsConnection(Connection):
-    """An emulator that listens with TLS."""
+#: How many times less than `receive_batch` the hot loop must cost, with events of 1 KB.
+TIMES_LESS = 12.0
 
-    port: int = 0
-    certificate: Path | None = None
 
-    def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
-        assert self.certificate is not None
-        return super().consumer_client(
-            consumer_group,
-            custom_endpoint_address=f"sb://localhost:{self.port}",
-            transport_type=TransportType.Amqp,
-            ssl_context=trusting(self.certificate),
-            **settings,
-        )
+#: What takes so many times longer reads so many events less, and half as often.
+_SLOW = 2
 
 
 class Cost(NamedTuple):
-    """Of one event: CPU of this process in µs; and events a second."""
+    """Of one event: µs of CPU; of the run: when it began and ended, its events, and MB that the process has had."""
 
     cpu: float
-    rate: float
+    begun: float
+    ended: float
+    events: int
+    memory: float
+
+    @property
+    def rate(self) -> float:
+        return self.events / (self.ended - self.begun)
 
 
-@contextlib.contextmanager
-def emulator(certificate: Path | None = None) -> Iterator[tuple[EmulatorControl, Connection]]:
-    """An emulator without hubs, as a process of its own, so that its work is not counted as ours."""
-    command = [sys.executable, "-m", "spark_ehbalance.emulator", "--port", "0", "--control-port", "0"]
-    if certificate is not None:
-        command += ["--certificate", str(certificate)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout
-            ready = re.fullmatch(r"Emulator ready: (\S+:(\d+);\S+) \(control port (\d+)\)\n", process.stdout.readline())
-            if ready is None:
-                raise OSError("the emulator did not start")
-            string = f"{ready[1].rstrip(';')};EntityPath={HUB}"
-            with EmulatorControl("127.0.0.1", int(ready[3])) as control:
-                if certificate is None:
-                    yield control, Connection("localhost", HUB, connection_string=string)
-                else:
-                    yield control, TlsConnection("localhost", HUB, None, string, int(ready[2]), certificate)
-        finally:
-            process.terminate()
+def ours(connection: Connection, partitions: int, events: int, hot: bool = True) -> Cost:
+    """This reader: `events` of each partition, in batches as the source asks for them; several in threads, as it
+    reads those that share a task."""
+
+    def read(partition: str, ended: threading.Event) -> Generator[int, None, None]:
+        source = Source(connection, GROUP, partition)
+        with closing(Receiver(source, 0, owner_level=None, prefetch=PREFETCH, hot=hot)) as receiver:
+            left = events
+            while left:
+                most = min(10_000, left) if left < events else 1
+                left -= (count := receiver.receive(most, 10.0).num_rows)
+                yield count
+
+    counts = read_together([partial(read, f"{number}") for number in range(partitions)])
+    next(counts)
+    begun, cpu = time.time(), time.process_time()
+    return _cost(begun, cpu, sum(counts))
 
 
-# --- shapes of events ------------------------------------------------------------------------------------------
-
-Fill = Callable[[EmulatorControl, Connection, int], None]
-
-
-def _plain(size: int, properties: Callable[[int], dict[str, Any]] | None = None) -> Fill:
-    def fill(control: EmulatorControl, connection: Connection, events: int) -> None:
-        body = os.urandom(size)
-        control.append(HUB, 0, [body] * events, [properties(n) for n in range(events)] if properties else None)
-
-    return fill
-
-
-def _keyed(control: EmulatorControl, connection: Connection, events: int) -> None:
-    body = os.urandom(1024)
-    for start in range(0, events, 100):
-        control.append(HUB, 0, [body] * min(100, events - start), None, f"key {start // 100 % 2000}")
-
-
-def _unexpected(control: EmulatorControl, connection: Connection, events: int) -> None:
-    """No two alike: a body that is no data, and an annotation and a property of which each has another name."""
-    with EventHubProducerClient.from_connection_string(str(connection.connection_string)) as client:
-        for start in range(0, events, 500):  # a batch has 1 MB
-            batch = [
-                AmqpAnnotatedMessage(
-                    value_body="x" * 1000,
-                    annotations={f"x-{n}": n},
-                    application_properties={f"p{n}": n},
-                )
-                for n in range(start, min(start + 500, events))
-            ]
-            client.send_batch(batch, partition_id="0")  # type: ignore[arg-type]
-
-
-SHAPES: dict[str, Fill] = {
-    "1 KB": _plain(1024),
-    "100 B": _plain(100),
-    "64 KB": _plain(64 * 1024),
-    "1 KB, 2 properties": _plain(1024, lambda n: {"device": "thermometer-17", "unit": "°C"}),
-    "1 KB, 2 properties, one unique": _plain(1024, lambda n: {"device": "thermometer-17", "id": f"{n:08d}"}),
-    "1 KB, partition key": _keyed,
-    "1 KB, no two alike": _unexpected,
-}
-BARS = {"1 KB": 2.0, "1 KB, 2 properties, one unique": 5.0, "1 KB, no two alike": 10.0}
-
-# --- readers ---------------------------------------------------------------------------------------------------
-
-
-def hot(connection: Connection, events: int) -> Cost:
-    """The hot loop, with batches as the source asks for them."""
-    receiver = Receiver(Source(connection, GROUP, "0"), 0, owner_level=None, prefetch=PREFETCH)
-    got = receiver.receive(1, 10.0).num_rows
-    begun, cpu, first = time.perf_counter(), time.process_time(), got
-    while got < events:
-        got += receiver.receive(min(10_000, events - got), 10.0).num_rows
-    cost = _cost(begun, cpu, got - first)
-    receiver.close()
-    return cost
-
-
-def public(connection: Connection, events: int) -> Cost:
+def client(connection: Connection, partition: str, events: int) -> Cost:
     """`EventHubConsumerClient.receive_batch`, with a callback that only counts."""
-    client = connection.consumer_client(GROUP)
+    consumer = connection.consumer_client(GROUP)
     got = first = 0
     begun = cpu = 0.0
     cost: Cost | None = None
 
-    def count(context: object, batch: list[object]) -> None:
+    def count(context: PartitionContext, batch: list[EventData]) -> None:
         nonlocal got, first, begun, cpu, cost
         got += len(batch)
-        if not first:  # what it takes to connect does not count
-            begun, cpu, first = time.perf_counter(), time.process_time(), got
+        if not first:
+            begun, cpu, first = time.time(), time.process_time(), got
         if got >= events and cost is None:
             cost = _cost(begun, cpu, got - first)
-            client.close()
+            consumer.close()
 
-    from_the_start: dict[str, Any] = {"partition_id": "0", "starting_position": "-1"}
-    client.receive_batch(count, max_batch_size=PREFETCH, prefetch=PREFETCH, **from_the_start)
+    from_the_start: dict[str, Any] = {"partition_id": partition, "starting_position": "-1"}
+    consumer.receive_batch(count, max_batch_size=min(PREFETCH, events // 4), prefetch=PREFETCH, **from_the_start)
     assert cost is not None
     return cost
 
 
 def _cost(begun: float, cpu: float, events: int) -> Cost:
-    return Cost((time.process_time() - cpu) / events * 1e6, events / (time.perf_counter() - begun))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return Cost((time.process_time() - cpu) / events * 1e6, begun, time.time(), events, memory)
 
 
-def median(measure: Callable[[], Cost], runs: int) -> Cost:
-    """The median of each number."""
-    return Cost(*map(statistics.median, zip(*(measure() for _ in range(runs)), strict=True)))
+def measure(
+    say: Say, certificate: Path, *, shapes: Sequence[str], partitions: Sequence[int], events: int, runs: int
+) -> Iterator[Row]:
+    """Every shape; events of 1 KB over TLS as well, and from several partitions in one task."""
+    for name in shapes:
+        yield from _shape(name, None, events, runs, say)
+    yield from _shape("1 KB", certificate, events, runs, say)
+    for several in partitions:
+        say(f"reader: {several} partitions in one task")
+        each = 2 * events // several
+        with emulator(several) as server:
+            for number in range(several):
+                SHAPES["1 KB"](server, f"{number}", each)
+            found = _alone(ours, runs, server.connection, several, each)
+        yield from _rows(f"1 KB, {several} partitions in one task", {"": found})
 
 
-# --- the table -------------------------------------------------------------------------------------------------
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--events", type=int, default=100_000)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--shape", choices=list(SHAPES), action="append")
-    asked = parser.parse_args()
-    table = Table("event", "hot loop, µs CPU", "bar", "k/s", "receive_batch, µs CPU", "k/s", "times less")
-    with tempfile.TemporaryDirectory() as folder:
-        certificate = make(Path(folder))
-        for name in asked.shape or SHAPES:
-            _measure(name, None, asked.events, asked.runs, table)
-        if not asked.shape or "1 KB" in asked.shape:
-            _measure("1 KB", certificate, asked.events, asked.runs, table)
-    Console().print(table)
-
-
-def _measure(name: str, certificate: Path | None, events: int, runs: int, table: Table) -> None:
-    if name == "64 KB":
-        events //= 20  # the emulator keeps them in memory
-    if name == "1 KB, no two alike":
-        events //= 5  # sent by the client, which takes its time
-    with emulator(certificate) as (control, connection):
-        control.add_hub(HUB, 1)
-        SHAPES[name](control, connection, events)
-        fast = median(lambda: hot(connection, events), runs)
-        slow = median(lambda: public(connection, events), max(1, runs // 2))
-    numbers = [f"{fast.cpu:.2f}", f"{BARS.get(name, '')}", f"{fast.rate / 1e3:,.0f}"]
+def _shape(name: str, certificate: Path | None, events: int, runs: int, say: Say) -> Iterator[Row]:
     label = f"{name}, TLS" if certificate else name
-    table.add_row(label, *numbers, f"{slow.cpu:.1f}", f"{slow.rate / 1e3:,.0f}", f"{slow.cpu / fast.cpu:.1f}")
+    say(f"reader: {label}")
+    events = max(1000, events // FEWER.get(name, 1))
+    few, fewer = max(1000, events // _SLOW), (runs + 1) // 2
+    with emulator(2, certificate) as server:
+        SHAPES[name](server, "0", events)
+        SHAPES[name](server, "1", few)
+        found = {
+            "": _alone(ours, runs, server.connection, 1, events),
+            "without the hot loop": _alone(ours, fewer, server.connection, 1, few, False),
+            "receive_batch": _alone(client, fewer, server.connection, "0", few),
+            "in two processes": _in_two(server, few, fewer),
+        }
+    yield from _rows(label, found)
+    less = statistics.median(each.cpu for each in found["receive_batch"])
+    bar = Bar("least", TIMES_LESS) if label == "1 KB" else None
+    yield Row(SUBJECT, f"{label}, less than receive_batch", "times", tuple(less / each.cpu for each in found[""]), bar)
 
 
-if __name__ == "__main__":
-    main()
+def _alone(reader: Any, runs: int, *arguments: Any) -> list[Cost]:
+    """What `reader` costs in a new process; its first run there warms up."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return [process.submit(reader, *arguments).result() for _ in range(runs + 1)][1:]
+
+
+def _in_two(server: Emulator, events: int, runs: int) -> list[Cost]:
+    """`receive_batch` of two partitions in a process each: an event's cost, and both processes' time and memory."""
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as processes:
+        found = []
+        for _ in range(runs + 1):
+            tasks = [processes.submit(client, server.connection, each, events) for each in ("0", "1")]
+            one, two = (task.result() for task in tasks)
+            begun, ended = min(one.begun, two.begun), max(one.ended, two.ended)
+            cpu = (one.cpu + two.cpu) / 2
+            found.append(Cost(cpu, begun, ended, one.events + two.events, one.memory + two.memory))
+    return found[1:]
+
+
+def _rows(label: str, found: dict[str, list[Cost]]) -> Iterator[Row]:
+    """Ours beside the others, in each unit."""
+    for unit, value in (("µs CPU", "cpu"), ("events/s", "rate"), ("MB", "memory")):
+        every = {who: tuple(getattr(cost, value) for cost in costs) for who, costs in found.items()}
+        bar = Bar("most", BARS[label]) if unit == "µs CPU" and label in BARS else None
+        yield Row(SUBJECT, label, unit, every.pop(""), bar, every)
