@@ -38,7 +38,11 @@ TIMES_LESS = 12.0
 
 
 #: What takes so many times longer reads so many events less, and half as often.
-_SLOW = 2
+_SLOW = 3
+
+#: Forks of one that has imported everything, which takes seconds.
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["bench.__main__"])
 
 
 class Cost(NamedTuple):
@@ -122,7 +126,7 @@ def _shape(name: str, certificate: Path | None, events: int, runs: int, say: Say
     label = f"{name}, TLS" if certificate else name
     say(f"reader: {label}")
     events = max(1000, events // FEWER.get(name, 1))
-    few, fewer = max(1000, events // _SLOW), (runs + 1) // 2
+    few, fewer = max(1000, events // _SLOW), max(1, runs // 2)
     with emulator(2, certificate) as server:
         SHAPES[name](server, "0", events)
         SHAPES[name](server, "1", few)
@@ -140,21 +144,21 @@ def _shape(name: str, certificate: Path | None, events: int, runs: int, say: Say
 
 def _alone(reader: Any, runs: int, *arguments: Any) -> list[Cost]:
     """What `reader` costs in a new process; its first run there warms up."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+    with ProcessPoolExecutor(1, _PROCESSES) as process:
         return [process.submit(reader, *arguments).result() for _ in range(runs + 1)][1:]
 
 
 def _in_two(server: Emulator, events: int, runs: int) -> list[Cost]:
     """`receive_batch` of two partitions in a process each: an event's cost, and both processes' time and memory."""
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as processes:
+    with ProcessPoolExecutor(2, _PROCESSES) as processes:
         found = []
-        for _ in range(runs + 1):
+        for _ in range(runs):
             tasks = [processes.submit(client, server.connection, each, events) for each in ("0", "1")]
             one, two = (task.result() for task in tasks)
             begun, ended = min(one.begun, two.begun), max(one.ended, two.ended)
             cpu = (one.cpu + two.cpu) / 2
             found.append(Cost(cpu, begun, ended, one.events + two.events, one.memory + two.memory))
-    return found[1:]
+    return found
 
 
 def _rows(label: str, found: dict[str, list[Cost]]) -> Iterator[Row]:

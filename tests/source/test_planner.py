@@ -482,17 +482,19 @@ def test_of_a_replayed_batch_nothing_is_read_that_another_member_has(group: Grou
     b = group.query("b", leaseDuration="60s")
     wait_until(lambda: len(b.owned()) == 8, "b has all")
     again = group.query("a", None, end, maxPartitionsOwned=1)
-    ranges = again.run(end)
-    assert {each.partition for each in ranges} == again.owned()
-    assert len(ranges) <= 1
-    drain(b, 10 * (8 - len(ranges)))
-    wait_until(lambda: len(b.owned()) == 8 - len(ranges), "the moves are over")
-    for _ in range(3):
+    # Whether it has taken over the one partition that is due to it is a matter of time.
+    assert len(again.run(end)) <= 1
+
+    def read() -> bool:
         again.step()
         b.step()
-    read = Counter(again.seen + b.seen)
-    assert read.keys() == group.everything().keys()
-    assert again.seen == [(p, n) for p in sorted(again.owned()) for n in range(10)], "once"
+        return len(again.seen + b.seen) >= 80
+
+    wait_until(read, "all is read")
+    wait_until(lambda: (len(again.owned()), len(b.owned())) == (1, 7), "the move is over")
+    for _ in range(3):
+        read()
+    assert Counter(again.seen + b.seen) == group.everything(), "once"
 
 
 def test_of_a_replayed_batch_nothing_is_read_that_another_member_has_finished(group: Group) -> None:
