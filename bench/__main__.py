@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bench import latency, leases, planner, reader, throughput
+from bench import latency, leases, planner, reader, tasks, throughput
 from bench.certificate import make
 from bench.common import Row, Say, session
 from bench.shapes import SHAPES
 
-SUBJECTS = {each.SUBJECT: each for each in (reader, leases, planner, latency, throughput)}
+SUBJECTS = {each.SUBJECT: each for each in (reader, leases, planner, latency, tasks, throughput)}
 
 
 def rows(subjects: list[str], folder: Path, say: Say, *, short: bool) -> Iterator[Row]:
@@ -34,7 +34,7 @@ def rows(subjects: list[str], folder: Path, say: Say, *, short: bool) -> Iterato
         yield from reader.measure(say, certificate, **(few if short else all_))
     if leases.SUBJECT in subjects:
         yield from leases.measure(folder, say, commits=40 if short else 500, runs=1 if short else 3)
-    if not {planner.SUBJECT, latency.SUBJECT, throughput.SUBJECT} & {*subjects}:
+    if not {*subjects} - {reader.SUBJECT, leases.SUBJECT}:
         return
     say("starting Spark")
     spark = session(folder)
@@ -42,8 +42,9 @@ def rows(subjects: list[str], folder: Path, say: Say, *, short: bool) -> Iterato
         if planner.SUBJECT in subjects:
             yield from planner.measure(spark, folder, say, seconds=1 if short else 8, runs=1 if short else 3)
         if latency.SUBJECT in subjects:
-            few, all_ = {"seconds": 2, "runs": 1, "many": 16}, {"seconds": 15, "runs": 2}
-            yield from latency.measure(spark, folder, say, **(few if short else all_))
+            yield from latency.measure(spark, folder, say, seconds=2 if short else 15, runs=1 if short else 2)
+        if tasks.SUBJECT in subjects:
+            yield from tasks.measure(spark, folder, say, partitions=16 if short else 256, runs=1 if short else 2)
         if throughput.SUBJECT in subjects:
             few = {"cases": [throughput.CASES[0], throughput.CASES[-1]], "share": 0.005, "runs": 1}
             all_ = {"cases": throughput.CASES, "runs": 3}
@@ -91,24 +92,30 @@ def main(
     found: list[Row] = []
     began, before = time.time(), os.getloadavg()
     columns = SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
-    with tempfile.TemporaryDirectory(prefix="ehbalance-bench-") as folder, Progress(*columns, console=console) as shown:
-        task = shown.add_task("starting", total=None)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="ehbalance-bench-") as folder,
+            Progress(*columns, console=console) as on,
+        ):
+            task = on.add_task("starting", total=None)
 
-        def say(what: str) -> None:
-            shown.update(task, description=what)
-            if not console.is_terminal:
-                console.print(f"{time.time() - began:5.0f} s  {what}", highlight=False)
+            def say(what: str) -> None:
+                on.update(task, description=what)
+                if not console.is_terminal:
+                    console.print(f"{time.time() - began:5.0f} s  {what}", highlight=False)
 
-        found += rows(subjects or [*SUBJECTS], Path(folder), say, short=short)
-    after = os.getloadavg()
-    loads = f"load average {before[0]:.1f} before, {after[0]:.1f} after"
-    console.print(report(found))
-    console.print(f"{time.time() - began:.0f} s, {os.cpu_count()} cores, {loads}", highlight=False)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(_as_json(found, began, before, after, short), indent=2))
-    missed = [row for row in found if row.held is False]
+            for row in rows(subjects or [*SUBJECTS], Path(folder), say, short=short):
+                found.append(row)
+    finally:  # what was measured before it failed, or was interrupted, took its time
+        after = os.getloadavg()
+        console.print(report(found))
+        loads = f"load average {before[0]:.1f} before, {after[0]:.1f} after"
+        console.print(f"{time.time() - began:.0f} s, {os.cpu_count()} cores, {loads}", highlight=False)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(_as_json(found, began, before, after, short), indent=2))
+    missed = sum(row.held is False for row in found)
     if missed and not short:
-        console.print(f"FAILED: {len(missed)} bars were not held; all numbers are in {output}")
+        console.print(f"FAILED: {missed} bars were not held; all numbers are in {output}")
         raise typer.Exit(1)
     console.print(f"OK; all numbers are in {output}")
 

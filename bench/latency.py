@@ -5,7 +5,6 @@
 | start | from `start()` in a warm session until the first batch with events is finished |
 | tiny batch | the time that Spark reports for a batch with one event, of an otherwise idle query |
 | event to sink | from an event's arrival at the hub until Spark has finished the batch with it |
-| 256 partitions | `addBatch` of a batch with one event in each, in packed tasks, and with a task for each partition |
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from spark_ehbalance.emulator.control import EmulatorControl
 
 SUBJECT = "latency"
 PARTITIONS, RATE = 8, 1000.0
-MANY = 256
 
 #: Seconds between two sends of the producer; an event is taken to have come when its send was answered.
 _TICK = 0.01
@@ -38,6 +36,8 @@ _TICK = 0.01
 _WARM_UP = 5.0
 
 _BODY = b"x" * 1000
+
+_TINY, _MEDIAN = "batch with one event", "event to sink, median"
 
 
 class Producer:
@@ -82,11 +82,8 @@ def latencies(progress: list[Mapping[str, Any]], producer: Producer) -> list[flo
     return found
 
 
-def measure(
-    spark: SparkSession, folder: Path, say: Say, *, seconds: float, runs: int, many: int = MANY
-) -> Iterator[Row]:
+def measure(spark: SparkSession, folder: Path, say: Say, *, seconds: float, runs: int) -> Iterator[Row]:
     """Each run starts a query of its own and puts it under load for `seconds`; the first run warms up, unloaded."""
-    starts, tiny, loaded = list[float](), list[float](), list[float]()
     found: dict[str, list[float]] = defaultdict(list)
     for run in range(runs + 1):
         say(f"latency: run {run} of {runs}, {seconds if run else 0:g} s of {RATE:,.0f} events/s")
@@ -99,27 +96,24 @@ def measure(
             query = start(spark, {**read, "leaseTable": f"{place / 'leases'}"}, place)
             first = _wait_for(query, producer.sent)
             if run:
-                starts.append(_finished(first[0]) - began)
-                tiny.append(_tiny(query, producer))
+                found["start to the first events in the sink, warm session"].append(_finished(first[0]) - began)
+                found[_TINY].append(_tiny(query, producer))
                 under = _under_load(query, producer, seconds)
-                loaded.append(statistics.median(each["durationMs"]["triggerExecution"] / 1000 for each in under))
-                cuts = statistics.quantiles(times := latencies(under, producer), n=100)
-                for which, value in zip(("median", "95 %", "99 %"), (cuts[49], cuts[94], cuts[98]), strict=True):
-                    found[which].append(value)
-                found["longest"].append(max(times))
+                found[f"batch at {RATE:,.0f} events/s"].append(statistics.median(map(_took, under)))
+                times = latencies(under, producer)
+                cuts = statistics.quantiles(times, n=100)
+                found[_MEDIAN].append(cuts[49])
+                found["event to sink, 95 %"].append(cuts[94])
+                found["event to sink, 99 %"].append(cuts[98])
+                found["event to sink, longest"].append(max(times))
             query.stop()
-
-    def ms(values: list[float]) -> tuple[float, ...]:
-        return tuple(1000 * value for value in values)
-
-    yield Row(SUBJECT, "start to the first events in the sink, warm session", "ms", ms(starts))
-    yield Row(SUBJECT, "batch with one event", "ms", ms(tiny))
-    yield Row(SUBJECT, f"batch at {RATE:,.0f} events/s", "ms", ms(loaded))
-    twice = Bar("most", 2000 * statistics.median(tiny))
-    for which, values in found.items():
-        compared = {"a batch with one event": ms(tiny)} if which == "median" else {}
-        yield Row(SUBJECT, f"event to sink, {which}", "ms", ms(values), twice if compared else None, compared)
-    yield from _many(spark, folder, say, runs, many)
+    in_ms = {what: tuple(1000 * value for value in values) for what, values in found.items()}
+    twice = Bar("most", 2 * statistics.median(in_ms[_TINY]))
+    for what, values in in_ms.items():
+        if what == _MEDIAN:
+            yield Row(SUBJECT, what, "ms", values, twice, {_TINY: in_ms[_TINY]})
+        else:
+            yield Row(SUBJECT, what, "ms", values)
 
 
 def _tiny(query: StreamingQuery, producer: Producer) -> float:
@@ -127,41 +121,22 @@ def _tiny(query: StreamingQuery, producer: Producer) -> float:
     for _ in range(20):
         producer.send(1)
         _wait_for(query, producer.sent)
-    return statistics.median(float(batch["durationMs"]["triggerExecution"]) / 1000 for batch in batches(query)[-10:])
+    return statistics.median(map(_took, batches(query)[-10:]))
 
 
 def _under_load(query: StreamingQuery, producer: Producer, seconds: float) -> list[Mapping[str, Any]]:
     """The batches of `seconds` at a steady rate, after the warm-up."""
-    stopped, before = threading.Event(), len(batches(query))
+    stopped, before, warm_up = threading.Event(), len(batches(query)), min(_WARM_UP, seconds)
     producing = threading.Thread(target=producer.run, args=(RATE, stopped))
     producing.start()
     try:
-        stopped.wait(seconds + _WARM_UP)
+        stopped.wait(warm_up + seconds)
     finally:
         stopped.set()
         producing.join()
     _wait_for(query, producer.sent)
     under = batches(query)[before:]
-    return [each for each in under if _began(each) - _began(under[0]) > _WARM_UP]
-
-
-def _many(spark: SparkSession, folder: Path, say: Say, runs: int, many: int) -> Iterator[Row]:
-    """`addBatch` with many partitions that hold an event each: packed, and a task for each."""
-    times: dict[str, list[float]] = {"packed": [], "a task each": []}
-    with emulator(many) as server:
-        for run in range(runs + 1):
-            say(f"{many} partitions: run {run} of {runs}")
-            for partition in range(many):
-                server.control.append(HUB, partition, [_BODY])
-            for how, found in times.items():
-                options = {"connectionString": server.address, "startingPosition": "earliest"}
-                if how == "a task each":
-                    options["minPartitions"] = str(many)
-                query = start(spark, options, folder / how, available_now=True)
-                query.awaitTermination()
-                found += [batch["durationMs"]["addBatch"] for batch in batches(query)]
-    packed, each = (tuple(found[1:]) for found in times.values())
-    yield Row(SUBJECT, f"{many} partitions with an event each, packed", "ms", packed, None, {"a task each": each})
+    return [each for each in under if _began(each) - _began(under[0]) > warm_up]
 
 
 def _wait_for(query: StreamingQuery, rows: int, timeout: float = 120.0) -> list[Mapping[str, Any]]:
@@ -180,7 +155,11 @@ def _began(batch: Mapping[str, Any]) -> float:
 
 
 def _finished(batch: Mapping[str, Any]) -> float:
-    return _began(batch) + float(batch["durationMs"]["triggerExecution"]) / 1000
+    return _began(batch) + _took(batch)
+
+
+def _took(batch: Mapping[str, Any]) -> float:
+    return float(batch["durationMs"]["triggerExecution"]) / 1000
 
 
 def _offset(batch: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from bench.ceiling import ReadySource
 from bench.common import HUB, Bar, Emulator, Row, Say, batches, emulator, start
 from bench.processes import cpu_by_part, largest_worker
 
-SUBJECT = "end to end"
+SUBJECT = "throughput"
 
 #: Rows of the record batches that Spark is given in the ceiling's measurement: as many as the source gives at most.
 _ROWS = 10_000
