@@ -93,19 +93,15 @@ def main(
     began, before = time.time(), os.getloadavg()
     columns = SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
     try:
-        with (
-            tempfile.TemporaryDirectory(prefix="ehbalance-bench-") as folder,
-            Progress(*columns, console=console) as on,
-        ):
-            task = on.add_task("starting", total=None)
+        with tempfile.TemporaryDirectory() as folder, Progress(*columns, console=console) as bar:
+            task = bar.add_task("starting", total=None)
 
             def say(what: str) -> None:
-                on.update(task, description=what)
+                bar.update(task, description=what)
                 if not console.is_terminal:
                     console.print(f"{time.time() - began:5.0f} s  {what}", highlight=False)
 
-            for row in rows(subjects or [*SUBJECTS], Path(folder), say, short=short):
-                found.append(row)
+            found += rows(subjects or [*SUBJECTS], Path(folder), say, short=short)  # each as it comes
     finally:  # what was measured before it failed, or was interrupted, took its time
         after = os.getloadavg()
         console.print(report(found))
