@@ -152,7 +152,7 @@ def _members(
             partial(_the_store, store),
             _Hub(partitions),
             balance_interval=BALANCE_INTERVAL,
-            prompt=STRATEGIES[DEFAULT_STRATEGY] in PROMPT,
+            prompt=DEFAULT_STRATEGY in PROMPT,
             rng=rng,
         )
         keepers.append((keeper, store))

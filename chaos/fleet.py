@@ -153,9 +153,12 @@ class Fleet:
 def moves_by_kind(store: DeltaStore) -> dict[str, int]:
     """How often partitions changed hands, and how, by the group's history."""
     kinds: dict[str, int] = {}
+    kind_of = {"HandOver": "handed over", "Release": "released", "Steal": "stolen"}
     for change in store.history():
-        if change.event != "Claim":
-            kind = {"HandOver": "handed over", "Release": "released", "Steal": "stolen"}[change.event]
+        if change.event in kind_of:
+            kind = kind_of[change.event]
+        elif change.event != "Claim":
+            continue  # an operator's order, which moves nothing by itself
         elif change.owner_before is None:
             kind = "claimed, free"
         elif change.owner_before == change.by:

@@ -132,7 +132,7 @@ def _moves(fleet: Fleet, acts: list[tuple[float, str]]) -> list[Move]:
     """What has gone from one query to another, also by way of nobody."""
     moves, last = list[Move](), dict[str, OwnershipChange]()
     for change in fleet.store.history():
-        if change.owner is None:
+        if change.owner is None or change.partition is None:
             continue
         before = last.get(change.partition)
         last[change.partition] = change

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 
-#: The environment variable that sets the level, such as INFO (every change of ownership) or DEBUG (every decision).
+#: The environment variable that sets the level, such as INFO (changes of ownership, and decisions) or DEBUG (also what
+#: they were based on).
 LEVEL_VARIABLE = "EHBALANCE_LOG_LEVEL"
 
 

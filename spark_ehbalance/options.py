@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.connection import Connection, shown
 from spark_ehbalance.positions import EARLIEST, LATEST, StartingPositions
-from spark_ehbalance.strategies import DEFAULT_STRATEGY, STRATEGIES
+from spark_ehbalance.strategies import DEFAULT_STRATEGY, PARAMETERS, Parameters
+from spark_ehbalance.values import flag, one_of, parse_duration, whole
 
 _T = TypeVar("_T")
 
@@ -31,6 +32,7 @@ class Options:
     lease_table: str | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     strategy: str = DEFAULT_STRATEGY
+    strategy_parameters: Parameters = field(default_factory=Parameters)  # of the kind that the strategy has
     owner_id: str | None = None
     starting_position: StartingPositions = LATEST
     ending_position: StartingPositions = LATEST
@@ -53,6 +55,8 @@ class Options:
                 f"leaseDuration ({self.lease_duration:g} s) must be longer than balanceInterval "
                 f"({self.balance_interval:g} s), at best three times as long"
             )
+        if problem := self.strategy_parameters.problem(self.lease_duration):
+            raise OptionError(problem)
         if self.lease_table is not None and self.owner_level is not None:
             raise OptionError(
                 "ownerLevel cannot be set together with leaseTable: the epoch of the lease is the owner level"
@@ -92,51 +96,6 @@ def check_options(raw: Mapping[str, str]) -> None:
 # --- one option each -------------------------------------------------------------------------------------------
 
 
-def _whole(minimum: int) -> Callable[[str], int]:
-    def parse(value: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,18}", value) or int(value) < minimum:
-            raise ValueError(f"a whole number from {minimum}")
-        return int(value)
-
-    return parse
-
-
-def _flag(value: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise ValueError("true or false")
-    return value.lower() == "true"
-
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_UNIT_NAMES = {
-    "millisecond": "ms",
-    "milliseconds": "ms",
-    "sec": "s",
-    "second": "s",
-    "seconds": "s",
-    "min": "m",
-    "minute": "m",
-    "minutes": "m",
-    "hour": "h",
-    "hours": "h",
-}
-
-
-def parse_duration(value: str) -> float:
-    """Seconds of a length of time such as `10 seconds`, `500ms`, `2m` or `1.5` (seconds). Raises `ValueError`."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", value.strip().lower())
-    unit = _UNIT_NAMES.get(match[2], match[2] or "s") if match else ""
-    if match is None or unit not in _UNITS or float(match[1]) == 0:
-        raise ValueError("a length of time over 0, such as 10 seconds, 500 ms, 2 minutes or 10 (seconds)")
-    return float(match[1]) * _UNITS[unit]
-
-
-def _strategy(value: str) -> str:
-    if value not in STRATEGIES:
-        raise ValueError(f"one of {', '.join(sorted(STRATEGIES))}")
-    return value
-
-
 def checked_location(lease_table: str) -> str:
     """`lease_table` as an address, or a path that holds in any working directory. Raises `OptionError`."""
     try:
@@ -166,33 +125,36 @@ def _name(value: str) -> str:
 
 
 def _prefetch(value: str) -> int:
-    number = _whole(1)(value)
+    number = whole(1)(value)
     if number > 10_000:
         raise ValueError("a whole number from 1 to 10000")
     return number
 
 
+#: The same of the strategies' parameters: option name → (field of its `Parameters`, parser).
+_PARAMETERS = {name: each for kind in PARAMETERS.values() for name, each in kind.options().items()}
 #: Option name → (field of `Options`, parser that raises ValueError with what is allowed).
 _COMMON: dict[str, tuple[str, Callable[[str], Any]]] = {
     "consumerGroup": ("consumer_group", _name),
     "startingPosition": ("starting_position", StartingPositions.parse),
-    "minPartitions": ("min_partitions", _whole(1)),
-    "failOnDataLoss": ("fail_on_data_loss", _flag),
+    "minPartitions": ("min_partitions", whole(1)),
+    "failOnDataLoss": ("fail_on_data_loss", flag),
     "prefetch": ("prefetch", _prefetch),
     "receiverTimeout": ("receiver_timeout", parse_duration),
-    "ownerLevel": ("owner_level", _whole(0)),
-    "jsonProperties": ("json_properties", _flag),
+    "ownerLevel": ("owner_level", whole(0)),
+    "jsonProperties": ("json_properties", flag),
 }
 _STREAM: dict[str, tuple[str, Callable[[str], Any]]] = {
     "leaseTable": ("lease_table", _location),
-    "strategy": ("strategy", _strategy),
+    "strategy": ("strategy", one_of(*sorted(PARAMETERS))),
     "ownerId": ("owner_id", _owner_id),
-    "maxEventsPerTrigger": ("max_events_per_trigger", _whole(1)),
-    "maxPartitionsOwned": ("max_partitions_owned", _whole(1)),
+    "maxEventsPerTrigger": ("max_events_per_trigger", whole(1)),
+    "maxPartitionsOwned": ("max_partitions_owned", whole(1)),
     "balanceInterval": ("balance_interval", parse_duration),
     "leaseDuration": ("lease_duration", parse_duration),
     "handoverTimeout": ("handover_timeout", parse_duration),
     "maxStall": ("max_stall", parse_duration),
+    **_PARAMETERS,
 }
 _BATCH: dict[str, tuple[str, Callable[[str], Any]]] = {
     "endingPosition": ("ending_position", StartingPositions.parse),
@@ -211,15 +173,33 @@ def _parse(raw: Mapping[str, str], table: dict[str, tuple[str, Callable[[str], A
     if unknown := sorted(given.keys() - {name.lower() for name in names}):
         raise OptionError(f"{where} has no option {unknown[0]!r}: there are {', '.join(sorted(names))}")
     connection = Connection.from_options({name: given.pop(name.lower(), None) for name in _CONNECTION})
+    values = _values(given, {name: each for name, each in table.items() if name not in _PARAMETERS})
+    if "strategy" in table:
+        values["strategy_parameters"] = _strategy_parameters(given, values.get("strategy", DEFAULT_STRATEGY))
+    return Options(connection=connection, storage_options=storage, **values)
+
+
+def _values(given: Mapping[str, str], table: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
+    """Field → value of the options in `table` that are `given`, with keys in lower case."""
     values: dict[str, Any] = {}
     for name, (field_name, parse) in table.items():
-        text = given.pop(name.lower(), None)
+        text = given.get(name.lower())
         if text is not None:
             try:
                 values[field_name] = parse(text)
             except ValueError as allowed:
                 raise _wrong(name, text, allowed) from None
-    return Options(connection=connection, storage_options=storage, **values)
+    return values
+
+
+def _strategy_parameters(given: Mapping[str, str], strategy: str) -> Parameters:
+    kind = PARAMETERS[strategy]
+    for name in _PARAMETERS:
+        if name.lower() in given and name not in kind.options():
+            raise OptionError(
+                f"option {name} is for strategy={name.partition('.')[0]}, and the strategy is {strategy}: leave it out"
+            )
+    return kind(**_values(given, kind.options()))
 
 
 __all__ = [

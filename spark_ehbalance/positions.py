@@ -28,10 +28,8 @@ _LARGEST = 2**63 - 1
 #: One place in a partition: an end, a sequence number, or a time.
 Place = Edge | int | datetime
 
-_ALLOWED = (
-    "earliest, latest, a sequence number, a time such as 2026-01-31T12:00:00Z, or JSON of these by partition, such "
-    'as {"0": 4711, "*": "latest"}'
-)
+_ALLOWED_PLACE = "earliest, latest, a sequence number, a time such as 2026-01-31T12:00:00Z"
+_ALLOWED = f'{_ALLOWED_PLACE}, or JSON of these by partition, such as {{"0": 4711, "*": "latest"}}'
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,14 @@ class StartingPositions:
         """The place for `partition`. One that came up after the check begins at its earliest event."""
         place = self.named.get(partition, self.others)
         return Edge.EARLIEST if place is None else place
+
+
+def parse_place(text: str) -> Place:
+    """The one place that `text` means. Raises `ValueError` with what is allowed."""
+    try:
+        return _place(text)
+    except ValueError:
+        raise ValueError(_ALLOWED_PLACE) from None
 
 
 def _place(value: object) -> Place:

@@ -2,20 +2,85 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
+import time
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Annotated
 
 import typer
 
-from spark_ehbalance.errors import OptionError
+from spark_ehbalance.errors import EhBalanceError, OptionError, StoreUnavailableError
 from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.options import checked_location
+from spark_ehbalance.leases.history import ownership_changes
+from spark_ehbalance.leases.model import Author, Snapshot
+from spark_ehbalance.leases.store import commit
+from spark_ehbalance.leases.transitions import Transition, apply
+from spark_ehbalance.options import Options, checked_location, stream_options
 
 LeaseTable = Annotated[str, typer.Argument(help="Path or address of the lease table.")]
 StorageOption = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="NAME=VALUE", help="An option of the table's storage; may be repeated."),
 ]
+Why = Annotated[str, typer.Option(help="The reason, for the history.")]
+
+EventHubName = Annotated[str | None, typer.Option(help="The event hub.")]
+Namespace = Annotated[
+    str | None, typer.Option("--fully-qualified-namespace", help="Its namespace, for Entra ID.", show_default=False)
+]
+ConnectionString = Annotated[
+    str | None, typer.Option(envvar="EHBALANCE_CONNECTION_STRING", help="Or a connection string.")
+]
+Credential = Annotated[str | None, typer.Option(help="Which Entra ID credential to use.")]
+ConsumerGroup = Annotated[str, typer.Option(help="The consumer group that the queries share.")]
+
+
+def group_options(
+    lease_table: str,
+    event_hub_name: str | None,
+    namespace: str | None,
+    connection_string: str | None,
+    credential: str | None,
+    consumer_group: str,
+    storage_option: list[str] | None,
+) -> Options:
+    """The options of a query of the group. Raises `OptionError`."""
+    given = {
+        "leaseTable": lease_table,
+        "eventHubName": event_hub_name,
+        "fullyQualifiedNamespace": namespace,
+        "connectionString": connection_string,
+        "credential": credential,
+        "consumerGroup": consumer_group,
+        **{f"storageOptions.{name}": value for name, value in pairs(storage_option).items()},
+    }
+    return stream_options({name: value for name, value in given.items() if value is not None})
+
+
+def operator() -> Author:
+    """Who gives the command."""
+    return Author(f"operator:{getpass.getuser()}@{socket.gethostname()}", "")
+
+
+def order(store: DeltaStore, orders: Sequence[Transition]) -> Snapshot:
+    """Carry out what an operator orders, all or nothing, and record it; returns the new state.
+
+    Raises `EhBalanceError`, which says what is allowed, if an order is refused.
+    """
+    before = store.read()
+    _, rejected = apply(before, orders)
+    after = before
+    if not rejected:
+        after, rejected = commit(store, before, orders)
+    if rejected:
+        raise EhBalanceError(rejected[0].reason)
+    try:
+        store.record(ownership_changes(before, orders, rejected, after))
+    except StoreUnavailableError as error:
+        typer.echo(f"Warning: done, but not in the history: {error}", err=True)
+    return after
 
 
 def open_store(lease_table: str, storage_option: list[str] | None) -> DeltaStore:
@@ -30,6 +95,11 @@ def pairs(texts: list[str] | None) -> dict[str, str]:
             # What was meant as a value may be a secret: it is not repeated.
             raise OptionError("--storage-option is wrong: allowed is NAME=VALUE")
     return dict(text.split("=", 1) for text in texts or [])
+
+
+def now_ms() -> int:
+    """The wall clock."""
+    return time.time_ns() // 1_000_000
 
 
 def iso(ms: int) -> str:

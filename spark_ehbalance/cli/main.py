@@ -8,6 +8,9 @@ import typer
 
 from spark_ehbalance.cli.group import init, status
 from spark_ehbalance.cli.operate import drain, history, maintain
+from spark_ehbalance.cli.orders import pin, seek, transfer, unpin
+from spark_ehbalance.cli.report import report
+from spark_ehbalance.cli.simulate import simulate
 from spark_ehbalance.emulator.cli import emulator
 from spark_ehbalance.errors import EhBalanceError
 
@@ -17,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # they print local variables, and those may hold secrets
 )
-for command in (emulator, init, status, drain, history, maintain):
+for command in (emulator, init, status, transfer, pin, unpin, drain, seek, history, maintain, report, simulate):
     app.command()(command)
 
 

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -202,7 +202,7 @@ class DeltaStore(LeaseStore):
             except ConflictError:
                 self._unused = name  # by any commit: the next attempt writes over it
                 raise
-        self._snapshot = replace(new, version=base.version + 1)
+        self._snapshot = new.written_as(base.version + 1)
         return self._snapshot
 
     def _put(self, name: str, rows: pa.Table) -> int:
@@ -253,10 +253,14 @@ class DeltaStore(LeaseStore):
             self._file_system().delete_file(file)
 
     def maintain(self) -> None:
-        """Tidy up thoroughly: also files that no log knows, and the many small files of the history."""
+        """Tidy up thoroughly: also files that no log knows, and the many small files of the history. A table that was
+        made by an earlier version gets the columns that have come since."""
         self.tidy()
         try:
             table = DeltaTable(self._uri, storage_options=self._storage_options)
+            there = {field.name for field in table.schema().fields}
+            if missing := [field for field in Schema.from_arrow(SCHEMA).fields if field.name not in there]:
+                table.alter.add_columns(missing)
             table.vacuum(retention_hours=_ORPHAN_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
             if DeltaTable.is_deltatable(self._history_uri, storage_options=self._storage_options):
                 history = DeltaTable(self._history_uri, storage_options=self._storage_options)

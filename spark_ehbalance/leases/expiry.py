@@ -9,10 +9,12 @@ Not all, as the table itself may have been away for long: who is alive renews wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from itertools import takewhile
 
-from spark_ehbalance.leases.model import Lease, Member, Snapshot
+from spark_ehbalance.leases.model import Change, Lease, Member, Snapshot, Trail
 
 #: How far wall clocks may be apart, in seconds. Azure's own tokens allow five minutes.
 CLOCK_SKEW_ALLOWANCE = 300.0
@@ -20,37 +22,120 @@ CLOCK_SKEW_ALLOWANCE = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A counter (or whatever else may change) and the observer's monotonic time, in seconds, at which it was first
-    seen at this value."""
+    """Since when, by the observer's monotonic clock in seconds, something has been seen as it is."""
 
-    counter: object
     since: float
     #: It was there at the observer's first look and has not moved since: only then is its stored time of any use.
     cold: bool = False
 
 
+class Seen(Mapping[str, Sighting]):
+    """The sightings of rows of one kind, worked out when they are asked for."""
+
+    def __init__(self, stamps: Mapping[str, int], sightings: Sightings) -> None:
+        self._stamps = stamps
+        self._sightings = sightings
+
+    def __getitem__(self, key: str) -> Sighting:
+        return self._sightings.of(self._stamps[key])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stamps)
+
+    def __len__(self) -> int:
+        return len(self._stamps)
+
+
 @dataclass(frozen=True, slots=True)
 class Sightings:
-    """What one observer has seen of a group's leases and members."""
+    """What one observer has seen of a group's leases and members.
 
-    leases: Mapping[str, Sighting] = field(default_factory=dict)
-    members: Mapping[str, Sighting] = field(default_factory=dict)
-    epochs: Mapping[str, Sighting] = field(default_factory=dict)
-    handovers: Mapping[str, Sighting] = field(default_factory=dict)
+    A row's trail tells in which version it last changed, and `versions` and `times`, side by side, when this observer
+    first saw which version: the first look at that version or a later one is since when the row has stood still. So a
+    look costs the same however many rows have changed, where `apply` follows the trail. Where it does not, as the
+    snapshot was read from a table, the snapshot is compared with the one before.
+    """
+
+    trail: Trail = field(default_factory=Trail)
+    versions: tuple[int, ...] = ()
+    times: tuple[float, ...] = ()
+    now: float = 0.0
+    #: The version of the observer's very first look, if it has been looking without a break since.
+    first: int = -1
     begun: bool = False
+    #: What was seen more seconds ago than this may count as seen that long ago.
+    horizon: float = float("inf")
+    _last: Snapshot | None = None
+
+    @property
+    def leases(self) -> Mapping[str, Sighting]:
+        """Each lease's counter."""
+        return Seen(self.trail.leases, self)
+
+    @property
+    def members(self) -> Mapping[str, Sighting]:
+        """Each member's heartbeat."""
+        return Seen(self.trail.members, self)
+
+    @property
+    def epochs(self) -> Mapping[str, Sighting]:
+        """Each lease's epoch."""
+        return Seen(self.trail.epochs, self)
+
+    @property
+    def handovers(self) -> Mapping[str, Sighting]:
+        """Each pending handover."""
+        return Seen(self.trail.handovers, self)
+
+    def of(self, version: int) -> Sighting:
+        """The sighting of what has not changed since `version`."""
+        place = bisect_left(self.versions, version)
+        return Sighting(self.times[place] if place < len(self.times) else self.now, version <= self.first)
+
+    def seen_before(self, now: float, seconds: float) -> int:
+        """The newest version that was seen `seconds` before `now` or earlier; -1: none. What has not changed since that
+        version has been seen to stand still for as long."""
+        place = bisect_right(self.times, -seconds, key=lambda time: time - now)
+        return self.versions[place - 1] if place else -1
 
     def updated(self, snapshot: Snapshot, now: float) -> Sightings:
         """The sightings after seeing `snapshot` at monotonic time `now`, in seconds."""
-        cold, leases = not self.begun, snapshot.leases
-        return Sightings(
-            leases=_updated(self.leases, {p: lease.counter for p, lease in leases.items()}, now, cold),
-            members=_updated(self.members, {id: member.counter for id, member in snapshot.members.items()}, now, cold),
-            epochs=_updated(self.epochs, {p: lease.epoch for p, lease in leases.items()}, now, cold),
-            handovers=_updated(
-                self.handovers, {p: each.handover for p, each in leases.items() if each.handover}, now, cold
-            ),
-            begun=True,
-        )
+        trail = snapshot.trail or _followed(self.trail, self._last, snapshot)
+        version = trail.version
+        versions, times = self.versions, self.times
+        if versions and version < versions[-1]:  # the table was made anew
+            versions, times = (), ()
+        if not versions or version > versions[-1]:
+            versions, times = (*versions, version), (*times, now)
+            if len(times) > 2 * _SPARE_LOOKS and now - times[_SPARE_LOOKS] > self.horizon:
+                versions, times = versions[_SPARE_LOOKS:], times[_SPARE_LOOKS:]
+        first = self.first if self.begun else version
+        last = None if snapshot.trail else snapshot
+        return Sightings(trail, versions, times, now, first, True, self.horizon, last)
+
+    def afresh(self) -> Sightings:
+        """Those of an observer who has not looked for so long that what it has seen before proves nothing."""
+        return Sightings(begun=self.begun, horizon=self.horizon)
+
+
+#: Looks beyond the horizon that are forgotten at a time.
+_SPARE_LOOKS = 64
+
+
+def _followed(trail: Trail, last: Snapshot | None, snapshot: Snapshot) -> Trail:
+    """The trail of `snapshot`, whose predecessor was `last`."""
+    if last is None or last.leases.keys() - snapshot.leases.keys():
+        last, trail = Snapshot(snapshot.group), Trail(trail.version)  # the first one, or of a table made anew
+    before = {
+        partition: old
+        for partition, lease in snapshot.leases.items()
+        if (old := last.leases.get(partition)) is None or (old is not lease and old != lease)
+    }
+    ids = {*last.members, *snapshot.members}
+    members_before = {id: was for id in ids if (was := last.members.get(id)) != snapshot.members.get(id)}
+    if not before and not members_before:
+        return trail
+    return trail.after(Change(snapshot.leases, before, snapshot.members, members_before))
 
 
 def expired_leases(
@@ -61,52 +146,67 @@ def expired_leases(
     `sightings` must have been updated with `snapshot`; `now` is the monotonic clock in seconds, `wall_ms` the wall
     clock in milliseconds.
     """
-    return frozenset(
-        partition
-        for partition, lease in snapshot.leases.items()
-        if lease.owner is not None and _stale(sightings.leases[partition], lease, now, wall_ms, lease_duration)
-    )
+    stale = _stale(sightings, sightings.trail.leases, snapshot.leases, now, wall_ms, lease_duration)
+    return frozenset(partition for partition in stale if snapshot.leases[partition].owner is not None)
 
 
 def expired_members(
     sightings: Sightings, snapshot: Snapshot, now: float, wall_ms: int, lease_duration: float
 ) -> frozenset[str]:
     """The ids of the members of `snapshot` without a heartbeat for `lease_duration` seconds."""
-    return frozenset(
-        id
-        for id, member in snapshot.members.items()
-        if _stale(sightings.members[id], member, now, wall_ms, lease_duration)
-    )
+    return frozenset(_stale(sightings, sightings.trail.members, snapshot.members, now, wall_ms, lease_duration))
 
 
 def overdue_handovers(sightings: Sightings, snapshot: Snapshot, now: float) -> frozenset[str]:
     """The partitions of `snapshot` whose pending handover was seen longer ago than its timeout."""
+    handovers = sightings.handovers
     return frozenset(
         partition
-        for partition, lease in snapshot.leases.items()
-        if lease.handover and now - sightings.handovers[partition].since >= lease.handover.timeout_ms / 1000
+        for partition, handover in snapshot.ownership.pending.items()
+        if now - handovers[partition].since >= handover.timeout_ms / 1000
     )
 
 
-def tenured_leases(sightings: Sightings, snapshot: Snapshot, now: float, minimum: float) -> frozenset[str]:
+def tenured_leases(sightings: Sightings, snapshot: Snapshot, now: float, minimum: float) -> Set[str]:
     """The partitions of `snapshot` that have not changed hands for `minimum` seconds, as far as this observer knows:
     what it found at its first look counts, or a new member would be given nothing for as long."""
-    epochs = sightings.epochs
-    return frozenset(p for p in snapshot.leases if epochs[p].cold or now - epochs[p].since >= minimum)
+    return _Unchanged(sightings.trail.epochs, max(sightings.seen_before(now, minimum), sightings.first))
 
 
-def _updated(
-    seen: Mapping[str, Sighting], counters: Mapping[str, object], now: float, cold: bool
-) -> dict[str, Sighting]:
-    updated = {}
-    for key, counter in counters.items():
-        sighting = seen.get(key)
-        updated[key] = sighting if sighting and sighting.counter == counter else Sighting(counter, now, cold)
-    return updated
+class _Unchanged(Set[str]):
+    """The keys whose version is not after a given one; few ask for them, so they are not gathered before."""
+
+    def __init__(self, versions: Mapping[str, int], until: int) -> None:
+        self._versions = versions
+        self._until = until
+
+    def __contains__(self, key: object) -> bool:
+        version = self._versions.get(key) if isinstance(key, str) else None
+        return version is not None and version <= self._until
+
+    def __iter__(self) -> Iterator[str]:
+        # The oldest come first.
+        return takewhile(self.__contains__, self._versions)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
-def _stale(sighting: Sighting, row: Lease | Member, now: float, wall_ms: int, lease_duration: float) -> bool:
-    if now - sighting.since >= lease_duration:
-        return True
-    old = wall_ms - row.renewed_at_ms >= (lease_duration + CLOCK_SKEW_ALLOWANCE) * 1000
-    return sighting.cold and old and now - sighting.since >= lease_duration / 3
+def _stale(
+    sightings: Sightings,
+    stamps: Mapping[str, int],
+    rows: Mapping[str, Lease] | Mapping[str, Member],
+    now: float,
+    wall_ms: int,
+    lease_duration: float,
+) -> list[str]:
+    stale = []
+    until = sightings.seen_before(now, lease_duration)
+    cold = sightings.first if sightings.seen_before(now, lease_duration / 3) >= sightings.first else -1
+    for key, version in stamps.items():
+        if version > until and version > cold:
+            break
+        age_ms = wall_ms - rows[key].renewed_at_ms
+        if version <= until or age_ms >= (lease_duration + CLOCK_SKEW_ALLOWANCE) * 1000:
+            stale.append(key)
+    return stale

@@ -1,28 +1,45 @@
-"""The history of a group: every change of ownership, for people, reports and audits. Renewals are not in it."""
+"""The history of a group, for people, reports and audits: every change of ownership, and what operators have ordered.
+
+Renewals and checkpoints are not in it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spark_ehbalance.leases.model import Snapshot
-from spark_ehbalance.leases.transitions import Claim, HandOver, LeaseTransition, Rejected, Release, Steal, Transition
+from spark_ehbalance.leases.model import Lease, Snapshot
+from spark_ehbalance.leases.transitions import (
+    Claim,
+    Drain,
+    HandOver,
+    LeaseTransition,
+    MoveTo,
+    OperatorTransition,
+    Rejected,
+    Release,
+    Seek,
+    Steal,
+    Transition,
+    Unpin,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnershipChange:
     """`partition` went from `owner_before` to `owner` (None: nobody) with `epoch`, by `event`, a transition's name.
 
-    `at_ms` is the wall clock of `by`, who wrote it; `sequence_number` that of the last finished event, `why` an
-    operator's reason.
+    `at_ms` is the wall clock of `by`, who wrote it; `sequence_number` that of the last finished event, `why` what an
+    operator has ordered and the reason. An order changes no owner by itself: both owners are then the same. An
+    operator's `Drain` is about a member, which both name, and about no partition: `partition` and `epoch` are None.
     """
 
     at_ms: int
-    partition: str
+    partition: str | None
     event: str
     owner_before: str | None
     owner: str | None
-    epoch: int
+    epoch: int | None
     sequence_number: int | None
     by: str
     why: str | None = None
@@ -33,14 +50,18 @@ def ownership_changes(
 ) -> list[OwnershipChange]:
     """What changed hands when `said`, less what was `rejected`, made `after` out of `before`."""
     refused = {id(each.transition) for each in rejected}
-    return [
-        _change(before, transition, after)
-        for transition in said
-        if isinstance(transition, (Claim, Steal, HandOver, Release)) and id(transition) not in refused
-    ]
+    changes = []
+    for transition in said:
+        if id(transition) in refused:
+            continue
+        if isinstance(transition, (Claim, Steal, HandOver, Release, OperatorTransition)):
+            changes.append(_change(before, transition, after))
+        elif isinstance(transition, Drain) and transition.member != transition.by.id:
+            changes.append(_drained(transition))
+    return changes
 
 
-def _change(before: Snapshot, transition: LeaseTransition, after: Snapshot) -> OwnershipChange:
+def _change(before: Snapshot, transition: LeaseTransition | OperatorTransition, after: Snapshot) -> OwnershipChange:
     earlier, lease = before.leases.get(transition.partition), after.leases[transition.partition]
     return OwnershipChange(
         at_ms=transition.at_ms,
@@ -51,4 +72,38 @@ def _change(before: Snapshot, transition: LeaseTransition, after: Snapshot) -> O
         epoch=lease.epoch,
         sequence_number=lease.checkpoint.sequence_number if lease.checkpoint else None,
         by=transition.by.id,
+        why=_order(transition) or _obeyed(earlier, lease),
     )
+
+
+def _order(transition: Transition) -> str | None:
+    """An operator's order in words."""
+    if isinstance(transition, MoveTo):
+        return _with_reason(f"to {transition.to}", transition.why)
+    if isinstance(transition, Seek):
+        return _with_reason(f"to sequence number {transition.position.next}", transition.why)
+    return transition.why or None if isinstance(transition, Unpin) else None
+
+
+def _obeyed(before: Lease | None, after: Lease) -> str | None:
+    """The order that a move follows."""
+    pin = before.pin if before and before.owner != after.owner else None
+    return _with_reason(f"ordered by {pin.by}", pin.why) if pin and pin.to == after.owner else None
+
+
+def _drained(drain: Drain) -> OwnershipChange:
+    return OwnershipChange(
+        at_ms=drain.at_ms,
+        partition=None,
+        event="Drain",
+        owner_before=drain.member,
+        owner=drain.member,
+        epoch=None,
+        sequence_number=None,
+        by=drain.by.id,
+        why=_with_reason("may take partitions again", drain.why) if drain.undo else drain.why or None,
+    )
+
+
+def _with_reason(what: str, why: str) -> str:
+    return f"{what}: {why}" if why else what

@@ -15,42 +15,23 @@ from dataclasses import replace
 from typing import Protocol
 
 from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
+from spark_ehbalance.leases.decisions import DecisionLog, view_line
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
-from spark_ehbalance.leases.membership import Clocks, Finished, Holding, Membership, unread, with_starts
-from spark_ehbalance.leases.model import Load, MemberState, Position, Snapshot
+from spark_ehbalance.leases.membership import Clocks, Finished, Holding, Membership, startable
+from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Position, Snapshot
+from spark_ehbalance.leases.rhythm import FIRST_PAUSE, Rhythm
 from spark_ehbalance.leases.store import LONGEST_RETRY_WAIT, LeaseStore, commit
-from spark_ehbalance.leases.transitions import Checkpoint, Claim, Drain, Heartbeat, Renew, Transition
-from spark_ehbalance.strategies.base import Decision
+from spark_ehbalance.leases.transitions import Drain, Transition
+from spark_ehbalance.strategies.base import Decision, View
 
 _LOG = logging.getLogger(__name__)
-
-#: All members together use up to this part of the commits that the store could carry one after the other, so that
-#: races stay rare. Only checkpoints wait for that: renewals that are due, and what changes owners, never do.
-_STORE_SHARE = 0.3
-
-#: Seconds that a commit is taken to last at the most: longer ones tell of a process that stood still, not of the store.
-_LONGEST_COMMIT = 1.0
-
-#: Intervals are drawn between these factors, as the Azure SDKs do, so that members do not march in step.
-_JITTER = (0.8, 1.2)
-
-#: Seconds before the first new try when the store is away; doubled from try to try, up to half the time between two
-#: renewals, as everybody must have renewed a third of the lease duration after the store's return.
-_FIRST_PAUSE = 0.1
-
-#: Seconds between two looks at the table, to see what others have done: a look costs one listing of the log.
-_LOOK_INTERVAL = 1.0
-
-#: The same while a handover is pending that concerns this member, so that it takes about a second in all.
-_HANDOVER_LOOK_INTERVAL = 0.2
 
 #: The leader tidies the store up after so many versions or so many seconds, whichever comes first: often enough for a
 #: few hundred files, seldom enough to cost nothing (30 ms against 300 commits of 10 ms).
 _TIDY_VERSIONS, _TIDY_INTERVAL = 300, 15.0
 
-#: Partitions never read before that are claimed with one commit: to find where a time is in so many of them takes a few
-#: seconds, for which no lease is renewed.
-_MOST_STARTS = 32
+#: Seconds between two reports of how often which decision was made for what reason.
+_TALLY_INTERVAL = 600.0
 
 #: Seconds that `stop` waits for the last commit. Spark kills the planner some time after that.
 _FAREWELL_TIMEOUT = 5.0
@@ -93,9 +74,8 @@ class Keeper:
         self._open_store = open_store
         self._hub = hub
         self._interval = balance_interval
-        self._prompt = prompt
+        self._rhythm = Rhythm(balance_interval, membership.settings.renewal_interval, prompt=prompt, rng=rng)
         self._max_stall = max_stall
-        self._rng = rng
         self._lock = threading.Condition()
         self._holdings: Mapping[str, Holding] = {}
         self._finished: dict[str, Finished] = {}
@@ -103,19 +83,17 @@ class Keeper:
         self._in_flight: frozenset[str] = frozenset()
         self._batch_began = 0.0
         self._loads: Mapping[str, Load] = {}
+        self._load: MemberLoad | None = None
+        self._decisions = DecisionLog()
+        self._tally_at = time.monotonic() + _TALLY_INTERVAL
         self._leave = False
         self._drained = False  # by itself, because the query hangs
         self._looked = 0.0  # the last time that the store was asked, and whether it was away then
         self._away = False
-        self._look_at = 0.0
-        self._latency = 0.0  # of a commit, as a moving average
-        self._routine_at = 0.0  # before that time no commit is for checkpoints alone
-        self._held_back = False  # there are checkpoints that wait for it
         self._tidied = (0, 0.0)  # version and time
         self._cycles = 0
         self._settled = 0  # cycles in which there was nothing to take
         self._settling = False
-        self._balance_at = 0.0
         self._error: EhBalanceError | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="ehbalance-keeper", daemon=True)
@@ -170,16 +148,16 @@ class Keeper:
             self._resets |= resets
             self._lock.notify_all()
 
-    def measure(self, loads: Mapping[str, Load]) -> None:
-        """What the owned partitions bring in, as moving averages."""
+    def measure(self, loads: Mapping[str, Load], load: MemberLoad | None = None) -> None:
+        """What the owned partitions bring in and what this member carries in all, as moving averages."""
         with self._lock:
-            self._loads = loads
+            self._loads, self._load = loads, load
 
     def leave(self) -> None:
         """Take nothing more, and give everything back as soon as the batch in flight has ended."""
         with self._lock:
             self._leave = True
-            self._look_at = 0.0
+            self._rhythm.look_at = 0.0
             self._lock.notify_all()
 
     @property
@@ -197,7 +175,7 @@ class Keeper:
         with self._lock:
             before = self._settled if settled else 0
             if settled:
-                self._settling, self._balance_at = True, 0.0
+                self._settling, self._rhythm.balance_at = True, 0.0
                 self._lock.notify_all()
             self._lock.wait_for(
                 lambda: self._error is not None or (self._settled if settled else self._cycles) > before, timeout
@@ -234,31 +212,29 @@ class Keeper:
                     _LOG.warning("the lease table is back after %d tries", failures)
                 failures, self._away = 0, False
                 if stopping:
+                    _LOG.info("%s", self._decisions.tally())
                     return
             except ConflictError:
-                pause = self._jittered(LONGEST_RETRY_WAIT)
+                pause = self._rhythm.jittered(LONGEST_RETRY_WAIT)
                 _LOG.info("the lease table is contended: trying again later")
             except StoreUnavailableError as error:
                 failures += 1
                 with self._lock:
                     self._looked, self._away = time.monotonic(), True
-                longest = self._membership.settings.renewal_interval / 2
-                pause = self._jittered(min(_FIRST_PAUSE * 2 ** min(failures, 16), longest))
+                pause = self._rhythm.pause(failures)
                 level = logging.WARNING if failures == 1 else logging.INFO
                 _LOG.log(level, "%s. What is owned is read on; until that is over nothing is taken or given", error)
             if stopping:
                 if time.monotonic() > last_moment:
                     return
-                time.sleep(_FIRST_PAUSE)
+                time.sleep(FIRST_PAUSE)
 
     def _wait(self, pause: float) -> bool:
         """Wait until there is something to do, at least for `pause`; True if it is to stop."""
         with self._lock:
             deadline = time.monotonic() + pause
             while not self._stopping:
-                due = min(self._balance_at, self._look_at, self._membership.renewal_due())
-                if self._finished or self._held_back:
-                    due = min(due, self._routine_at)
+                due = self._rhythm.due(self._membership.renewal_due(), finished=bool(self._finished))
                 if self._resets:
                     due = 0.0
                 remaining = max(due, deadline) - time.monotonic()
@@ -277,7 +253,7 @@ class Keeper:
             # same moment as what is in flight: a handover without the final checkpoint would be read twice.
             self._take_over()
             member.in_flight = self._in_flight
-            member.measure(self._loads)
+            member.measure(self._loads, self._load)
             leaving = self._leave
             if leaving:
                 member.leave()
@@ -285,36 +261,27 @@ class Keeper:
             self._holdings = member.plannable()
         if stopping:
             said = member.farewell(now)
-        elif now.monotonic >= self._balance_at or (self._prompt and member.unsettled(snapshot, now)):
+        elif self._rhythm.balances(now.monotonic, lambda: member.unsettled(snapshot, now)):
             said, decision = self._balance(snapshot, now)
         else:
             said = member.say(snapshot, now)
         if not stopping:
             said += self._drain(snapshot, now, leaving)
-        early = not stopping and now.monotonic < min(self._routine_at, member.renewal_due())
-        self._held_back = early and bool(said) and _is_routine(said)
-        said = [] if self._held_back else said
+            said = self._rhythm.passed_on(said, now.monotonic, member.renewal_due())
         before, began = snapshot, time.monotonic()
         snapshot, rejected = commit(store, snapshot, said)
-        if snapshot.version != before.version:
-            self._latency = 0.7 * self._latency + 0.3 * min(_LONGEST_COMMIT, time.monotonic() - began)
-        spacing = len(snapshot.members) * self._latency / _STORE_SHARE
+        took = time.monotonic() - began if snapshot.version != before.version else None
         member.written(said, rejected, snapshot, now)
         self._keep_house(store, ownership_changes(before, said, rejected, snapshot), snapshot, now)
         waits = member.waits(snapshot)
         with self._lock:
             self._holdings = member.plannable()
             self._looked = now.monotonic
-            look = _HANDOVER_LOOK_INTERVAL if waits else min(max(_LOOK_INTERVAL, spacing), self._interval)
-            self._look_at = now.monotonic + self._jittered(look)
-            if snapshot.version != before.version and said:
-                self._routine_at = now.monotonic + self._jittered(spacing)
             if decision is not None:
-                again = decision.again or (self._settling and bool(decision.transitions))
-                self._cycles += not again
-                self._settled += not (again or waits)
-                wait = self._jittered(self._interval)
-                self._balance_at = 0.0 if again else now.monotonic + min(wait, decision.after or wait)
+                decision = replace(decision, again=decision.again or (self._settling and bool(decision.transitions)))
+                self._cycles += not decision.again
+                self._settled += not (decision.again or decision.after is not None or waits)
+            self._rhythm.turned(now.monotonic, members=len(snapshot.members), waits=waits, took=took, decision=decision)
             self._lock.notify_all()
 
     def _drain(self, snapshot: Snapshot, now: Clocks, leaving: bool) -> list[Transition]:
@@ -370,29 +337,30 @@ class Keeper:
         member, hub = self._membership, self._hub
         try:
             said, decision = member.balance(snapshot, now, hub.partition_ids(), hub.earliest_position)
-            first = unread(said, snapshot)
-            later = frozenset(first[_MOST_STARTS:])
-            said = [each for each in said if not (isinstance(each, Claim) and each.partition in later)]
-            said = with_starts(said, hub.starting_positions(first[:_MOST_STARTS]))
-            decision = replace(decision, again=decision.again or bool(later))
+            said, later = startable(said, snapshot, hub.starting_positions)
+            decision = replace(decision, again=decision.again or later)
+            view = member.view
         except HubUnavailableError as error:
             _LOG.warning("%s. Until that is over no partition is taken", error)
             said, decision = member.say(snapshot, now), Decision("nothing, because the hub does not answer")
-        _LOG.log(logging.INFO if decision.transitions else logging.DEBUG, "balance: %s", decision.reason)
+            view = None
+        self._tell(view, decision)
         return said, decision
 
-    def _jittered(self, interval: float) -> float:
-        return interval * self._rng.uniform(*_JITTER)
+    def _tell(self, view: View | None, decision: Decision) -> None:
+        """Log what was decided and why, and now and then how often."""
+        level, line = self._decisions.note(self._membership.author.id, view, decision)
+        _LOG.log(level, "%s", line)
+        if view is not None and _LOG.isEnabledFor(logging.DEBUG):
+            _LOG.debug("%s", view_line(view))
+        if time.monotonic() >= self._tally_at:
+            self._tally_at = time.monotonic() + _TALLY_INTERVAL
+            _LOG.info("%s", self._decisions.tally())
 
     def _fail(self, error: EhBalanceError) -> None:
         with self._lock:
             self._error, self._holdings = error, {}
             self._lock.notify_all()
-
-
-def _is_routine(said: list[Transition]) -> bool:
-    """Whether `said` may wait for the next commit that is due, as nobody else's doings depend on it."""
-    return all(isinstance(each, (Checkpoint, Heartbeat, Renew)) for each in said)
 
 
 def _clocks() -> Clocks:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,15 +19,27 @@ from spark_ehbalance.leases.expiry import (
     overdue_handovers,
     tenured_leases,
 )
-from spark_ehbalance.leases.model import Author, Load, MemberState, Position, Snapshot
+from spark_ehbalance.leases.model import (
+    Author,
+    Lease,
+    Load,
+    MemberLoad,
+    MemberState,
+    Ownership,
+    Position,
+    Snapshot,
+    partition_order,
+)
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     Checkpoint,
     Claim,
+    Defend,
     Forget,
     HandOver,
     Heartbeat,
     Join,
+    LeaseTransition,
     Leave,
     Rejected,
     Release,
@@ -38,6 +50,7 @@ from spark_ehbalance.leases.transitions import (
     apply,
 )
 from spark_ehbalance.strategies.base import Decision, Strategy, View
+from spark_ehbalance.strategies.overrides import with_overrides
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,6 +91,7 @@ class Settings:
     handover_timeout: float = 30.0
     max_owned: int | None = None
     host: str = ""
+    strategy_name: str = ""
 
     @property
     def renewal_interval(self) -> float:
@@ -91,7 +105,24 @@ class Settings:
 
 
 #: What moves a lease's renewal counter on.
-_RENEWING = (Claim, Steal, Renew, Checkpoint, Reset)
+_RENEWING = frozenset({Claim, Defend, Steal, Renew, Checkpoint, Reset})
+
+#: What nobody else's doings depend on.
+_ROUTINE = frozenset({Checkpoint, Heartbeat, Renew})
+
+
+def is_routine(said: Iterable[Transition]) -> bool:
+    """Whether `said` may wait for the next commit that is due."""
+    return all(type(each) in _ROUTINE for each in said)
+
+
+#: A load is told anew when it has changed by more than this part, and by more than so many events per second: moving
+#: averages never stand still, and whatever changes has everybody decide anew. A backlog counts spread over seconds.
+_NEWS, _LEAST_NEWS, _BACKLOG_SECONDS = 0.05, 0.1, 60.0
+
+#: Partitions never read before that are claimed with one commit: to find where a time is in so many of them takes a few
+#: seconds, for which no lease is renewed.
+_MOST_STARTS = 32
 
 
 class Membership:
@@ -118,15 +149,22 @@ class Membership:
         self.in_flight: frozenset[str] = frozenset()
         #: The query hangs: everything is given back, and nothing taken, until that is over.
         self.stalled = False
+        #: What the strategy was last shown; None where it was not asked.
+        self.view: View | None = None
         self._rng = rng
-        self._sightings = Sightings()
+        self._sightings = Sightings(horizon=settings.minimum_tenure)
         self._looked = float("-inf")
-        self._layout: object = None  # at the last balancing
+        self._ownership: Ownership | None = None  # at the last balancing
         self._memory: Any = None  # the strategy's
         self._finished = dict(finished or {})
         self._resets: dict[str, Finished] = {}
         self._resume = dict(resume or {})
         self._loads: Mapping[str, Load] = {}
+        self._load: MemberLoad | None = None
+        self._leases: Mapping[str, Lease] = {}  # as last seen
+        self._snapshot: Snapshot | None = None  # that was seen last
+        self._own: list[Lease] = []  # in it
+        self._oldest = float("inf")  # renewal of what it holds
         self._joined = False
         self._leaving = False
         self._heartbeat = float("-inf")
@@ -138,14 +176,14 @@ class Membership:
         if now.monotonic - self._looked > self.settings.lease_duration / 2:
             # Who has not looked for long, because the store was away or this process stood still, has not seen
             # whether others were alive meanwhile: everybody gets a full lease duration again.
-            self._sightings = Sightings(begun=self._sightings.begun)
-        self._looked = now.monotonic
+            self._sightings = self._sightings.afresh()
+        self._looked, self._snapshot = now.monotonic, snapshot
         self._sightings = self._sightings.updated(snapshot, now.monotonic)
         if not self._joined:
             return
         row = snapshot.members.get(self.author.id)
         if row is not None and row.incarnation != self.author.incarnation:
-            self.holdings = {}
+            self.holdings, self._own = {}, []
             raise FencedError(
                 f"a later process (on {row.host or 'an unknown host'}) has started as {self.author.id}, from the same "
                 "Spark checkpoint: this one stops"
@@ -153,9 +191,10 @@ class Membership:
         self._leaving = row is not None and row.state is MemberState.LEAVING
         self._hold(snapshot, now)
 
-    def measure(self, loads: Mapping[str, Load]) -> None:
-        """What the partitions bring in; written along with the next renewals."""
-        self._loads = loads
+    def measure(self, loads: Mapping[str, Load], load: MemberLoad | None = None) -> None:
+        """What the partitions bring in, written along with the next renewals, and what this member carries in all,
+        with the next heartbeat."""
+        self._loads, self._load = loads, load
 
     def finish(self, partition: str, finished: Finished) -> None:
         """The sink has finished `partition` up to a position; a later one replaces an earlier one not yet written."""
@@ -174,8 +213,7 @@ class Membership:
 
     def renewal_due(self) -> float:
         """The monotonic time at which the next commit must be under way."""
-        oldest = min((holding.renewed for holding in self.holdings.values()), default=self._heartbeat)
-        return min(oldest, self._heartbeat) + self.settings.renewal_interval
+        return min(self._oldest, self._heartbeat) + self.settings.renewal_interval
 
     def plannable(self) -> dict[str, Holding]:
         """What new batches may be planned with: all but what is to be given away."""
@@ -185,8 +223,8 @@ class Membership:
 
     def waits(self, snapshot: Snapshot) -> bool:
         """Whether a handover is pending that concerns this member: time to look more often."""
-        me = self.author.id
-        return any(each.handover and me in (each.owner, each.handover.to) for each in snapshot.leases.values())
+        me, leases = self.author.id, snapshot.leases
+        return any(me in (leases[p].owner, handover.to) for p, handover in snapshot.ownership.pending.items())
 
     def leads(self, snapshot: Snapshot, now: Clocks) -> bool:
         """Whether this member is the group's leader, or would be if those without a sign of life were gone."""
@@ -196,7 +234,7 @@ class Membership:
     def unsettled(self, snapshot: Snapshot, now: Clocks) -> bool:
         """Whether there is reason to balance before the next cycle: members or leases have changed since the last
         one, or somebody's time has run out."""
-        if self._layout != _layout(snapshot):
+        if self._ownership is not snapshot.ownership and self._ownership != snapshot.ownership:
             return True
         times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
         return bool(
@@ -212,12 +250,20 @@ class Membership:
         by, at_ms = self.author, now.wall_ms
         if self.author.id not in snapshot.members or not self._joined:
             joining = [
-                Join(by=by, at_ms=at_ms, host=self.settings.host, max_owned=self.settings.max_owned),
+                Join(
+                    by=by,
+                    at_ms=at_ms,
+                    host=self.settings.host,
+                    max_owned=self.settings.max_owned,
+                    strategy=self.settings.strategy_name,
+                ),
                 *self._checkpoints(at_ms),
             ]
             return joining + self._resumed(apply(snapshot, joining)[0], at_ms)
         due = now.monotonic - self.settings.renewal_interval / 2
-        said: list[Transition] = [Heartbeat(by=by, at_ms=at_ms)] if self._heartbeat <= due else []
+        said: list[Transition] = []
+        if self._heartbeat <= due:
+            said.append(Heartbeat(by=by, at_ms=at_ms, load=self._load))
         said += self._checkpoints(at_ms)
         for partition, holding in self.holdings.items():
             epoch, at_rest = holding.epoch, partition not in self.in_flight
@@ -226,39 +272,43 @@ class Membership:
             elif holding.promised and at_rest:
                 said.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
             elif holding.renewed <= due and partition not in self._finished:  # a checkpoint is a renewal
-                load = self._loads.get(partition)
+                load = self._news(partition)
                 said.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=epoch, load=load))
         return said
 
     def balance(
-        self, snapshot: Snapshot, now: Clocks, partitions: Iterable[str], first: Callable[[str], Position]
+        self, snapshot: Snapshot, now: Clocks, partitions: tuple[str, ...], first: Callable[[str], Position]
     ) -> tuple[list[Transition], Decision]:
         """All of `say`, and what the strategy decides.
 
         `partitions` are those that the hub has now; `first` tells where a partition that came up later begins.
         """
         said = self.say(snapshot, now)
+        self.view = None
         if not self._joined:
             # First be seen, then look who else is there, then decide: members who start together share at once.
             return said, Decision("nothing yet, because this member is joining", again=True)
         by, at_ms = self.author, now.wall_ms
         known = bool(snapshot.leases)
-        for partition in partitions:
-            if partition not in snapshot.leases:
+        if not snapshot.ownership.covers(partitions):
+            for partition in (each for each in partitions if each not in snapshot.leases):
                 # A partition that is added while the group is at work is read from its first event, as Kafka's are.
                 checkpoint = first(partition) if known else None
                 said.append(AddPartitions(by=by, at_ms=at_ms, partitions=(partition,), checkpoint=checkpoint))
-        draft, _ = apply(snapshot, said)
-        self._layout = _layout(snapshot)
-        sightings = self._sightings.updated(draft, now.monotonic)
+        self._ownership = snapshot.ownership
+        if is_routine(said):
+            draft, sightings = snapshot, self._sightings  # nothing that a strategy goes by is changed by it
+        else:
+            draft, _ = apply(snapshot, said)
+            sightings = self._sightings.updated(draft, now.monotonic)
         times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
         dead = expired_members(sightings, draft, *times) - {by.id}
         view = View(
             me=by,
             at_ms=at_ms,
             snapshot=draft,
-            expired=expired_leases(sightings, draft, *times),
-            live=frozenset(draft.members) - dead,
+            expired=expired_leases(sightings, draft, *times).difference(self.holdings),  # they are being renewed
+            live=draft.ownership.ids - dead if dead else draft.ownership.ids,
             rng=self._rng,
             max_owned=self.settings.max_owned,
             overdue=overdue_handovers(sightings, draft, now.monotonic),
@@ -270,6 +320,7 @@ class Membership:
             memory=self._memory,
         )
         decision = self._decide(view)
+        self.view = view
         self._memory = decision.memory
         said += decision.transitions
         if self._leads(draft, dead):
@@ -292,16 +343,18 @@ class Membership:
         return [*said, Leave(by=by, at_ms=at_ms)] if self._joined else []
 
     def written(
-        self, said: Iterable[Transition], rejected: Iterable[Rejected], snapshot: Snapshot, now: Clocks
+        self, said: Sequence[Transition], rejected: Iterable[Rejected], snapshot: Snapshot, now: Clocks
     ) -> None:
         """`said` was committed, less what was `rejected`, and `snapshot` is the result.
 
         `now` is a time from before the commit, so that a lease is never believed in for longer than others do.
         """
+        if not said and snapshot is self._snapshot:
+            return
         refused = {id(each.transition): each.reason for each in rejected}
         renewed: set[str] = set()
         for transition in said:
-            reason = refused.get(id(transition))
+            reason, kind = refused.get(id(transition)), type(transition)
             if isinstance(transition, Checkpoint):
                 current = self._finished.get(transition.partition)
                 if current == Finished(transition.epoch, transition.position):
@@ -310,9 +363,10 @@ class Membership:
                     _LOG.info("partition %s: checkpoint refused: %s", transition.partition, reason)
             if isinstance(transition, Reset):
                 self._resets.pop(transition.partition, None)
-            if reason is None and isinstance(transition, _RENEWING):
+            if reason is None and kind in _RENEWING:
+                assert isinstance(transition, LeaseTransition)
                 renewed.add(transition.partition)
-            if reason is None and isinstance(transition, (Join, Heartbeat)):
+            if reason is None and kind in (Join, Heartbeat):
                 self._heartbeat = now.monotonic
         row = snapshot.members.get(self.author.id)
         self._joined = self._joined or (row is not None and row.incarnation == self.author.incarnation)
@@ -326,24 +380,40 @@ class Membership:
             return Decision("nothing, because the query hangs")
         if self._leaving:
             return Decision("nothing, because this member is leaving")
-        return self.settings.strategy(view)
+        return with_overrides(self.settings.strategy)(view)
 
     def _leads(self, snapshot: Snapshot, dead: frozenset[str]) -> bool:
+        if not dead:
+            return snapshot.leader == self.author.id
         there = {id: member for id, member in snapshot.members.items() if id not in dead or id == self.author.id}
         return replace(snapshot, members=there).leader == self.author.id
 
     def _hold(self, snapshot: Snapshot, now: Clocks, renewed: set[str] | None = None) -> None:
-        holdings = {}
-        for lease in snapshot.owned_by(self.author.id):
-            before = self.holdings.get(lease.partition)
+        own, holdings, seen = snapshot.owned_by(self.author.id), {}, self._leases
+        self._leases = snapshot.leases
+        if own == self._own and not renewed:
+            return
+        self._own = own
+        for lease in own:
+            partition = lease.partition
+            before, again = self.holdings.get(partition), renewed is not None and partition in renewed
+            if before is not None and not again and seen.get(partition) is lease:
+                holdings[partition] = before
+                continue
             assert lease.checkpoint is not None, "a claim without a position is refused"
-            kept = before is not None and before.epoch == lease.epoch and lease.partition not in (renewed or ())
+            kept = before is not None and before.epoch == lease.epoch and not again
             renewed_at = before.renewed if kept and before is not None else now.monotonic
-            holdings[lease.partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lease.handover is not None)
+            if renewed is None and before is not None and not kept:
+                _LOG.info(
+                    "partition %s: goes on at %d with epoch %d, as somebody else has decided",
+                    lease.partition, lease.checkpoint.next, lease.epoch,
+                )  # fmt: skip
+            holdings[partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lease.handover is not None)
         for partition in sorted(self.holdings.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a table made anew has none
             _LOG.info("partition %s: no longer owned, now by %s", partition, lease_now and lease_now.owner)
         self.holdings = holdings
+        self._oldest = min((holding.renewed for holding in holdings.values()), default=float("inf"))
 
     def _checkpoints(self, at_ms: int) -> list[Transition]:
         """Where reading has come to: resets first, as checkpoints go on from there."""
@@ -358,10 +428,19 @@ class Membership:
                 partition=p,
                 epoch=done.epoch,
                 position=done.position,
-                load=self._loads.get(p),
+                load=self._news(p),
             )
             for p, done in self._finished.items()
         ]
+
+    def _news(self, partition: str) -> Load | None:
+        """The load of `partition` if the table has another; None: it stands."""
+        load, lease = self._loads.get(partition), self._leases.get(partition)
+        if load is None or lease is None or lease.load is None:
+            return load
+        known = lease.load
+        differs = abs(load.rate - known.rate) + abs(load.backlog - known.backlog) / _BACKLOG_SECONDS
+        return load if differs > max(_NEWS * (known.rate + known.backlog / _BACKLOG_SECONDS), _LEAST_NEWS) else None
 
     def _resumed(self, snapshot: Snapshot, at_ms: int) -> list[Transition]:
         """Claims of what an earlier life of this member had: each start goes on with a new epoch, which fences it.
@@ -369,8 +448,10 @@ class Membership:
         What is more than it may own by now is given back, though not what it was reading, as far as it may have that.
         """
         by, again = self.author, []
-        for lease in snapshot.leases.values():
-            reading = lease.checkpoint is not None and self._resume.get(lease.partition) == lease.checkpoint.next
+        candidates = {lease.partition for lease in snapshot.owned_by(by.id)} | self._resume.keys()
+        for partition in sorted(candidates & snapshot.leases.keys(), key=partition_order):
+            lease = snapshot.leases[partition]
+            reading = lease.checkpoint is not None and self._resume.get(partition) == lease.checkpoint.next
             if lease.owner == by.id or (lease.owner is None and reading):
                 again.append((not reading, lease))
         said: list[Transition] = []
@@ -381,17 +462,9 @@ class Membership:
         return said
 
 
-def _layout(snapshot: Snapshot) -> object:
-    """What the strategies decide by, without signs of life: who is there, and who owns what."""
-    return (
-        {(member.id, member.incarnation, member.state) for member in snapshot.members.values()},
-        [(lease.partition, lease.owner, lease.handover) for lease in snapshot.leases.values()],
-    )
-
-
 def unread(said: Iterable[Transition], snapshot: Snapshot) -> list[str]:
     """The partitions claimed in `said` that were never read, and whose starting position is to be found."""
-    claims = [each for each in said if isinstance(each, Claim) and each.start is None]
+    claims = [each for each in said if type(each) is Claim and each.start is None]
     return [
         each.partition
         for each in claims
@@ -405,3 +478,16 @@ def with_starts(said: Iterable[Transition], starts: Mapping[str, Position]) -> l
         replace(each, start=starts[each.partition]) if isinstance(each, Claim) and each.partition in starts else each
         for each in said
     ]
+
+
+def startable(
+    said: list[Transition], snapshot: Snapshot, starts: Callable[[Sequence[str]], Mapping[str, Position]]
+) -> tuple[list[Transition], bool]:
+    """What of `said` can be written with this commit, with the positions that `starts` finds for partitions that were
+    never read, and whether there are more of them for the next one."""
+    first = unread(said, snapshot)
+    if not first:
+        return said, False
+    later = frozenset(first[_MOST_STARTS:])
+    said = [each for each in said if not (isinstance(each, Claim) and each.partition in later)]
+    return with_starts(said, starts(first[:_MOST_STARTS])), bool(later)

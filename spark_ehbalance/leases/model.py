@@ -9,10 +9,12 @@ sparing a cold start its wait; they are never compared between machines to decid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from types import MappingProxyType
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,14 @@ class MemberLoad:
 class Pin:
     """An operator's word that the partition belongs to the member `to`, as long as that is there and active.
 
-    `by` and `why` are for people.
+    `by` and `why` are for people. `transfer`: only for a move and the minimum tenure after it, so that no strategy
+    undoes it at once; then the mark is taken away.
     """
 
     to: str
     by: str
     why: str = ""
+    transfer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ class Lease:
 
     `epoch` rises by one at every change of owner and never falls; it fences the store and, as the AMQP owner
     level, the hub. `renewal` rises at every sign of life of the owner. `checkpoint` is None until the first claim
-    has resolved the starting position.
+    has resolved the starting position. `contest` rises when its owner stands its ground in a race.
     """
 
     partition: str
@@ -122,11 +126,29 @@ class Lease:
     handover: Handover | None = None
     load: Load | None = None
     pin: Pin | None = None
+    contest: int = 0
 
     @property
     def counter(self) -> tuple[int, int]:
         """Changes with every sign of life; an observer who sees it stand still knows that the owner is gone."""
         return self.epoch, self.renewal
+
+    def renewed(self, at_ms: int, checkpoint: Position | None, load: Load | None) -> Lease:
+        """The lease after a sign of life of its owner. Written out, as `replace` takes three times as long and there is
+        nothing that a group does more often."""
+        return Lease(
+            self.partition,
+            self.owner,
+            self.epoch,
+            self.renewal + 1,
+            at_ms,
+            self.owned_since_ms,
+            checkpoint,
+            self.handover,
+            load,
+            self.pin,
+            self.contest,
+        )
 
 
 class MemberState(str, Enum):
@@ -172,24 +194,253 @@ class Author:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """All rows as they are now, and those that have changed as they were before; None: there was none."""
+
+    leases: Mapping[str, Lease]
+    leases_before: Mapping[str, Lease | None]
+    members: Mapping[str, Member]
+    members_before: Mapping[str, Member | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Who is there, who owns what and what operators have decided about, without signs of life.
+
+    `owned` has each owner's partitions, live or expired, in their order, and under None those that are nobody's;
+    `pending` the handovers under way and `pins` the operators' orders, by partition, `members` each member's id,
+    incarnation and state. From version to version it stays the same object until any of this changes, so what is
+    derived from it may be kept in `memo`.
+    """
+
+    owned: Mapping[str | None, tuple[str, ...]]
+    pending: Mapping[str, Handover]
+    pins: Mapping[str, Pin]
+    members: frozenset[tuple[str, str, MemberState]]
+    memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def partitions(self) -> frozenset[str]:
+        """All of them."""
+        if "partitions" not in self.memo:
+            self.memo["partitions"] = frozenset(chain.from_iterable(self.owned.values()))
+        partitions: frozenset[str] = self.memo["partitions"]
+        return partitions
+
+    def covers(self, partitions: tuple[str, ...]) -> bool:
+        """Whether all of `partitions` are among them."""
+        if self.memo.get("covered") is not partitions:
+            if not self.partitions.issuperset(partitions):
+                return False
+            self.memo["covered"] = partitions
+        return True
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """All members' ids."""
+        if "ids" not in self.memo:
+            self.memo["ids"] = frozenset(id for id, _, _ in self.members)
+        ids: frozenset[str] = self.memo["ids"]
+        return ids
+
+    @classmethod
+    def of(cls, leases: Mapping[str, Lease], members: Mapping[str, Member]) -> Ownership:
+        """That of a state, in one pass over it."""
+        owned: dict[str | None, list[str]] = {}
+        for partition, lease in leases.items():
+            owned.setdefault(lease.owner, []).append(partition)
+        return cls(
+            {owner: tuple(partitions) for owner, partitions in owned.items()},
+            {partition: lease.handover for partition, lease in leases.items() if lease.handover},
+            {partition: lease.pin for partition, lease in leases.items() if lease.pin},
+            _there(members),
+        )
+
+    def after(self, change: Change) -> Ownership:
+        """That of the state after `change`."""
+        gone: dict[str | None, set[str]] = {}
+        come: dict[str | None, list[str]] = {}
+        promised: dict[str, Handover | None] = {}
+        ordered: dict[str, Pin | None] = {}
+        for partition, old in change.leases_before.items():
+            new = change.leases[partition]
+            if old is None or old.owner != new.owner:
+                come.setdefault(new.owner, []).append(partition)
+                if old is not None:
+                    gone.setdefault(old.owner, set()).add(partition)
+            if new.handover != (old and old.handover):
+                promised[partition] = new.handover
+            if new.pin != (old and old.pin):
+                ordered[partition] = new.pin
+        there = self.members
+        if any(_stands(change.members.get(id)) != _stands(was) for id, was in change.members_before.items()):
+            there = _there(change.members)
+        if not come and not promised and not ordered and there is self.members:
+            return self
+        owned = dict(self.owned)
+        for owner, lost in gone.items():
+            owned[owner] = tuple(partition for partition in owned[owner] if partition not in lost)
+        for owner, won in come.items():
+            owned[owner] = tuple(sorted((*owned.get(owner, ()), *won), key=partition_order))
+        pending, pins = {**self.pending, **promised}, {**self.pins, **ordered}
+        return Ownership(
+            {owner: partitions for owner, partitions in owned.items() if partitions},
+            {partition: handover for partition, handover in pending.items() if handover},
+            {partition: pin for partition, pin in pins.items() if pin},
+            there,
+        )
+
+
+def _stands(member: Member | None) -> tuple[str, str, MemberState] | None:
+    return None if member is None else (member.id, member.incarnation, member.state)
+
+
+def _there(members: Mapping[str, Member]) -> frozenset[tuple[str, str, MemberState]]:
+    return frozenset((member.id, member.incarnation, member.state) for member in members.values())
+
+
+class Burden:
+    """Stands for all that is weighed: loads of the leases; CPU, limits and strategies of the members.
+
+    From version to version it stays the same object until any of this changes. `memo` keeps what is derived from it.
+    """
+
+    __slots__ = ("memo",)
+
+    def __init__(self) -> None:
+        self.memo: dict[str, Any] = {}
+
+    def after(self, change: Change) -> Burden:
+        """That of the state after `change`."""
+        for partition, old in change.leases_before.items():
+            new = change.leases[partition]
+            if old is None or old.load != new.load:
+                return Burden()
+        for id, was in change.members_before.items():
+            now = change.members.get(id)
+            if was is None or now is None or _weighs(was) != _weighs(now):
+                return Burden()
+        return self
+
+
+def _weighs(member: Member) -> tuple[object, ...]:
+    # Of what a member tells about itself only that is shared out by (`transfer`), and heartbeats change the rest.
+    return member.load and member.load.cpu, member.max_owned, member.strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """In which version of a chain of snapshots each row has last shown a sign of life (`leases`, `members`), changed
+    hands (`epochs`) or been promised (`handovers`). What has stood still for longest comes first."""
+
+    version: int = 0
+    leases: dict[str, int] = field(default_factory=dict)
+    members: dict[str, int] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+    handovers: dict[str, int] = field(default_factory=dict)
+
+    def after(self, change: Change) -> Trail:
+        """The trail one version later, after `change`."""
+        version = self.version + 1
+        signs, owners, promises = [], [], []
+        for partition, old in change.leases_before.items():
+            new = change.leases[partition]
+            if old is None or old.counter != new.counter:
+                signs.append(partition)
+            if old is None or old.epoch != new.epoch:
+                owners.append(partition)
+            if new.handover != (old and old.handover):
+                promises.append(partition)
+        beats, gone = [], [id for id in change.members_before if id not in change.members]
+        for id, was in change.members_before.items():
+            now = change.members.get(id)
+            if not (was and now and was.counter == now.counter):
+                beats.append(id)
+        return Trail(
+            version,
+            _stamped(self.leases, signs, version),
+            _stamped(self.members, beats, version, gone),
+            _stamped(self.epochs, owners, version),
+            _stamped(self.handovers, promises, version, [p for p in promises if change.leases[p].handover is None]),
+        )
+
+
+def _stamped(stamps: dict[str, int], keys: list[str], version: int, gone: Iterable[str] = ()) -> dict[str, int]:
+    """`stamps` with `keys` at the end, as of `version`, and without those that are `gone`."""
+    if not keys:
+        return stamps
+    stamped = dict(stamps)
+    for key in keys:
+        stamped.pop(key, None)
+        stamped[key] = version
+    for key in gone:
+        del stamped[key]
+    return stamped
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A group's whole state at `version` of its store. Partition ids and member ids are the keys."""
+    """A group's whole state at `version` of its store. Partition ids and member ids are the keys.
+
+    A `trail`, where there is one, is followed by `apply`: for those with many observers of one chain of snapshots.
+    """
 
     group: Group
     version: int = 0
     leases: Mapping[str, Lease] = field(default_factory=lambda: MappingProxyType({}))
     members: Mapping[str, Member] = field(default_factory=lambda: MappingProxyType({}))
+    trail: Trail | None = field(default=None, compare=False, repr=False)
+    _ownership: Ownership | None = field(default=None, init=False, compare=False, repr=False)
+    _burden: Burden | None = field(default=None, init=False, compare=False, repr=False)
+
+    @property
+    def ownership(self) -> Ownership:
+        """Who owns what."""
+        ownership = self._ownership
+        if ownership is None:
+            ownership = Ownership.of(self.leases, self.members)
+            object.__setattr__(self, "_ownership", ownership)
+        return ownership
+
+    @property
+    def burden(self) -> Burden:
+        """What that weighs."""
+        burden = self._burden
+        if burden is None:
+            burden = Burden()
+            object.__setattr__(self, "_burden", burden)
+        return burden
+
+    def after(self, change: Change) -> Snapshot:
+        """The state after `change`. It has the same version: a store counts it up when it has written it."""
+        trail = self.trail and self.trail.after(change)
+        after = Snapshot(self.group, self.version, change.leases, change.members, trail)
+        return after._derived(self.ownership.after(change), self.burden.after(change))
+
+    def written_as(self, version: int) -> Snapshot:
+        """The same state under another version."""
+        same = Snapshot(self.group, version, self.leases, self.members, self.trail)
+        return same._derived(self._ownership, self._burden)
+
+    def _derived(self, ownership: Ownership | None, burden: Burden | None) -> Snapshot:
+        object.__setattr__(self, "_ownership", ownership)
+        object.__setattr__(self, "_burden", burden)
+        return self
 
     def owned_by(self, member: str) -> list[Lease]:
         """The leases of `member`, live or expired, in the order of the partitions."""
-        return [lease for lease in self.leases.values() if lease.owner == member]
+        return [self.leases[partition] for partition in self.ownership.owned.get(member, ())]
 
     @property
     def leader(self) -> str | None:
         """The member that has been in the group longest; it does the group's housekeeping. No election: every
         write is a compare-and-swap, so two who both take themselves for the leader do no harm."""
-        active = [member for member in self.members.values() if member.state is MemberState.ACTIVE]
-        return min(active, key=lambda member: (member.joined, member.id)).id if active else None
+        memo = self.ownership.memo
+        if "leader" not in memo:
+            active = [member for member in self.members.values() if member.state is MemberState.ACTIVE]
+            memo["leader"] = min(active, key=lambda member: (member.joined, member.id)).id if active else None
+        leader: str | None = memo["leader"]
+        return leader
 
 
 def partition_order(partition: str) -> tuple[int, int, str]:

@@ -23,6 +23,10 @@ LONGEST_RETRY_WAIT = 1.0
 _FIRST_WAIT = 4.0
 
 
+#: Lost races after which a commit is given up for the time being.
+ATTEMPTS = 20
+
+
 _Store = TypeVar("_Store", bound="LeaseStore")
 
 
@@ -79,7 +83,7 @@ class LeaseStore(ABC):
 
 
 def commit(
-    store: LeaseStore, base: Snapshot, transitions: Iterable[Transition], *, attempts: int = 20
+    store: LeaseStore, base: Snapshot, transitions: Iterable[Transition], *, attempts: int = ATTEMPTS
 ) -> tuple[Snapshot, list[Rejected]]:
     """Write what of `transitions` is valid, as one commit; re-reads and re-validates when a race is lost.
 
@@ -89,7 +93,7 @@ def commit(
     transitions = list(transitions)
     for attempt in range(1, attempts + 1):
         new, rejected = apply(base, transitions)
-        if new == base:
+        if new is base:
             return base, rejected
         began = time.monotonic()
         try:
@@ -97,7 +101,12 @@ def commit(
         except ConflictError:
             if attempt == attempts:
                 raise
-        longest = (time.monotonic() - began) * _FIRST_WAIT / 2 ** (attempt - 1)
-        time.sleep(random.uniform(0, min(LONGEST_RETRY_WAIT, longest)))
+        time.sleep(random.uniform(0, longest_wait(attempt, time.monotonic() - began)))
         base = store.read()
     raise AssertionError("unreachable")
+
+
+def longest_wait(attempt: int, took: float) -> float:
+    """The longest wait in seconds before a race is run again whose `attempt`, counted from 1, was lost in `took`
+    seconds."""
+    return min(LONGEST_RETRY_WAIT, took * _FIRST_WAIT * 0.5 ** (attempt - 1))

@@ -62,6 +62,8 @@ SCHEMA = pa.schema(
         ("strategy", pa.string()),
         ("batch_seconds", pa.float64()),
         ("cpu", pa.float64()),
+        ("contest", pa.int64()),
+        ("pinned_for_transfer", pa.bool_()),
     ]
 )
 
@@ -151,6 +153,8 @@ def _lease_row(lease: Lease) -> dict[str, Any]:
         "pinned_to": lease.pin and lease.pin.to,
         "pinned_by": lease.pin and lease.pin.by,
         "pinned_why": lease.pin and lease.pin.why,
+        "contest": lease.contest,
+        "pinned_for_transfer": lease.pin and lease.pin.transfer,
     }
 
 
@@ -166,6 +170,7 @@ def _lease(row: dict[str, Any]) -> Lease:
         handover=_handover(row),
         load=None if row["rate"] is None else Load(row["rate"], row["backlog"]),
         pin=_pin(row),
+        contest=row.get("contest") or 0,
     )
 
 
@@ -178,7 +183,8 @@ def _handover(row: dict[str, Any]) -> Handover | None:
 def _pin(row: dict[str, Any]) -> Pin | None:
     if row.get("pinned_to") is None:
         return None
-    return Pin(row["pinned_to"], row["pinned_by"] or "", row["pinned_why"] or "")
+    transfer = bool(row.get("pinned_for_transfer"))
+    return Pin(row["pinned_to"], row["pinned_by"] or "", row["pinned_why"] or "", transfer)
 
 
 def _member_row(member: Member) -> dict[str, Any]:

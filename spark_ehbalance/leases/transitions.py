@@ -9,17 +9,21 @@ it stands exactly as long as the lease shows no sign of life that the observer h
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TypeVar
 
 from spark_ehbalance.leases.model import (
     Author,
+    Change,
     Handover,
     Lease,
     Load,
     Member,
+    MemberLoad,
     MemberState,
+    Pin,
     Position,
     Snapshot,
     partition_order,
@@ -38,9 +42,9 @@ def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> tuple[Snapsh
     """Carry out `transitions` in their order; of two that contradict each other the first valid one wins.
 
     Returns the new state, with the `version` of the old one (a store counts it up when it has written the state),
-    and what was refused. Equal leases and members before and after mean that there is nothing to write.
+    and what was refused. Where there is nothing to write the state is `snapshot` itself.
     """
-    state = _State(dict(snapshot.leases), dict(snapshot.members))
+    state = _State(_Rows(snapshot.leases), _Rows(snapshot.members))
     rejected = []
     for transition in transitions:
         reason = transition.refusal(state)
@@ -48,18 +52,73 @@ def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> tuple[Snapsh
             transition.carry_out(state)
         else:
             rejected.append(Rejected(transition, reason))
-    leases = state.leases
+    leases_before, members_before = state.leases.before(), state.members.before()
+    if not leases_before and not members_before:
+        return snapshot, rejected
+    leases = state.leases.all()
     if len(leases) != len(snapshot.leases):
         leases = {partition: leases[partition] for partition in sorted(leases, key=partition_order)}
-    return replace(snapshot, leases=MappingProxyType(leases), members=MappingProxyType(state.members)), rejected
+    members = MappingProxyType(state.members.all()) if members_before else snapshot.members
+    return snapshot.after(Change(MappingProxyType(leases), leases_before, members, members_before)), rejected
+
+
+_Row = TypeVar("_Row")
+
+
+class _Rows(MutableMapping[str, _Row]):
+    """Rows that may be set and deleted, on top of others that stay as they are."""
+
+    def __init__(self, rows: Mapping[str, _Row]) -> None:
+        self._rows = rows
+        self._set: dict[str, _Row] = {}
+        self._deleted: set[str] = set()
+
+    def __getitem__(self, key: str) -> _Row:
+        if key in self._set:
+            return self._set[key]
+        if key in self._deleted:
+            raise KeyError(key)
+        return self._rows[key]
+
+    def __setitem__(self, key: str, row: _Row) -> None:
+        self._set[key] = row
+        self._deleted.discard(key)
+
+    def __delitem__(self, key: str) -> None:
+        self._set.pop(key, None)
+        self._deleted.add(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.all())
+
+    def __len__(self) -> int:
+        return len(self.all())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._set or (key in self._rows and key not in self._deleted)
+
+    def before(self) -> dict[str, _Row | None]:
+        """The rows that are others now, as they were; None where there was none."""
+        rows = self._rows
+        changed = {key: before for key, row in self._set.items() if (before := rows.get(key)) != row}
+        return changed | {key: rows[key] for key in self._deleted if key in rows}
+
+    def all(self) -> dict[str, _Row]:
+        """All rows as they are now."""
+        # A proxy copies its dictionary at once, but is itself copied key by key.
+        rows = self._rows.copy() if isinstance(self._rows, MappingProxyType) else dict(self._rows)
+        rows.update(self._set)
+        for key in self._deleted:
+            rows.pop(key, None)
+        return rows
 
 
 @dataclass(slots=True)
 class _State:
     """The working copy that one `apply` changes."""
 
-    leases: dict[str, Lease]
-    members: dict[str, Member]
+    leases: _Rows[Lease]
+    members: _Rows[Member]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +154,7 @@ class Join(Transition):
 
     host: str = ""
     max_owned: int | None = None
+    strategy: str = ""
 
     def refusal(self, state: _State) -> str | None:
         present = state.members.get(self.by.id)
@@ -111,32 +171,38 @@ class Join(Transition):
             started_at_ms=self.at_ms,
             host=self.host,
             max_owned=self.max_owned,
+            strategy=self.strategy,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat(Transition):
-    """A sign of life of the member itself."""
+    """A sign of life of the member itself. A `load` that is known replaces the one before."""
+
+    load: MemberLoad | None = None
 
     def refusal(self, state: _State) -> str | None:
         return self._fenced(state)
 
     def carry_out(self, state: _State) -> None:
         member = state.members[self.by.id]
-        state.members[self.by.id] = replace(member, renewal=member.renewal + 1, renewed_at_ms=self.at_ms)
+        renewal, load = member.renewal + 1, self.load or member.load
+        state.members[self.by.id] = replace(member, renewal=renewal, renewed_at_ms=self.at_ms, load=load)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain(Transition):
     """Tell everybody that `member` is to be given nothing more and gives back what it has; or, with
-    `undo`, that this is over. Asked for by the member itself or by an operator, who need not be a member."""
+    `undo`, that this is over. Asked for by the member itself or by an operator, who need not be a member. `why` is for
+    people."""
 
     member: str
     undo: bool = False
+    why: str = ""
 
     def refusal(self, state: _State) -> str | None:
         if self.member not in state.members:
-            return f"{self.member} is not a member"
+            return _no_member(self.member, state)
         wanted = MemberState.ACTIVE if self.undo else MemberState.LEAVING
         return f"{self.member} is {wanted.value} already" if state.members[self.member].state is wanted else None
 
@@ -175,6 +241,14 @@ class Forget(Transition):
         del state.members[self.member]
 
 
+def _no_member(id: str, state: _State) -> str:
+    return f"{id} is not a member: members are {', '.join(sorted(state.members)) or 'none'}"
+
+
+def _is_active(id: str, state: _State) -> bool:
+    return id in state.members and state.members[id].state is MemberState.ACTIVE
+
+
 # --- partitions ------------------------------------------------------------------------------------------------
 
 
@@ -195,7 +269,8 @@ class AddPartitions(Transition):
 
     def carry_out(self, state: _State) -> None:
         for partition in self.partitions:
-            state.leases.setdefault(partition, Lease(partition, checkpoint=self.checkpoint))
+            if partition not in state.leases:
+                state.leases[partition] = Lease(partition, checkpoint=self.checkpoint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +348,9 @@ class Claim(LeaseTransition):
 class Steal(LeaseTransition):
     """Take a live lease from its owner without its help, as the Event Processor's strategies do."""
 
+    def refusal(self, state: _State) -> str | None:
+        return LeaseTransition.refusal(self, state) or _pinned_to_owner(state.leases[self.partition], state)
+
     def invalid(self, lease: Lease) -> str | None:
         if lease.owner in (None, self.by.id):
             return "there is nobody to take it from"
@@ -292,8 +370,19 @@ class Renew(LeaseTransition):
         return self._owned_by_author(lease)
 
     def after(self, lease: Lease) -> Lease:
-        renewal, load = lease.renewal + 1, self.load or lease.load
-        return replace(lease, renewal=renewal, renewed_at_ms=self.at_ms, load=load)
+        return lease.renewed(self.at_ms, lease.checkpoint, self.load or lease.load)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defend(LeaseTransition):
+    """A sign of life of an owner that has won the race for its own lease: it is not to be challenged for a while."""
+
+    def invalid(self, lease: Lease) -> str | None:
+        pending = f"a handover to {lease.handover.to} is pending" if lease.handover else None
+        return self._owned_by_author(lease) or pending
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, contest=lease.contest + 1, renewal=lease.renewal + 1, renewed_at_ms=self.at_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,8 +406,7 @@ class Checkpoint(LeaseTransition):
     def after(self, lease: Lease) -> Lease:
         if lease.owner is None:
             return replace(lease, checkpoint=self.position)
-        renewal, load = lease.renewal + 1, self.load or lease.load
-        return replace(lease, checkpoint=self.position, renewal=renewal, renewed_at_ms=self.at_ms, load=load)
+        return lease.renewed(self.at_ms, self.position, self.load or lease.load)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,9 +443,9 @@ class RequestHandover(LeaseTransition):
     timeout_ms: int
 
     def refusal(self, state: _State) -> str | None:
-        if self.to not in state.members or state.members[self.to].state is not MemberState.ACTIVE:
+        if not _is_active(self.to, state):
             return f"{self.to} is not an active member"
-        return LeaseTransition.refusal(self, state)
+        return LeaseTransition.refusal(self, state) or _pinned_to_owner(state.leases[self.partition], state)
 
     def invalid(self, lease: Lease) -> str | None:
         if lease.owner in (None, self.to):
@@ -376,8 +464,7 @@ class HandOver(LeaseTransition):
         if refused := LeaseTransition.refusal(self, state):
             return refused
         handover = state.leases[self.partition].handover
-        next_owner = state.members.get(handover.to) if handover else None
-        return None if next_owner and next_owner.state is MemberState.ACTIVE else "the next owner has left"
+        return None if handover and _is_active(handover.to, state) else "the next owner has left"
 
     def invalid(self, lease: Lease) -> str | None:
         return self._owned_by_author(lease) or (None if lease.handover else "no handover is pending")
@@ -396,3 +483,147 @@ class CancelHandover(LeaseTransition):
 
     def after(self, lease: Lease) -> Lease:
         return replace(lease, handover=None)
+
+
+def _pinned_to_owner(lease: Lease, state: _State) -> str | None:
+    """Why others may not ask for `lease`: its owner is the one that an operator wants."""
+    pin = lease.pin
+    held = pin is not None and pin.to == lease.owner and _is_active(pin.to, state)
+    return f"pinned to {lease.owner}" if held else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransfer(LeaseTransition):
+    """Take the mark of an operator's transfer away, because its time is over or its destination is gone: from now on
+    the strategy decides again. Both are the author's statement."""
+
+    def invalid(self, lease: Lease) -> str | None:
+        return None if lease.pin and lease.pin.transfer else "no transfer is marked"
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, pin=None)
+
+
+# --- operators -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorTransition(Transition):
+    """What an operator orders about one partition, whatever its epoch is. The operator need not be a member; `why` is
+    for people. Refusals say what is allowed."""
+
+    partition: str
+    why: str = ""
+
+    def refusal(self, state: _State) -> str | None:
+        lease = state.leases.get(self.partition)
+        if lease is None:
+            known = ", ".join(sorted(state.leases, key=partition_order)) or "none"
+            return f"partition {self.partition} is unknown: there are {known}"
+        return self.invalid(lease, state)
+
+    def carry_out(self, state: _State) -> None:
+        state.leases[self.partition] = self.after(state.leases[self.partition], state)
+
+    @abstractmethod
+    def invalid(self, lease: Lease, state: _State) -> str | None:
+        """Why this is not valid for `lease`; None where it is."""
+
+    @abstractmethod
+    def after(self, lease: Lease, state: _State) -> Lease:
+        """The lease as this leaves it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveTo(OperatorTransition):
+    """What pinning and transferring have in common: the partition is to come to the member `to`. Another owner is
+    asked to hand it over within `timeout_ms`; one that nobody owns is for `to` alone to take."""
+
+    to: str
+    timeout_ms: int
+
+    def _marked(self, lease: Lease, state: _State, pin: Pin) -> Lease:
+        pinned = replace(lease, pin=pin)
+        if lease.owner == self.to:
+            return replace(pinned, handover=None)
+        pending = lease.handover is not None and lease.handover.to == self.to
+        if lease.owner is None or pending or not _is_active(self.to, state) or self._full(state):
+            return pinned
+        return replace(pinned, handover=Handover(self.to, self.timeout_ms, self.at_ms))
+
+    def _full(self, state: _State) -> str | None:
+        """Why `to` may not have one partition more."""
+        limit = state.members[self.to].max_owned
+        others = (lease for lease in state.leases.values() if lease.partition != self.partition)
+        taken = sum(self.to in (lease.owner, lease.handover and lease.handover.to) for lease in others)
+        full = limit is not None and taken >= limit
+        return f"{self.to} has {taken} partitions, and maxPartitionsOwned={limit}" if full else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinTo(MoveTo):
+    """Say that the partition belongs to the member `to`, whatever the strategy thinks: from now on where `to` can take
+    it, else as soon as it can."""
+
+    def invalid(self, lease: Lease, state: _State) -> str | None:
+        if self.to not in state.members:
+            return _no_member(self.to, state)
+        pinned = lease.pin is not None and lease.pin.to == self.to and not lease.pin.transfer
+        return f"partition {self.partition} is pinned to {self.to} already" if pinned else None
+
+    def after(self, lease: Lease, state: _State) -> Lease:
+        return self._marked(lease, state, Pin(self.to, self.by.id, self.why))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer(MoveTo):
+    """Move the partition to the active member `to`, once. A mark keeps it there until the strategy may decide again
+    (`EndTransfer`)."""
+
+    def invalid(self, lease: Lease, state: _State) -> str | None:
+        pin = lease.pin
+        if not _is_active(self.to, state):
+            active = ", ".join(id for id in sorted(state.members) if _is_active(id, state))
+            return f"{self.to} is not an active member: active are {active or 'none'}"
+        if lease.owner == self.to:
+            return f"partition {self.partition} is owned by {self.to} already"
+        if pin is not None and not pin.transfer:
+            return f"partition {self.partition} is pinned to {pin.to}: unpin it first, or pin it to another member"
+        return self._full(state)
+
+    def after(self, lease: Lease, state: _State) -> Lease:
+        return self._marked(lease, state, Pin(self.to, self.by.id, self.why, transfer=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpin(OperatorTransition):
+    """Let the strategy decide about the partition again. A handover that is pending goes on."""
+
+    def invalid(self, lease: Lease, state: _State) -> str | None:
+        if lease.pin is not None:
+            return None
+        pinned = ", ".join(each.partition for each in state.leases.values() if each.pin) or "none"
+        return f"partition {self.partition} is not pinned: pinned are {pinned}"
+
+    def after(self, lease: Lease, state: _State) -> Lease:
+        return replace(lease, pin=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seek(OperatorTransition):
+    """Go on at `position`, forward or back.
+
+    The epoch rises, so that whatever is still to come from before is refused: a late checkpoint of the last owner, or
+    with `force` those of the owner, who stays the owner and plans its next batch from `position`, under the new epoch.
+    """
+
+    position: Position
+    force: bool = False
+
+    def invalid(self, lease: Lease, state: _State) -> str | None:
+        if lease.owner is None or self.force:
+            return None
+        return f"partition {self.partition} is owned by {lease.owner}: stop that query first, or use --force"
+
+    def after(self, lease: Lease, state: _State) -> Lease:
+        return replace(lease, checkpoint=self.position, epoch=lease.epoch + 1, handover=None)

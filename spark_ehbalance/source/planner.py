@@ -27,12 +27,13 @@ from spark_ehbalance.leases.memory import MemoryStore
 from spark_ehbalance.leases.model import Author, Lease, Position, Snapshot
 from spark_ehbalance.leases.store import LeaseStore
 from spark_ehbalance.options import Options
-from spark_ehbalance.source.load import LoadMeter
+from spark_ehbalance.source.host import cpu_time
+from spark_ehbalance.source.load import LoadMeter, MemberMeter
 from spark_ehbalance.source.notices import NoticeBoard
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.ranges import Range, limit_by_backlog, retained_start
 from spark_ehbalance.source.tasks import WORTH_A_TASK
-from spark_ehbalance.strategies import PROMPT, STRATEGIES
+from spark_ehbalance.strategies import PROMPT, strategy
 
 _LOG = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class Planner:
         self._watcher = HubWatcher(
             options.connection, options.consumer_group, options.starting_position, options.receiver_timeout
         )
-        self._meter = LoadMeter()
+        self._meter, self._member_meter = LoadMeter(), MemberMeter()
         self._lock = threading.Lock()
         self._watcher.start()
         try:
@@ -113,6 +114,7 @@ class Planner:
             if end == self._last_finished:
                 return
             self._last_finished = end
+            self._member_meter.batch_ends(time.monotonic())
             ranges = end.ranges if end == self._planned else self._replayed
             finished = {p: Finished(each.epoch, Position.before(each.end)) for p, each in ranges.items()}
             self._progress.update(finished)
@@ -136,9 +138,7 @@ class Planner:
                 self._watcher.catch_up(_PATIENCE)
                 positions = self._retained(holdings)
         states = self._watcher.states()
-        loads = self._meter.update(time.monotonic(), {p: state.end for p, state in states.items()}, positions)
-        if loads is not None:
-            self._keeper.measure(loads)
+        self._measure({p: state.end for p, state in states.items()}, positions)
         counts = limit_by_backlog(self._backlogs(positions), limit)
         ranges = {
             partition: Range(partition, holdings[partition].epoch, position, position + counts.get(partition, 0))
@@ -159,6 +159,8 @@ class Planner:
         if self._shared:
             wanted = {partition: each for partition, each in wanted.items() if partition in reserved}
         self._planned = StreamOffset(self.owner, wanted, self._group)
+        if wanted:
+            self._member_meter.batch_begins(time.monotonic())
         return self._planned if wanted else start
 
     def fix_ends(self) -> None:
@@ -209,10 +211,13 @@ class Planner:
 
     def _start_keeper(self, done: Mapping[str, Range], again: Mapping[str, Range]) -> Keeper:
         options, rng = self._options, random.Random()
+        # Alone, a query has nobody to share with or to wait for.
+        name = options.strategy if self._shared else "greedy"
         membership = Membership(
             Author(self.owner, uuid.uuid4().hex),
             Settings(
-                strategy=STRATEGIES[options.strategy],
+                strategy=strategy(name, options.strategy_parameters if self._shared else None),
+                strategy_name=name,
                 lease_duration=options.lease_duration,
                 handover_timeout=options.handover_timeout,
                 max_owned=options.max_partitions_owned,
@@ -237,7 +242,7 @@ class Planner:
             open_store,
             self._watcher,
             balance_interval=options.balance_interval,
-            prompt=STRATEGIES[options.strategy] in PROMPT,
+            prompt=name in PROMPT,
             max_stall=options.max_stall,
             rng=rng,
         )
@@ -269,6 +274,16 @@ class Planner:
             for p, (epoch, place) in places.items()
         }
         return Snapshot(self._options.connection.group(self._options.consumer_group), leases=leases)
+
+    def _measure(self, ends: Mapping[str, int], positions: Mapping[str, int]) -> None:
+        """Pass on what the partitions bring in and what that makes this member carry, if it is time to."""
+        now = time.monotonic()
+        loads = self._meter.update(now, ends, positions)
+        if loads is not None:
+            with self._lock:  # notices of batches' ends come in another thread
+                self._member_meter.host(now, cpu_time())
+                load = self._member_meter.load(self._meter.total())
+            self._keeper.measure(loads, load)
 
     def _position(self, partition: str, holding: Holding) -> int:
         progress = self._progress.get(partition)

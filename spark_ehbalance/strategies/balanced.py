@@ -26,9 +26,9 @@ def next_partition(layout: Layout, me: str, rng: random.Random, max_owned: int |
     own = len(layout.owned[me])
     if max_owned is not None and own >= max_owned:
         return None, f"nothing, because maxPartitionsOwned={max_owned} is reached"
-    partitions = len(layout.unclaimed) + sum(map(len, layout.owned.values()))
+    partitions = layout.partitions
     floor, remainder = divmod(partitions, len(layout.owned))
-    with_extra = sum(len(theirs) > floor for owner, theirs in layout.owned.items() if owner != me)
+    with_extra = sum(len(theirs) > floor for owner, theirs in layout.owned.items() if owner != me) if remainder else 0
     share = floor + 1 if with_extra < remainder else floor
     if own >= share:
         return None, f"nothing, because {own} of {partitions} is this owner's share among {len(layout.owned)}"
@@ -40,7 +40,10 @@ def next_partition(layout: Layout, me: str, rng: random.Random, max_owned: int |
         if limit == floor and own >= floor:
             break
         candidates = [
-            p for owner, theirs in layout.owned.items() if owner != me and len(theirs) > limit for p in theirs
+            p
+            for owner, theirs in layout.owned.items()
+            if owner != me and len(theirs) > limit
+            for p in layout.movable(owner)
         ]
         if candidates:
             return rng.choice(candidates), f"steal, because {own} is below the share of {share} and none is unclaimed"

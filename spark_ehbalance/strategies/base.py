@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_ehbalance.leases.expiry import Sightings
-from spark_ehbalance.leases.model import Author, Snapshot
-from spark_ehbalance.leases.transitions import CancelHandover, Claim, RequestHandover, Steal, Transition
+from spark_ehbalance.leases.model import Author, MemberState, Snapshot, partition_order
+from spark_ehbalance.leases.transitions import CancelHandover, Claim, Defend, RequestHandover, Steal, Transition
+
+_T = TypeVar("_T")
+
+#: So many times as long as its batches take, as far as it has told, has an owner to hand a partition over, if that is
+#: more than the time-out: the batches of one that falls behind grow longer and longer. A query that hangs is not waited
+#: for longer than so many time-outs.
+_BATCHES, _MOST_TIMEOUTS = 3, 10
+
+#: Views that are remembered of one layout: members see deaths and pins at slightly different times.
+_VIEWS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +29,8 @@ class View:
     `expired` are the partitions whose owner has shown no sign of life for the lease duration; `live` the ids of the
     members that have, oneself included. `overdue` are the partitions whose pending handover has passed its deadline,
     `tenured` those that have not changed hands for the minimum tenure. `max_owned` is the most partitions that this
-    member may own; None: no limit. A handover asked for now may take `handover_timeout_ms`.
+    member may own; None: no limit. A handover asked for now may take `handover_timeout_ms`, or longer where the
+    owner's batches do.
 
     `pinned` are the partitions that an operator has decided about: a strategy neither takes nor gives them. `now` is
     the observer's monotonic clock in seconds and `sightings` since when, by it, everything has been as it is, for
@@ -35,13 +46,37 @@ class View:
     rng: random.Random
     max_owned: int | None = None
     overdue: frozenset[str] = frozenset()
-    tenured: frozenset[str] = frozenset()
+    tenured: Set[str] = frozenset()
     handover_timeout_ms: int = 30_000
     pinned: frozenset[str] = frozenset()
     now: float = 0.0
     sightings: Sightings = field(default_factory=Sightings)
     lease_duration: float = 30.0
     memory: Any = None
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """The live members that may be given partitions, oldest first."""
+        return self.shared("active", self._active)
+
+    def _active(self) -> tuple[str, ...]:
+        members = self.snapshot.members
+        active = [id for id in self.live if members[id].state is MemberState.ACTIVE]
+        return tuple(sorted(active, key=lambda id: (members[id].joined, id)))
+
+    def shared(self, name: str, compute: Callable[[], _T], *more: Hashable) -> _T:
+        """The result of `compute`, which is called once for all members that see the same.
+
+        It may depend on who owns what, on members, pins and loads, on who lives and what has expired, and on `more`;
+        not on who asks, nor on signs of life and times.
+        """
+        key = (self.snapshot.burden, self.live, self.expired, self.pinned, more)
+        known: dict[Hashable, _T] = self.snapshot.ownership.memo.setdefault(name, {})
+        if key not in known:
+            while len(known) >= _VIEWS:
+                del known[next(iter(known))]
+            known[key] = compute()
+        return known[key]
 
     def claim(self, partition: str) -> Claim:
         """The transition that takes a lease which is free, expired, or promised by an overdue handover."""
@@ -50,21 +85,38 @@ class View:
         overdue = lease.handover if partition in self.overdue else None
         return Claim(by=self.me, at_ms=self.at_ms, partition=partition, epoch=lease.epoch, still=still, overdue=overdue)
 
-    def request(self, partition: str) -> RequestHandover:
-        """The transition that asks the owner of a lease to hand it over to oneself."""
+    def request(self, partition: str, *, to: str | None = None, timeout_ms: int | None = None) -> RequestHandover:
+        """The transition that asks the owner of a lease to hand it over to `to`, oneself unless said otherwise."""
         return RequestHandover(
             by=self.me,
             at_ms=self.at_ms,
             partition=partition,
             epoch=self.snapshot.leases[partition].epoch,
-            to=self.me.id,
-            timeout_ms=self.handover_timeout_ms,
+            to=to or self.me.id,
+            timeout_ms=self._patience_ms(partition) if timeout_ms is None else timeout_ms,
         )
+
+    def _patience_ms(self, partition: str) -> int:
+        """How long the owner may take: what is claimed before its batch has ended is read twice."""
+        owner = self.snapshot.members.get(self.snapshot.leases[partition].owner or "")
+        batch_seconds = owner.load.batch_seconds if owner and owner.load else 0.0
+        least = self.handover_timeout_ms
+        return min(max(least, round(_BATCHES * batch_seconds * 1000)), self.longest_timeout_ms)
+
+    @property
+    def longest_timeout_ms(self) -> int:
+        """How long an owner may take where there is no hurry."""
+        return _MOST_TIMEOUTS * self.handover_timeout_ms
 
     def cancel(self, partition: str) -> CancelHandover:
         """The transition that calls a pending handover off."""
         epoch = self.snapshot.leases[partition].epoch
         return CancelHandover(by=self.me, at_ms=self.at_ms, partition=partition, epoch=epoch)
+
+    def defend(self, partition: str) -> Defend:
+        """The transition by which an owner says that it has stood its ground."""
+        epoch = self.snapshot.leases[partition].epoch
+        return Defend(by=self.me, at_ms=self.at_ms, partition=partition, epoch=epoch)
 
     def steal(self, partition: str) -> Steal:
         """The transition that takes a live lease from its owner."""
@@ -76,7 +128,8 @@ class View:
 class Decision:
     """What to do in this cycle and why; doing nothing has a reason as well.
 
-    `again`: decide anew at once, without waiting for the next cycle; `after`: in so many seconds at the latest.
+    `again`: this cycle is not over: decide anew at once. `after`: decide anew in so many seconds, not later than in the
+    next cycle; with `again`, not at once but then.
     `memory` is given back with the next view of this member: an immutable value, as everything here.
     """
 
@@ -93,27 +146,48 @@ Strategy = Callable[[View], Decision]
 
 @dataclass(slots=True)
 class Layout:
-    """Who owns what among the living. Not frozen: a strategy plays its own moves through on its own copy."""
+    """Who owns what among the living. Not frozen: a strategy plays its own moves through on its own copy.
+
+    What is `pinned` counts as its owner's, and is neither among the `unclaimed` nor `movable`.
+    """
 
     unclaimed: list[str] = field(default_factory=list)
-    owned: dict[str, list[str]] = field(default_factory=dict)
+    owned: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    pinned: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, view: View) -> Layout:
         """The layout of `view`. As with the Event Processor an owner is known by what it owns; oneself always."""
-        layout = cls(owned={view.me.id: []})
-        for partition, lease in view.snapshot.leases.items():
-            if lease.owner is None or partition in view.expired:
-                layout.unclaimed.append(partition)
+        expired, leases = view.expired, view.snapshot.leases
+        owned: dict[str, tuple[str, ...]] = {view.me.id: ()}
+        free: list[str] = []
+        for owner, partitions in view.snapshot.ownership.owned.items():
+            if owner is None:
+                free += partitions
             else:
-                layout.owned.setdefault(lease.owner, []).append(partition)
-        return layout
+                owned[owner] = partitions
+        for owner in {owner for partition in expired if (owner := leases[partition].owner) is not None}:
+            owned[owner] = tuple(p for p in owned[owner] if p not in expired)
+            if not owned[owner] and owner != view.me.id:
+                del owned[owner]
+        if expired:
+            free = sorted((*free, *expired), key=partition_order)
+        return cls([p for p in free if p not in view.pinned], owned, view.pinned)
+
+    @property
+    def partitions(self) -> int:
+        """How many there are to share."""
+        return len(self.unclaimed) + sum(map(len, self.owned.values()))
+
+    def movable(self, owner: str) -> list[str]:
+        """What may be taken from `owner`."""
+        return [partition for partition in self.owned[owner] if partition not in self.pinned]
 
     def give(self, partition: str, to: str) -> None:
         """Play a claim or a steal through."""
         if partition in self.unclaimed:
             self.unclaimed.remove(partition)
-        for partitions in self.owned.values():
-            if partition in partitions:
-                partitions.remove(partition)
-        self.owned[to].append(partition)
+        else:
+            owner = next(owner for owner, theirs in self.owned.items() if partition in theirs)
+            self.owned[owner] = tuple(p for p in self.owned[owner] if p != partition)
+        self.owned[to] = (*self.owned[to], partition)

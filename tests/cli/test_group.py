@@ -7,61 +7,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from spark_ehbalance.cli import main
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.leases.model import Handover, Lease, Member, Position
+from spark_ehbalance.leases.model import Handover, Lease, Load, Member, MemberLoad, MemberState, Pin, Position
+from tests.cli.command import KEY, Command
 
-KEY = "theVerySecretKey"
 HUB = "hub"
-
-
-@dataclass
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-class Command:
-    """Runs `ehbalance` as a shell would; nothing that it says may hold a key."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
-        monkeypatch.setenv("COLUMNS", "200")
-        monkeypatch.delenv("EHBALANCE_CONNECTION_STRING", raising=False)
-
-    def __call__(self, *arguments: object) -> Outcome:
-        self._monkeypatch.setattr(sys, "argv", ["ehbalance", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        said = self._capsys.readouterr()
-        assert KEY not in said.out + said.err
-        assert "Traceback" not in said.err
-        return Outcome(code, said.out, said.err)
-
-    def fails(self, code: int, *arguments: object) -> str:
-        """The one line that the command fails with."""
-        outcome = self(*arguments)
-        assert (outcome.code, outcome.out) == (code, "")
-        assert outcome.err.startswith("Error: ")
-        assert outcome.err.count("\n") == 1
-        return outcome.err
-
-
-@pytest.fixture
-def ehbalance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
 
 
 @pytest.fixture
@@ -69,11 +26,6 @@ def emulator() -> Iterator[Emulator]:
     """An emulator that checks keys."""
     with Emulator({HUB: 4}, consumer_groups=["other"], sas_keys={"reader": KEY}) as running:
         yield running
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    return tmp_path / "leases"
 
 
 @pytest.fixture
@@ -227,6 +179,36 @@ def test_status_for_people(ehbalance: Command, used: Path) -> None:
     assert "4711" in rows["0"]
     assert "bob" in rows["0"]
     assert "nobody" in rows["2"]
+
+
+def test_status_shows_loads_strategies_and_orders(ehbalance: Command, used: Path) -> None:
+    with DeltaStore(str(used)) as store:
+        base = store.read()
+        lease = replace(base.leases["0"], pin=Pin("bob", "operator:jo", "nearer"), load=Load(250.5, 1200.0))
+        moving = replace(base.leases["1"], pin=Pin("alice", "operator:jo", transfer=True))
+        load = MemberLoad(1234.5, 6789.0, 2.5, 0.42)
+        bob = replace(base.members["bob"], load=load, strategy="greedy", max_owned=3, state=MemberState.LEAVING)
+        leases, members = {**base.leases, "0": lease, "1": moving}, {**base.members, "bob": bob}
+        store.write(base, replace(base, leases=leases, members=members))
+    state = json.loads(ehbalance("status", used, "--json").out)
+    zero, one, two, _ = state["partitions"]
+    assert zero["pin"] == {"to": "bob", "by": "operator:jo", "why": "nearer", "transfer": False}
+    assert zero["load"] == {"rate": 250.5, "backlog": 1200.0}
+    assert one["pin"]["transfer"] is True
+    assert (two["pin"], two["load"]) == (None, None)
+    first, second = state["members"]
+    assert (first["load"], first["strategy"], first["pinned"], first["maxPartitionsOwned"]) == (None, "", ["1"], None)
+    assert second["load"] == {"rate": 1234.5, "backlog": 6789.0, "batchSeconds": 2.5, "cpu": 0.42}
+    assert (second["strategy"], second["state"], second["pinned"]) == ("greedy", "leaving", ["0"])
+    assert second["maxPartitionsOwned"] == 3
+
+    lines = ehbalance("status", used).out.splitlines()
+    (shown,) = (line for line in lines if "host-b" in line)
+    for cell in ("bob", "leaving", "greedy", "1 of at most 3", "1,234", "6,789", "2.5 s", "42%"):
+        assert cell in shown
+    rows = {line.split("│")[1].strip(): line for line in lines if line.count("│") > 3}
+    assert rows["0"].count("bob") == 2, "as the next owner, and as the one that it is pinned to"
+    assert "alice (transfer)" in rows["1"]
 
 
 def test_status_of_a_new_table(ehbalance: Command, table: Path, connection: Sequence[str]) -> None:

@@ -131,6 +131,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             checkpoint=draw(st.none() | _positions),
             handover=draw(st.none() | _handovers),
             load=draw(st.none() | st.builds(Load, st.floats(0, 1e9), st.floats(0, 1e9))),
+            contest=draw(st.integers(0, 2**63 - 1)),
         )
         for partition in sorted(partitions, key=partition_order)
     }
@@ -145,6 +146,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             host=draw(_texts),
             state=draw(st.sampled_from(MemberState)),
             max_owned=draw(st.none() | st.integers(1, 2**40)),
+            strategy=draw(_texts),
         )
         for id in draw(st.sets(_texts, max_size=4))
     }

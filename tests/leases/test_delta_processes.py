@@ -9,7 +9,6 @@ import functools
 import json
 import multiprocessing
 import random
-import time
 from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ from spark_ehbalance.leases.transitions import (
 )
 from tests.leases.store_conformance import ANN, GROUP, line_up, wait_for_the_others
 
-PROCESSES, PARTITIONS, SECONDS, SEED = 4, 6, 4.0, 1
+PROCESSES, PARTITIONS, COMMITS, SEED = 4, 6, 80, 1
 NAMES = [f"member-{number}" for number in range(PROCESSES - 1)]  # so that two of them have the same
 
 
@@ -80,10 +79,9 @@ class Worker:
         self._author = self._new_life()
         self.log: list[Written] = []
 
-    def run(self, seconds: float) -> list[Written]:
+    def run(self, commits: int) -> list[Written]:
         seen = self._write(self._store.read(), [Join(by=self._author, at_ms=1)])
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while len(self.log) < commits:
             mine = seen.members.get(self._name)
             if (mine is None or mine.incarnation != self._author.incarnation) and self._rng.random() < 0.3:
                 self._author = self._new_life()
@@ -139,7 +137,7 @@ class Worker:
 def work(uri: str, seed: int, number: int) -> list[Written]:
     worker = Worker(uri, number, seed)
     wait_for_the_others()
-    return worker.run(SECONDS)
+    return worker.run(COMMITS)
 
 
 def history_of(uri: str) -> list[Snapshot]:

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from spark_ehbalance.errors import ConflictError, StoreError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.leases.model import Group, Position
+from spark_ehbalance.leases.model import Author, Group, MemberLoad, Pin, Position
 from spark_ehbalance.leases.store import commit
 from spark_ehbalance.leases.table_format import FORMAT, SCHEMA, description
 from spark_ehbalance.leases.transitions import (
@@ -30,10 +30,13 @@ from spark_ehbalance.leases.transitions import (
     Drain,
     Heartbeat,
     Join,
+    PinTo,
     Renew,
     RequestHandover,
 )
 from tests.leases.store_conformance import ANN, BOB, GROUP, Recipe, StoreConformance, claim, line_up
+
+OPERATOR = Author("operator", "")
 
 WriteOutcome = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -371,3 +374,65 @@ def test_a_storage_that_never_answers_is_given_up_in_time() -> None:
                 store.read()
             # delta-rs by itself would try for three minutes.
             assert time.monotonic() - began < 20
+
+
+# --- tables made by earlier versions ----------------------------------------------------------------------------
+
+#: What every table has had from the beginning.
+FIRST_COLUMNS = SCHEMA.names[: SCHEMA.names.index("pinned_to")]
+
+
+@pytest.fixture
+def old_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A lease table as an earlier version has made and written it."""
+    uri = str(tmp_path / "old")
+    with monkeypatch.context() as earlier:
+        old = pa.schema([SCHEMA.field(name) for name in FIRST_COLUMNS])
+        earlier.setattr("spark_ehbalance.leases.delta.SCHEMA", old)
+        earlier.setattr("spark_ehbalance.leases.table_format.SCHEMA", old)
+        with DeltaStore(uri) as store:
+            store.create(GROUP)
+            add = AddPartitions(by=ANN, at_ms=1, partitions=("0",), checkpoint=Position(-1))
+            commit(store, store.read(), [Join(by=ANN, at_ms=1), add, claim(ANN, "0")])
+    assert columns(uri) == FIRST_COLUMNS
+    return uri
+
+
+def columns(uri: str) -> list[str]:
+    return [field.name for field in DeltaTable(uri).schema().fields]
+
+
+def test_an_old_table_is_read_and_written_and_maintaining_gives_it_the_new_columns(old_uri: str) -> None:
+    pin = PinTo(by=OPERATOR, at_ms=1, partition="0", to="ann", timeout_ms=1, why="so")
+    load = MemberLoad(1.0, 2.0, 3.0, 0.5)
+
+    def writes(store: DeltaStore, number: int) -> None:
+        base = store.read()
+        lease = base.leases["0"]
+        position = Checkpoint(by=ANN, at_ms=1, partition="0", epoch=lease.epoch, position=Position(number))
+        after, rejected = commit(store, base, [Heartbeat(by=ANN, at_ms=1, load=load), position])
+        assert not rejected
+        assert after.version == base.version + 1
+        with DeltaStore(old_uri) as other:
+            assert other.read() == after
+
+    with DeltaStore(old_uri) as at_work:
+        assert at_work.read().leases["0"].owner == "ann"
+        assert at_work.read().leases["0"].pin is None
+        writes(at_work, 1)
+        _, rejected = commit(at_work, at_work.read(), [pin])
+        assert not rejected
+        with DeltaStore(old_uri) as operator:
+            before = operator.read()
+            assert before.leases["0"].pin == Pin("ann", OPERATOR.id, "so")
+            assert before.members["ann"].load == load
+            operator.maintain()
+            assert columns(old_uri) == SCHEMA.names
+            after = operator.read()
+            assert (after.leases, after.members) == (before.leases, before.members)
+            version = after.version
+            operator.maintain()
+            assert operator.read().version - version <= 2, "no columns are added twice (vacuum makes two commits)"
+        writes(at_work, 2)
+        rows = DeltaTable(old_uri).to_pyarrow_table().to_pylist()
+        assert {row["pinned_to"] for row in rows if row["kind"] == "partition"} == {"ann"}

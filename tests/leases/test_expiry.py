@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.expiry import CLOCK_SKEW_ALLOWANCE, Sightings, expired_leases, expired_members
+from spark_ehbalance.leases.expiry import (
+    CLOCK_SKEW_ALLOWANCE,
+    Sightings,
+    expired_leases,
+    expired_members,
+    tenured_leases,
+)
 from spark_ehbalance.leases.model import Group, Lease, Member, Snapshot
 
 DURATION = 30.0
@@ -172,3 +178,16 @@ def test_beyond_the_first_look_only_the_time_without_a_change_counts(
             renewal, changed = renewal + 1, now
             at_ms = NOON + skew_ms + round(now * 1000)
         assert observer.finds_gone(group(renewal=renewal, at_ms=at_ms), now) == (now - changed >= DURATION)
+
+
+def test_looks_beyond_the_horizon_are_forgotten_and_nothing_within_it() -> None:
+    sightings = Sightings(horizon=100.0)
+    still = Lease("still", "ann", 1, 1, renewed_at_ms=NOON)
+    for second in range(1000):
+        moving = Lease("moving", "ann", 1, second, renewed_at_ms=NOON)
+        sightings = sightings.updated(replace(EMPTY, leases={"still": still, "moving": moving}), float(second))
+    assert len(sightings.times) < 300
+    assert sightings.leases["moving"].since == 999
+    assert 999 - sightings.leases["still"].since >= 100
+    assert sightings.seen_before(999.0, 100.0) == sightings.seen_before(999.0, 99.5)
+    assert tenured_leases(sightings, replace(EMPTY, leases={"still": still}), 999.0, 100.0) == {"still", "moving"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -17,7 +18,7 @@ from spark_ehbalance.leases.keeper import Keeper
 from spark_ehbalance.leases.memory import MemoryStore
 from spark_ehbalance.leases.model import Author, MemberState
 from spark_ehbalance.leases.store import LeaseStore
-from spark_ehbalance.leases.transitions import Drain, Join, Release, RequestHandover
+from spark_ehbalance.leases.transitions import Drain, Join, PinTo, Release, RequestHandover
 from spark_ehbalance.strategies import STRATEGIES, Decision, View
 from tests.leases.keepers import INTERVAL, LEASE, OPERATOR, Keepers, begin_batch, end_batch
 from tests.waiting import wait_until
@@ -46,8 +47,8 @@ def make() -> Iterator[Make]:
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks follow each other faster than in real life."""
-    monkeypatch.setattr("spark_ehbalance.leases.keeper._LOOK_INTERVAL", 0.1)
-    monkeypatch.setattr("spark_ehbalance.leases.keeper._HANDOVER_LOOK_INTERVAL", 0.05)
+    monkeypatch.setattr("spark_ehbalance.leases.rhythm._LOOK_INTERVAL", 0.1)
+    monkeypatch.setattr("spark_ehbalance.leases.rhythm._HANDOVER_LOOK_INTERVAL", 0.05)
 
 
 def claim_what_is_free(view: View) -> Decision:
@@ -409,7 +410,7 @@ def test_who_has_not_looked_for_long_does_not_take_others_for_dead(make: Make) -
 def test_a_store_that_stays_away_for_hours_is_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     group = make()
     ann = group.start("ann", interval=0.0005)
-    monkeypatch.setattr("spark_ehbalance.leases.keeper._FIRST_PAUSE", 1e-9)
+    monkeypatch.setattr("spark_ehbalance.leases.rhythm.FIRST_PAUSE", 1e-9)
     store = group.stores[ann]
     store.away = True
     wait_until(lambda: store.failures > 1100, "it has been tried for more often than a float has powers of two")
@@ -535,3 +536,40 @@ def test_a_keeper_that_cannot_reach_its_store_waits(make: Make) -> None:
     store = group.stores[keeper]
     store.away = True
     assert not keeper.wait_balanced(0.3, settled=True)
+
+
+# --- operators, and what is told --------------------------------------------------------------------------------
+
+
+def test_an_operator_s_order_is_carried_out_at_once_and_recorded(make: Make) -> None:
+    group = make()
+    ann, bob = group.start("ann", interval=60.0, lease=100.0), group.start("bob", interval=60.0, lease=100.0)
+    group.wait_owned(ann=2, bob=2)
+    partition = min(group.owned("ann"))
+    wait_until(lambda: partition in ann.holdings(), "ann knows")
+    group.say(PinTo(by=OPERATOR, at_ms=0, partition=partition, to="bob", timeout_ms=60_000, why="nearer"))
+    wait_until(lambda: partition in bob.holdings(), "bob has it")
+    (move,) = (each for each in group.history() if each.event == "HandOver" and each.partition == partition)
+    assert (move.owner_before, move.owner, move.why) == ("ann", "bob", "ordered by operator: nearer")
+
+
+@pytest.mark.usefixtures("quickly")
+def test_each_decision_is_told_with_its_reason_and_counted_at_the_end(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "spark_ehbalance.leases.keeper")
+    ann = make().start("ann")
+    wait_until(lambda: "all is under way or done" in caplog.text, "it has come to rest")
+    let_pass(4 * INTERVAL)
+    ann.stop()
+    told = [record.getMessage() for record in caplog.records]
+    decided = [json.loads(line.removeprefix("balance: ")) for line in told if line.startswith("balance: ")]
+    assert decided[0]["why"] == "nothing yet, because this member is joining"
+    (claimed,) = (each for each in decided if each["decided"])
+    assert claimed["decided"] == {"Claim": ["0", "1", "2", "3"]}
+    assert (claimed["member"], claimed["seen"]["own"], claimed["seen"]["free"]) == ("ann", 0, 4)
+    at_rest = [each for each in decided if each["why"] == decided[-1]["why"]]
+    assert len(at_rest) == 1, "the same nothing is not told again"
+    (tally,) = (json.loads(line.removeprefix("tally: ")) for line in told if line.startswith("tally: "))
+    assert sum(tally.values()) > len(decided), "but it is counted"
+    assert not any(line.startswith("view: ") for line in told)

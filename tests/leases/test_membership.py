@@ -10,11 +10,12 @@ import pytest
 
 from spark_ehbalance.errors import FencedError
 from spark_ehbalance.leases.membership import Clocks, Finished, Membership, Settings
-from spark_ehbalance.leases.model import Author, Lease, Load, Position, Snapshot
+from spark_ehbalance.leases.model import Author, Lease, Load, MemberLoad, Position, Snapshot
 from spark_ehbalance.leases.transitions import (
     CancelHandover,
     Checkpoint,
     Claim,
+    Defend,
     Drain,
     HandOver,
     Heartbeat,
@@ -42,7 +43,7 @@ class One:
         self.now = 1000.0
         leases = {str(p): Lease(str(p), checkpoint=Position(-1)) for p in range(partitions)}
         self.table = Snapshot(GROUP, leases=MappingProxyType(leases))
-        chosen = Settings(STRATEGIES["cooperative"], LEASE, **settings)  # type: ignore[arg-type]
+        chosen = Settings(STRATEGIES["greedy"], LEASE, **settings)  # type: ignore[arg-type]
         self.member = Membership(ANN, chosen, random.Random(0))
         self.turn(balance=True)
         self.turn(balance=True)
@@ -101,11 +102,11 @@ def claimed(said: list[Transition]) -> set[str]:
 
 
 def test_who_starts_is_seen_first_and_takes_then() -> None:
-    member = Membership(ANN, Settings(STRATEGIES["cooperative"], LEASE), random.Random(0))
+    member = Membership(ANN, Settings(STRATEGIES["greedy"], LEASE), random.Random(0))
     table = Snapshot(GROUP, leases=MappingProxyType({"0": Lease("0", checkpoint=Position(-1))}))
     clocks = Clocks(0.0, 0)
     member.see(table, clocks)
-    said, decision = member.balance(table, clocks, ["0"], lambda p: Position(-1))
+    said, decision = member.balance(table, clocks, ("0",), lambda p: Position(-1))
     assert kinds(said) == ["Join"]
     assert decision.again
 
@@ -117,7 +118,7 @@ def test_who_comes_back_takes_its_own_with_a_new_epoch_in_the_commit_of_its_join
     table = Snapshot(GROUP, leases=MappingProxyType({each.partition: each for each in (own, other, free, moved_on)}))
     member = Membership(
         ANN,
-        Settings(STRATEGIES["cooperative"], LEASE),
+        Settings(STRATEGIES["greedy"], LEASE),
         random.Random(0),
         finished={"0": Finished(4, Position(20)), "1": Finished(3, Position(20))},
         resume={"1": 9, "2": 9, "3": 9},
@@ -174,10 +175,11 @@ def test_the_load_goes_along_with_a_sign_of_life() -> None:
     one.turn()
     assert one.table.leases["0"].load == Load(5.0, 7.0)
     assert one.table.leases["1"].load is None
-    one.member.measure({})
+    one.member.measure({}, MemberLoad(6.0, 8.0, 0.5, 0.25))
     one.now += LEASE / 3
-    one.turn()
+    assert kinds(one.turn()).count("Heartbeat") == 1, "it takes no commit of its own"
     assert one.table.leases["0"].load == Load(5.0, 7.0), "what is not measured anew stands"
+    assert one.table.members[one.member.author.id].load == MemberLoad(6.0, 8.0, 0.5, 0.25)
 
 
 def test_a_lease_is_believed_in_from_before_the_commit() -> None:
@@ -272,7 +274,7 @@ def test_who_wants_to_leave_does_so_at_once() -> None:
     one.see()
     one.member.leave()
     assert one.member.plannable() == {}
-    said, decision = one.member.balance(one.table, one.clocks, ["0", "1", "2"], lambda p: Position(-1))
+    said, decision = one.member.balance(one.table, one.clocks, ("0", "1", "2"), lambda p: Position(-1))
     assert "leaving" in decision.reason
     assert {each.partition for each in said if isinstance(each, Release)} == {"1"}
     assert not claimed(said)
@@ -305,7 +307,7 @@ def test_the_last_words_are_checkpoints_then_leases_then_the_membership() -> Non
 
 
 def test_who_never_joined_has_no_last_words() -> None:
-    member = Membership(ANN, Settings(STRATEGIES["cooperative"], LEASE), random.Random(0))
+    member = Membership(ANN, Settings(STRATEGIES["greedy"], LEASE), random.Random(0))
     assert member.farewell(Clocks(0.0, 0)) == []
 
 
@@ -424,3 +426,18 @@ def test_what_a_member_says_is_of_its_own_epoch() -> None:
     assert one.table.leases["0"].checkpoint == Position(-1)
     assert one.table.leases["1"].checkpoint == Position(50)
     assert not any(isinstance(each, (Checkpoint, HandOver, Leave, Renew, Heartbeat)) for each in one.say())
+
+
+def test_a_member_joins_with_its_strategy() -> None:
+    one = One(strategy_name="race")
+    assert one.table.members["ann"].strategy == "race"
+
+
+def test_a_defence_renews() -> None:
+    one = One()
+    for _ in range(20):
+        one.now += LEASE / 8
+        said = one.say()
+        assert not any(isinstance(each, Renew) and each.partition == "0" for each in said)
+        assert not one.write([*said, Defend(by=ANN, at_ms=0, partition="0", epoch=1)])
+    assert one.member.renewal_due() > one.now

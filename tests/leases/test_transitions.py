@@ -14,7 +14,9 @@ from spark_ehbalance.leases.model import (
     Handover,
     Lease,
     Member,
+    MemberLoad,
     MemberState,
+    Pin,
     Position,
     Snapshot,
 )
@@ -23,17 +25,23 @@ from spark_ehbalance.leases.transitions import (
     CancelHandover,
     Checkpoint,
     Claim,
+    Defend,
     Drain,
+    EndTransfer,
     Forget,
     HandOver,
     Heartbeat,
     Join,
     Leave,
+    PinTo,
     Release,
     Renew,
     RequestHandover,
+    Seek,
     Steal,
+    Transfer,
     Transition,
+    Unpin,
     apply,
 )
 
@@ -267,6 +275,24 @@ def test_only_the_owner_renews(owner: str | None) -> None:
     assert_refused(group(owner=owner), renew(), f"owned by {owner}")
 
 
+# --- defend ------------------------------------------------------------------------------------------------------
+
+
+def defend(by: Author = ANN, epoch: int = 3) -> Defend:
+    return Defend(by=by, at_ms=AT, partition="0", epoch=epoch)
+
+
+def test_a_defence_is_a_sign_of_life_that_is_counted() -> None:
+    before = group()
+    after = accepted(before, defend())
+    assert after == replace(before.leases["0"], renewal=8, renewed_at_ms=AT, contest=1)
+
+
+def test_only_the_owner_defends_and_only_what_it_has_not_promised() -> None:
+    assert_refused(group(owner="bob"), defend(), "owned by bob")
+    assert_refused(group(handover=PROMISED), defend(), f"a handover to {PROMISED.to} is pending")
+
+
 # --- checkpoint --------------------------------------------------------------------------------------------------
 
 
@@ -385,10 +411,11 @@ def test_a_deadline_that_passed_is_nothing_once_the_handover_was_called_off() ->
 
 
 def test_a_newcomer_is_the_youngest_member() -> None:
-    new, rejected = apply(group(), [Join(by=STRANGER, at_ms=AT, host="host", max_owned=2)])
+    new, rejected = apply(group(), [Join(by=STRANGER, at_ms=AT, host="host", max_owned=2, strategy="race")])
     assert not rejected
     eve = new.members["eve"]
     assert (eve.incarnation, eve.host, eve.max_owned, eve.state) == ("eve-1", "host", 2, MemberState.ACTIVE)
+    assert eve.strategy == "race"
     assert eve.joined > max(new.members[name].joined for name in ("ann", "bob", "cat"))
     assert new.leader == "ann"
 
@@ -494,3 +521,143 @@ def test_partitions_that_come_later_may_have_a_position_to_start_from() -> None:
 
 def test_partitions_that_are_all_known_are_nothing_to_write() -> None:
     assert_refused(group(), AddPartitions(by=BOB, at_ms=AT, partitions=("0",)), "known already")
+
+
+# --- operators -------------------------------------------------------------------------------------------------
+
+OPERATOR = Author("operator:jo", "")
+PINNED = Pin("ann", "operator:jo", "why not")
+
+
+def transfer(to: str = "bob", partition: str = "0") -> Transfer:
+    return Transfer(by=OPERATOR, at_ms=AT, partition=partition, to=to, timeout_ms=9_000, why="upgrade")
+
+
+def pin(to: str = "bob", partition: str = "0") -> PinTo:
+    return PinTo(by=OPERATOR, at_ms=AT, partition=partition, to=to, timeout_ms=9_000, why="upgrade")
+
+
+def unpin(partition: str = "0") -> Unpin:
+    return Unpin(by=OPERATOR, at_ms=AT, partition=partition)
+
+
+def seek(number: int, *, force: bool = False, partition: str = "0") -> Seek:
+    return Seek(by=OPERATOR, at_ms=AT, partition=partition, position=Position(number), force=force)
+
+
+def end_transfer(by: Author = CAT, epoch: int = 3) -> EndTransfer:
+    return EndTransfer(by=by, at_ms=AT, partition="0", epoch=epoch)
+
+
+def in_state(snapshot: Snapshot, member: str, **changes: Any) -> Snapshot:
+    return replace(snapshot, members={**snapshot.members, member: replace(snapshot.members[member], **changes)})
+
+
+@pytest.mark.parametrize("make", [transfer, pin])
+def test_who_owns_what_is_to_move_is_asked_to_hand_it_over(make: Any) -> None:
+    before = group()
+    after = accepted(before, make())
+    assert after.pin == Pin("bob", "operator:jo", "upgrade", transfer=make is transfer)
+    assert after.handover == Handover("bob", 9_000, AT)
+    assert replace(after, pin=None, handover=None) == before.leases["0"]
+    moved = accepted(before, make(), hand_over())
+    assert (moved.owner, moved.epoch, moved.pin) == ("bob", 4, after.pin), "the mark outlives the move"
+
+
+@pytest.mark.parametrize("make", [transfer, pin])
+def test_what_nobody_owns_is_only_marked(make: Any) -> None:
+    after = accepted(group(owner=None), make())
+    assert after.handover is None
+    assert after.pin is not None
+    assert after.pin.to == "bob"
+
+
+def test_an_order_replaces_what_a_member_has_asked_for() -> None:
+    asked = Handover("cat", 30_000, 1)
+    assert accepted(group(handover=asked), transfer()).handover == Handover("bob", 9_000, AT)
+    assert accepted(group(handover=asked), pin("ann")).handover is None, "its owner is to keep it"
+    same = Handover("bob", 30_000, 1)
+    assert accepted(group(handover=same), pin()).handover == same, "whose deadline runs already"
+
+
+def test_a_transfer_goes_to_an_active_member_with_room_that_does_not_own_it() -> None:
+    assert_refused(group(), transfer("eve"), "eve is not an active member: active are ann, bob, cat")
+    leaving = in_state(group(), "bob", state=MemberState.LEAVING)
+    assert_refused(leaving, transfer(), "bob is not an active member: active are ann, cat")
+    assert_refused(group(), transfer("ann"), "partition 0 is owned by ann already")
+    assert_refused(group(), transfer(partition="7"), "partition 7 is unknown: there are 0")
+    full = in_state(group(), "bob", max_owned=1)
+    full = replace(full, leases={**full.leases, "1": Lease("1", handover=Handover("bob", 1), owner="ann")})
+    assert_refused(full, transfer(), "bob has 1 partitions, and maxPartitionsOwned=1")
+    assert_refused(group(pin=PINNED), transfer(), "partition 0 is pinned to ann: unpin it first")
+    accepted(group(pin=replace(PINNED, transfer=True)), transfer())
+
+
+def test_a_pin_to_a_member_that_cannot_take_it_now_waits_for_it() -> None:
+    for changes in ({"state": MemberState.LEAVING}, {"max_owned": 0}):
+        after = accepted(in_state(group(), "bob", **changes), pin())
+        assert after.handover is None
+        assert after.pin is not None
+    assert_refused(group(), pin("eve"), "eve is not a member: members are ann, bob, cat")
+    assert_refused(group(pin=PINNED), pin("ann"), "partition 0 is pinned to ann already")
+    assert accepted(group(pin=replace(PINNED, transfer=True)), pin("ann")).pin == Pin("ann", "operator:jo", "upgrade")
+    assert accepted(group(pin=PINNED), pin("bob")).handover is not None
+
+
+def test_unpin_leaves_everything_else_as_it_is() -> None:
+    snapshot = group(pin=PINNED, handover=Handover("bob", 1))
+    assert accepted(snapshot, unpin()) == replace(snapshot.leases["0"], pin=None)
+    several = replace(snapshot, leases={**snapshot.leases, "1": Lease("1")})
+    assert_refused(several, unpin("1"), "partition 1 is not pinned: pinned are 0")
+
+
+@pytest.mark.parametrize("take", [steal(), request("bob")])
+def test_what_is_pinned_to_its_owner_is_not_taken_from_it(take: Transition) -> None:
+    assert_refused(group(pin=PINNED), take, "pinned to ann")
+    accepted(in_state(group(pin=PINNED), "ann", state=MemberState.LEAVING), take)
+    accepted(group(pin=replace(PINNED, to="bob")), take)
+    gone = group(pin=PINNED)
+    accepted(replace(gone, members={id: each for id, each in gone.members.items() if id != "ann"}), take)
+
+
+def test_a_pin_does_not_save_an_owner_that_shows_no_sign_of_life() -> None:
+    assert accepted(group(pin=PINNED), claim(still=(3, 7))).owner == "bob"
+
+
+def test_seeking_moves_the_checkpoint_either_way_and_fences_whoever_was_there() -> None:
+    for number in (2, 10, 99):
+        after = accepted(group(owner=None), seek(number))
+        assert (after.owner, after.epoch, after.checkpoint) == (None, 4, Position(number))
+        sought, _ = apply(group(owner=None), [seek(number)])
+        assert_refused(sought, checkpoint(11), "epoch is 4, not 3")
+    assert accepted(group(owner=None, checkpoint=None), seek(5)).checkpoint == Position(5)
+
+
+def test_seeking_in_what_is_owned_must_be_forced_and_its_owner_stays() -> None:
+    owned = group(handover=Handover("bob", 1), pin=PINNED)
+    assert_refused(owned, seek(2), "partition 0 is owned by ann: stop that query first, or use --force")
+    after = accepted(owned, seek(2, force=True))
+    assert (after.owner, after.epoch, after.checkpoint) == ("ann", 4, Position(2))
+    assert (after.handover, after.pin) == (None, PINNED), "a promise was made at another place"
+    sought, _ = apply(owned, [seek(2, force=True)])
+    for late in (checkpoint(11), renew(), hand_over(), claim(still=(3, 7))):
+        assert_refused(sought, late, "epoch is 4, not 3")
+    assert accepted(sought, checkpoint(3, epoch=4)).checkpoint == Position(3, "3")
+
+
+def test_only_a_transfer_s_mark_is_taken_away_by_members() -> None:
+    assert accepted(group(pin=replace(PINNED, transfer=True)), end_transfer()).pin is None
+    assert_refused(group(pin=PINNED), end_transfer(), "no transfer is marked")
+    assert_refused(group(), end_transfer(), "no transfer is marked")
+    assert_refused(group(pin=replace(PINNED, transfer=True)), end_transfer(epoch=2), "epoch is 3, not 2")
+    assert_refused(group(pin=replace(PINNED, transfer=True)), end_transfer(by=STRANGER), "eve is not a member")
+
+
+def test_a_heartbeat_tells_what_the_member_carries_and_one_without_changes_nothing_about_it() -> None:
+    load = MemberLoad(120.0, 7.0, 1.5, 0.4)
+    new, rejected = apply(
+        group(), [Heartbeat(by=ANN, at_ms=AT, load=load), Heartbeat(by=ANN, at_ms=AT), Heartbeat(by=BOB, at_ms=AT)]
+    )
+    assert not rejected
+    assert new.members["ann"].load == load
+    assert new.members["bob"].load is None

@@ -9,30 +9,39 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from spark_ehbalance.leases.model import Author, Group, Lease, Position, Snapshot
+from spark_ehbalance.leases.model import Author, Group, Lease, MemberState, Ownership, Position, Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     CancelHandover,
     Checkpoint,
     Claim,
+    Defend,
     Drain,
+    EndTransfer,
     Forget,
     HandOver,
     Heartbeat,
     Join,
     LeaseTransition,
     Leave,
+    OperatorTransition,
+    PinTo,
     Release,
     Renew,
     RequestHandover,
+    Seek,
     Steal,
+    Transfer,
     Transition,
+    Unpin,
     apply,
 )
 
 NAMES = st.sampled_from(["ann", "bob", "cat"])
 PARTITIONS = st.sampled_from(["0", "1"])
+WITHOUT_EVIDENCE = [Defend, EndTransfer, Steal, Renew, Release, HandOver]
 CLOCK = st.integers(0, 2**40)  # nobody's clock is of any use
+OPERATOR = Author("operator", "")
 
 
 class SeveralMembers(RuleBasedStateMachine):
@@ -85,7 +94,7 @@ class SeveralMembers(RuleBasedStateMachine):
             promised = overdue is not None and overdue == now.handover and overdue.to == by.id
             assert now.counter == still or promised, "a live lease is claimed only if it stands still or was promised"
 
-    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, kind=st.sampled_from([Steal, Renew, Release, HandOver]))
+    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, kind=st.sampled_from(WITHOUT_EVIDENCE))
     def act(self, data: st.DataObject, at_ms: int, partition: str, kind: type[LeaseTransition]) -> None:
         by = self.somebody(data)
         self.write(kind(by=by, at_ms=at_ms, partition=partition, epoch=self.seen[by].leases[partition].epoch))
@@ -117,7 +126,25 @@ class SeveralMembers(RuleBasedStateMachine):
 
     @rule(at_ms=CLOCK, name=NAMES, undo=st.booleans())
     def drain(self, at_ms: int, name: str, undo: bool) -> None:
-        self.write(Drain(by=Author("operator", ""), at_ms=at_ms, member=name, undo=undo))
+        self.write(Drain(by=OPERATOR, at_ms=at_ms, member=name, undo=undo))
+
+    @rule(at_ms=CLOCK, partition=PARTITIONS, name=NAMES, kind=st.sampled_from([PinTo, Transfer]))
+    def order_a_move(self, at_ms: int, partition: str, name: str, kind: type[PinTo | Transfer]) -> None:
+        if self.write(kind(by=OPERATOR, at_ms=at_ms, partition=partition, to=name, timeout_ms=1)):
+            pin = self.truth.leases[partition].pin
+            assert pin is not None
+            assert (pin.to, pin.transfer) == (name, kind is Transfer)
+
+    @rule(at_ms=CLOCK, partition=PARTITIONS)
+    def unpin(self, at_ms: int, partition: str) -> None:
+        self.write(Unpin(by=OPERATOR, at_ms=at_ms, partition=partition))
+
+    @rule(at_ms=CLOCK, partition=PARTITIONS, number=st.integers(-1, 10), force=st.booleans())
+    def seek(self, at_ms: int, partition: str, number: int, force: bool) -> None:
+        """Forward or back; whoever has seen the partition before can write nothing about it any more."""
+        owner = self.truth.leases[partition].owner
+        done = self.write(Seek(by=OPERATOR, at_ms=at_ms, partition=partition, position=Position(number), force=force))
+        assert done is (force or owner is None)
 
     @rule(data=st.data(), at_ms=CLOCK, name=NAMES)
     def leave_or_be_forgotten(self, data: st.DataObject, at_ms: int, name: str) -> None:
@@ -156,8 +183,18 @@ class SeveralMembers(RuleBasedStateMachine):
             assert after == before, "a fenced process changes nothing"
         if isinstance(transition, LeaseTransition) and not rejected:
             assert transition.epoch == leases[transition.partition].epoch, "the owner has changed since it was seen"
+        if isinstance(transition, (Steal, RequestHandover)) and not rejected:
+            asked = leases[transition.partition]
+            pinned_to = members.get(asked.pin.to) if asked.pin else None
+            assert pinned_to is None or asked.owner != pinned_to.id or pinned_to.state is MemberState.LEAVING
         for partition, lease in after.leases.items():
-            self.compare(before.leases[partition], lease)
+            if isinstance(transition, Seek) and partition == transition.partition and not rejected:
+                self.compare_sought(before.leases[partition], lease, transition.position)
+            else:
+                self.compare(before.leases[partition], lease)
+            if isinstance(transition, OperatorTransition):
+                assert lease.owner == before.leases[partition].owner, "an order moves nothing by itself"
+        assert after.ownership == Ownership.of(after.leases, after.members), "as if computed anew"
         self.truth = after
         self.seen[transition.by] = after
         return not rejected
@@ -174,6 +211,10 @@ class SeveralMembers(RuleBasedStateMachine):
         if before.checkpoint is not None:
             assert after.checkpoint is not None
             assert after.checkpoint.sequence_number >= before.checkpoint.sequence_number
+
+    def compare_sought(self, before: Lease, after: Lease, position: Position) -> None:
+        assert (after.epoch, after.checkpoint, after.owner) == (before.epoch + 1, position, before.owner)
+        assert after.counter != before.counter, "what an observer says of the time before does not count"
 
     @invariant()
     def at_most_one_owner_per_epoch(self) -> None:

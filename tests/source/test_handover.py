@@ -15,9 +15,9 @@ import pytest
 from chaos.outage import Outage
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.leases.model import Author, MemberState
+from spark_ehbalance.leases.model import Author, Member, MemberState, Position
 from spark_ehbalance.leases.store import commit
-from spark_ehbalance.leases.transitions import Drain
+from spark_ehbalance.leases.transitions import Drain, PinTo, Seek, Transfer, Transition
 from spark_ehbalance.source.notices import send
 from spark_ehbalance.source.offsets import StreamOffset
 from tests.source.test_planner import PARTITIONS, Group, Query
@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 def group(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
     """A hub with 8 partitions, a lease table, and quick looks."""
     monkeypatch.setattr("spark_ehbalance.hub.watcher._LIST_INTERVAL", 0.3)
-    monkeypatch.setattr("spark_ehbalance.leases.keeper._LOOK_INTERVAL", 0.2)
+    monkeypatch.setattr("spark_ehbalance.leases.rhythm._LOOK_INTERVAL", 0.2)
     made = Group(emulator, tmp_path)
     made.raw |= {"leaseDuration": "10s", "handoverTimeout": "60s"}
     yield made
@@ -90,11 +90,17 @@ def traffic(group: Group) -> Iterator[Traffic]:
     made._over.set()
 
 
-def operator_says(group: Group, member: str, *, undo: bool = False) -> None:
+OPERATOR = Author("operator", "")
+
+
+def order(group: Group, *orders: Transition) -> None:
     with DeltaStore(str(group.table)) as store:
-        drain = Drain(by=Author("operator", ""), at_ms=0, member=member, undo=undo)
-        _, rejected = commit(store, store.read(), [drain])
+        _, rejected = commit(store, store.read(), orders)
         assert not rejected
+
+
+def operator_says(group: Group, member: str, *, undo: bool = False) -> None:
+    order(group, Drain(by=OPERATOR, at_ms=0, member=member, undo=undo))
 
 
 def promised(group: Group) -> set[str]:
@@ -326,3 +332,117 @@ def test_of_a_replay_nothing_is_read_that_is_promised_away_at_that_moment(
     keeper = again.planner._keeper
     monkeypatch.setattr(keeper, "reserve", lambda epochs: frozenset(epochs) - {"3", "5"})
     assert {each.partition for each in again.planner.ranges(end)} == set("012467")
+
+
+# --- operators' orders ------------------------------------------------------------------------------------------
+
+
+def seek(partition: str, to: int, *, force: bool = True) -> Seek:
+    return Seek(by=OPERATOR, at_ms=0, partition=partition, position=Position.before(to), force=force)
+
+
+def numbers(query: Query, partition: str) -> list[int]:
+    return [number for of, number in query.seen if of == partition]
+
+
+@pytest.mark.parametrize("strategy", ["cooperative", "greedy"])
+def test_a_transfer_and_a_pin_move_partitions_under_load_without_a_duplicate(
+    group: Group, traffic: Traffic, strategy: str
+) -> None:
+    group.raw["strategy"] = strategy
+    a = traffic.run(group.query("a"))
+    wait_until(lambda: len(a.owned()) == 8, "a has all")
+    b = traffic.run(group.query("b"))
+    wait_until(lambda: len(a.owned()) == len(b.owned()) == 4, "they share")
+    to_b, to_a = min(a.owned()), min(b.owned())
+    wait_until(lambda: numbers(a, to_b) and numbers(b, to_a), "both are read where they are")
+    earlier = len(numbers(a, to_a))
+    order(
+        group,
+        Transfer(by=OPERATOR, at_ms=0, partition=to_b, to="b", timeout_ms=60_000),
+        PinTo(by=OPERATOR, at_ms=0, partition=to_a, to="a", timeout_ms=60_000),
+    )
+    wait_until(lambda: numbers(b, to_b) and len(numbers(a, to_a)) > earlier, "both are read by the other")
+    wait_until(
+        lambda: all(each.load and each.load.rate > 0 < each.load.batch_seconds for each in _members(group)),
+        "the members tell their loads",
+    )
+    traffic.end()
+    leases, everything = group.leases(), group.everything()
+    assert (leases[to_b].owner, leases[to_a].owner) == ("b", "a"), "nobody has moved them back"
+    wait_until(lambda: [each.step() for each in (a, b)] and {*a.seen, *b.seen} == everything.keys(), "the rest is read")
+    end_b, end_a = (sum(of == partition for of, _ in everything) for partition in (to_b, to_a))
+    assert numbers(a, to_b) + numbers(b, to_b) == list(range(end_b)), "nothing twice or left out, and in order"
+    there, back = numbers(b, to_a), numbers(a, to_a)[earlier:]
+    assert there + back == list(range(there[0], end_a))
+
+
+def _members(group: Group) -> list[Member]:
+    return list(group.snapshot().members.values())
+
+
+def test_seeking_back_in_a_running_query_reads_again_from_there(group: Group) -> None:
+    group.append(10)
+    a = group.query("a")
+    group.wait_owned(8)
+    drain_all(group, a)
+    wait_until(lambda: a.plan() is None and set(group.checkpoints().values()) == {10}, "all is checkpointed")
+    order(group, seek("3", 4))
+    wait_until(lambda: (a.step() and False) or len(numbers(a, "3")) == 16, "it reads again")
+    assert numbers(a, "3") == [*range(10), *range(4, 10)]
+    group.append(2)
+    wait_until(lambda: (a.step() and False) or len(a.seen) == 8 * 12 + 6, "and on")
+    assert numbers(a, "3") == [*range(10), *range(4, 12)]
+    assert all(numbers(a, str(partition)) == list(range(12)) for partition in range(8) if partition != 3)
+    wait_until(lambda: a.plan() is None and set(group.checkpoints().values()) == {12}, "all is checkpointed")
+    lease = group.leases()["3"]
+    assert (lease.owner, lease.epoch) == ("a", 2)
+
+
+@pytest.mark.parametrize("to", [2, 10, 25])
+def test_seeking_while_a_batch_runs_holds_although_the_batch_ends_elsewhere(group: Group, to: int) -> None:
+    group.append(10)
+    a = group.query("a")
+    group.wait_owned(8)
+    in_flight = a.batch()
+    group.append(20)
+    order(group, seek("3", to))
+    wait_until(lambda: a.planner._keeper.holdings()["3"].epoch == 2, "the keeper has seen it")
+    assert a.planner._keeper.holdings()["3"].checkpoint.next == to
+    a.run(in_flight)
+    wait_until(lambda: (a.step() and False) or len(a.seen) >= 7 * 30 + 10 + (30 - to), "the rest is read")
+    assert numbers(a, "3") == [*range(10), *range(to, 30)], "what the operator has not skipped is not skipped"
+    wait_until(lambda: a.plan() is None and set(group.checkpoints().values()) == {30}, "all is checkpointed")
+    assert {len(numbers(a, str(partition))) for partition in range(8) if partition != 3} == {30}
+
+
+@pytest.mark.parametrize("to", [0, 5, 12])
+def test_a_batch_that_was_logged_before_a_seek_is_not_replayed_against_it(group: Group, to: int) -> None:
+    group.append(10)
+    first = group.query("a")
+    group.wait_owned(8)
+    logged = first.batch()
+    first.stop()
+    group.append(5)
+    order(group, seek("3", to, force=False))
+    again = group.query("a", None, logged)
+    wait_until(lambda: len(again.owned()) == 8, "all is its own again")
+    again.run(logged)
+    wait_until(lambda: (again.step() and False) or len(again.seen) >= 7 * 15 + (15 - to), "all is read")
+    assert numbers(again, "3") == list(range(to, 15))
+    wait_until(lambda: again.plan() is None and set(group.checkpoints().values()) == {15}, "all is checkpointed")
+
+
+def test_a_late_checkpoint_of_the_last_owner_does_not_undo_a_seek(group: Group) -> None:
+    """It was stopped before Spark told it that its last batch was finished, and says so when it comes back."""
+    group.append(10)
+    first = group.query("a")
+    group.wait_owned(8)
+    end = first.batch()
+    first.run(end)
+    first.stop()
+    order(group, seek("3", 2, force=False))
+    again = group.query("a", end)
+    wait_until(lambda: (again.step() and False) or len(again.seen) == 8, "it reads again from there")
+    assert again.seen == [("3", number) for number in range(2, 10)]
+    assert {position for partition, position in group.checkpoints().items() if partition != "3"} == {10}

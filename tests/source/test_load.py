@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import sys
+from pathlib import Path
 
 import pytest
 
-from spark_ehbalance.leases.model import Load
-from spark_ehbalance.source.load import LoadMeter
+from spark_ehbalance.leases.model import Load, MemberLoad
+from spark_ehbalance.source.host import cpu_time
+from spark_ehbalance.source.load import CpuTime, LoadMeter, MemberMeter
 
 
 def measure(meter: LoadMeter, begin: int, end: int, rate: float, *, lag: int = 0, first: int = 0) -> Load | None:
@@ -96,3 +99,76 @@ def test_partitions_that_are_not_there_are_left_out_and_nothing_is_negative() ->
     assert loads == {"0": Load(0.0, 0.0)}, "the hub was made anew"
     assert meter.update(40.0, {"0": 10}, {}) == {}, "given away"
     assert meter.update(60.0, {"0": 10}, {"0": 10}) == {}, "and come back: begun anew"
+
+
+# --- the member --------------------------------------------------------------------------------------------------
+
+NOTHING = Load(0.0, 0.0)
+
+
+def test_all_partitions_together_are_what_the_member_has_to_read() -> None:
+    meter = LoadMeter()
+    assert meter.total() == NOTHING
+    for now in range(5):
+        meter.update(now, {"0": 10 * now, "1": 30 * now + 7}, {"0": 10 * now, "1": 30 * now})
+    assert meter.total() == Load(pytest.approx(40.0), pytest.approx(7.0)), "also before each is worth telling"  # type: ignore[arg-type]
+    meter.update(10, {"0": 100}, {"0": 100})
+    assert meter.total().rate == pytest.approx(10.0)
+
+
+def test_batches_are_timed_from_being_planned_to_being_finished() -> None:
+    meter = MemberMeter()
+    meter.batch_ends(3.0)
+    assert meter.load(Load(5.0, 6.0)) == MemberLoad(5.0, 6.0, 0.0, None), "there was no batch yet"
+    meter.batch_begins(10.0)
+    meter.batch_ends(14.0)
+    meter.batch_ends(100.0)
+    assert meter.load(NOTHING).batch_seconds == 4.0, "the end that is said first counts"
+    for begin in range(200, 800, 2):
+        meter.batch_begins(begin)
+        meter.batch_ends(begin + 1.0)
+    assert meter.load(NOTHING).batch_seconds == pytest.approx(1.0, rel=0.05)
+
+
+def test_one_long_batch_among_many_does_not_count_for_much() -> None:
+    meter = MemberMeter()
+    for begin in range(0, 600, 2):
+        meter.batch_begins(begin)
+        meter.batch_ends(begin + 1.0)
+    meter.batch_begins(600)
+    meter.batch_ends(606)
+    assert 1.0 < meter.load(NOTHING).batch_seconds < 2.0
+
+
+def test_the_host_s_cpu_is_the_busy_part_of_the_time_between_two_readings() -> None:
+    meter = MemberMeter()
+    meter.host(0.0, CpuTime(1000, 5000))
+    assert meter.load(NOTHING).cpu is None, "one reading tells nothing"
+    meter.host(1.0, CpuTime(1150, 5200))
+    assert meter.load(NOTHING).cpu == pytest.approx(0.75)
+    for now in range(2, 602):
+        meter.host(now, CpuTime(1150 + 50 * now, 5200 + 200 * now))
+    assert meter.load(NOTHING).cpu == pytest.approx(0.25, abs=0.01)
+    meter.host(700, CpuTime(0, 10))
+    assert meter.load(NOTHING).cpu == pytest.approx(0.25, abs=0.01), "the counters were set back"
+    meter.host(701, None)
+    assert meter.load(NOTHING).cpu is None, "it does not tell any more"
+
+
+@pytest.mark.parametrize("text", ["", "cpu", "cpu one two three four", "intr 1 2 3 4 5 6 7 8"])
+def test_a_host_that_does_not_tell_its_times_is_not_an_error(tmp_path: Path, text: str) -> None:
+    assert cpu_time(tmp_path / "nothing") is None
+    (tmp_path / "stat").write_text(text)
+    assert cpu_time(tmp_path / "stat") is None
+
+
+def test_a_host_tells_its_times(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("cpu  10 20 30 400 50 6 7 8 9 9\ncpu0 1 2 3 4\n")
+    assert cpu_time(tmp_path / "stat") == CpuTime(10 + 20 + 30 + 6 + 7 + 8, 10 + 20 + 30 + 400 + 50 + 6 + 7 + 8)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
+def test_this_host_tells_its_times() -> None:
+    told = cpu_time()
+    assert told is not None
+    assert 0 < told.busy < told.total

@@ -22,7 +22,9 @@ from spark_ehbalance.options import (
     stream_options,
 )
 from spark_ehbalance.positions import Edge
-from spark_ehbalance.strategies import DEFAULT_STRATEGY, STRATEGIES
+from spark_ehbalance.strategies import DEFAULT_STRATEGY, PARAMETERS, STRATEGIES
+from spark_ehbalance.strategies.race import RaceParameters
+from spark_ehbalance.strategies.transfer import TransferParameters
 
 KEY = "ThisIsTheSecretKey0123456789="
 STRING = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={KEY};EntityPath=hub"
@@ -282,6 +284,60 @@ def test_an_unknown_strategy_is_named_with_all_there_are() -> None:
     assert "strategy='magic'" in message
     for name in STRATEGIES:
         assert name in message
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_a_strategy_has_its_own_parameters(name: str) -> None:
+    assert stream_options(SHARED | {"strategy": name}).strategy_parameters == PARAMETERS[name]()
+
+
+def test_a_strategys_parameters_are_options() -> None:
+    race = stream_options(SHARED | {"strategy": "race", "race.minimumGrab": "5 s", "RACE.WEIGHT": "load"})
+    assert race.strategy_parameters == RaceParameters(minimum_grab=5.0, weight="load")
+    raw = {"transfer.target": "0.1", "transfer.hitCount": "0", "transfer.coolDown": "3 minutes"}
+    transfer = stream_options(SHARED | {"strategy": "transfer"} | raw)
+    assert transfer.strategy_parameters == TransferParameters(target=0.1, hit_count=0, cool_down=180.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("race.weight", "size", "one of count, load"),
+        ("race.delayPerLease", "0 s", "a length of time over 0"),
+        ("transfer.target", "-1", "a number from 0 to 10"),
+        ("transfer.hitCount", "1.5", "a whole number from 0"),
+        ("transfer.topPartitions", "0", "a whole number from 1"),
+    ],
+)
+def test_a_wrong_parameter_is_named_with_what_is_allowed(name: str, value: str, allowed: str) -> None:
+    message = refusal(SHARED | {"strategy": name.partition(".")[0], name: value})
+    assert f"option {name}={value!r} is wrong" in message
+    assert allowed in message
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        ({"race.minimumGrab": "60 s"}, "race.minimumGrab (60 s) must be shorter than race.normalLease (60 s)"),
+        ({"race.normalLease": "10 s", "race.minimumGrab": "20 s"}, "shorter than race.normalLease (10 s)"),
+        ({"race.maximumLease": "29 s"}, "race.maximumLease (29 s) must not be shorter than leaseDuration (30 s)"),
+    ],
+)
+def test_parameters_that_contradict_each_other_are_named(raw: dict[str, str], why: str) -> None:
+    assert why in refusal(SHARED | {"strategy": "race"} | raw)
+
+
+def test_a_parameter_of_another_strategy_is_an_error_that_says_so() -> None:
+    assert "race.weight is for strategy=race, and the strategy is cooperative" in refusal(
+        SHARED | {"race.weight": "load"}
+    )
+    assert "transfer.target is for strategy=transfer, and the strategy is race" in refusal(
+        SHARED | {"strategy": "race", "transfer.target": "0.2"}
+    )
+
+
+def test_an_unknown_parameter_is_named() -> None:
+    assert "no option 'race.speed'" in refusal(SHARED | {"strategy": "race", "race.speed": "1"})
 
 
 @pytest.mark.parametrize("value", ["", "a b", "a/b", "x" * 201, "ä", "a\nb"])

@@ -792,9 +792,10 @@ def test_available_now_ends_while_events_keep_coming(group: Group, shared: bool)
     assert max(Counter(query.seen).values()) == 1
 
 
-def test_available_now_waits_until_there_is_nothing_more_to_take(group: Group) -> None:
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_available_now_waits_until_there_is_nothing_more_to_take(group: Group, strategy: str) -> None:
     group.append(5)
-    query = group.query("a", strategy="balanced", balanceInterval="5s", leaseDuration="30s")
+    query = group.query("a", strategy=strategy, balanceInterval="5s", leaseDuration="30s")
     query.planner.fix_ends()
     assert len(query.owned()) == 8
     drain(query, 40)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -103,3 +105,42 @@ def test_a_process_ends(
     print(f"read elsewhere {time.monotonic() - ended:.1f} s after {end}")
     assert shares(owners) == [8]
     a.stop()
+
+
+def ehbalance(command: str, options: dict[str, str], *arguments: str) -> str:
+    """What the command line says to an operator."""
+    run = [sys.executable, "-c", "from spark_ehbalance.cli import main; main()", command, options["leaseTable"]]
+    done = subprocess.run([*run, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_operators_orders_take_effect_in_running_queries(
+    hub: Emulator, shared_options: dict[str, str], owners: Owners, processes: list[QueryProcess], tmp_path: Path
+) -> None:
+    traffic = Traffic(hub)
+    a = processes[0].start(shared_options | {"ownerId": "a"}, tmp_path / "a")
+    b = processes[1].start(shared_options | {"ownerId": "b"}, tmp_path / "b")
+    wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4")
+    for _ in range(3):
+        traffic.expect_once(a, b)
+
+    moving, pinned = owners().index("a"), owners().index("b")
+    ehbalance("transfer", shared_options, str(moving), "--to", "b")
+    ehbalance("pin", shared_options, str(pinned), "--to", "a")
+    wait_until(lambda: (owners()[moving], owners()[pinned]) == ("b", "a"), "both have moved")
+    traffic.expect_once(a, b)
+
+    connection = ("--connection-string", shared_options["connectionString"])
+    said = ehbalance("seek", shared_options, str(moving), "--to", "1", "--force", *connection)
+    assert said == f"Partition {moving} goes on at sequence number 1.\n"
+    again = {(str(moving), 1): 2, (str(moving), 2): 2, (str(moving), 3): 2}
+
+    def read() -> Counter[tuple[str, int]]:
+        return Counter(row for query in (a, b) for row in query.rows() if row[0] == str(moving))
+
+    wait_until(lambda: read() == {(str(moving), 0): 1} | again, "it is read again from there")
+    traffic.expect_once(a, b)
+    assert owners()[moving] == "b"
+    a.stop()
+    b.stop()

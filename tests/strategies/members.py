@@ -1,8 +1,8 @@
 """A group of real `Membership`s on a store in memory, with one made-up clock: the keeper's work without its waiting.
 
-Everybody looks once a second, or five times a second while a handover concerns it, and balances every ten seconds or as
-soon as something has changed. All who are due at the same moment decide on the same snapshot, and then their commits
-come one after the other in random order: the hardest race that there can be.
+Everybody looks once a second, or five times a second while a handover concerns it, and balances every ten seconds, or
+as soon as something has changed if its strategy is a prompt one. All who are due at the same moment decide on the same
+snapshot, and then their commits come one after the other in random order: the hardest race that there can be.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from spark_ehbalance.leases.membership import Clocks, Finished, Membership, Sett
 from spark_ehbalance.leases.memory import MemoryStore
 from spark_ehbalance.leases.model import Author, Group, Lease, Load, Member, MemberState, Position, Snapshot
 from spark_ehbalance.leases.store import commit
-from spark_ehbalance.leases.transitions import Claim, Drain, HandOver, Release, Transition
-from spark_ehbalance.strategies import STRATEGIES
+from spark_ehbalance.leases.transitions import Claim, Drain, HandOver, Release, Steal, Transition
+from spark_ehbalance.strategies import PROMPT, STRATEGIES, Strategy
 
 #: Seconds, as in the keeper and in the options' defaults.
 CYCLE, LOOK, HANDOVER_LOOK, LEASE, HANDOVER_TIMEOUT = 10.0, 1.0, 0.2, 30.0, 30.0
 JITTER = (0.8, 1.2)
+
+OPERATOR = Author("operator", "")
 
 #: Events that a batch reads of each of its partitions.
 BATCH = 10
@@ -48,17 +50,29 @@ class Node:
     ends_at: float = 0.0
     batch: Mapping[str, Finished] = field(default_factory=dict)
     frozen: bool = False
+    #: How many times as long as others it takes between its looks.
+    slowness: float = 1.0
 
 
 class Members:
     """The group. Times are seconds on the one clock; everything follows from the seed."""
 
-    def __init__(self, partitions: int = 0, *, seed: int = 0, leases: Iterable[Lease] | None = None) -> None:
+    def __init__(
+        self,
+        partitions: int = 0,
+        *,
+        seed: int = 0,
+        leases: Iterable[Lease] | None = None,
+        strategy: str = "cooperative",
+        chosen: Mapping[str, Strategy] = STRATEGIES,
+    ) -> None:
+        self.strategy = strategy
+        self._chosen = chosen
         self.rng = random.Random(seed)
         self.now = 1000.0
-        self.partitions = [str(number) for number in range(partitions)]
-        given = [Lease(p, checkpoint=Position(-1)) for p in self.partitions] if leases is None else list(leases)
-        self.partitions = [lease.partition for lease in given]
+        made = [Lease(str(number), checkpoint=Position(-1)) for number in range(partitions)]
+        given = made if leases is None else list(leases)
+        self.partitions = tuple(lease.partition for lease in given)
         group = Group("namespace", "hub", "$default")
         self.store = MemoryStore(Snapshot(group, leases=MappingProxyType({each.partition: each for each in given})))
         self.nodes: dict[str, Node] = {}
@@ -71,14 +85,16 @@ class Members:
 
     # --- what happens to the group -----------------------------------------------------------------------------
 
-    def join(self, *names: str, max_owned: int | None = None) -> list[str]:
-        """New processes that begin at the same moment; without names one with a new name."""
+    def join(self, *names: str, max_owned: int | None = None, slowness: float = 1.0) -> list[str]:
+        """New processes of the strategy that `strategy` names by now, which begin at the same moment; without names one
+        with a new name."""
         names = names or (f"member-{self._joined}",)
         for name in names:
             self._joined += 1
-            settings = Settings(STRATEGIES["cooperative"], LEASE, HANDOVER_TIMEOUT, max_owned)
+            strategy = self._chosen[self.strategy]
+            settings = Settings(strategy, LEASE, HANDOVER_TIMEOUT, max_owned, strategy_name=self.strategy)
             membership = Membership(Author(name, str(self._joined)), settings, random.Random(self.rng.random()))
-            self.nodes[name] = Node(membership, look_at=self.now)
+            self.nodes[name] = Node(membership, look_at=self.now, slowness=slowness)
         return list(names)
 
     def join_many(self, count: int, *, max_owned: int | None = None) -> list[str]:
@@ -98,12 +114,17 @@ class Members:
         self.nodes[name].frozen = True
 
     def drain(self, name: str, *, undo: bool = False) -> None:
-        """By an operator."""
-        order = Drain(by=Author("operator", ""), at_ms=self._clocks().wall_ms, member=name, undo=undo)
+        """By an operator, also where that changes nothing."""
+        order = Drain(by=OPERATOR, at_ms=self._clocks().wall_ms, member=name, undo=undo)
         commit(self.store, self.store.read(), [order])
 
+    def order(self, *orders: Transition) -> None:
+        """By an operator; all of it must be valid."""
+        _, rejected = commit(self.store, self.store.read(), orders)
+        assert not rejected
+
     def add_partitions(self, count: int) -> None:
-        self.partitions += [str(len(self.partitions) + each) for each in range(count)]
+        self.partitions += tuple(str(len(self.partitions) + each) for each in range(count))
 
     def begin_batch(self, name: str, seconds: float) -> None:
         """Plan a batch with everything that may be planned with; it takes `seconds`."""
@@ -174,26 +195,30 @@ class Members:
 
     def _turns(self, nodes: Sequence[Node]) -> None:
         snapshot, clocks, loads = self.store.read(), self._clocks(), self.loads()
-        said: list[tuple[Node, list[Transition]]] = []
+        said: list[tuple[Node, list[Transition], float | None]] = []
         for node in nodes:
             if node.batch and node.ends_at <= self.now:
                 self._end_batch(node)
             node.membership.see(snapshot, clocks)
             node.membership.measure(loads)
-            if clocks.monotonic >= node.balance_at or node.membership.unsettled(snapshot, clocks):
+            prompt, after = node.membership.settings.strategy_name in PROMPT, None
+            if clocks.monotonic >= node.balance_at or (prompt and node.membership.unsettled(snapshot, clocks)):
                 transitions, decision = node.membership.balance(
                     snapshot, clocks, self.partitions, lambda p: Position(-1)
                 )
                 transitions = with_starts(transitions, dict.fromkeys(unread(transitions, snapshot), Position(-1)))
-                node.balance_at = self.now + (0.0 if decision.again else self._jittered(CYCLE))
+                after = decision.after
+                after = after or (0.0 if decision.again else None)
+                wait = self._jittered(CYCLE)
+                node.balance_at = self.now + min(wait, wait if after is None else after)
             else:
                 transitions = node.membership.say(snapshot, clocks)
-            said.append((node, transitions))
+            said.append((node, transitions, after))
         self.rng.shuffle(said)
-        for node, transitions in said:
-            after = self._write(node, transitions)
-            wait = HANDOVER_LOOK if node.membership.waits(after) else LOOK
-            node.look_at = self.now + (HANDOVER_LOOK if node.balance_at <= self.now else self._jittered(wait))
+        for node, transitions, after in said:
+            wait = HANDOVER_LOOK if node.membership.waits(self._write(node, transitions)) else LOOK
+            wait = HANDOVER_LOOK if node.balance_at <= self.now else self._jittered(wait)
+            node.look_at = self.now + node.slowness * min(wait, wait if after is None else after)
 
     def _end_batch(self, node: Node) -> None:
         for partition, done in node.batch.items():
@@ -209,11 +234,12 @@ class Members:
         node.membership.written(said, rejected, after, self._clocks())
         accepted = {id(each) for each in said} - {id(each.transition) for each in rejected}
         handed_over = {each.partition for each in said if isinstance(each, HandOver) and id(each) in accepted}
+        stolen = {each.partition for each in said if isinstance(each, Steal) and id(each) in accepted}
         for partition, lease in after.leases.items():
             earlier = before.leases.get(partition)
             if earlier is lease:
                 continue
-            self._check(earlier, lease, handed_over)
+            self._check(earlier, lease, handed_over | stolen)
             if lease.owner is not None and lease.owner != self._last_owner.get(partition):
                 last = self._last_owner.get(partition)
                 self.moves.append(Move(self.now, partition, last, lease.owner, partition in handed_over))
@@ -222,12 +248,13 @@ class Members:
             assert release.partition in node.membership.holdings or after.leases[release.partition].owner is None
         return after
 
-    def _check(self, before: Lease | None, after: Lease, handed_over: set[str]) -> None:
-        """A running, unhindered owner loses a lease only by its own handover or after the deadline of one."""
+    def _check(self, before: Lease | None, after: Lease, given: set[str]) -> None:
+        """A running, unhindered owner loses a lease only to whom it is given by a handover or a steal, or after the
+        deadline of a handover."""
         if before is None or before.owner in (None, after.owner) or after.owner is None:
             return
         node = self.nodes.get(before.owner or "")
-        if node is None or node.frozen or after.partition in handed_over:
+        if node is None or node.frozen or after.partition in given:
             return
         promised = before.handover
         assert promised is not None, f"{after.owner} took partition {after.partition} from the living {before.owner}"
@@ -258,31 +285,3 @@ def snapshot_of(
     rows |= {id: replace(rows[id], state=MemberState.LEAVING) for id in leaving}
     by_partition = MappingProxyType({lease.partition: lease for lease in leases})
     return Snapshot(Group("namespace", "hub", "$default"), 1, by_partition, MappingProxyType(rows))
-
-
-def fair_counts(owned: Mapping[str, int], partitions: int, limits: Mapping[str, int | None] | None = None) -> list[int]:
-    """The balanced layout that is nearest to `owned`, as one count per member in the same order.
-
-    Everybody has `level` or one more, or what its limit allows; the one more is for those who have most already.
-    """
-    limits = limits or {}
-
-    def most(name: str, level: int) -> int:
-        limit = limits.get(name)
-        return level if limit is None else min(level, limit)
-
-    level = 0
-    while level < partitions and sum(most(name, level + 1) for name in owned) <= partitions:
-        level += 1
-    fair = {name: most(name, level) for name in owned}
-    rest = partitions - sum(fair.values())
-    able = [name for name in owned if most(name, level + 1) > level]
-    for name in sorted(able, key=lambda name: -owned[name])[:rest]:
-        fair[name] += 1
-    return list(fair.values())
-
-
-def fewest_moves(owned: Mapping[str, int], partitions: int, limits: Mapping[str, int | None] | None = None) -> int:
-    """How many partitions have to come to somebody who does not have them, until the group is balanced."""
-    fair = fair_counts(owned, partitions, limits)
-    return sum(max(0, wanted - have) for wanted, have in zip(fair, owned.values(), strict=True))

@@ -1,4 +1,4 @@
-"""What must hold for any group under the Event Processor's strategies, however it began and whatever happens."""
+"""What must hold for any group under strategies that claim and steal, however it began and whatever happens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.strategies.simulation import Simulation
 
-BOTH = pytest.mark.parametrize("strategy", ["balanced", "greedy"])
+EACH = pytest.mark.parametrize("strategy", ["balanced", "eph", "greedy"])
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 members = st.integers(1, 32)
@@ -43,7 +43,7 @@ def assert_at_rest(group: Simulation) -> None:
         assert not any(decision.transitions for each in happened.decisions.values() for decision in each)
 
 
-@BOTH
+@EACH
 @MANY
 @given(data=st.data())
 def test_any_layout_comes_to_a_balanced_rest(strategy: str, data: st.DataObject) -> None:
@@ -53,7 +53,7 @@ def test_any_layout_comes_to_a_balanced_rest(strategy: str, data: st.DataObject)
     assert_at_rest(group)
 
 
-@BOTH
+@EACH
 @MANY
 @given(data=st.data())
 def test_nothing_that_happens_keeps_it_from_its_rest(strategy: str, data: st.DataObject) -> None:
@@ -76,7 +76,7 @@ def test_nothing_that_happens_keeps_it_from_its_rest(strategy: str, data: st.Dat
     assert_at_rest(group)
 
 
-@BOTH
+@EACH
 @settings(MANY, max_examples=30)
 @given(data=st.data())
 def test_it_comes_to_rest_also_when_views_are_stale(strategy: str, data: st.DataObject) -> None:
@@ -86,7 +86,7 @@ def test_it_comes_to_rest_also_when_views_are_stale(strategy: str, data: st.Data
     assert_balanced(group)
 
 
-@BOTH
+@EACH
 @MANY
 @given(count=partitions, limits=st.lists(st.none() | st.integers(0, 20), min_size=1, max_size=32), seed=seeds)
 def test_nobody_owns_more_than_its_limit(strategy: str, count: int, limits: list[int | None], seed: int) -> None:
@@ -102,7 +102,7 @@ def test_nobody_owns_more_than_its_limit(strategy: str, count: int, limits: list
     assert not moved, "limits keep nobody from coming to rest"
 
 
-@BOTH
+@EACH
 @MANY
 @given(count=partitions, limit=st.integers(1, 128), seed=seeds)
 def test_a_single_member_takes_what_its_limit_allows(strategy: str, count: int, limit: int, seed: int) -> None:

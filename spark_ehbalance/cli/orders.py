@@ -1,0 +1,189 @@
+"""`ehbalance transfer`, `pin`, `unpin` and `seek`: an operator's orders about partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated
+
+import typer
+
+from spark_ehbalance.cli.common import (
+    ConnectionString,
+    ConsumerGroup,
+    Credential,
+    EventHubName,
+    LeaseTable,
+    Namespace,
+    StorageOption,
+    Why,
+    group_options,
+    now_ms,
+    open_store,
+    operator,
+    order,
+)
+from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.hub.places import resolve
+from spark_ehbalance.hub.receiver import Source
+from spark_ehbalance.leases.model import Lease, Position, Snapshot
+from spark_ehbalance.leases.transitions import PinTo, Seek, Transfer, Unpin
+from spark_ehbalance.options import Options, parse_duration
+from spark_ehbalance.positions import Place, parse_place
+
+Partition = Annotated[str, typer.Argument(help="The partition's id.")]
+Destination = Annotated[str, typer.Option("--to", help="The owner id of a member, as `status` shows it.")]
+HandoverTimeout = Annotated[str, typer.Option(help="How long the owner may take before the partition is taken.")]
+
+#: As the option `handoverTimeout`.
+_HANDOVER_TIMEOUT = "30 seconds"
+
+#: Partitions in which a time is looked for at once: each takes a connection, and waits for most of its time.
+_QUESTIONS_AT_ONCE = 8
+
+
+def transfer(
+    lease_table: LeaseTable,
+    partition: Partition,
+    to: Destination,
+    why: Why = "",
+    handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
+    storage_option: StorageOption = None,
+) -> None:
+    """Move a partition to a member, once: its owner finishes the batch in flight and hands it over.
+
+    It then stays there for ten lease durations at least, before the strategy may move it again.
+    """
+    asked = Transfer(
+        by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=_ms(handover_timeout)
+    )
+    with open_store(lease_table, storage_option) as store:
+        lease = order(store, [asked]).leases[partition]
+    typer.echo(f"Partition {partition} is to go to {to}{_how(lease, to)}.")
+
+
+def pin(
+    lease_table: LeaseTable,
+    partition: Partition,
+    to: Destination,
+    why: Why = "",
+    handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
+    storage_option: StorageOption = None,
+) -> None:
+    """Have a partition belong to a member whenever that is alive, until it is unpinned."""
+    asked = PinTo(by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=_ms(handover_timeout))
+    with open_store(lease_table, storage_option) as store:
+        lease = order(store, [asked]).leases[partition]
+    typer.echo(f"Partition {partition} is pinned to {to}{_how(lease, to)}.")
+
+
+def unpin(lease_table: LeaseTable, partition: Partition, why: Why = "", storage_option: StorageOption = None) -> None:
+    """Let the strategy decide about a partition again."""
+    with open_store(lease_table, storage_option) as store:
+        order(store, [Unpin(by=operator(), at_ms=now_ms(), partition=partition, why=why)])
+    typer.echo(f"Partition {partition} is not pinned any more.")
+
+
+def seek(
+    lease_table: LeaseTable,
+    to: Annotated[str, typer.Option(help="earliest, latest, a sequence number, or a time.")],
+    partition: Annotated[str | None, typer.Argument(help="The partition's id; or give --all.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All partitions of the table.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also while a query owns it.")] = False,
+    why: Why = "",
+    event_hub_name: EventHubName = None,
+    fully_qualified_namespace: Namespace = None,
+    connection_string: ConnectionString = None,
+    credential: Credential = None,
+    consumer_group: ConsumerGroup = "$Default",
+    storage_option: StorageOption = None,
+) -> None:
+    """Have reading of a partition go on at another place, forward or back.
+
+    With --force also while a query owns it: the batch in flight still reaches the sink, and the next one begins at the
+    new place.
+    """
+    if everything is (partition is not None):
+        raise OptionError("seek takes either a partition or --all")
+    try:
+        place = parse_place(to)
+    except ValueError as allowed:
+        raise OptionError(f"--to={to!r} is wrong: allowed is {allowed}") from None
+    options = group_options(
+        lease_table,
+        event_hub_name,
+        fully_qualified_namespace,
+        connection_string,
+        credential,
+        consumer_group,
+        storage_option,
+    )
+    with open_store(lease_table, storage_option) as store:
+        wanted = _wanted(store.read(), options, partition)
+        positions = _resolved(options, place, wanted)
+        order(
+            store,
+            [
+                Seek(by=operator(), at_ms=now_ms(), partition=each, position=position, force=force, why=why)
+                for each, position in positions.items()
+            ],
+        )
+    for each, position in positions.items():
+        typer.echo(f"Partition {each} goes on at sequence number {position.next}.")
+
+
+def _how(lease: Lease, to: str) -> str:
+    """How the partition comes to `to`."""
+    if lease.owner == to:
+        return ", which owns it"
+    if lease.handover is not None and lease.handover.to == to:
+        return f": {lease.owner} was asked to hand it over within {lease.handover.timeout_ms / 1000:g} s"
+    if lease.owner is None:
+        return ", which takes it with its next decision"
+    return f", which takes it from {lease.owner} when it is active and has room"
+
+
+def _ms(handover_timeout: str) -> int:
+    try:
+        return round(1000 * parse_duration(handover_timeout))
+    except ValueError as allowed:
+        raise OptionError(f"--handover-timeout={handover_timeout!r} is wrong: allowed is {allowed}") from None
+
+
+def _wanted(snapshot: Snapshot, options: Options, partition: str | None) -> tuple[str, ...]:
+    """The partitions that are meant: known to the table, which must be that of the group."""
+    group = options.connection.group(options.consumer_group)
+    if snapshot.group != group:
+        raise EhBalanceError(f"the lease table {options.lease_table} belongs to {snapshot.group}, not to {group}")
+    if not snapshot.leases:
+        raise EhBalanceError("no query has read anything yet: startingPosition says where reading begins")
+    if partition is not None and partition not in snapshot.leases:
+        raise EhBalanceError(f"partition {partition} is unknown: there are {', '.join(snapshot.leases)}")
+    return tuple(snapshot.leases) if partition is None else (partition,)
+
+
+def _resolved(options: Options, place: Place, partitions: tuple[str, ...]) -> Mapping[str, Position]:
+    """What `place` means in each of `partitions`. Raises `OptionError` where the hub has no such event."""
+    metadata = HubMetadata(options.connection, options.consumer_group)
+    try:
+        states = metadata.partition_states(partitions)
+    finally:
+        metadata.close()
+
+    def position(partition: str) -> Position:
+        source = Source(options.connection, options.consumer_group, partition)
+        found = resolve(place, source, states[partition], options.receiver_timeout)
+        return _checked(partition, found, states[partition])
+
+    with ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
+        return dict(zip(partitions, pool.map(position, partitions), strict=True))
+
+
+def _checked(partition: str, position: Position, state: PartitionState) -> Position:
+    if not state.begin <= position.next <= state.end:
+        raise OptionError(
+            f"partition {partition} cannot go on at sequence number {position.next}: allowed is {state.begin} to "
+            f"{state.end}, which is the next to come"
+        )
+    return position

@@ -1,0 +1,199 @@
+"""`ehbalance simulate`: what the strategies make of joins, crashes and bursts, in made-up time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from spark_ehbalance.cli.picture import Mark, Picture, Segment, html, moves_of, segments_of
+from spark_ehbalance.cli.report import save
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.leases.model import partition_order
+from spark_ehbalance.simulation.measures import Result
+from spark_ehbalance.simulation.run import simulate as play
+from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, load
+from spark_ehbalance.strategies import DEFAULT_STRATEGY, STRATEGIES
+
+#: Strategies compared at a time.
+_AT_ONCE = 2
+
+#: Stands for all ready-made scenarios.
+_ALL = "all"
+
+
+def simulate(
+    scenario: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE", help=f"A TOML file, or one of {', '.join(READY_MADE)}, or {_ALL} with --compare."
+        ),
+    ] = "start-up",
+    strategy: Annotated[str, typer.Option(help=f"One of {', '.join(STRATEGIES)}.")] = DEFAULT_STRATEGY,
+    compare: Annotated[bool, typer.Option("--compare", help="All strategies, side by side.")] = False,
+    partitions: Annotated[int | None, typer.Option(help="Partitions of the hub.", show_default=False)] = None,
+    members: Annotated[int | None, typer.Option(help="Members at the beginning.", show_default=False)] = None,
+    cycles: Annotated[int | None, typer.Option(help="Balance intervals to play.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw ownership, load and moves into this HTML file.")
+    ] = None,
+) -> None:
+    """Play a scenario in made-up time with the real strategies and lease code, and measure what comes of it."""
+    if strategy not in STRATEGIES:
+        raise OptionError(f"--strategy {strategy} is wrong: allowed is one of {', '.join(STRATEGIES)}")
+    if compare and report is not None:
+        raise OptionError("--compare and --report are both given: a picture is of one strategy, set --strategy")
+    for name, value in (("partitions", partitions), ("members", members), ("cycles", cycles)):
+        if value is not None and value < 1:
+            raise OptionError(f"--{name} {value} is wrong: allowed is 1 or more")
+    if scenario == _ALL and not compare:
+        raise OptionError(f"--scenario {_ALL} is for --compare: set both, or name one scenario")
+    scenarios = [
+        replace(
+            each,
+            partitions=partitions or each.partitions,
+            members=members or each.members,
+            cycles=cycles or each.cycles,
+        )
+        for each in map(load, READY_MADE if scenario == _ALL else (scenario,))
+    ]
+    played = scenarios[0]
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console, transient=True
+    ) as progress:
+        if compare:
+            task = progress.add_task("strategies", total=len(scenarios) * len(STRATEGIES))
+            results = _compared(scenarios, seed, lambda: progress.advance(task))
+        else:
+            task = progress.add_task(strategy, total=1.0)
+            results = [play(played, strategy, seed, lambda part: progress.update(task, completed=part))]
+    if report is not None:
+        save(report, html(_picture(played, results[0])))
+    if as_json:
+        tables = [result.to_json() for result in results]
+        typer.echo(json.dumps(tables if compare else tables[0], indent=2))
+    elif scenario == _ALL:
+        Console().print(_overview(results))
+    else:
+        Console().print(Text(_heading(played, seed)), _table(results), sep="\n")
+
+
+def _compared(scenarios: Sequence[Scenario], seed: int, done: Callable[[], None]) -> list[Result]:
+    """What each strategy makes of each of `scenarios`, several at a time in processes of their own."""
+    with ProcessPoolExecutor(_AT_ONCE, get_context("spawn")) as pool:
+        futures = [pool.submit(play, scenario, name, seed) for scenario in scenarios for name in STRATEGIES]
+        waiting: set[Future[Result]] = set(futures)
+        while waiting:
+            finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for _ in finished:
+                done()
+        return [future.result() for future in futures]
+
+
+def _picture(scenario: Scenario, result: Result) -> Picture:
+    """The picture of one result, in seconds since the beginning."""
+    owners = dict(result.owners)
+    begin = result.began_ms
+    segments = segments_of(result.changes, owners, begin, begin + round(result.seconds * 1000))
+    moves = moves_of(result.changes, owners)
+    changed = {each.partition for each in result.changes if each.partition is not None}
+    partitions = sorted(owners.keys() | changed, key=partition_order)
+    return Picture(
+        title=f"{result.strategy}: {result.scenario}, seed {result.seed}",
+        subtitle=f"{scenario.description} {result.moves} moves, {result.fewest_moves} are the fewest possible. "
+        f"{result.unowned:.0f} partition-seconds without an owner. {result.duplicates:,} events read again.",
+        partitions=partitions,
+        segments=[
+            Segment(each.partition, each.owner, (each.start - begin) / 1000, (each.end - begin) / 1000)
+            for each in segments
+        ],
+        moves=[((at - begin) / 1000, kind) for at, kind in moves],
+        marks=[Mark(at, text) for at, text in result.marks],
+        loads=[(sample.at, sample.loads) for sample in result.samples],
+        load_title="Load per member, in events per second",
+        begin=0.0,
+        end=result.seconds,
+    )
+
+
+def _heading(scenario: Scenario, seed: int) -> str:
+    what = (
+        f"{scenario.partitions} partitions, {scenario.members} members, {scenario.cycles} cycles of "
+        f"{scenario.group.balance_interval:g} s, seed {seed}"
+    )
+    return f"{scenario.name}: {scenario.description or 'a scenario of your own.'}\n{what}"
+
+
+def _table(results: Sequence[Result]) -> Table:
+    """The results side by side, one column each."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for result in results:
+        table.add_column(result.strategy, justify="right", no_wrap=True)
+    for name, show in _ROWS:
+        table.add_row(name, *(show(result) for result in results))
+    return table
+
+
+def _overview(results: Sequence[Result]) -> Table:
+    """Moves, partition-seconds without an owner and events read again: a row per scenario, a column per strategy."""
+    table = Table(
+        title="moves / partition-seconds without an owner / events read again",
+        title_justify="left",
+        box=box.MARKDOWN,
+        pad_edge=False,
+    )
+    table.add_column("scenario", no_wrap=True)
+    table.add_column("fewest moves", justify="right")
+    by_scenario: dict[str, list[Result]] = {}
+    for result in results:
+        by_scenario.setdefault(result.scenario, []).append(result)
+    for result in next(iter(by_scenario.values())):
+        table.add_column(result.strategy, justify="right", no_wrap=True)
+    for name, side_by_side in by_scenario.items():
+        cells = [f"{each.moves} / {each.unowned:.0f} / {_short(each.duplicates)}" for each in side_by_side]
+        table.add_row(name, str(side_by_side[0].fewest_moves), *cells)
+    return table
+
+
+def _or_never(value: float | None) -> str:
+    return "never" if value is None else f"{value:.1f}"
+
+
+def _short(value: float) -> str:
+    """A number in at most six characters."""
+    for least, factor, letter in ((1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e4, 1e3, " k")):
+        if value >= least:
+            return f"{value / factor:.3g}{letter}"
+    return f"{value:.0f}" if value == int(value) or value >= 100 else f"{value:.1f}"
+
+
+#: The rows of the table, each with how a result is shown in it.
+_ROWS: tuple[tuple[str, Callable[[Result], str]], ...] = (
+    ("cycles to balance", lambda each: _or_never(each.cycles_to_balance)),
+    ("seconds to balance", lambda each: _or_never(each.seconds_to_balance)),
+    ("moves", lambda each: _short(each.moves)),
+    ("fewest possible", lambda each: _short(each.fewest_moves)),
+    ("unowned (seconds)", lambda each: _short(each.unowned)),
+    ("events read", lambda each: _short(each.events)),
+    ("of them again", lambda each: _short(each.duplicates)),
+    ("commits a minute", lambda each: _short(each.commits_per_minute)),
+    ("lost races a minute", lambda each: _short(each.conflicts_per_minute)),
+    ("storage calls a day", lambda each: _short(each.operations_per_day)),
+    ("spread of load", lambda each: f"{each.spread:.1%}"),
+    ("spread at worst", lambda each: f"{each.spread_worst:.1%}"),
+)

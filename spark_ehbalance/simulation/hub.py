@@ -1,0 +1,131 @@
+"""The simulated event hub: how many events each partition has, and who has read which of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_ehbalance.leases.model import Position
+from spark_ehbalance.simulation.scenario import HubSettings
+
+
+class LostEvents(AssertionError):
+    """Events were skipped: must not happen whatever is done to a group."""
+
+
+@dataclass(slots=True)
+class _Partition:
+    """A partition's events: `count` of them up to `since`, and `rate` a second from then on.
+
+    `read`: so many, from the first one on, were delivered at least once. `epoch` is that of the latest receiver, which
+    was opened at `opened`."""
+
+    rate: float
+    since: float = 0.0
+    count: float = 0.0
+    read: int = 0
+    epoch: int = 0
+    opened: float = 0.0
+
+
+@dataclass(slots=True)
+class Hub:
+    """Partitions with constant rates that can be changed at any time."""
+
+    partitions: dict[str, _Partition] = field(default_factory=dict)
+    ids: tuple[str, ...] = ()
+    delivered: int = 0
+    duplicates: int = 0
+
+    @classmethod
+    def of(cls, settings: HubSettings, partitions: int, rng: random.Random) -> Hub:
+        """A hub with `partitions` whose rates follow `settings`."""
+        weights = [(number + 1) ** -settings.skew for number in range(partitions)]
+        rng.shuffle(weights)
+        mean = sum(weights) / partitions
+        hub = cls()
+        hub.add([settings.rate * weight / mean for weight in weights], 0.0)
+        return hub
+
+    def add(self, rates: Iterable[float], now: float) -> None:
+        """Add a partition for each of `rates`."""
+        for rate in rates:
+            self.partitions[str(len(self.partitions))] = _Partition(rate, since=now)
+        self.ids = tuple(self.partitions)
+
+    def multiply(self, partitions: Iterable[str], factor: float, now: float) -> None:
+        """From `now` on so many times more events come into `partitions`."""
+        for id in partitions:
+            partition = self.partitions[id]
+            partition.count += partition.rate * (now - partition.since)
+            partition.since, partition.rate = now, partition.rate * factor
+
+    def end(self, partition: str, now: float) -> int:
+        """The sequence number after the last event of `partition`."""
+        row = self.partitions[partition]
+        return int(row.count + row.rate * (now - row.since))
+
+    def rates(self) -> dict[str, float]:
+        """Events per second by partition."""
+        return {id: partition.rate for id, partition in self.partitions.items()}
+
+    def plan(
+        self, starts: Mapping[str, tuple[int, int]], most: int, now: float
+    ) -> tuple[dict[str, tuple[int, int, int]], int]:
+        """The ranges of a batch that begins now, as partition → (epoch, first, end), and how many events that is.
+
+        `starts` are epochs and the sequence numbers at which reading goes on; `most` of each partition are read.
+        Receivers are opened, which disconnects those with lower epochs.
+        """
+        ranges, events, rows = {}, 0, self.partitions
+        for partition, (epoch, first) in starts.items():
+            row = rows[partition]
+            count = int(row.count + row.rate * (now - row.since)) - first
+            if count <= 0:
+                continue
+            if count > most:
+                count = most
+            if epoch > row.epoch:
+                row.epoch, row.opened = epoch, now
+            ranges[partition] = (epoch, first, first + count)
+            events += count
+        return ranges, events
+
+    def deliver(
+        self, ranges: Mapping[str, tuple[int, int, int]], part: Callable[[float], float]
+    ) -> dict[str, tuple[int, int]]:
+        """A sink has finished `ranges`, less what came after a receiver was disconnected by a higher epoch: `part`
+        tells how much of the batch was read at a time. Returns partition → (epoch, end).
+
+        Raises `LostEvents` if earlier events never were delivered.
+        """
+        ends, rows = {}, self.partitions
+        for partition, (epoch, first, end) in ranges.items():
+            row = rows[partition]
+            if row.epoch > epoch:
+                end = first + int(part(row.opened) * (end - first))
+            read = row.read
+            if first > read:
+                raise LostEvents(f"partition {partition}: events {read} to {first - 1} were skipped")
+            self.delivered += end - first
+            if first < read:
+                self.duplicates += min(end, read) - first
+            if end > read:
+                row.read = end
+            ends[partition] = (epoch, end)
+        return ends
+
+    # --- what the keeper asks -----------------------------------------------------------------------------------
+
+    def partition_ids(self) -> tuple[str, ...]:
+        """All partitions there are."""
+        return self.ids
+
+    def starting_positions(self, partitions: Sequence[str]) -> Mapping[str, Position]:
+        """Reading begins at the first event."""
+        return dict.fromkeys(partitions, Position(-1))
+
+    def earliest_position(self, partition: str) -> Position:
+        """The position before the first event."""
+        return Position(-1)

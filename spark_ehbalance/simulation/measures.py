@@ -1,0 +1,208 @@
+"""What is measured of a simulated group, while it runs and in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean, pstdev
+from typing import Any
+
+from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
+from spark_ehbalance.leases.model import Snapshot
+from spark_ehbalance.leases.transitions import Rejected, Transition
+from spark_ehbalance.simulation.ideal import Ideal, fair_counts
+
+#: A group is also balanced if no member's load is over the mean by more than this part, or no single partition's move
+#: would mend it: where a few partitions carry most of the load, even numbers are not what is wanted.
+_BAND = 0.1
+
+
+class TwoOwners(AssertionError):
+    """Two owners had one epoch of a partition, or an epoch fell: must not happen whatever is done to a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """Something was done to the group between `began` and `ended`; `seconds` later it was balanced for as long as it
+    was left alone (None: never)."""
+
+    what: str
+    began: float
+    ended: float
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The load in events per second of each member that is there, at a time."""
+
+    at: float
+    loads: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a scenario under a strategy.
+
+    `moves` counts partitions that came to another member than they had last, `fewest_moves` how many it takes to even
+    the numbers out after each disturbance. `unowned` are seconds summed over partitions without an owner that runs.
+    Commits, conflicts (lost races) and `operations` (requests to a storage account) are of all members together.
+    `spread` is the standard deviation of the members' loads by their mean, averaged over time. `owners` are those at
+    the beginning, `changes` what changed hands since `began_ms`, `marks` what was done to the group, in seconds.
+    """
+
+    scenario: str
+    strategy: str
+    partitions: int
+    members: int
+    cycles: int
+    seconds: float
+    seed: int
+    seconds_to_balance: float | None
+    cycles_to_balance: float | None
+    moves: int
+    fewest_moves: int
+    unowned: float
+    events: int
+    duplicates: int
+    decisions: int
+    commits: int
+    conflicts: int
+    commits_per_minute: float
+    conflicts_per_minute: float
+    operations_per_day: int
+    spread: float
+    spread_worst: float
+    disturbances: tuple[Disturbance, ...]
+    began_ms: int = field(repr=False)
+    owners: tuple[tuple[str, str | None], ...] = field(repr=False)
+    changes: tuple[OwnershipChange, ...] = field(repr=False)
+    samples: tuple[Sample, ...] = field(repr=False)
+    marks: tuple[tuple[float, str], ...] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs: everything but each single change and sample; the spread over time instead."""
+        table = asdict(self)
+        for name in ("began_ms", "owners", "changes", "samples", "marks"):
+            del table[name]
+        table["spread_over_time"] = [[sample.at, round(spread(sample.loads.values()), 4)] for sample in self.samples]
+        return table
+
+
+def spread(loads: Iterable[float]) -> float:
+    """The standard deviation by the mean; 0 where there is no load."""
+    values = list(loads)
+    mean = fmean(values) if values else 0.0
+    return pstdev(values) / mean if mean > 0 else 0.0
+
+
+class Ledger:
+    """Takes note of who owns what, who runs, and what follows from that. Times are seconds since the beginning."""
+
+    def __init__(self, start: Snapshot, clock: Callable[[], float], rates: Callable[[], Mapping[str, float]]) -> None:
+        self.owners = tuple((p, lease.owner) for p, lease in start.leases.items())
+        self.moves = 0
+        self.decisions = 0
+        self.unowned = 0.0
+        self.changes: list[OwnershipChange] = []
+        self.samples: list[Sample] = []
+        self.balanced: list[tuple[float, bool]] = []  # since when
+        self.ideal = Ideal({owner: len(theirs) for owner, theirs in start.ownership.owned.items() if owner is not None})
+        self._clock = clock
+        self._rates = rates
+        self._ownership = start.ownership
+        self._last_owner = {p: lease.owner for p, lease in start.leases.items()}
+        self._epochs = {p: (lease.epoch, lease.owner) for p, lease in start.leases.items()}
+        self._running: dict[str, int | None] = {}  # with its limit
+        self._partitions = len(start.leases)
+        self._unserved = self._partitions
+        self._since = 0.0
+
+    def running(self, limits: Mapping[str, int | None], partitions: int) -> None:
+        """From now on these members run, given with their limits, and the hub has so many partitions."""
+        self._running, self._partitions = dict(limits), partitions
+        self._note()
+
+    def decided(self) -> None:
+        """A strategy has decided."""
+        self.decisions += 1
+
+    def wrote(
+        self, before: Snapshot, said: Sequence[Transition], rejected: Sequence[Rejected], after: Snapshot, at_ms: int
+    ) -> None:
+        """A commit was won at the time `at_ms` of a clock that is right."""
+        if after.ownership is before.ownership:
+            return
+        for change in ownership_changes(before, said, rejected, after):
+            if change.partition is None or change.epoch is None:  # an order about a member
+                continue
+            epoch, owner = self._epochs.get(change.partition, (0, None))
+            if change.epoch < epoch or (change.epoch == epoch and change.owner not in (owner, None)):
+                raise TwoOwners(f"partition {change.partition}: {owner} has epoch {epoch}, and then {change}")
+            self._epochs[change.partition] = (change.epoch, change.owner or owner)
+            if change.owner is not None and change.owner != self._last_owner.get(change.partition):
+                self.moves += 1
+                self._last_owner[change.partition] = change.owner
+            if change.owner != change.owner_before:
+                self.changes.append(_at(change, at_ms))
+        self._ownership = after.ownership
+        self._note()
+
+    def sample(self) -> None:
+        """Note the members' loads."""
+        rates = self._rates()
+        owned = self._ownership.owned
+        loads = {name: sum(rates[p] for p in owned.get(name, ())) for name in self._running}
+        self.samples.append(Sample(self._clock(), loads))
+
+    def finish(self) -> None:
+        """The time is over."""
+        self._note()
+
+    def seconds_to_balance(self, ended: float, until: float) -> float | None:
+        """How long after `ended` the group was balanced and stayed so until it was disturbed again at `until`; or, if
+        it was not by then, how long after `ended` it was at last. None: never."""
+        mended = [since for since, is_so in self.balanced if is_so and since < until]
+        broken = [since for since, is_so in self.balanced if not is_so and since < until]
+        if not mended or (broken and broken[-1] > mended[-1]):
+            mended = [since for since, is_so in self.balanced if is_so and since >= until][:1]
+        return max(0.0, mended[-1] - ended) if mended else None
+
+    def _note(self) -> None:
+        now = self._clock()
+        self.unowned += self._unserved * (now - self._since)
+        self._since = now
+        owned = self._ownership.owned
+        counts = {name: len(owned.get(name, ())) for name in self._running}
+        self._unserved = self._partitions - sum(counts.values())
+        balanced = self._is_balanced(counts)
+        if not self.balanced or self.balanced[-1][1] != balanced:
+            self.balanced.append((now, balanced))
+
+    def _is_balanced(self, counts: Mapping[str, int]) -> bool:
+        if self._unserved:
+            return sum(counts.values()) == sum(fair_counts(counts, self._partitions, self._running)) and bool(counts)
+        if list(counts.values()) == fair_counts(counts, self._partitions, self._running):
+            return True
+        rates, owned = self._rates(), self._ownership.owned
+        if max(rates.values()) == min(rates.values()):
+            return False
+        loads = {name: sum(rates[p] for p in owned.get(name, ())) for name in counts}
+        most, least = max(loads, key=loads.__getitem__), min(loads, key=loads.__getitem__)
+        gap = loads[most] - loads[least]
+        if loads[most] <= (1 + _BAND) * fmean(loads.values()):
+            return True
+        return not any((1 + _BAND) * rates[p] < gap for p in owned[most])
+
+
+def _at(change: OwnershipChange, at_ms: int) -> OwnershipChange:
+    return OwnershipChange(
+        at_ms,
+        change.partition,
+        change.event,
+        change.owner_before,
+        change.owner,
+        change.epoch,
+        change.sequence_number,
+        change.by,
+    )

@@ -1,0 +1,279 @@
+"""Plays a scenario with a strategy and measures what comes of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from types import MappingProxyType
+
+from spark_ehbalance.leases.membership import Settings
+from spark_ehbalance.leases.model import Group, Lease, Position, Snapshot, Trail
+from spark_ehbalance.leases.transitions import Rejected, Transition
+from spark_ehbalance.simulation.engine import Engine
+from spark_ehbalance.simulation.hub import Hub
+from spark_ehbalance.simulation.measures import Disturbance, Ledger, Result, spread
+from spark_ehbalance.simulation.members import BEGINNING_MS, Node, World
+from spark_ehbalance.simulation.scenario import Event, Scenario
+from spark_ehbalance.simulation.store import SimulatedStore
+from spark_ehbalance.strategies import PROMPT, STRATEGIES, Decision
+
+
+def simulate(
+    scenario: Scenario, strategy: str, seed: int = 0, progress: Callable[[float], None] | None = None
+) -> Result:
+    """Play `scenario` with the strategy of that name. The same seed gives the same result.
+
+    `progress` is called after each cycle with the part that is done. Raises `LostEvents` or `TwoOwners` if the lease
+    code has failed.
+    """
+    return Simulation(scenario, strategy, seed).run(progress)
+
+
+class Simulation:
+    """One group in made-up time. Everything follows from the seed; what is random about a member follows from its name
+    and the seed, so that strategies meet the same members."""
+
+    def __init__(self, scenario: Scenario, strategy: str, seed: int) -> None:
+        self._scenario = scenario
+        self._strategy = strategy
+        self._seed = seed
+        self._rng = random.Random(seed)  # of what is done to the group
+        self._engine = Engine()
+        self.hub = hub = Hub.of(scenario.hub, scenario.partitions, random.Random(f"{seed} hub"))
+        names = [f"member-{number}" for number in range(scenario.members)]
+        self.store = store = SimulatedStore(scenario.store, _beginning(scenario, names), random.Random(f"{seed} store"))
+        self._ledger = Ledger(store.snapshot, lambda: self._engine.now, hub.rates)
+        self._world = World(self._engine, store, hub, scenario.query, self)
+        self._nodes: dict[str, Node] = {}
+        self._limits: dict[str, int | None] = {}
+        self._joined = 0
+        self._marks: list[tuple[float, str]] = []
+        self._disturbances: list[tuple[str, float, float]] = []
+
+    def run(self, progress: Callable[[float], None] | None = None) -> Result:
+        """Play it from the beginning to the end."""
+        scenario, engine = self._scenario, self._engine
+        self._join_first()
+        for event in scenario.events:
+            if event.at < scenario.seconds:
+                engine.at(event.at, partial(self._begin, event))
+        for cycle in range(scenario.cycles):
+            engine.run((cycle + 1) * scenario.group.balance_interval)
+            self._ledger.sample()
+            if progress is not None:
+                progress((cycle + 1) / scenario.cycles)
+        self._ledger.finish()
+        return self._result()
+
+    # --- what the members tell -----------------------------------------------------------------------------------
+
+    def wrote(self, before: Snapshot, said: list[Transition], rejected: list[Rejected], after: Snapshot) -> None:
+        self._ledger.wrote(before, said, rejected, after, BEGINNING_MS + round(self._engine.now * 1000))
+
+    def decided(self, member: str, decision: Decision) -> None:
+        self._ledger.decided()
+
+    # --- what is done to the group -------------------------------------------------------------------------------
+
+    def _join_first(self) -> None:
+        scenario = self._scenario
+        for _ in range(scenario.members):
+            node = self._new_node(scenario.group.max_owned)
+            # Who goes on with what it had has been started at any time; else all begin at the same moment.
+            node.start(self._rng.uniform(0, scenario.group.balance_interval) if scenario.settled else 0.0)
+        self._changed()
+        self._disturbances.append(("start", 0.0, 0.0))
+
+    def _new_node(self, max_owned: int | None) -> Node:
+        name = f"member-{self._joined}"
+        self._joined += 1
+        self._limits[name] = max_owned
+        return self._process(name)
+
+    def _process(self, name: str) -> Node:
+        group = self._scenario.group
+        settings = Settings(
+            STRATEGIES[self._strategy],
+            group.lease_duration,
+            group.handover_timeout,
+            self._limits[name],
+            host=name,
+            strategy_name=self._strategy,
+        )
+        before = self._nodes.get(name)
+        number = 1 if before is None else before.number + 1
+        node = Node(
+            name,
+            number,
+            settings,
+            group.balance_interval,
+            self._strategy in PROMPT,
+            self._world,
+            random.Random(f"{self._seed} {name} {number}"),
+        )
+        skew = random.Random(f"{self._seed} {name} clock").uniform(-1, 1) * group.clock_skew
+        node.skew_ms = round(skew * 1000)
+        self._nodes[name] = node
+        return node
+
+    def _begin(self, event: Event) -> None:
+        """Do it, step by step if it has an `every`."""
+        now = self._engine.now
+        doing = getattr(self, "_" + event.do.replace("-", "_"))
+        steps = event.count if event.every else 1
+        lasts = event.lasts if event.do in ("restart", "pause", "outage", "burst", "slow", "slow-store") else 0.0
+        self._disturbances.append((event.do, now, now + (steps - 1) * event.every + lasts))
+        chosen = self._chosen(event)
+        for step in range(steps):
+            part = chosen[step : step + 1] if event.every else chosen
+            self._engine.at(now + step * event.every, partial(self._do, event, doing, part))
+
+    def _chosen(self, event: Event) -> list[str]:
+        """The members or partitions that it is done to, chosen at random."""
+        if event.do == "burst":
+            among = list(self.hub.ids)
+        elif event.do in ("join", "add-partitions"):
+            return [""] * event.count
+        elif event.do in ("outage", "slow-store"):
+            return [""]
+        else:
+            among = sorted(name for name, node in self._nodes.items() if node.running)
+        return self._rng.sample(among, min(event.count, len(among)))
+
+    def _do(self, event: Event, doing: Callable[[Event, list[str]], None], chosen: list[str]) -> None:
+        before = len(self._nodes)
+        doing(event, chosen)
+        what = ", ".join(name for name in [*chosen, *list(self._nodes)[before:]] if name)
+        self._marks.append((self._engine.now, f"{event.do} {what}".strip()))
+        self._changed()
+
+    def _changed(self) -> None:
+        """Tell the ledger who runs."""
+        awake = {name: self._limits[name] for name, node in self._nodes.items() if node.awake}
+        partitions = len(self.hub.ids)
+        self._ledger.running(awake, partitions)
+        # Nobody can tell a pause that is shorter than a lease from a busy moment: it is no reason to move anything.
+        lease = self._scenario.group.lease_duration
+        there = {n: self._limits[n] for n, node in self._nodes.items() if node.running and node.still_for <= lease}
+        self._ledger.ideal.change(there, partitions)
+
+    def _join(self, event: Event, chosen: list[str]) -> None:
+        for _ in chosen:
+            self._new_node(self._scenario.group.max_owned if event.max_owned is None else event.max_owned).start()
+
+    def _leave(self, event: Event, chosen: list[str]) -> None:
+        for name in chosen:
+            self._nodes[name].stop(self._changed)
+
+    def _crash(self, event: Event, chosen: list[str]) -> None:
+        for name in chosen:
+            self._nodes[name].crash()
+
+    def _restart(self, event: Event, chosen: list[str]) -> None:
+        for name in chosen:
+            self._nodes[name].stop(self._changed)
+            self._engine.at(self._engine.now + event.lasts, partial(self._again, name))
+
+    def _again(self, name: str) -> None:
+        self._nodes[name].crash()  # if it has not come to its end by now
+        self._process(name).start()
+        self._changed()
+
+    def _pause(self, event: Event, chosen: list[str]) -> None:
+        for name in chosen:
+            self._nodes[name].pause(event.lasts)
+        self._engine.at(self._engine.now + event.lasts, self._changed)
+
+    def _slow(self, event: Event, chosen: list[str]) -> None:
+        for name in chosen:
+            node = self._nodes[name]
+            node.slowness = event.factor
+            self._engine.at(self._engine.now + event.lasts, partial(setattr, node, "slowness", 1.0))
+
+    def _skew_clock(self, event: Event, chosen: list[str]) -> None:
+        for name in chosen:
+            self._nodes[name].skew_ms += round(event.offset * 1000)
+
+    def _burst(self, event: Event, chosen: list[str]) -> None:
+        self.hub.multiply(chosen, event.factor, self._engine.now)
+        self._engine.at(self._engine.now + event.lasts, partial(self._burst_over, event.factor, chosen))
+
+    def _burst_over(self, factor: float, partitions: list[str]) -> None:
+        self.hub.multiply(partitions, 1 / factor, self._engine.now)
+        self._changed()
+
+    def _add_partitions(self, event: Event, chosen: list[str]) -> None:
+        self.hub.add([self._scenario.hub.rate] * event.count, self._engine.now)
+
+    def _outage(self, event: Event, chosen: list[str]) -> None:
+        self.store.away = True
+        self._engine.at(self._engine.now + event.lasts, partial(setattr, self.store, "away", False))
+
+    def _slow_store(self, event: Event, chosen: list[str]) -> None:
+        self.store.slowness = event.factor
+        self._engine.at(self._engine.now + event.lasts, partial(setattr, self.store, "slowness", 1.0))
+
+    # --- what came of it -----------------------------------------------------------------------------------------
+
+    def _result(self) -> Result:
+        scenario, ledger, store, hub = self._scenario, self._ledger, self.store, self.hub
+        seconds = scenario.seconds
+        ends = [began for _, began, _ in self._disturbances[1:]] + [seconds]
+        disturbances = tuple(
+            Disturbance(what, began, ended, ledger.seconds_to_balance(ended, max(until, ended)))
+            for (what, began, ended), until in zip(self._disturbances, ends, strict=True)
+        )
+        times = [each.seconds for each in disturbances]
+        longest = None if None in times else max(time for time in times if time is not None)
+        spreads = [spread(sample.loads.values()) for sample in ledger.samples]
+        return Result(
+            scenario=scenario.name,
+            strategy=self._strategy,
+            partitions=scenario.partitions,
+            members=scenario.members,
+            cycles=scenario.cycles,
+            seconds=seconds,
+            seed=self._seed,
+            seconds_to_balance=longest,
+            cycles_to_balance=None if longest is None else longest / scenario.group.balance_interval,
+            moves=ledger.moves,
+            fewest_moves=ledger.ideal.moves,
+            unowned=ledger.unowned,
+            events=hub.delivered,
+            duplicates=hub.duplicates,
+            decisions=ledger.decisions,
+            commits=store.commits,
+            conflicts=store.conflicts,
+            commits_per_minute=60 * store.commits / seconds,
+            conflicts_per_minute=60 * store.conflicts / seconds,
+            operations_per_day=round(store.operations * 86_400 / seconds),
+            spread=sum(spreads) / len(spreads),
+            spread_worst=max(spreads),
+            disturbances=disturbances,
+            began_ms=BEGINNING_MS,
+            owners=ledger.owners,
+            changes=tuple(ledger.changes),
+            samples=tuple(ledger.samples),
+            marks=tuple(self._marks),
+        )
+
+
+def _beginning(scenario: Scenario, names: list[str]) -> Snapshot:
+    """The lease table before anybody has started: empty, or with a balanced layout that is to be taken up again."""
+    group = Group("simulated", scenario.name, "$default")
+    if not scenario.settled or not names:
+        return Snapshot(group, trail=Trail())
+    leases = {}
+    for number in range(scenario.partitions):
+        partition = str(number)
+        leases[partition] = Lease(
+            partition,
+            owner=names[number * len(names) // scenario.partitions],
+            epoch=1,
+            renewed_at_ms=BEGINNING_MS,
+            owned_since_ms=BEGINNING_MS,
+            checkpoint=Position(-1),
+        )
+    trail = Trail(1, leases=dict.fromkeys(leases, 1), epochs=dict.fromkeys(leases, 1))
+    return Snapshot(group, 1, MappingProxyType(leases), trail=trail)

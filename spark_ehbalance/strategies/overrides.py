@@ -1,0 +1,101 @@
+"""What operators have ordered comes before what any strategy thinks.
+
+A pinned partition is taken by the member that it is pinned to, and by nobody else, as long as that member is alive,
+active and has room; otherwise it is anybody's, so that a pin never leaves a partition unread. A member with
+`maxPartitionsOwned` partitions does not make room for a pin: it says so, and takes the partition once it has room.
+
+Source of the idea: brokers' transfer shedders, in which operators name a destination.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from spark_ehbalance.leases.transitions import EndTransfer, LeaseTransition, Transition
+from spark_ehbalance.strategies.base import Decision, Strategy, View
+
+
+def with_overrides(strategy: Strategy) -> Strategy:
+    """`strategy`, which sees in `View.pinned` what is not for it to decide, with the operators' orders carried out."""
+
+    def overridden(view: View) -> Decision:
+        if not view.snapshot.ownership.pins:
+            return strategy(view)
+        pins, refused = honoured(view)
+        ordered = _ordered(view, pins)
+        decision = strategy(replace(view, pinned=frozenset(pins), max_owned=_room_left(view, pins)))
+        # Not every strategy has to know of pins: a decision about one is dropped.
+        decided = [
+            each for each in decision.transitions if not (isinstance(each, LeaseTransition) and each.partition in pins)
+        ]
+        counts = Counter(type(each).__name__ for each in ordered)
+        reasons = [f"{name} {count} by operators' orders" for name, count in counts.items()]
+        reasons += [decision.reason, f"{len(pins)} pinned"]
+        reasons += [
+            f"partition {partition} is pinned here, but maxPartitionsOwned={view.max_owned} is reached"
+            for partition in refused
+        ]
+        return replace(decision, reason="; ".join(reasons), transitions=(*ordered, *_ended(view), *decided))
+
+    return overridden
+
+
+def honoured(view: View) -> tuple[dict[str, str], list[str]]:
+    """The pinned partitions with the members that are to have them, and those that this member has no room for."""
+    leases, members, active = view.snapshot.leases, view.snapshot.members, view.active
+    owners = {partition: None if partition in view.expired else lease.owner for partition, lease in leases.items()}
+    promised = {partition: handover.to for partition, handover in view.snapshot.ownership.pending.items()}
+    taken = Counter([*owners.values(), *promised.values()])
+    pins, refused = {}, []
+    for partition, pin in view.snapshot.ownership.pins.items():
+        if pin.to not in active:
+            continue
+        limit = members[pin.to].max_owned
+        if pin.to in (owners[partition], promised.get(partition)):
+            pins[partition] = pin.to
+        elif limit is None or taken[pin.to] < limit:
+            pins[partition] = pin.to
+            taken[pin.to] += 1
+        elif pin.to == view.me.id:
+            refused.append(partition)
+    return pins, refused
+
+
+def _ordered(view: View, pins: Mapping[str, str]) -> list[Transition]:
+    """What this member does to have what is pinned to it."""
+    ordered: list[Transition] = []
+    for partition in (partition for partition, to in pins.items() if to == view.me.id):
+        lease = view.snapshot.leases[partition]
+        owner = None if partition in view.expired else lease.owner
+        promised = lease.handover.to if lease.handover else None
+        if owner is None or (promised == view.me.id and partition in view.overdue):
+            ordered.append(view.claim(partition))
+            continue
+        if promised not in (None, view.me.id):
+            ordered.append(view.cancel(partition))
+        if owner != view.me.id != promised:
+            ordered.append(view.request(partition))
+    return ordered
+
+
+def _ended(view: View) -> list[Transition]:
+    """The transfers whose mark is to be taken away: this member's after the minimum tenure, and, by the oldest active
+    member, those whose destination is gone."""
+    me, active, leases = view.me, view.active, view.snapshot.leases
+    ended: list[Transition] = []
+    for partition, pin in view.snapshot.ownership.pins.items():
+        lease = leases[partition]
+        settled = lease.owner == pin.to == me.id and partition in view.tenured
+        if pin.transfer and (settled or (pin.to not in active and active[:1] == (me.id,))):
+            ended.append(EndTransfer(by=me, at_ms=view.at_ms, partition=partition, epoch=lease.epoch))
+    return ended
+
+
+def _room_left(view: View, pins: Mapping[str, str]) -> int | None:
+    """How many partitions the strategy may let this member own: what is still to come to it as pinned is left out."""
+    if view.max_owned is None:
+        return None
+    leases, me = view.snapshot.leases, view.me.id
+    return view.max_owned - sum(to == me != leases[partition].owner for partition, to in pins.items())

@@ -1,0 +1,293 @@
+"""The brokers' transfer shedder: one leader moves load from those who have most to those who have least.
+
+Source: Pulsar's extensible load manager with its `TransferShedder`. Only the leader, the oldest active member that is
+alive, decides moves, and names their destination. What is free is taken without it: everybody computes who should have
+it, in the same way, and takes its own part.
+
+How loaded a member is: the busy part of its host's cores, if every member tells it; else the events per second of its
+partitions (a backlog spread over a minute included) as a multiple of the members' mean, as there is no telling what
+would be full. A partition has its part of its member's load by events per second. Where no loads are known, or they
+are but noise, partitions are counted, and a difference of two is unbalanced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from statistics import pstdev
+
+from spark_ehbalance.leases.model import partition_order
+from spark_ehbalance.leases.transitions import Transition
+from spark_ehbalance.strategies.base import Decision, View
+from spark_ehbalance.strategies.parameters import Parameters, parameter
+from spark_ehbalance.strategies.plan import begun, held
+from spark_ehbalance.strategies.weights import demands
+from spark_ehbalance.values import number, parse_duration, whole
+
+#: Loads are sums, which are not exact: less than this is no difference.
+_ROUNDING = 1e-9
+
+#: Lease durations between two of the leader's cycles after which it has been away: nobody's balancing interval is as
+#: long, with its jitter.
+_AWAY = 2
+
+
+@dataclass(frozen=True)
+class TransferParameters(Parameters):
+    """Those of `transfer`, with the defaults of the source. Times are in seconds."""
+
+    strategy = "transfer"
+
+    #: The standard deviation of the members' loads beyond which load is moved.
+    target: float = parameter(0.25, number(0, 10))
+    #: Cycles in a row that are unbalanced before it is, so that a burst moves nothing.
+    hit_count: int = parameter(3, whole(0))
+    #: Partitions of a member, by load, that come into question.
+    top_partitions: int = parameter(10, whole(1))
+    #: Members from which load is moved in one cycle.
+    maximum_sources: int = parameter(3, whole(1))
+    #: Wait after a cycle with moves: until then the loads show what they have come to.
+    cool_down: float = parameter(180.0, parse_duration)
+    #: Loads that were told longer ago count as missing: such a member is neither source nor destination.
+    load_time_to_live: float = parameter(1800.0, parse_duration)
+    #: A move that takes longer is the destination's to force and, after twice that, the leader's to call off.
+    stuck_after: float = parameter(30.0, parse_duration)
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """The leader's, by its own clock."""
+
+    looked: float
+    #: Whoever has not been heard of since then has not reported yet.
+    since: float
+    hits: int = 0
+    cool_until: float = float("-inf")
+    #: What it has moved within the minimum tenure.
+    moved: frozenset[str] = frozenset()
+
+
+def transfer(view: View, parameters: TransferParameters) -> Decision:
+    """Take one's part of what is free and, as the leader, move load from the most to the least loaded members."""
+    claims = _claims(view)
+    if view.active[:1] != (view.me.id,):
+        what = f"claim {len(claims)}" if claims else "nothing"
+        return Decision(f"{what}, because all else is for the leader, {''.join(view.active[:1])}", tuple(claims))
+    decision = _lead(view, parameters)
+    stuck = _too_late(view, parameters)
+    reason = decision.reason
+    if stuck:
+        reason += f"; call {len(stuck)} stuck moves off"
+    if claims:
+        reason += f"; claim {len(claims)} that are free"
+    return replace(decision, reason=reason, transitions=(*claims, *stuck, *decision.transitions))
+
+
+def _claims(view: View) -> list[Transition]:
+    return [view.claim(partition) for partition, owner in _taken(view).items() if owner == view.me.id]
+
+
+def _taken(view: View) -> Mapping[str, str]:
+    """Who takes what of that which is free; without an entry where nobody has room."""
+    free = view.expired.union(view.snapshot.ownership.owned.get(None, ())) - view.pinned
+    owners = view.shared("placed", lambda: _placed(view)) if free else {}
+    return {partition: owners[partition] for partition in sorted(free) if partition in owners}
+
+
+def _placed(view: View) -> Mapping[str, str]:
+    """Who is to have what: everybody what it has, and the rest whoever has least by then."""
+    known = demands(view.snapshot)
+    mean = sum(known.values()) / len(known) if known else 1.0
+    plan, homeless = begun(view, {partition: known.get(partition, mean) for partition in view.snapshot.leases})
+    plan.settle(homeless)
+    return plan.target
+
+
+def _too_late(view: View, parameters: TransferParameters) -> list[Transition]:
+    """Call off what has been under way for so long that its destination does not take it by force either."""
+    pending = view.snapshot.ownership.pending.keys() - view.pinned
+    handovers = view.sightings.handovers
+    limit = view.now - 2 * parameters.stuck_after
+    return [view.cancel(p) for p in sorted(pending) if handovers[p].since <= limit]
+
+
+def _lead(view: View, parameters: TransferParameters) -> Decision:
+    """What the leader moves, and what it remembers."""
+    memory = view.memory
+    if not isinstance(memory, _Memory) or view.now - memory.looked > _AWAY * view.lease_duration:
+        memory = _Memory(view.now, view.now)  # a new leader, or one after an outage of the table
+    recent = memory.moved & (view.snapshot.leases.keys() - view.tenured | view.snapshot.ownership.pending.keys())
+    memory = replace(memory, looked=view.now, moved=recent)
+    sightings = view.sightings.members
+    silent = [id for id in view.active if id != view.me.id and sightings[id].since <= memory.since]
+    if silent:
+        reason = f"nothing, because {len(silent)} members have not reported since this one began to lead"
+        return Decision(reason, memory=replace(memory, hits=0))
+    if view.now < memory.cool_until:
+        return Decision(f"nothing, because of a cool-down of {parameters.cool_down:g} s", memory=memory)
+    if _taken(view):
+        return Decision("nothing, because free partitions are being taken", memory=replace(memory, hits=0))
+    loads = view.shared("loads", lambda: _loads(view))
+    fresh = [
+        id
+        for id in view.active
+        if id in loads.members and (id == view.me.id or view.now - sightings[id].since <= parameters.load_time_to_live)
+    ]
+    balance = _Balance(view, parameters, loads, fresh, memory.moved)
+    if not balance.unbalanced():
+        return Decision(f"nothing, because {balance}", memory=replace(memory, hits=0))
+    memory = replace(memory, hits=memory.hits + 1)
+    if memory.hits <= parameters.hit_count:
+        return Decision(f"nothing, because {balance}, but only {memory.hits} times in a row", memory=memory)
+    before = str(balance)
+    moves = balance.moves()
+    if not moves:
+        return Decision(f"nothing, because {before}, but nothing can be moved", memory=memory)
+    transitions = tuple(view.request(p, to=to, timeout_ms=round(parameters.stuck_after * 1000)) for p, to in moves)
+    moved = memory.moved.union(partition for partition, _ in moves)
+    memory = replace(memory, hits=0, cool_until=view.now + parameters.cool_down, moved=moved)
+    return Decision(f"move {len(moves)}, because {before}", transitions, memory=memory)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loads:
+    """What members and partitions weigh, in the same unit, a pending handover counting as done; without an entry where
+    it is not known. `counted`: each partition weighs 1."""
+
+    members: Mapping[str, float]
+    partitions: Mapping[str, float]
+    owned: Mapping[str, tuple[str, ...]]
+    counted: bool
+
+
+def _loads(view: View) -> _Loads:
+    snapshot, has = view.snapshot, held(view)
+    known = demands(snapshot)
+    if not known:
+        members = {id: float(len(partitions)) for id, partitions in has.items()}
+        return _Loads(members, dict.fromkeys(snapshot.leases, 1.0), has, counted=True)
+    mean = sum(known.values()) / len(known)
+    weights = {partition: known.get(partition, mean) for partition in snapshot.leases}
+    told = {id: ps for id, ps in has.items() if not ps or any(p in known for p in ps)}
+    sums = {id: sum(weights[p] for p in ps) for id, ps in told.items()}
+    busy = {id: load.cpu for id in told if (load := snapshot.members[id].load) and load.cpu is not None}
+    full = sum(sums.values()) / len(sums) if sums else 0.0
+    if len(busy) == len(told):
+        return _by_cpu(view, has, weights, busy)
+    unit = full or 1.0
+    return _Loads({id: each / unit for id, each in sums.items()}, {p: w / unit for p, w in weights.items()}, has, False)
+
+
+def _by_cpu(
+    view: View, has: Mapping[str, tuple[str, ...]], weights: Mapping[str, float], busy: Mapping[str, float]
+) -> _Loads:
+    """Loads by cores, where each partition has its part of what its present owner has measured."""
+    ownership = view.snapshot.ownership
+    parts: dict[str, float] = {}
+    for id, cpu in busy.items():
+        partitions = ownership.owned.get(id, ())
+        total = sum(weights[p] for p in partitions)
+        parts |= {p: cpu * weights[p] / total for p in partitions if total}
+    members = dict(busy)
+    for partition, handover in ownership.pending.items():
+        owner, part = view.snapshot.leases[partition].owner, parts.get(partition, 0.0)
+        if owner in members and handover.to in has:
+            members[owner] -= part
+            members[handover.to] = members.get(handover.to, 0.0) + part
+    return _Loads(members, parts, has, counted=False)
+
+
+class _Balance:
+    """The members' loads, on which moves are played through."""
+
+    def __init__(
+        self, view: View, parameters: TransferParameters, loads: _Loads, fresh: Iterable[str], moved: frozenset[str]
+    ) -> None:
+        self._view = view
+        self._fixed = view.pinned | moved | view.snapshot.ownership.pending.keys()
+        self._parameters = parameters
+        self._partitions = loads.partitions
+        self._counted = loads.counted
+        self._loads = {id: loads.members[id] for id in fresh}
+        self._owned = {id: loads.owned[id] for id in fresh}
+
+    def __str__(self) -> str:
+        if self._counted:
+            return f"partitions per member are from {self._bound(min):g} to {self._bound(max):g}"
+        idle = sum(not owned for owned in self._owned.values())
+        return (
+            f"the standard deviation of {len(self._loads)} members' loads is {self._deviation():.2f} with a target of "
+            f"{self._parameters.target:g}, and {idle} are idle"
+        )
+
+    def unbalanced(self) -> bool:
+        """Whether there is reason to move something."""
+        if len(self._loads) < 2:
+            return False
+        if self._counted:
+            return self._bound(max) - self._bound(min) > 1
+        idle = any(not owned for owned in self._owned.values()) and any(len(each) > 1 for each in self._owned.values())
+        return idle or self._deviation() > self._parameters.target
+
+    def moves(self) -> list[tuple[str, str]]:
+        """(partition, destination) from a few members to whoever has least, until the group is balanced."""
+        moves: dict[str, str] = {}
+        heaviest: dict[str, list[str]] = {}
+        while self.unbalanced() and (to := self._least()) is not None:
+            # Who sheds already may do so again, for another destination.
+            full = len(heaviest) >= self._parameters.maximum_sources
+            for source in sorted(heaviest if full else self._loads, key=lambda id: (-self._loads[id], id)):
+                known = heaviest.get(source) or self._heaviest(source)
+                if picked := self._picked([p for p in known if p not in moves], source, to):
+                    break
+            else:
+                break
+            heaviest[source] = known
+            for partition in picked:
+                self._play(partition, source, to)
+                moves[partition] = to
+        return list(moves.items())
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _bound(self, which: Callable[..., float]) -> float:
+        return which(self._loads.values(), default=0.0)
+
+    def _deviation(self) -> float:
+        return pstdev(self._loads.values()) if self._loads else 0.0
+
+    def _room(self, id: str) -> float:
+        limit = self._view.snapshot.members[id].max_owned
+        return float("inf") if limit is None else limit - len(self._owned[id])
+
+    def _least(self) -> str | None:
+        able = [id for id in self._loads if self._room(id) > 0]
+        return min(able, key=lambda id: (self._loads[id], bool(self._owned[id]), id), default=None)
+
+    def _heaviest(self, source: str) -> list[str]:
+        """What may be moved of the partitions of `source` whose loads are told, the heaviest first."""
+        weights = self._partitions
+        movable = [p for p in self._owned[source] if weights.get(p, 0) > 0 and p not in self._fixed]
+        top = None if self._counted else self._parameters.top_partitions
+        return sorted(movable, key=lambda p: (-weights[p], partition_order(p)))[:top]
+
+    def _picked(self, heaviest: list[str], source: str, to: str) -> list[str]:
+        """Of `heaviest` what makes half the difference of `source` and `to`, without lifting that over the mean; else
+        a single one that makes it smaller."""
+        weights, gap = self._partitions, self._loads[source] - self._loads[to]
+        rest = min(gap / 2, sum(self._loads.values()) / len(self._loads) - self._loads[to])
+        most = min(len(self._owned[source]) - 1, self._room(to))
+        picked: list[str] = []
+        for partition in heaviest:
+            if len(picked) < most and weights[partition] <= rest + _ROUNDING:
+                picked.append(partition)
+                rest -= weights[partition]
+        if not picked and most > 0:
+            picked = [p for p in heaviest if weights[p] < gap - _ROUNDING][-1:]
+        return picked
+
+    def _play(self, partition: str, source: str, to: str) -> None:
+        self._loads[source] -= self._partitions[partition]
+        self._loads[to] += self._partitions[partition]
+        self._owned[source] = tuple(p for p in self._owned[source] if p != partition)
+        self._owned[to] = (*self._owned[to], partition)

@@ -1,0 +1,49 @@
+"""The command as a shell would run it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from spark_ehbalance.cli import main
+
+KEY = "theVerySecretKey"
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+class Command:
+    """Runs `ehbalance` as a shell would; nothing that it says may hold a key."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.delenv("EHBALANCE_CONNECTION_STRING", raising=False)
+
+    def __call__(self, *arguments: object) -> Outcome:
+        self._monkeypatch.setattr(sys, "argv", ["ehbalance", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        said = self._capsys.readouterr()
+        assert KEY not in said.out + said.err
+        assert "Traceback" not in said.err
+        return Outcome(code, said.out, said.err)
+
+    def fails(self, code: int, *arguments: object) -> str:
+        """The one line that the command fails with."""
+        outcome = self(*arguments)
+        assert (outcome.code, outcome.out) == (code, "")
+        assert outcome.err.startswith("Error: ")
+        assert outcome.err.count("\n") == 1
+        return outcome.err

@@ -1,0 +1,121 @@
+"""`ehbalance report`: the history of a real group, and what it says about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_ehbalance.cli.picture import Mark, Segment, moves_of, segments_of, split
+from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
+from spark_ehbalance.leases.model import Author, Position
+from spark_ehbalance.leases.store import commit
+from spark_ehbalance.leases.transitions import AddPartitions, Claim, HandOver, Join, Release, RequestHandover
+from tests.cli.command import Command
+from tests.leases.store_conformance import ANN, BOB, GROUP
+
+T0 = 1_700_000_000_000
+
+
+def row(at_s: float, partition: Any, event: str, before: Any, owner: Any, epoch: Any, **more: Any) -> OwnershipChange:
+    """A row of a history; operators' rows may lack the partition and the epoch."""
+    who = more.pop("by", owner or before or "operator")
+    return OwnershipChange(T0 + round(at_s * 1000), partition, event, before, owner, epoch, None, by=who, **more)
+
+
+@pytest.fixture
+def recorded(table: Path) -> Path:
+    """A group of two in which everything has happened, operators' orders included."""
+    said = [
+        [Join(by=ANN, at_ms=T0), AddPartitions(by=ANN, at_ms=T0, partitions=("0", "1"), checkpoint=Position(-1))],
+        [Claim(by=ANN, at_ms=T0 + 1000, partition=p, epoch=0) for p in "01"],
+        [
+            Join(by=BOB, at_ms=T0 + 5000),
+            RequestHandover(by=BOB, at_ms=T0 + 5000, partition="1", epoch=1, to="bob", timeout_ms=1000),
+        ],
+        [HandOver(by=ANN, at_ms=T0 + 6000, partition="1", epoch=1)],
+        [Release(by=ANN, at_ms=T0 + 9000, partition="0", epoch=1)],
+    ]
+    with DeltaStore(str(table)) as store:
+        store.create(GROUP)
+        for each in said:
+            before = store.read()
+            after, rejected = commit(store, before, each)
+            assert not rejected
+            if changes := ownership_changes(before, each, rejected, after):
+                store.record(changes)
+        operator = Author("operator:me@here", "").id
+        store.record(
+            [
+                row(7, "0", "PinTo", "ann", "ann", 1, by=operator, why="it <b>knows</b> it"),
+                row(8, None, "Drain", "ann", "ann", None, by=operator),
+                row(8.5, "1", "Seek", "bob", "bob", 2, by=operator),
+                row(8.7, "0", "Transfer", "ann", "ann", 1, by=operator),
+                row(8.8, "1", "Unpin", "bob", "bob", 2, by=operator),
+            ]
+        )
+    return table
+
+
+def test_a_history_is_drawn_with_operators_orders_as_marks(ehbalance: Command, recorded: Path, tmp_path: Path) -> None:
+    path = tmp_path / "out.html"
+    outcome = ehbalance("report", recorded, "--out", path)
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", f"Drawn into {path}.\n")
+    page = path.read_text(encoding="utf-8")
+    assert f"<title>{GROUP}</title>" in page
+    assert "<script src=" not in page
+    assert "2 partitions, 3 moves from 2023-11-14T22:13:21.000" in page
+    for text in ("PinTo 0 by operator:me@here", "Drain by operator:me@here", "Seek 1", "Transfer 0", "Unpin 1"):
+        assert text in page
+    assert "<b>knows</b>" not in page, "reasons are text"
+
+
+def test_a_group_without_a_history_is_said_to_have_none(ehbalance: Command, table: Path) -> None:
+    with DeltaStore(str(table)) as store:
+        store.create(GROUP)
+    assert "has no history yet" in ehbalance.fails(1, "report", table)
+
+
+def test_what_is_no_lease_table_is_an_error(ehbalance: Command, tmp_path: Path) -> None:
+    assert str(tmp_path) in ehbalance.fails(1, "report", tmp_path / "nothing")
+
+
+def test_owners_follow_each_other_in_the_order_of_epochs_whatever_the_clocks_say() -> None:
+    history = [
+        row(0, "0", "Claim", None, "ann", 1),
+        row(30, "0", "Steal", "bob", "cat", 3),
+        row(40, "0", "Steal", "ann", "bob", 2),  # by a clock that is fast
+    ]
+    segments = segments_of(history, {}, T0, T0 + 60_000)
+    assert segments == [
+        Segment("0", "ann", T0, T0 + 40_000),
+        Segment("0", "cat", T0 + 40_000, T0 + 60_000),
+    ]
+
+
+def test_what_was_owned_before_the_history_began_is_drawn_from_its_beginning() -> None:
+    history = [row(10, "1", "HandOver", "ann", "bob", 5), row(20, "1", "Release", "bob", None, 5)]
+    assert segments_of(history, {"0": "cat"}, T0, T0 + 30_000) == [
+        Segment("0", "cat", T0, T0 + 30_000),
+        Segment("1", "ann", T0, T0 + 10_000),
+        Segment("1", "bob", T0 + 10_000, T0 + 20_000),
+    ]
+
+
+def test_a_partition_that_comes_back_has_not_moved() -> None:
+    history = [
+        row(1, "0", "Claim", None, "ann", 1),
+        row(2, "0", "Release", "ann", None, 1),
+        row(3, "0", "Claim", None, "ann", 2),
+        row(4, "0", "HandOver", "ann", "bob", 3),
+    ]
+    assert moves_of(history, {}) == [(T0 + 1000, "Claim"), (T0 + 4000, "HandOver")]
+
+
+def test_whatever_is_no_change_of_owner_is_a_mark() -> None:
+    claim = row(1, "0", "Claim", None, "ann", 1)
+    odd = replace(claim, epoch=None, event="Whatever", by="me", why="so")
+    assert split([claim, odd]) == ([claim], [Mark(T0 + 1000, "Whatever 0 by me: so", "0")])

@@ -1,0 +1,110 @@
+"""`ehbalance simulate`, in all its forms."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.simulation.scenario import READY_MADE
+from spark_ehbalance.strategies import DEFAULT_STRATEGY, STRATEGIES
+from tests.cli.command import Command
+
+SMALL = ("--partitions", 6, "--members", 2, "--cycles", 12)
+
+
+def test_it_shows_what_has_come_of_the_default_strategy(ehbalance: Command) -> None:
+    outcome = ehbalance("simulate", "--scenario", "crash", *SMALL, "--seed", 3)
+    assert outcome.code == 0
+    assert "crash: One of four members is gone without a word." in outcome.out
+    assert "6 partitions, 2 members, 12 cycles of 10 s, seed 3" in outcome.out
+    assert DEFAULT_STRATEGY in outcome.out
+    rows = {line.rsplit(maxsplit=1)[0].strip(): line.split()[-1] for line in outcome.out.splitlines() if line.strip()}
+    assert rows["moves"] == rows["fewest possible"] == "3"
+    assert rows["of them again"] == "0"
+
+
+def test_strategies_stand_side_by_side(ehbalance: Command) -> None:
+    outcome = ehbalance("simulate", "--scenario", "join", "--compare", *SMALL)
+    assert outcome.code == 0
+    header = next(line for line in outcome.out.splitlines() if "cooperative" in line)
+    assert header.split() == list(STRATEGIES)
+    assert all(len(line) <= 80 for line in outcome.out.splitlines())
+
+
+def test_all_scenarios_are_one_table(ehbalance: Command) -> None:
+    outcome = ehbalance("simulate", "--scenario", "all", "--compare", "--partitions", 4, "--members", 2, "--cycles", 2)
+    rows = [line.strip("|").split("|") for line in outcome.out.splitlines() if line.startswith("|")]
+    assert [row[0].strip() for row in rows[2:]] == list(READY_MADE)
+    assert all(len(row) == 2 + len(STRATEGIES) for row in rows)
+
+
+def test_programs_get_json_and_the_same_seed_the_same(ehbalance: Command) -> None:
+    first, again = (ehbalance("simulate", "--scenario", "join", *SMALL, "--json") for _ in range(2))
+    assert first == again
+    result = json.loads(first.out)
+    assert (result["scenario"], result["strategy"], result["partitions"]) == ("join", DEFAULT_STRATEGY, 6)
+    assert result["moves"] == result["fewest_moves"] == 2
+    assert [each["what"] for each in result["disturbances"]] == ["start", "join"]
+    assert len(result["spread_over_time"]) == 12
+
+
+def test_a_comparison_is_json_too_and_agrees_with_each_by_itself(ehbalance: Command) -> None:
+    compared = json.loads(ehbalance("simulate", "--scenario", "join", "--compare", *SMALL, "--json").out)
+    assert [each["strategy"] for each in compared] == list(STRATEGIES)
+    alone = json.loads(ehbalance("simulate", "--scenario", "join", "--strategy", "greedy", *SMALL, "--json").out)
+    assert alone in compared
+
+
+def test_the_picture_needs_no_network_and_has_a_lane_for_each_partition(ehbalance: Command, tmp_path: Path) -> None:
+    path = tmp_path / "out.html"
+    outcome = ehbalance("simulate", "--scenario", "join", *SMALL, "--report", path, "--json")
+    assert outcome.err.splitlines()[-1] == f"Drawn into {path}."
+    assert json.loads(outcome.out)["moves"] == 2
+    page = path.read_text(encoding="utf-8")
+    assert "<title>cooperative: join, seed 0</title>" in page
+    assert "<script src=" not in page
+    assert '"ticktext":["0","1","2","3","4","5"]' in page
+    assert all(f'"name":"member-{number}"' in page for number in range(3))
+    assert "handed over" in page
+
+
+def test_a_scenario_of_ones_own(ehbalance: Command, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('partitions = 4\nmembers = 1\ncycles = 10\nevents = [{ at = 20, do = "join" }]', encoding="utf-8")
+    result = json.loads(ehbalance("simulate", "--scenario", path, "--json").out)
+    assert (result["scenario"], result["moves"]) == ("mine", 2)
+    path.write_text("partition = 4", encoding="utf-8")
+    assert "partition is unknown: allowed is one of description, partitions" in ehbalance.fails(
+        2, "simulate", "--scenario", path
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("--strategy", "best"), "--strategy best is wrong: allowed is one of balanced, cooperative"),
+        (("--scenario", "nowhere"), "--scenario nowhere is wrong: allowed is a TOML file or one of "),
+        (("--cycles", 0), "--cycles 0 is wrong: allowed is 1 or more"),
+        (("--partitions", -1), "--partitions -1 is wrong: allowed is 1 or more"),
+        (("--scenario", "all"), "--scenario all is for --compare"),
+        (("--compare", "--report", "a.html"), "--compare and --report are both given"),
+        (("--members", 2, "--cycles", 1, "--report", "/nowhere/a.html"), "/nowhere/a.html could not be written"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(ehbalance: Command, arguments: tuple[object, ...], what: str) -> None:
+    outcome = ehbalance("simulate", *arguments)
+    assert outcome.code != 0
+    assert outcome.out == ""
+    assert outcome.err.splitlines()[-1].startswith(f"Error: {what}")
+
+
+def test_without_plotly_it_says_how_to_get_it(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['plotly'] = None; from spark_ehbalance.cli import main; main()"
+    arguments = ["simulate", "--cycles", "1", "--report", str(tmp_path / "a.html")]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "Error: drawing needs plotly: pip install 'spark-ehbalance[report]'"

@@ -1,0 +1,254 @@
+"""What is measured, on cases that can be counted by hand."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from spark_ehbalance.leases.model import Author, Group, Lease, Position, Snapshot, Trail
+from spark_ehbalance.leases.transitions import (
+    AddPartitions,
+    Claim,
+    HandOver,
+    Join,
+    Release,
+    RequestHandover,
+    Steal,
+    Transition,
+    apply,
+)
+from spark_ehbalance.simulation.engine import Engine
+from spark_ehbalance.simulation.hub import Hub, LostEvents
+from spark_ehbalance.simulation.ideal import Ideal, fair_counts, fewest_moves
+from spark_ehbalance.simulation.measures import Ledger, TwoOwners, spread
+from spark_ehbalance.simulation.members import Batch
+from spark_ehbalance.simulation.scenario import HubSettings, StoreSettings
+from spark_ehbalance.simulation.store import SimulatedStore
+
+ANN, BOB = Author("ann", "1"), Author("bob", "1")
+GROUP = Group("namespace", "hub", "$default")
+
+
+@dataclass
+class Table:
+    """Four partitions of ann and bob, a ledger, and a clock that the test moves."""
+
+    now: float = 0.0
+    rates: dict[str, float] = field(default_factory=lambda: dict.fromkeys("0123", 1.0))
+
+    def __post_init__(self) -> None:
+        empty = Snapshot(GROUP, trail=Trail())
+        said = [Join(by=ANN, at_ms=0), Join(by=BOB, at_ms=0)]
+        add = AddPartitions(by=ANN, at_ms=0, partitions=tuple("0123"), checkpoint=Position(-1))
+        self.snapshot, _ = apply(empty, [*said, add])
+        self.ledger = Ledger(self.snapshot, lambda: self.now, lambda: self.rates)
+        self.ledger.running({"ann": None, "bob": None}, 4)
+
+    def write(self, kind: type[Transition], by: Author, *partitions: str, **more: object) -> None:
+        leases = self.snapshot.leases
+        said = [
+            kind(by=by, at_ms=0, partition=p, epoch=leases[p].epoch, **more)  # type: ignore[call-arg]
+            for p in partitions
+        ]
+        after, rejected = apply(self.snapshot, said)
+        assert not rejected
+        self.ledger.wrote(self.snapshot, said, rejected, after, round(self.now * 1000))
+        self.snapshot = after
+
+
+def test_seconds_without_an_owner_are_summed_over_partitions() -> None:
+    table = Table()
+    table.now = 2.0
+    table.write(Claim, ANN, "0", "1")
+    table.now = 5.0
+    table.write(Claim, BOB, "2", "3")
+    table.now = 9.0
+    table.ledger.finish()
+    assert table.ledger.unowned == 4 * 2 + 2 * 3
+
+
+def test_who_does_not_run_owns_nothing() -> None:
+    table = Table()
+    table.write(Claim, ANN, "0", "1")
+    table.write(Claim, BOB, "2", "3")
+    table.now = 10.0
+    table.ledger.running({"bob": None}, 4)
+    table.now = 13.0
+    table.write(Steal, BOB, "0", "1")
+    table.now = 20.0
+    table.ledger.finish()
+    assert table.ledger.unowned == 2 * 3
+    assert table.ledger.moves == 4 + 2
+
+
+def test_a_partition_that_comes_back_to_who_had_it_last_has_not_moved() -> None:
+    table = Table()
+    table.write(Claim, ANN, "0")
+    table.write(Release, ANN, "0")
+    table.write(Claim, ANN, "0")
+    assert table.ledger.moves == 1
+    table.write(Release, ANN, "0")
+    table.write(Claim, BOB, "0")
+    assert table.ledger.moves == 2
+    table.write(RequestHandover, ANN, "0", to="ann", timeout_ms=1000)
+    assert table.ledger.moves == 2
+    table.write(HandOver, BOB, "0")
+    assert table.ledger.moves == 3
+    assert [change.event for change in table.ledger.changes] == [
+        "Claim", "Release", "Claim", "Release", "Claim", "HandOver",
+    ]  # fmt: skip
+
+
+def test_the_time_to_balance_counts_from_the_end_of_the_disturbance() -> None:
+    table = Table()
+    table.now = 3.0
+    table.write(Claim, ANN, "0", "1", "2", "3")
+    assert table.ledger.seconds_to_balance(0.0, 4.0) is None
+    table.now = 7.0
+    table.write(Steal, BOB, "0", "1")
+    assert table.ledger.seconds_to_balance(0.0, 100.0) == 7.0
+    assert table.ledger.seconds_to_balance(0.0, 4.0) == 7.0, "also if something else has come between"
+    assert table.ledger.seconds_to_balance(8.0, 100.0) == 0.0
+    table.now = 50.0
+    table.write(Steal, BOB, "2")
+    assert table.ledger.seconds_to_balance(8.0, 100.0) is None
+
+
+def test_a_skewed_group_is_balanced_when_no_move_would_mend_it() -> None:
+    table = Table(rates={"0": 6.0, "1": 2.0, "2": 2.0, "3": 2.0})
+    table.write(Claim, ANN, "0")
+    table.write(Claim, BOB, "1", "2", "3")
+    assert table.ledger.balanced[-1] == (0.0, True)
+    table.write(Steal, ANN, "1")
+    assert table.ledger.balanced[-1] == (0.0, True), "two each"
+    table.write(Steal, ANN, "2")
+    assert table.ledger.balanced[-1] == (0.0, False)
+
+
+def test_two_owners_of_one_epoch_are_found() -> None:
+    table = Table()
+    table.write(Claim, ANN, "0")
+    other, _ = apply(Table().snapshot, [Claim(by=BOB, at_ms=0, partition="0", epoch=0)])
+    with pytest.raises(TwoOwners, match="partition 0: ann has epoch 1"):
+        table.ledger.wrote(table.snapshot, [Claim(by=BOB, at_ms=0, partition="0", epoch=0)], [], other, 0)
+
+
+def test_the_spread_is_the_standard_deviation_by_the_mean() -> None:
+    assert spread([1.0, 3.0]) == 0.5
+    assert spread([2.0, 2.0, 2.0]) == 0.0
+    assert spread([]) == spread([0.0, 0.0]) == 0.0
+
+
+# --- the best there could be -------------------------------------------------------------------------------------
+
+
+def test_the_nearest_balanced_layout() -> None:
+    assert fair_counts({"ann": 8, "bob": 0, "cat": 0}, 8) == [3, 3, 2]
+    assert fair_counts({"ann": 0, "bob": 8, "cat": 0}, 8) == [3, 3, 2]
+    assert fair_counts({"ann": 4, "bob": 4}, 9, {"ann": 2}) == [2, 7]
+    assert fair_counts({"ann": 1, "bob": 1}, 9, {"ann": 2, "bob": 3}) == [2, 3]
+    assert fewest_moves({"ann": 8, "bob": 0, "cat": 0}, 8) == 5
+    assert fewest_moves({}, 8) == 0
+
+
+def test_the_ideal_group_moves_as_little_as_possible_after_each_change() -> None:
+    ideal = Ideal({"ann": 4, "bob": 4})
+    ideal.change({"ann": None, "bob": None}, 8)
+    assert ideal.moves == 0
+    ideal.change({"ann": None, "bob": None, "cat": None}, 8)
+    assert ideal.moves == 2
+    ideal.change({"bob": None, "cat": None}, 8)
+    assert ideal.moves == 2 + 3, "ann had three"
+    ideal.change({"bob": None, "cat": None}, 10)
+    assert ideal.moves == 2 + 3 + 2
+
+
+# --- the hub -----------------------------------------------------------------------------------------------------
+
+
+def test_events_come_in_at_their_rate_and_a_burst_begins_and_ends() -> None:
+    hub = Hub.of(HubSettings(rate=10.0), 2, random.Random(0))
+    assert hub.end("0", 10.0) == 100
+    hub.multiply(["0"], 3.0, 10.0)
+    assert hub.end("0", 12.0) == 100 + 60
+    hub.multiply(["0"], 1 / 3.0, 12.0)
+    assert hub.end("0", 13.0) == 100 + 60 + 10
+    assert hub.end("1", 13.0) == 130
+
+
+def test_skew_keeps_the_mean() -> None:
+    hub = Hub.of(HubSettings(rate=10.0, skew=1.0), 4, random.Random(0))
+    rates = sorted(hub.rates().values(), reverse=True)
+    assert sum(rates) == pytest.approx(40.0)
+    assert rates == pytest.approx([rates[0] / n for n in (1, 2, 3, 4)])
+
+
+def test_events_read_by_two_are_counted_once_for_each_time_more() -> None:
+    hub = Hub.of(HubSettings(rate=10.0), 1, random.Random(0))
+    old, _ = hub.plan({"0": (1, 0)}, 1000, 10.0)
+    assert old == {"0": (1, 0, 100)}
+    new, _ = hub.plan({"0": (2, 0)}, 30, 15.0)
+    assert new == {"0": (2, 0, 30)}
+    # The old owner's batch is from 10 to 20: half of it had been read when the new one disconnected it.
+    assert hub.deliver(old, lambda time: (time - 10) / 10) == {"0": (1, 50)}
+    assert (hub.delivered, hub.duplicates) == (50, 0)
+    assert hub.deliver(new, lambda time: 1.0) == {"0": (2, 30)}
+    assert (hub.delivered, hub.duplicates) == (80, 30)
+    last, _ = hub.plan({"0": (2, 30)}, 1000, 15.0)
+    hub.deliver(last, lambda time: 1.0)
+    assert (hub.delivered, hub.duplicates) == (80 + 120, 30 + 20)
+
+
+def test_a_gap_is_found() -> None:
+    hub = Hub.of(HubSettings(rate=10.0), 1, random.Random(0))
+    ranges, _ = hub.plan({"0": (1, 7)}, 1000, 10.0)
+    with pytest.raises(LostEvents, match="partition 0: events 0 to 6 were skipped"):
+        hub.deliver(ranges, lambda time: 1.0)
+
+
+def test_a_batch_that_stands_still_reads_nothing_meanwhile() -> None:
+    batch = Batch({}, began=10.0, ends=20.0)
+    assert [batch.part(time) for time in (5.0, 10.0, 15.0, 20.0, 30.0)] == [0.0, 0.0, 0.5, 1.0, 1.0]
+    batch.paused, batch.pause, batch.ends = 14.0, 100.0, 120.0
+    assert [batch.part(time) for time in (12.0, 14.0, 60.0, 114.0, 117.0, 120.0)] == pytest.approx(
+        [0.2, 0.4, 0.4, 0.4, 0.7, 1.0]
+    )
+
+
+# --- the store and time ------------------------------------------------------------------------------------------
+
+
+def test_storage_operations_are_counted() -> None:
+    snapshot = Snapshot(GROUP, 3, {"0": Lease("0")})
+    store = SimulatedStore(StoreSettings(), snapshot, random.Random(0))
+    store.look(3)
+    store.look(2)
+    store.attempts += 2
+    store.put(snapshot)
+    store.conflicts += 1
+    assert store.snapshot.version == 4
+    assert store.operations == 2 + 2 + 2 * 2 + 2, "two listings, one reading of two files, two attempts, one tidying"
+
+
+def test_times_vary_from_half_to_double_with_the_median_in_the_middle() -> None:
+    store = SimulatedStore(StoreSettings(commit=0.1), Snapshot(GROUP), random.Random(0))
+    times = sorted(store.commit_time() for _ in range(1001))
+    assert times[0] >= 0.05
+    assert times[-1] <= 0.2
+    assert times[500] == pytest.approx(0.1, rel=0.1)
+    store.slowness = 5.0
+    assert 0.25 <= store.commit_time() <= 1.0
+
+
+def test_what_is_due_at_one_time_happens_in_the_order_of_asking() -> None:
+    engine, happened = Engine(), list[tuple[float, str]]()
+    for time, name in ((3.0, "c"), (1.0, "a"), (3.0, "d"), (2.0, "b")):
+        engine.at(time, lambda name=name: happened.append((engine.now, name)))  # type: ignore[misc]
+    engine.at(1.0, lambda: engine.at(0.5, lambda: happened.append((engine.now, "late"))))
+    engine.run(3.0)
+    assert happened == [(1.0, "a"), (1.0, "late"), (2.0, "b")]
+    engine.run(4.0)
+    assert happened[-2:] == [(3.0, "c"), (3.0, "d")]
+    assert engine.now == 4.0

@@ -1,0 +1,150 @@
+"""Whole simulations: what must hold in every one, that they can be repeated, and that they tell what is true."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from spark_ehbalance.simulation.measures import Result
+from spark_ehbalance.simulation.run import Simulation, simulate
+from spark_ehbalance.simulation.scenario import READY_MADE, Event, Scenario, load, parse
+from spark_ehbalance.strategies import STRATEGIES
+
+EACH = pytest.mark.parametrize("strategy", STRATEGIES)
+
+
+def small(name: str) -> Scenario:
+    """The ready-made scenario with few partitions and members, so that all of them are soon over."""
+    scenario = load(name)
+    return replace(scenario, partitions=8, members=min(scenario.members, 6))
+
+
+@EACH
+@pytest.mark.parametrize("name", READY_MADE)
+def test_whatever_is_done_no_event_is_skipped_and_nothing_has_two_owners(name: str, strategy: str) -> None:
+    """Both raise; and in the end whoever is there reads everything."""
+    simulation = Simulation(small(name), strategy, seed=1)
+    result = simulation.run()
+    hub, leases = simulation.hub, simulation.store.snapshot.leases
+    read = {partition: row.read for partition, row in hub.partitions.items()}
+    assert result.events - result.duplicates == sum(read.values())
+    for partition, lease in leases.items():
+        assert lease.checkpoint is not None
+        assert lease.checkpoint.next <= read[partition], "nothing is checkpointed that no sink has finished"
+    epochs = dict.fromkeys(read, 0)
+    for change in result.changes:
+        assert change.epoch >= epochs[change.partition]
+        epochs[change.partition] = change.epoch
+    waiting = sum(hub.end(p, result.seconds) - read[p] for p in read)
+    rate = sum(hub.rates().values())
+    assert waiting < 60 * rate, "nobody was left behind for good"
+    assert result.seconds_to_balance is not None or strategy == "transfer"
+
+
+@EACH
+def test_the_same_seed_gives_the_same_result_and_another_seed_another(strategy: str) -> None:
+    scenario = small("several-crashes")
+    first, again, other = (simulate(scenario, strategy, seed) for seed in (3, 3, 4))
+    assert first == again
+    assert first.to_json() != other.to_json()
+
+
+def test_strategies_meet_the_same_events_and_members() -> None:
+    results = [simulate(small("several-crashes"), strategy, 5) for strategy in STRATEGIES]
+    assert len({result.marks for result in results}) == 1
+    assert len({result.fewest_moves for result in results}) == 1
+    assert len({result.owners for result in results}) == 1
+
+
+# --- what is true ------------------------------------------------------------------------------------------------
+
+
+def play(text: str, strategy: str = "cooperative", seed: int = 0) -> Result:
+    return simulate(parse(text, "mine"), strategy, seed)
+
+
+def test_nothing_moves_in_a_group_that_nothing_is_done_to() -> None:
+    for strategy in STRATEGIES:
+        result = play("partitions = 12\nmembers = 3\ncycles = 30", strategy)
+        assert (result.moves, result.fewest_moves, result.duplicates, result.unowned) == (0, 0, 0, 0)
+        assert result.seconds_to_balance == 0
+
+
+def test_a_join_takes_the_share_of_the_one_who_joins() -> None:
+    result = play('partitions = 12\nmembers = 3\ncycles = 30\nevents = [{ at = 50, do = "join" }]')
+    assert (result.moves, result.fewest_moves, result.duplicates) == (3, 3, 0)
+    assert all(change.event == "HandOver" and change.owner == "member-3" for change in result.changes)
+    assert result.seconds_to_balance is not None
+    assert 0 < result.seconds_to_balance < 10
+
+
+def test_a_crash_costs_the_lease_duration_of_each_partition() -> None:
+    result = play('partitions = 12\nmembers = 3\ncycles = 30\nevents = [{ at = 50, do = "crash" }]')
+    assert (result.moves, result.fewest_moves) == (4, 4)
+    # From the last renewal, which was up to a third of the lease ago, a lease duration, and a look at the latest.
+    assert 4 * 20 <= result.unowned <= 4 * 32
+    assert {change.event for change in result.changes} == {"Claim"}
+
+
+def test_a_short_pause_moves_nothing_and_a_long_one_everything_that_the_member_had() -> None:
+    short, long = (
+        play(f'partitions = 12\nmembers = 3\nevents = [{{ at = 50, do = "pause", lasts = {lasts} }}]')
+        for lasts in (15, 60)
+    )
+    assert (short.moves, short.fewest_moves) == (0, 0)
+    assert short.unowned == pytest.approx(4 * 15)
+    assert (long.moves, long.fewest_moves) == (4 + 4, 4 + 4)
+
+
+def test_members_that_are_slow_to_read_lose_nothing_to_wrong_clocks() -> None:
+    result = play("partitions = 12\nmembers = 3\ncycles = 30\n[group]\nclock_skew = 900")
+    assert (result.moves, result.unowned) == (0, 0)
+
+
+def test_an_outage_of_the_store_moves_nothing() -> None:
+    for strategy in STRATEGIES:
+        result = play('partitions = 12\nmembers = 3\nevents = [{ at = 50, do = "outage", lasts = 200 }]', strategy)
+        assert (result.moves, result.duplicates, result.unowned) == (0, 0, 0)
+        reading = [change for change in result.changes if change.event == "Release"]
+        assert not reading
+
+
+def test_added_partitions_are_read_from_their_first_event() -> None:
+    scenario = parse('partitions = 4\nmembers = 2\nevents = [{ at = 55, do = "add-partitions", count = 2 }]', "mine")
+    simulation = Simulation(scenario, "cooperative", 0)
+    result = simulation.run()
+    assert simulation.store.snapshot.leases.keys() == set("012345")
+    assert all(row.read > 0 for row in simulation.hub.partitions.values())
+    assert (result.moves, result.fewest_moves) == (2, 2)
+
+
+def test_a_slow_store_makes_conflicts_and_a_quick_one_hardly_any() -> None:
+    slow, quick = (
+        play(f"partitions = 32\nmembers = 16\ncycles = 20\n[store]\ncommit = {commit}") for commit in (0.2, 0.002)
+    )
+    assert slow.conflicts > 5 * quick.conflicts
+    assert slow.moves == quick.moves == 0
+
+
+def test_a_limit_leaves_the_rest_unowned() -> None:
+    result = play("partitions = 12\nmembers = 2\ncycles = 20\nsettled = false\n[group]\nmax_owned = 5")
+    assert result.seconds_to_balance is not None
+    assert 2 * 190 < result.unowned < 2 * 200 + 12 * 10
+    assert result.moves == 10
+
+
+def test_steps_of_an_event_come_one_after_the_other() -> None:
+    scenario = Scenario(members=4, cycles=30, events=(Event(at=50, do="crash", count=3, every=20),))
+    marks = simulate(scenario, "cooperative").marks
+    assert [at for at, _ in marks] == [50, 70, 90]
+    assert len({text for _, text in marks}) == 3
+
+
+def test_samples_are_one_a_cycle_and_have_all_of_the_load() -> None:
+    result = play('partitions = 12\nmembers = 3\ncycles = 30\nevents = [{ at = 55, do = "leave" }]')
+    assert [sample.at for sample in result.samples] == [10.0 * (n + 1) for n in range(30)]
+    for before, after in pairwise(result.samples):
+        assert sum(after.loads.values()) == pytest.approx(1200), (before.at, after.at)
+    assert len(result.samples[-1].loads) == 2

@@ -1,0 +1,44 @@
+"""What an operator has decided about is left alone by every strategy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.strategies import STRATEGIES, Decision, Strategy, View
+from tests.strategies.groups import FEW, seeds
+from tests.strategies.members import Members, layout_of
+
+
+def with_pins(strategy: Strategy, pinned: frozenset[str]) -> Strategy:
+    def decide(view: View) -> Decision:
+        return strategy(replace(view, pinned=pinned))
+
+    return decide
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@FEW
+@given(data=st.data(), members=st.integers(1, 6), count=st.integers(1, 24), seed=seeds)
+def test_what_is_pinned_is_neither_taken_nor_given(
+    strategy: str, data: st.DataObject, members: int, count: int, seed: int
+) -> None:
+    names = [f"member-{number}" for number in range(members)]
+    owners = data.draw(st.lists(st.sampled_from([*names, None]), min_size=count, max_size=count))
+    pinned = frozenset(data.draw(st.sets(st.integers(0, count - 1).map(str))))
+    chosen = {name: with_pins(each, pinned) for name, each in STRATEGIES.items()}
+    group = Members(leases=layout_of(owners), seed=seed, strategy=strategy, chosen=chosen)
+    group.join(*names)
+    group.run(600)
+    group.join_many(2)
+    group.run(600)
+    by_partition = dict(zip(group.partitions, owners, strict=True))
+    assert {p: group.snapshot.leases[p].owner for p in pinned} == {p: by_partition[p] for p in pinned}
+    assert all(lease.owner for p, lease in group.snapshot.leases.items() if p not in pinned)
+    free = {name: sum(e.partition not in pinned for e in group.snapshot.owned_by(name)) for name in group.nodes}
+    for name, owned in group.counts().items():
+        # Whoever has two more than somebody else has nothing to give but what is pinned.
+        assert not free[name] or owned - min(group.counts().values()) <= 1

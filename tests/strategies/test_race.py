@@ -1,0 +1,286 @@
+"""The lease race: the least loaded is quickest, what is grabbed stays for a while, and equal loads change nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.leases.expiry import Sightings
+from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Position, Snapshot
+from spark_ehbalance.leases.transitions import Claim, Defend, RequestHandover, apply
+from spark_ehbalance.simulation.ideal import fewest_moves
+from spark_ehbalance.strategies import Decision, View, strategy
+from spark_ehbalance.strategies.race import RaceParameters
+from tests.strategies.groups import FEW, SOME, assert_at_rest, groups, is_balanced, run_until, seeds
+from tests.strategies.members import CYCLE, LEASE, Members, layout_of, snapshot_of
+
+#: Seconds, by default, for a lease duration of 30 s.
+NORMAL_LEASE, MINIMUM_GRAB, DELAY = 60.0, 15.0, 0.2
+
+
+class Observer:
+    """One member that decides on snapshots as they are put before it."""
+
+    def __init__(self, me: str, **parameters: Any) -> None:
+        self._me = Author(me, "1")
+        self._strategy = strategy("race", RaceParameters(**parameters))
+        self._sightings = Sightings()
+        self._memory: Any = None
+
+    def decide(self, snapshot: Snapshot, now: float, *, expired: Iterable[str] = (), **view: Any) -> Decision:
+        self._sightings = self._sightings.updated(snapshot, now)
+        decision = self._strategy(
+            View(
+                me=self._me,
+                at_ms=0,
+                snapshot=snapshot,
+                expired=frozenset(expired),
+                live=frozenset(snapshot.members),
+                rng=random.Random(0),
+                tenured=frozenset(snapshot.leases),
+                now=now,
+                sightings=self._sightings,
+                memory=self._memory,
+                **view,
+            )
+        )
+        self._memory = decision.memory
+        return decision
+
+
+def owned(counts: Mapping[str, int], free: int = 0) -> Snapshot:
+    """A group in which each member owns so many partitions; the names are the members, oldest first."""
+    owners: list[str | None] = [name for name, count in counts.items() for _ in range(count)]
+    return snapshot_of(list(counts), layout_of([*owners, *[None] * free]))
+
+
+def kinds(decision: Decision) -> list[type]:
+    return [type(each) for each in decision.transitions]
+
+
+# --- how long one waits ----------------------------------------------------------------------------------------
+
+
+def test_a_free_lease_is_claimed_after_half_a_delay_for_each_that_is_held() -> None:
+    ann, bob = Observer("ann", delay_per_lease=1.0), Observer("bob", delay_per_lease=1.0)
+    snapshot = owned({"ann": 2, "bob": 0}, free=1)
+    assert ann.decide(snapshot, 0.0).after == 2.5
+    assert bob.decide(snapshot, 0.0).after == 0.5
+    assert not bob.decide(snapshot, 0.4).transitions
+    assert kinds(bob.decide(snapshot, 0.5)) == [Claim]
+    assert not ann.decide(snapshot, 2.4).transitions
+    assert kinds(ann.decide(snapshot, 2.5)) == [Claim], "though bob should have it, it does not seem to come"
+
+
+def test_beyond_its_share_a_member_claims_one_at_a_time() -> None:
+    late = Observer("ann", delay_per_lease=1.0)
+    snapshot = owned({"ann": 2, "bob": 0}, free=4)
+    late.decide(snapshot, 0.0)
+    assert len(late.decide(snapshot, 100.0).transitions) == 1
+
+
+def test_who_looks_late_grabs_all_at_once_that_it_would_have_grabbed_meanwhile() -> None:
+    late = Observer("bob", delay_per_lease=1.0)
+    snapshot = owned({"ann": 0, "bob": 0}, free=8)
+    late.decide(snapshot, 0.0)
+    assert len(late.decide(snapshot, 2.6).transitions) == 3
+
+
+def test_an_expired_lease_is_free_after_the_maximum_lease() -> None:
+    bob = Observer("bob", maximum_lease=40.0, delay_per_lease=1.0)
+    snapshot = owned({"ann": 1, "bob": 0})
+    bob.decide(snapshot, 0.0)
+    assert bob.decide(snapshot, 30.0, expired={"0"}).after is None
+    assert bob.decide(snapshot, 40.0, expired={"0"}).after == 0.5
+    assert kinds(bob.decide(snapshot, 40.5, expired={"0"})) == [Claim]
+
+
+# --- challenges ------------------------------------------------------------------------------------------------
+
+
+def test_a_challenge_waits_for_the_minimum_grab_and_then_for_its_own_load() -> None:
+    bob, snapshot = Observer("bob"), owned({"ann": 4, "bob": 0})
+    assert not bob.decide(snapshot, 0.0).transitions
+    assert bob.decide(snapshot, 1.0).after == pytest.approx(MINIMUM_GRAB - 1)
+    (request,) = bob.decide(snapshot, MINIMUM_GRAB).transitions[:1]
+    assert isinstance(request, RequestHandover)
+    assert (request.to, request.timeout_ms) == ("bob", 30_000)
+
+
+def test_grabs_of_one_decision_count() -> None:
+    bob, snapshot = Observer("bob"), owned({"ann": 9, "bob": 0})
+    bob.decide(snapshot, 0.0)
+    assert kinds(bob.decide(snapshot, 1000.0)) == [RequestHandover] * 4, "and not five, which would hop"
+
+
+def test_a_pending_grab_counts_as_done() -> None:
+    bob, snapshot = Observer("bob"), owned({"ann": 3, "bob": 0})
+    leases = {**snapshot.leases, "0": replace(snapshot.leases["0"], handover=Handover("bob", 30_000))}
+    pending = replace(snapshot, leases=leases)
+    bob.decide(pending, 0.0)
+    assert not bob.decide(pending, 20.0).transitions
+
+
+def test_a_partition_is_challenged_once_per_normal_lease() -> None:
+    bob, snapshot = Observer("bob"), owned({"ann": 2, "bob": 0})
+    bob.decide(snapshot, 0.0)
+    requests = [bob.decide(snapshot, float(at)).transitions for at in range(20, 139)]
+    partitions = [each.partition for said in requests for each in said if isinstance(each, RequestHandover)]
+    assert sorted(partitions) == ["0", "0", "1", "1"], "in twice that time, if the grabs of it come to nothing"
+
+
+@pytest.mark.parametrize("counts", [{"ann": 1, "bob": 0}, {"ann": 3, "bob": 3}, {"ann": 3, "bob": 2}])
+def test_nobody_challenges_what_it_would_not_win(counts: dict[str, int]) -> None:
+    bob, snapshot = Observer("bob"), owned(counts)
+    for at in range(0, 200, 5):
+        assert not any(isinstance(each, RequestHandover) for each in bob.decide(snapshot, float(at)).transitions)
+
+
+def test_the_maximum_shutdown_is_the_deadline() -> None:
+    bob, snapshot = Observer("bob", maximum_shutdown=7.0), owned({"ann": 2, "bob": 0})
+    bob.decide(snapshot, 0.0)
+    (request,) = bob.decide(snapshot, 20.0).transitions
+    assert isinstance(request, RequestHandover)
+    assert request.timeout_ms == 7000
+    after, _ = apply(snapshot, [request])
+    (claim,) = bob.decide(after, 30.0, overdue=frozenset({request.partition})).transitions
+    assert isinstance(claim, Claim), "it starts anyway"
+
+
+# --- defence ---------------------------------------------------------------------------------------------------
+
+
+def test_an_owner_defends_each_lease_once_per_normal_lease() -> None:
+    ann, snapshot = Observer("ann"), owned({"ann": 2, "bob": 2})
+    defended = []
+    for at in range(0, 200, 5):
+        decision = ann.decide(snapshot, float(at))
+        defended += [(at, each.partition) for each in decision.transitions if isinstance(each, Defend)]
+        snapshot, _ = apply(snapshot, decision.transitions)
+    assert sorted(partition for _, partition in defended) == sorted(["0", "1"] * 3)
+    assert min(at for at, _ in defended) >= NORMAL_LEASE
+
+
+def test_an_owner_does_not_defend_what_somebody_else_should_win() -> None:
+    ann, snapshot = Observer("ann"), owned({"ann": 4, "bob": 0})
+    assert not any(ann.decide(snapshot, float(at)).transitions for at in range(0, 200, 5))
+
+
+def test_what_has_been_defended_is_not_challenged_before_the_minimum_grab_is_over() -> None:
+    bob, snapshot = Observer("bob"), owned({"ann": 2, "bob": 0})
+    bob.decide(snapshot, 0.0)
+    ann = Author("ann", "1")
+    snapshot, rejected = apply(snapshot, [Defend(by=ann, at_ms=0, partition=p, epoch=1) for p in "01"])
+    assert not rejected
+    assert not bob.decide(snapshot, 14.0).transitions
+    assert not bob.decide(snapshot, 14.0 + MINIMUM_GRAB - 0.1).transitions
+    assert bob.decide(snapshot, 14.0 + MINIMUM_GRAB).transitions
+
+
+# --- by load ---------------------------------------------------------------------------------------------------
+
+
+def test_by_load_a_heavy_partition_counts_for_more() -> None:
+    leases = [
+        Lease(str(p), owner="ann" if p < 4 else "bob", epoch=1, checkpoint=Position(-1), load=Load(rate, 0.0))
+        for p, rate in enumerate([900.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0])
+    ]
+    snapshot = snapshot_of(["ann", "bob"], leases)
+    by_count, by_load = Observer("bob"), Observer("bob", weight="load")
+    for observer in (by_count, by_load):
+        observer.decide(snapshot, 0.0)
+    assert not by_count.decide(snapshot, 20.0).transitions
+    challenged = {each.partition for each in by_load.decide(snapshot, 20.0).transitions}  # type: ignore[attr-defined]
+    assert challenged
+    assert "0" not in challenged
+
+
+# --- groups ----------------------------------------------------------------------------------------------------
+
+
+@FEW
+@given(group=groups("race", 12, 64))
+def test_any_layout_comes_to_a_balanced_rest(group: Members) -> None:
+    run_until(group, LEASE + 2 * NORMAL_LEASE, lambda: is_balanced(group))
+    assert_at_rest(group)
+
+
+@SOME
+@given(data=st.data(), group=groups("race", 8, 48))
+def test_joins_leaves_and_crashes_are_balanced_within_a_normal_lease(data: st.DataObject, group: Members) -> None:
+    group.run(LEASE + 2 * NORMAL_LEASE)
+    for _ in range(3):
+        match data.draw(st.sampled_from(["join", "leave", "crash"])):
+            case "leave" if len(group.nodes) > 1:
+                group.leave(data.draw(st.sampled_from(sorted(group.nodes))))
+                run_until(group, NORMAL_LEASE, lambda: is_balanced(group))
+            case "crash" if len(group.nodes) > 1:
+                group.crash(data.draw(st.sampled_from(sorted(group.nodes))))
+                run_until(group, LEASE + NORMAL_LEASE, lambda: is_balanced(group))
+            case _:
+                group.join_many(data.draw(st.integers(1, 3)))
+                run_until(group, NORMAL_LEASE, lambda: is_balanced(group))
+    assert_at_rest(group)
+
+
+@SOME
+@given(count=st.integers(1, 64), members=st.integers(1, 8), seed=seeds)
+def test_a_newcomer_gets_its_share_within_a_normal_lease_by_the_fewest_moves(
+    count: int, members: int, seed: int
+) -> None:
+    group = Members(count, seed=seed, strategy="race")
+    group.join_many(members)
+    group.run(3 * NORMAL_LEASE)
+    before, group.moves = group.counts(), []
+    (name,) = group.join()
+    run_until(group, NORMAL_LEASE, lambda: is_balanced(group))
+    assert len(group.moves) == fewest_moves(before | {name: 0}, count)
+
+
+@SOME
+@given(data=st.data(), count=st.integers(1, 64), members=st.integers(1, 8), seed=seeds)
+def test_a_newcomer_gets_its_share_also_from_starved_nodes(
+    data: st.DataObject, count: int, members: int, seed: int
+) -> None:
+    """Each node looks up to ten times as seldom as it should, which is still often enough to hold its leases."""
+    slowness = st.floats(1.0, 10.0)
+    group = Members(count, seed=seed, strategy="race")
+    for _ in range(members):
+        group.join(slowness=data.draw(slowness))
+    group.run(5 * NORMAL_LEASE)
+    (name,) = group.join(slowness=data.draw(slowness))
+    group.run(NORMAL_LEASE)
+    assert group.counts()[name] >= count // (members + 1)
+    run_until(group, 2 * NORMAL_LEASE, lambda: is_balanced(group))
+    assert_at_rest(group)
+
+
+@SOME
+@given(members=st.integers(2, 8), seed=seeds, slowness=st.floats(1.0, 10.0))
+def test_a_single_partition_never_hops(members: int, seed: int, slowness: float) -> None:
+    group = Members(1, seed=seed, strategy="race")
+    for _ in range(members):
+        group.join(slowness=slowness)
+    group.run(NORMAL_LEASE)
+    (move,) = group.moves
+    group.join_many(2)
+    group.run(20 * NORMAL_LEASE)
+    assert group.moves == [move]
+
+
+@SOME
+@given(count=st.integers(2, 64), members=st.integers(2, 8), seed=seeds)
+def test_a_killed_nodes_partitions_are_spread_after_the_lease(count: int, members: int, seed: int) -> None:
+    group = Members(count, seed=seed, strategy="race")
+    group.join_many(members)
+    group.run(3 * NORMAL_LEASE)
+    group.crash(max(group.counts(), key=group.counts().__getitem__))
+    group.run(LEASE / 2)
+    assert sum(group.counts().values()) < count, "not before"
+    run_until(group, 3 * CYCLE, lambda: sum(group.counts().values()) == count)
