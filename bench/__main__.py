@@ -22,7 +22,7 @@ from bench.certificate import make
 from bench.common import Row, Say, session
 from bench.shapes import SHAPES
 
-SUBJECTS = {each.SUBJECT: each for each in (reader, leases, planner, latency, tasks, throughput)}
+SUBJECTS = {each.SUBJECT: each for each in (reader, leases, planner, latency, throughput, tasks)}
 
 
 def rows(subjects: list[str], folder: Path, say: Say, *, short: bool) -> Iterator[Row]:
@@ -43,12 +43,12 @@ def rows(subjects: list[str], folder: Path, say: Say, *, short: bool) -> Iterato
             yield from planner.measure(spark, folder, say, seconds=1 if short else 8, runs=1 if short else 3)
         if latency.SUBJECT in subjects:
             yield from latency.measure(spark, folder, say, seconds=2 if short else 15, runs=1 if short else 2)
-        if tasks.SUBJECT in subjects:
-            yield from tasks.measure(spark, folder, say, partitions=16 if short else 256, runs=1 if short else 2)
         if throughput.SUBJECT in subjects:
             few = {"cases": [throughput.CASES[0], throughput.CASES[-1]], "share": 0.005, "runs": 1}
             all_ = {"cases": throughput.CASES, "runs": 3}
             yield from throughput.measure(spark, folder, say, **(few if short else all_))
+        if tasks.SUBJECT in subjects:  # the last: workers that keep many receivers are large
+            yield from tasks.measure(spark, folder, say, partitions=16 if short else 256, runs=1 if short else 2)
     finally:
         spark.stop()
 

@@ -5,7 +5,7 @@
 | events/s | rows by the time that Spark reports for the batches that had them, planning and checkpoint included |
 | CPU | of every process below this one, by part of the system, from the query's start to its end: of Python's about |
 | | 2 s are not reading but starting a query and its planner, as with any Python source (see the ceiling) |
-| memory | the most that one Python worker has held |
+| memory | the most that one Python worker has held so far, in this case or in one before it |
 """
 
 from __future__ import annotations
