@@ -12,7 +12,7 @@ export PATH := $(VENV)/bin:$(PATH)
 # Another Spark's home would be used instead of the virtual environment's pyspark.
 unexport SPARK_HOME
 
-.PHONY: help setup run test chaos soak contention handover lint format types check clean
+.PHONY: help setup run test bench chaos soak contention handover lint format types check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,9 @@ run: setup ## Run the demo: make run ARGS="..."
 
 test: setup ## Run the tests: make test ARGS="-k lease"
 	@.venv/bin/python -m pytest $(ARGS)
+
+bench: setup ## Measure speed, latency and cost beside their bars: make bench ARGS="--short"
+	@.venv/bin/python -m bench $(ARGS)
 
 chaos: setup ## Kill, pause and disturb queries, then count every event: make chaos MINUTES=10 SEED=1
 	@.venv/bin/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)

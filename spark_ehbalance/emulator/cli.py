@@ -31,6 +31,9 @@ def emulator(
         list[str] | None,
         typer.Option(metavar="NAME=KEY", help="A key to check tokens with; may be repeated. Without one, all pass."),
     ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="Listen with TLS, with this PEM file of a private key and its certificate.")
+    ] = None,
     control_port: Annotated[
         int | None, typer.Option(help="Take control calls on this port of the loopback address; 0 takes a free one.")
     ] = None,
@@ -46,6 +49,7 @@ def emulator(
             retention=_retention(retention),
             consumer_groups=consumer_group or (),
             sas_keys=dict(_key(text) for text in sas_key) if sas_key else None,
+            certificate=certificate,
         )
         run(made, None if control_port is None else _port("--control-port", control_port))
     except ValueError as error:

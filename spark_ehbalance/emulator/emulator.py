@@ -27,6 +27,9 @@ class Emulator(Administration):
     `hubs` maps names to numbers of partitions; `port` 0 takes a free one; without `data_directory` events are kept in
     memory; `consumer_groups` come in addition to $Default; with `sas_keys` (name to key) tokens are checked, without
     them every token is taken. A peer that is silent for `handshake_timeout` or `idle_timeout` seconds is dropped.
+
+    With `certificate`, a PEM file of a private key and its certificate, it listens with TLS. Clients then need a
+    `custom_endpoint_address`: only without TLS do they take the port from a connection string.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Emulator(Administration):
         sas_keys: Mapping[str, str] | None = None,
         handshake_timeout: float = 20.0,
         idle_timeout: float = 240.0,
+        certificate: str | Path | None = None,
     ) -> None:
         """Nothing happens before `start`. Raises ValueError for a hub that cannot be."""
         self._hubs = [HubSpec(name, partitions) for name, partitions in (hubs or {}).items()]
@@ -53,6 +57,7 @@ class Emulator(Administration):
             sas_keys,
             handshake_timeout,
             idle_timeout,
+            None if certificate is None else Path(certificate),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -111,9 +116,10 @@ class Emulator(Administration):
         name, value = next(iter((self._settings.sas_keys or {}).items()), _DEFAULT_KEY)
         host = "localhost" if self._settings.host in _ANY_HOST else self._settings.host
         entity = f"EntityPath={hub}" if hub else ""
+        plain = "UseDevelopmentEmulator=true;" if self._settings.certificate is None else ""
         return (
             f"Endpoint=sb://{host}:{self.port};SharedAccessKeyName={key_name or name};"
-            f"SharedAccessKey={key or value};UseDevelopmentEmulator=true;{entity}"
+            f"SharedAccessKey={key or value};{plain}{entity}"
         )
 
     def open_control_port(self, port: int = 0, host: str = "127.0.0.1") -> int:

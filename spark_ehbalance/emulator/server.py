@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class Settings:
     sas_keys: Mapping[str, str] | None = None
     handshake_timeout: float = 20.0
     idle_timeout: float = 240.0
+    certificate: Path | None = None
 
     def __repr__(self) -> str:
         return f"Settings(host={self.host!r}, port={self.port})"  # the keys must not get into a log
@@ -70,8 +72,13 @@ class Server:
 
     async def start(self) -> None:
         """Begin to listen. Raises OSError if the port cannot be had."""
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: Connection(self), self._settings.host, self._settings.port)
+        loop, context = asyncio.get_running_loop(), None
+        if self._settings.certificate is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(self._settings.certificate)
+        self._listener = await loop.create_server(
+            lambda: Connection(self), self._settings.host, self._settings.port, ssl=context
+        )
         self.port = self._listener.sockets[0].getsockname()[1]
         self._ticker = loop.create_task(self._tick())
 

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable, number
+from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable
+from spark_ehbalance.hub.rows import numbers
 from spark_ehbalance.leases.model import Position
 from spark_ehbalance.positions import Edge, Place
 
@@ -34,10 +35,10 @@ def _first_at(moment: datetime, source: Source, state: PartitionState, timeout: 
     while time.monotonic() < deadline:
         try:
             receiver = Receiver(source, moment, owner_level=None, prefetch=1)
-            events = receiver.receive(1, wait=1.0)
+            batch = receiver.receive(1, wait=1.0)
             receiver.close()
-            if events:
-                return number(events[0])
+            if batch.num_rows:
+                return int(numbers(batch)[0].as_py())
         except (Disconnected, Unreachable) as error:
             trouble = error
             time.sleep(0.2)

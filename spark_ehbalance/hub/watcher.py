@@ -1,4 +1,9 @@
-"""Watches a hub in the background, so that the planner never waits for it."""
+"""Watches a hub in the background, and no more often than somebody wants to know.
+
+Event Hubs answers 50 of these questions a second (its quotas page: GetRuntimeInformation), and all who read share
+them. So they are put when they are worth most: at once when a batch has ended, in steps while the query waits for
+events, and hardly while a batch runs.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +23,19 @@ from spark_ehbalance.positions import StartingPositions
 
 _LOG = logging.getLogger(__name__)
 
-#: Seconds between two looks at the watched partitions; longer where there are so many that this would be more than
-#: `_MOST_QUESTIONS` a second (a namespace answers about 50 a second, and the group's members share them).
-_INTERVAL = 0.2
-_MOST_QUESTIONS = 25.0
+#: Seconds between two looks while the query waits for events.
+_INTERVAL = 0.1
 
-#: Seconds between two looks at the list of partitions: they are added by hand, and rarely.
+#: Questions a second; a look is put off until its own are within that. Half of what Event Hubs answers: a query that
+#: has many partitions is seldom alone.
+_MOST_QUESTIONS = 25
+
+#: Seconds without a call after which the query is at a batch, or has a long trigger; and seconds between two looks
+#: then, which serve the metrics and the measured load.
+_AT_REST, _REST_INTERVAL = 0.1, 1.0
+
+#: Seconds between two looks at the list of partitions, which are added by hand, and rarely; those that are not watched
+#: are asked about along with it.
 _LIST_INTERVAL = 5.0
 
 #: Partitions in which a time is looked for at once: each takes a connection, and waits for most of its time.
@@ -51,7 +63,12 @@ class HubWatcher:
         self._partitions: tuple[str, ...] = ()
         self._states: dict[str, PartitionState] = {}
         self._watched: frozenset[str] = frozenset()
+        self._called_at = 0.0
+        self._wanted = False  # somebody would like to know now, as far as the limit allows
+        self._known_at: dict[str, float] = {}  # when the question was put whose answer is known
+        self._next_look = 0.0  # not sooner, for the sake of the limit
         self._asked_at = 0.0  # when the question about everything was put whose answer is known
+        self._looked_at = 0.0  # the same of any question
         self._answered_at = 0.0
         self._hurry = False
         self._trouble: HubUnavailableError | None = None
@@ -75,12 +92,21 @@ class HubWatcher:
             self._changed.notify_all()
 
     def watch(self, partitions: Iterable[str]) -> None:
-        """The partitions whose ends are needed from now on."""
-        watched = frozenset(partitions)
-        if watched != self._watched:
+        """The partitions whose ends are needed now, and from now on."""
+        watched, now = frozenset(partitions), time.monotonic()
+        rested, self._called_at = now - self._called_at > _AT_REST, now
+        if watched != self._watched or rested:
             with self._changed:
-                self._watched = watched
+                self._watched, self._wanted = watched, True
                 self._changed.notify_all()
+
+    def catch_up(self, patience: float) -> None:
+        """Wait until the hub was asked after this call, about as many watched partitions as the limit allows; at most
+        `patience` seconds."""
+        with self._changed:
+            since, self._wanted = time.monotonic(), True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._looked_at > since or self._stopping, patience)
 
     def states(self) -> Mapping[str, PartitionState]:
         """What was last heard of each partition. Raises `HubUnavailableError` if that is too long ago."""
@@ -126,10 +152,10 @@ class HubWatcher:
         listed_at = time.monotonic()
         while self._wait():
             began = time.monotonic()
-            everything = self._hurry or began - listed_at > _LIST_INTERVAL
+            everything, listing = self._hurry, began - listed_at > _LIST_INTERVAL
             try:
-                self._look(metadata, everything=everything)
-                listed_at = began if everything else listed_at
+                self._look(metadata, everything=everything, listing=listing)
+                listed_at = began if everything or listing else listed_at
             except Exception as error:  # of whatever kind: a thread that dies would leave the query idle without a word
                 trouble = (
                     error
@@ -145,24 +171,37 @@ class HubWatcher:
 
     def _wait(self) -> bool:
         """Wait for the next look; False if it is time to end."""
-        interval = max(_INTERVAL, len(self._watched) / _MOST_QUESTIONS)
         with self._changed:
-            watched = self._watched
-            self._changed.wait_for(
-                lambda: self._stopping or (not self._trouble and (self._hurry or self._watched != watched)),
-                _RETRY_INTERVAL if self._trouble else interval,
-            )
+            if self._trouble:
+                self._changed.wait_for(lambda: self._stopping, _RETRY_INTERVAL)
+                return not self._stopping
+            while not self._stopping and not self._hurry and (left := self._due() - time.monotonic()) > 0:
+                self._changed.wait(left)
             return not self._stopping
 
-    def _look(self, metadata: HubMetadata, *, everything: bool) -> None:
+    def _due(self) -> float:
+        """When the next look is due, as things are."""
+        at_rest = time.monotonic() - self._called_at > _AT_REST
+        pause = 0.0 if self._wanted else _REST_INTERVAL if at_rest else _INTERVAL
+        return max(self._next_look, self._looked_at + pause)
+
+    def _look(self, metadata: HubMetadata, *, everything: bool, listing: bool = False) -> None:
         with self._changed:
-            self._hurry, began = False, time.monotonic()
-        partitions = metadata.partition_ids() if everything else self._partitions
-        states = metadata.partition_states(partitions if everything else self._watched & set(partitions))
+            self._hurry = self._wanted = False
+            began = time.monotonic()
+        partitions = metadata.partition_ids() if everything or listing else self._partitions
+        asked = partitions
+        if not everything:
+            wanted = partitions if listing else self._watched & set(partitions)
+            asked = tuple(sorted(wanted, key=lambda p: self._known_at.get(p, 0.0))[:_MOST_QUESTIONS])
+        states = metadata.partition_states(asked)
         with self._changed:
             self._partitions, self._states = partitions, {**self._states, **states}
+            self._known_at.update(dict.fromkeys(asked, began))
             self._trouble = None
             self._answered_at = time.monotonic()
+            self._next_look = began + min(1.0, len(asked) / _MOST_QUESTIONS)
+            self._looked_at = began
             if everything:
                 self._asked_at = began
             self._changed.notify_all()

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -14,14 +15,16 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from spark_ehbalance.hub.rows import SPARK_SCHEMA
 from spark_ehbalance.logs import set_up_logging
 from spark_ehbalance.options import Options, batch_options, check_options, stream_options
 from spark_ehbalance.source.batch import batch_ranges
+from spark_ehbalance.source.concurrent_reader import read_together
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.planner import Planner, group_name, mint_owner_id
 from spark_ehbalance.source.range_reader import read_range
-from spark_ehbalance.source.ranges import Range, split
-from spark_ehbalance.source.rows import SPARK_SCHEMA, record_batch
+from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.source.tasks import plan_tasks
 
 
 class EhBalanceDataSource(DataSource):
@@ -47,18 +50,17 @@ class EhBalanceDataSource(DataSource):
 
 
 @dataclass
-class RangePartition(InputPartition):
-    """One task: a range, the member that holds its lease (None without leases), and the AMQP owner level."""
+class Task(InputPartition):
+    """One task: ranges, each with its AMQP owner level, and the member that holds their leases (None without)."""
 
-    range: Range
+    ranges: tuple[tuple[Range, int | None], ...]
     owner: str | None
-    owner_level: int | None
 
 
-def _read(options: Options, task: RangePartition) -> Iterator[pa.RecordBatch]:
+def _read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
     set_up_logging()
-    for events in read_range(options, task.range, task.owner, task.owner_level):
-        yield record_batch(events, task.range.partition, json_properties=options.json_properties)
+    readers = [partial(read_range, options, wanted, task.owner, level) for wanted, level in task.ranges]
+    return read_together(readers)
 
 
 class BatchReader(DataSourceReader):
@@ -68,11 +70,12 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        ranges = split(batch_ranges(self._options), self._options.min_partitions)
-        return [RangePartition(each, None, self._options.owner_level) for each in ranges]
+        level = self._options.owner_level
+        tasks = plan_tasks(batch_ranges(self._options), self._options.min_partitions)
+        return [Task(tuple((each, level) for each in ranges), None) for ranges in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RangePartition)
+        assert isinstance(partition, Task)
         return _read(self._options, partition)
 
 
@@ -88,6 +91,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Planner | None = None
         self._owner = options.owner_id
         self._available_now = False
+        self._start: dict[str, Any] | None = None
+        self._begin = StreamOffset("")
 
     # --- in the planner ----------------------------------------------------------------------------------------
 
@@ -104,14 +109,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = True
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
-        begin = StreamOffset.from_json(start if start is not None else self.initialOffset())
+        start = self.initialOffset() if start is None else start
+        if start != self._start:  # a query that waits asks 90 times a second from the same start
+            self._start, self._begin = start, StreamOffset.from_json(start)
+        begin = self._begin
         planner = self._planning(begin)
         # Spark has written the commit of the batch that ends here before it asks for the next one.
         planner.finish(begin)
         if self._available_now:
             planner.fix_ends()
         end = planner.next_batch(begin, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        return end.to_json()
+        return start if end is begin else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         if self._planner is None:
@@ -121,16 +129,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         to = StreamOffset.from_json(end)
         planner = self._planning(StreamOffset.from_json(start), to)
-        ranges = split(planner.ranges(to), self._options.min_partitions)
+        tasks = plan_tasks(planner.ranges(to), self._options.min_partitions)
         shared = self._options.lease_table is not None
         # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
         leveled = shared and self._options.min_partitions is None
-        return [
-            RangePartition(
-                each, planner.owner if shared else None, each.epoch if leveled else self._options.owner_level
-            )
-            for each in ranges
-        ]
+        owner, level = planner.owner if shared else None, self._options.owner_level
+        return [Task(tuple((each, each.epoch if leveled else level) for each in ranges), owner) for ranges in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Not needed: it comes a batch late, and never for the last one."""
@@ -156,7 +160,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- in the executors --------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RangePartition)
+        assert isinstance(partition, Task)
         return _read(self._options, partition)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.leases.delta import PATIENCE, DeltaStore
 from spark_ehbalance.leases.keeper import Keeper
@@ -31,12 +32,16 @@ from spark_ehbalance.source.load import LoadMeter, MemberMeter
 from spark_ehbalance.source.notices import NoticeBoard
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.ranges import Range, limit_by_backlog, retained_start
+from spark_ehbalance.source.tasks import WORTH_A_TASK
 from spark_ehbalance.strategies import PROMPT, strategy
 
 _LOG = logging.getLogger(__name__)
 
 #: Seconds within which the group must have been joined; a contended store on another continent takes a few.
 _JOIN_TIMEOUT = 60.0
+
+#: Seconds that a batch is put off for the hub's answer: some round trips, also to another continent.
+_PATIENCE = 0.5
 
 
 def mint_owner_id() -> str:
@@ -74,6 +79,8 @@ class Planner:
         self._progress: dict[str, Finished] = {}
         self._last_finished = finished
         self._planned: StreamOffset | None = None
+        self._asked_after: StreamOffset | None = None
+        self._idle: tuple[Mapping[str, PartitionState], StreamOffset, Mapping[str, Holding]] | None = None
         self._replayed: dict[str, Range] = {}
         self._ends: dict[str, int] | None = None
         done = finished.ranges if finished else {}
@@ -117,7 +124,19 @@ class Planner:
         """The end of the next batch of at most `limit` events, or `start` if there is nothing to read."""
         holdings = self._keeper.holdings()
         self._watcher.watch(holdings)
+        known = self._watcher.states()
+        idle = self._idle
+        if idle and idle[0] is known and idle[1:] == (start, holdings):
+            return start  # as in most of the 90 calls a second of a query that waits
         positions = self._retained(holdings)
+        if start != self._asked_after:
+            # A batch has ended. Unless there is much to do anyway, what came meanwhile is to be in the next one, which
+            # with a long trigger is not soon.
+            self._asked_after = start
+            enough = WORTH_A_TASK if limit is None else min(limit, WORTH_A_TASK)
+            if self._ends is None and sum(self._backlogs(positions).values()) < enough:
+                self._watcher.catch_up(_PATIENCE)
+                positions = self._retained(holdings)
         states = self._watcher.states()
         self._measure({p: state.end for p, state in states.items()}, positions)
         counts = limit_by_backlog(self._backlogs(positions), limit)
@@ -134,6 +153,7 @@ class Planner:
             unmoved = {p: Range(p, each.epoch, each.end, each.end) for p, each in start.ranges.items()}
             wanted = unmoved | ranges if moved or ranges.keys() - unmoved.keys() else {}
         if not wanted:
+            self._idle = (known, start, holdings)
             return start
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in wanted.items()})
         if self._shared:

@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
+from typing import NamedTuple
 
-from azure.eventhub import EventData
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_ehbalance.errors import DataLossError, EhBalanceError, ForeignReaderError, HubUnavailableError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable, number
+from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable
+from spark_ehbalance.hub.rows import numbers
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.options import Options
 from spark_ehbalance.source.ranges import Range
 
 _LOG = logging.getLogger(__name__)
 
-#: Rows of one record batch: Spark takes 10,000 in one go faster than 1,000, and 1 MB events then stay under 2 GiB.
-MOST_ROWS = 1000
+#: Rows of one record batch: Spark takes 10,000 in one go faster than 1,000. Receivers bound its bytes.
+MOST_ROWS = 10_000
 
-#: Open receivers kept by one worker; the ones unused longest are closed first.
-MOST_RECEIVERS = 32
+#: Open receivers kept by one worker; the ones unused longest are closed first. Each costs little while it waits, and
+#: 5 ms of CPU when it has to be opened anew (`docs/performance.md`).
+MOST_RECEIVERS = 256
 
 #: Seconds after which a receiver that no task has asked for is closed: Spark drops idle workers after as long.
 RECEIVER_IDLE = 60.0
@@ -36,20 +41,23 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 
 
 def read_range(
-    options: Options, wanted: Range, owner: str | None, owner_level: int | None
-) -> Iterator[list[EventData]]:
-    """The events of `wanted`, in lists of up to `MOST_ROWS`.
+    options: Options, wanted: Range, owner: str | None, owner_level: int | None, ended: threading.Event | None = None
+) -> Generator[pa.RecordBatch, None, None]:
+    """The events of `wanted` as rows, in record batches of up to `MOST_ROWS`.
 
     `owner` is the member that holds the lease, None without leases. Ends early, and quietly, if the lease is lost
-    while reading: its new owner reads the rest. Raises `ForeignReaderError`, `DataLossError`, `HubUnavailableError`.
+    while reading: its new owner reads the rest; and soon after `ended` is set. Raises `ForeignReaderError`,
+    `DataLossError`, `HubUnavailableError`.
     """
     source = Source(options.connection, options.consumer_group, wanted.partition)
+    key = _Key(source, owner_level, options.json_properties)
+    ended = ended or threading.Event()
     position, progress, tries = wanted.start, time.monotonic(), 0
-    while position < wanted.end:
+    while position < wanted.end and not ended.is_set():
         try:
-            receiver = _RECEIVERS.take(source, position, owner_level, options.prefetch)
-            events = receiver.receive(min(MOST_ROWS, wanted.end - position), wait=1.0)
-            _RECEIVERS.keep(source, owner_level, receiver)
+            receiver = _RECEIVERS.take(key, position, options.prefetch)
+            batch = receiver.receive(min(MOST_ROWS, wanted.end - position), wait=1.0)
+            _RECEIVERS.keep(key, receiver)
         except Disconnected as other:
             if owner is not None and not _still_held(options, wanted, owner):
                 _LOG.info("partition %s: lease lost while reading, ending at %d", wanted.partition, position)
@@ -61,16 +69,19 @@ def read_range(
         except Unreachable as broken:
             trouble = broken
         else:
-            inside = [event for event in events if number(event) < wanted.end]
-            if events and number(events[0]) > position:
-                _check_gap(options, wanted.partition, position, number(events[0]))
-            if events:
-                position, progress, tries = number(events[-1]) + 1, time.monotonic(), 0
-            if inside:
-                yield inside
+            found = numbers(batch)
+            if batch.num_rows:
+                first, position, before = found[0].as_py(), found[-1].as_py() + 1, position
+                progress, tries = time.monotonic(), 0
+                if first > before:
+                    _check_gap(options, wanted.partition, before, first)
+                if position > wanted.end:  # the numbers have gaps, so that there were fewer events than was thought
+                    batch = batch.slice(0, pc.sum(pc.less(found, wanted.end)).as_py())
+            if batch.num_rows:
+                yield batch
                 progress = time.monotonic()  # what the sink took its time for is not the hub's fault
             trouble = TimeoutError("no event came")
-            if events or time.monotonic() - progress < options.receiver_timeout:
+            if len(found) or time.monotonic() - progress < options.receiver_timeout:
                 continue
         if time.monotonic() - progress >= options.receiver_timeout:
             lost_to = _lost_to(options, wanted, position)
@@ -83,7 +94,7 @@ def read_range(
                 f"can be run again. Last seen: {trouble}"
             ) from trouble
         tries += 1
-        time.sleep(random.uniform(0.5, 1) * min(_LONGEST_WAIT, _FIRST_WAIT * 2**tries))
+        ended.wait(random.uniform(0.5, 1) * min(_LONGEST_WAIT, _FIRST_WAIT * 2**tries))
 
 
 def _still_held(options: Options, wanted: Range, owner: str) -> bool:
@@ -144,30 +155,48 @@ def _state(options: Options, partition: str) -> PartitionState:
         metadata.close()
 
 
+class _Key(NamedTuple):
+    """What a receiver that is kept open must agree in with the one that is wanted."""
+
+    source: Source
+    owner_level: int | None
+    json_properties: bool
+
+
 class _Receivers:
-    """The open receivers of this process, one per partition and owner level."""
+    """The open receivers of this process, one per key. For several threads."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[Source, int | None], tuple[float, Receiver]] = {}
+        self._lock = threading.Lock()
+        self._open: dict[_Key, tuple[float, Receiver]] = {}
 
-    def take(self, source: Source, position: int, owner_level: int | None, prefetch: int) -> Receiver:
+    def take(self, key: _Key, position: int, prefetch: int) -> Receiver:
         """A receiver that goes on at `position`; out of here until it is given back."""
         now = time.monotonic()
-        self._close([key for key, (used, _) in self._open.items() if now - used > RECEIVER_IDLE])
-        kept = self._open.pop((source, owner_level), None)
-        if kept is not None:
-            if kept[1].next == position:
-                return kept[1]
-            kept[1].close()
-        self._close([key for key in self._open if key[0] == source])  # an epoch that has passed
-        return Receiver(source, position, owner_level=owner_level, prefetch=prefetch)
+        with self._lock:
+            self._close([key for key, (used, _) in self._open.items() if now - used > RECEIVER_IDLE])
+            kept = self._open.pop(key, None)
+            if kept is not None:
+                if kept[1].next == position:
+                    return kept[1]
+                kept[1].close()
+            self._close([each for each in self._open if each.source == key.source])  # an epoch that has passed
+        _LOG.debug("partition %s: opening a receiver at %d", key.source.partition, position)
+        return Receiver(
+            key.source,
+            position,
+            owner_level=key.owner_level,
+            prefetch=prefetch,
+            json_properties=key.json_properties,
+        )
 
-    def keep(self, source: Source, owner_level: int | None, receiver: Receiver) -> None:
+    def keep(self, key: _Key, receiver: Receiver) -> None:
         """Keep `receiver` open for the next batch."""
-        self._open[source, owner_level] = (time.monotonic(), receiver)
-        self._close(list(self._open)[:-MOST_RECEIVERS])
+        with self._lock:
+            self._open[key] = (time.monotonic(), receiver)
+            self._close(list(self._open)[:-MOST_RECEIVERS])
 
-    def _close(self, keys: list[tuple[Source, int | None]]) -> None:
+    def _close(self, keys: list[_Key]) -> None:
         for key in keys:
             self._open.pop(key)[1].close()
 

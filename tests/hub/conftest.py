@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from spark_ehbalance.emulator.fixtures import emulator
+from tests.ways import way
 
-__all__ = ["emulator"]
+__all__ = ["emulator", "way"]

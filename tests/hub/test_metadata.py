@@ -69,7 +69,7 @@ def test_an_empty_partition_is_empty_wherever_the_hub_says_it_begins(
         b"last_enqueued_time_utc": 1_770_000_000_000,
         b"is_partition_empty": True,
     }
-    monkeypatch.setattr(metadata, "_request", lambda *_: answer)
+    monkeypatch.setattr(metadata, "_request", lambda questions: [answer])
     state = metadata.partition_states(["0"])["0"]
     assert (state.begin, state.end, state.last_offset) == (5, 5, "99")
 
@@ -129,6 +129,31 @@ def test_an_old_connection_is_replaced_before_its_token_ends(
     monkeypatch.setattr(time, "monotonic", lambda: now + 601)
     metadata.partition_ids()
     assert opened(metadata) not in (None, kept)
+
+
+def test_a_connection_is_replaced_before_the_client_s_grant_is_used_up(
+    metadata: HubMetadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_ehbalance.hub.metadata._CONNECTION_QUESTIONS", 100)
+    metadata.partition_ids()
+    kept = opened(metadata)
+    for _ in range(101):
+        metadata.partition_ids()
+    assert opened(metadata) not in (None, kept)
+
+
+def test_more_partitions_than_are_asked_about_at_once(emulator: Emulator, metadata: HubMetadata) -> None:
+    emulator.add_partitions(HUB, 117)
+    for partition in range(120):
+        emulator.append(HUB, partition, [b"x"] * partition)
+    states = metadata.partition_states(metadata.partition_ids())
+    assert {int(partition): state.end for partition, state in states.items()} == {n: n for n in range(120)}
+
+
+def test_one_refused_question_among_many(metadata: HubMetadata) -> None:
+    with pytest.raises(HubUnavailableError, match="event hub 'hub'"):
+        metadata.partition_states(["0", "99", "1"])
+    assert metadata.partition_states(["0", "1"]).keys() == {"0", "1"}
 
 
 def test_closing_twice_and_going_on(metadata: HubMetadata) -> None:

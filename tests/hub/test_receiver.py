@@ -10,11 +10,14 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
-from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable, number
-from tests.source.support import HUB, body_of, hub_options, receive
+from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable
+from spark_ehbalance.hub.rows import numbers
+from tests.source.support import HUB, hub_options, receive
 from tests.waiting import wait_until
 
 Open = Callable[..., Receiver]
+
+pytestmark = pytest.mark.usefixtures("way")
 
 
 @pytest.fixture
@@ -35,13 +38,13 @@ def receiver(emulator: Emulator) -> Iterator[Open]:
 
 
 def read(receiver: Receiver, count: int, most: int = 100) -> list[int]:
-    return list(map(number, receive(receiver, count, most)))
+    return receive(receiver, count, most)["sequenceNumber"].to_pylist()
 
 
 def taken(receiver: Receiver) -> Disconnected:
     """The disconnection that `receiver` meets."""
     with pytest.raises(Disconnected) as caught:
-        wait_until(lambda: receiver.receive(100, 0.1) and False, "it is disconnected", timeout=10)
+        wait_until(lambda: receiver.receive(100, 0.1) is None, "it is disconnected", timeout=10)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -63,7 +66,7 @@ def test_it_starts_at_a_number_inclusive(receiver: Open, start: int) -> None:
 
 def test_it_starts_at_the_next_event_to_come(emulator: Emulator, receiver: Open) -> None:
     reader = receiver(10)
-    assert reader.receive(10, 0.1) == []
+    assert reader.receive(10, 0.1).num_rows == 0
     assert reader.next == 10
     emulator.append(HUB, 0, [b"x"])
     assert read(reader, 1) == [10]
@@ -86,9 +89,9 @@ def test_what_was_not_asked_for_is_kept_for_the_next_time(receiver: Open) -> Non
     reader = receiver()
     got: list[int] = []
     while len(got) < 10:
-        events = reader.receive(3, 1.0)
-        assert 1 <= len(events) <= 3
-        got += map(number, events)
+        batch = reader.receive(3, 1.0)
+        assert 1 <= batch.num_rows <= 3
+        got += numbers(batch).to_pylist()
         assert reader.next == got[-1] + 1
     assert got == list(range(10))
 
@@ -96,7 +99,7 @@ def test_what_was_not_asked_for_is_kept_for_the_next_time(receiver: Open) -> Non
 def test_nothing_came_within_the_time(receiver: Open) -> None:
     reader = receiver(10)
     begun = time.monotonic()
-    assert reader.receive(5, 0.3) == []
+    assert reader.receive(5, 0.3).num_rows == 0
     assert 0.3 <= time.monotonic() - begun < 3
 
 
@@ -106,7 +109,7 @@ def test_a_trickle_comes_at_once(emulator: Emulator, receiver: Open) -> None:
     for _ in range(5):
         emulator.append(HUB, 0, [b"x"])
         begun = time.monotonic()
-        assert len(reader.receive(100, 5.0)) == 1
+        assert reader.receive(100, 5.0).num_rows == 1
         assert time.monotonic() - begun < 1.0
 
 
@@ -123,7 +126,7 @@ def test_refused_with_a_lower_owner_level(receiver: Open) -> None:
     first = receiver(owner_level=7)
     read(first, 10)
     assert taken(receiver(owner_level=3)).epoch == 7
-    assert first.receive(1, 0.1) == []
+    assert first.receive(1, 0.1).num_rows == 0
 
 
 def test_refused_without_owner_level_while_one_has_it(receiver: Open) -> None:
@@ -136,7 +139,7 @@ def test_five_may_read_without_owner_level_and_a_sixth_may_later(emulator: Emula
     for each in five:
         read(each, 10)
     with pytest.raises(Unreachable, match="maximum number of allowed receivers"):
-        wait_until(lambda: receiver().receive(100, 1.0) and False, "it is refused", timeout=10)
+        wait_until(lambda: receiver().receive(100, 1.0) is None, "it is refused", timeout=10)
     five[0].close()
     wait_until(lambda: len(emulator.readers(HUB, 0)) == 4, "one is gone")
     assert len(read(receiver(), 10)) == 10
@@ -157,7 +160,7 @@ def test_a_broken_connection_is_unreachable(emulator: Emulator, receiver: Open, 
     read(reader, 10)
     break_it(emulator)
     with pytest.raises(Unreachable) as caught:
-        wait_until(lambda: reader.receive(1, 0.1) and False, "it is broken", timeout=10)
+        wait_until(lambda: reader.receive(1, 0.1) is None, "it is broken", timeout=10)
     assert "\n" not in str(caught.value)
     assert reader.next == 10
 
@@ -168,7 +171,7 @@ def test_a_hub_with_epoch_in_its_name_is_unreachable_and_not_taken(emulator: Emu
     )
     reader = Receiver(source, 0, owner_level=None, prefetch=1)
     with pytest.raises(Unreachable, match="'epochs' could not be found"):
-        wait_until(lambda: reader.receive(1, 0.5) and False, "it is refused", timeout=10)
+        wait_until(lambda: reader.receive(1, 0.5) is None, "it is refused", timeout=10)
 
 
 def test_refused_connections_are_unreachable(emulator: Emulator, receiver: Open) -> None:
@@ -203,4 +206,4 @@ def test_large_events_come_whole(emulator: Emulator, receiver: Open) -> None:
     large = bytes(range(256)) * 4000
     emulator.append(HUB, 0, [large] * 3)
     reader = receiver(10)
-    assert list(map(body_of, receive(reader, 3))) == [large] * 3
+    assert receive(reader, 3)["body"].to_pylist() == [large] * 3

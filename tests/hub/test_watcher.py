@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, OptionError
-from spark_ehbalance.hub.metadata import HubMetadata
+from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.positions import StartingPositions
 from tests.source.support import HUB, hub_options
@@ -196,3 +196,71 @@ def test_the_thread_ends(start: Start) -> None:
     watcher.stop()
     watcher._thread.join(5)
     assert not watcher._thread.is_alive()
+
+
+# --- when it asks ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked unless somebody wants to know."""
+    for name in ("_INTERVAL", "_REST_INTERVAL", "_LIST_INTERVAL"):
+        monkeypatch.setattr(f"spark_ehbalance.hub.watcher.{name}", 3600.0)
+
+
+@pytest.mark.usefixtures("seldom")
+def test_catching_up_asks_at_once(emulator: Emulator, start: Start) -> None:
+    watcher = start()
+    watcher.watch(["0"])
+    for count in range(1, 20):
+        emulator.append(HUB, 0, [b"x"])
+        watcher.catch_up(20)
+        assert watcher.states()["0"].end == count
+
+
+@pytest.mark.usefixtures("seldom")
+def test_a_call_after_a_rest_asks_at_once(emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = start()
+    watcher.watch(["0"])
+    watcher.catch_up(20)
+    emulator.append(HUB, 0, [b"x"])
+    monkeypatch.setattr("spark_ehbalance.hub.watcher._AT_REST", 0.0)
+    watcher.watch(["0"])
+    wait_until(lambda: watcher.states()["0"].end == 1, "the event is seen")
+
+
+def test_catching_up_has_limited_patience(emulator: Emulator, start: Start) -> None:
+    watcher = start()
+    watcher.watch(["0"])
+    emulator.refuse_connections()
+    emulator.drop_connections()
+    watcher.catch_up(0.2)
+    assert watcher.states().keys() == {"0", "1"}
+
+
+def test_questions_stay_within_the_limit_and_none_is_forgotten(
+    emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, asked = 20, []
+    emulator.add_partitions(HUB, 28)
+    ask = HubMetadata.partition_states
+
+    def counted(metadata: HubMetadata, partitions: Sequence[str]) -> dict[str, PartitionState]:
+        asked.append(len(partitions))
+        return ask(metadata, partitions)
+
+    monkeypatch.setattr("spark_ehbalance.hub.watcher._MOST_QUESTIONS", limit)
+    watcher = start()
+    monkeypatch.setattr(HubMetadata, "partition_states", counted)
+    for partition in range(30):
+        emulator.append(HUB, partition, [b"x"])
+    begun = time.monotonic()
+    watcher.watch(map(str, range(30)))
+
+    def all_seen() -> bool:
+        watcher.catch_up(5)
+        return all(state.end == 1 for state in watcher.states().values())
+
+    wait_until(all_seen, "the events of all partitions are seen")
+    assert max(asked) <= limit
+    assert sum(asked) <= limit * (time.monotonic() - begun) + limit

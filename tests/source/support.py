@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from azure.eventhub import EventData
+import pyarrow as pa
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.receiver import Receiver
@@ -19,19 +17,13 @@ def hub_options(emulator: Emulator, **raw: object) -> Options:
     return stream_options({"connectionString": emulator.connection_string(HUB), **{k: str(v) for k, v in raw.items()}})
 
 
-def body_of(event: EventData) -> bytes:
-    """The body of an event that was sent as data."""
-    body: Any = event.body
-    return b"".join(body)
-
-
-def receive(receiver: Receiver, count: int, most: int = 100) -> list[EventData]:
-    """At least `count` events, as soon as they have come."""
-    events: list[EventData] = []
+def receive(receiver: Receiver, count: int, most: int = 100) -> pa.Table:
+    """At least `count` rows, as soon as they have come."""
+    batches: list[pa.RecordBatch] = []
 
     def enough() -> bool:
-        events.extend(receiver.receive(most, 0.1))
-        return len(events) >= count
+        batches.append(receiver.receive(most, 0.1))
+        return sum(batch.num_rows for batch in batches) >= count
 
     wait_until(enough, f"{count} events have come")
-    return events
+    return pa.Table.from_batches(batches)

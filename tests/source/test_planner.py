@@ -23,6 +23,7 @@ from spark_ehbalance.errors import (
     StoreFormatError,
     StoreUnavailableError,
 )
+from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Lease, Snapshot
 from spark_ehbalance.options import Options, stream_options
@@ -481,17 +482,19 @@ def test_of_a_replayed_batch_nothing_is_read_that_another_member_has(group: Grou
     b = group.query("b", leaseDuration="60s")
     wait_until(lambda: len(b.owned()) == 8, "b has all")
     again = group.query("a", None, end, maxPartitionsOwned=1)
-    ranges = again.run(end)
-    assert {each.partition for each in ranges} == again.owned()
-    assert len(ranges) <= 1
-    drain(b, 10 * (8 - len(ranges)))
-    wait_until(lambda: len(b.owned()) == 8 - len(ranges), "the moves are over")
-    for _ in range(3):
+    # Whether it has taken over the one partition that is due to it is a matter of time.
+    assert len(again.run(end)) <= 1
+
+    def read() -> bool:
         again.step()
         b.step()
-    read = Counter(again.seen + b.seen)
-    assert read.keys() == group.everything().keys()
-    assert again.seen == [(p, n) for p in sorted(again.owned()) for n in range(10)], "once"
+        return len(again.seen + b.seen) >= 80
+
+    wait_until(read, "all is read")
+    wait_until(lambda: (len(again.owned()), len(b.owned())) == (1, 7), "the move is over")
+    for _ in range(3):
+        read()
+    assert Counter(again.seen + b.seen) == group.everything(), "once"
 
 
 def test_of_a_replayed_batch_nothing_is_read_that_another_member_has_finished(group: Group) -> None:
@@ -906,3 +909,47 @@ def test_a_table_that_goes_away_for_a_while_stops_nothing(group: Group) -> None:
     away.rename(group.table)
     wait_until(lambda: set(group.checkpoints().values()) == {5}, "it is checkpointed afterwards")
     assert len(query.owned()) == 8
+
+
+# --- when the hub is asked -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub is not asked by itself; only where somebody wants to know."""
+    for name in ("_INTERVAL", "_REST_INTERVAL", "_LIST_INTERVAL"):
+        monkeypatch.setattr(f"spark_ehbalance.hub.watcher.{name}", 3600.0)
+    monkeypatch.setattr("spark_ehbalance.source.planner._PATIENCE", 20.0)
+
+
+@pytest.mark.usefixtures("seldom")
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_came_during_a_batch_is_in_the_next(group: Group, shared: bool) -> None:
+    group.append(1)
+    query = group.query(shared=shared)
+    drain(query, PARTITIONS)
+    for _ in range(3):
+        group.append(1)
+        assert query.step() == PARTITIONS
+
+
+@pytest.mark.usefixtures("seldom")
+def test_a_known_backlog_is_read_without_asking(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    group.append(10)
+    query = group.query()
+    group.wait_owned(PARTITIONS)
+    query.batch(limit=5)
+    monkeypatch.setattr(HubWatcher, "catch_up", lambda *_: pytest.fail("it was asked"))
+    query.run(query.logged)
+    assert query.step(limit=5) == 5
+
+
+def test_an_idle_query_still_takes_what_it_is_given(group: Group) -> None:
+    a = group.query("a")
+    group.wait_owned(PARTITIONS)
+    b = group.query("b")
+    group.wait_owned(4, 4)
+    assert b.plan() is None
+    a.stop()
+    group.append(1)
+    drain(b, PARTITIONS)

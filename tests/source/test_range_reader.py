@@ -7,22 +7,25 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from azure.eventhub import EventData
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import DataLossError, ForeignReaderError, HubUnavailableError, StoreUnavailableError
-from spark_ehbalance.hub.receiver import Receiver, Source, number
+from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.rows import numbers
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Lease, Position
 from spark_ehbalance.options import Options
 from spark_ehbalance.source import range_reader
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
-from tests.source.support import HUB, body_of, hub_options
+from tests.source.support import HUB, hub_options
 from tests.waiting import wait_until
 
 EVENTS = 5000
+
+pytestmark = pytest.mark.usefixtures("way")
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +33,12 @@ def hub(emulator: Emulator) -> None:
     """Partition 0 with events whose bodies are their numbers."""
     emulator.add_hub(HUB, 2)
     emulator.append(HUB, 0, [b"%d" % n for n in range(EVENTS)])
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that there is still something to read after the first one."""
+    monkeypatch.setattr(range_reader, "MOST_ROWS", 300)
 
 
 @pytest.fixture(autouse=True)
@@ -51,10 +60,11 @@ def read(
 ) -> list[int]:
     """The sequence numbers that are read; `then` is done when the first ones have come."""
     got: list[int] = []
-    for events in read_range(options, Range("0", epoch, start, end), owner, level):
-        assert 0 < len(events) <= range_reader.MOST_ROWS
-        assert [body_of(event) for event in events] == [b"%d" % number(event) for event in events]
-        got += map(number, events)
+    for batch in read_range(options, Range("0", epoch, start, end), owner, level):
+        found = numbers(batch).to_pylist()
+        assert 0 < len(found) <= range_reader.MOST_ROWS
+        assert batch["body"].to_pylist() == [b"%d" % number for number in found]
+        got += found
         if then is not None:
             then()
             then = None
@@ -78,9 +88,8 @@ def test_an_empty_range_asks_nobody(emulator: Emulator) -> None:
 def test_a_range_read_again_is_the_same(emulator: Emulator) -> None:
     options = hub_options(emulator)
 
-    def rows() -> list[tuple[object, ...]]:
-        batches = read_range(options, Range("0", 0, 100, 1300), None, None)
-        return [(e.sequence_number, e.offset, e.enqueued_time, body_of(e)) for each in batches for e in each]
+    def rows() -> list[dict[str, object]]:
+        return pa.Table.from_batches(read_range(options, Range("0", 0, 100, 1300), None, None)).to_pylist()
 
     first = rows()
     assert len(first) == 1200
@@ -141,7 +150,7 @@ def test_only_so_many_receivers_stay_open(
     emulator.append(HUB, 1, [b"x"] * 10)
     options = hub_options(emulator)
     read(options, 0, 10)
-    assert [len(events) for events in read_range(options, Range("1", 0, 0, 10), None, None)]
+    assert list(read_range(options, Range("1", 0, 0, 10), None, None))
     wait_until(lambda: emulator.readers(HUB, 0) == [], "the one unused longest is closed")
     assert emulator.readers(HUB, 1) == [None]
 
@@ -282,7 +291,7 @@ class Intruder:
 
     def come(self) -> None:
         self._receiver = Receiver(self._source, 0, owner_level=self._level, prefetch=1)
-        wait_until(lambda: self._receiver and self._receiver.receive(1, 0.2), "the intruder reads")
+        wait_until(lambda: self._receiver and self._receiver.receive(1, 0.2).num_rows, "the intruder reads")
 
     def go(self) -> None:
         if self._receiver is not None:
@@ -434,7 +443,5 @@ def test_a_hub_made_anew_after_planning_is_loss(emulator: Emulator) -> None:
 
 def test_a_record_batch_of_large_events_is_not_too_large(emulator: Emulator) -> None:
     emulator.append(HUB, 1, [bytes(1_000_000)] * 8)
-    events: list[EventData] = []
-    for each in read_range(hub_options(emulator), Range("1", 0, 0, 8), None, None):
-        events += each
-    assert [len(body_of(event)) for event in events] == [1_000_000] * 8
+    batches = read_range(hub_options(emulator), Range("1", 0, 0, 8), None, None)
+    assert pa.Table.from_batches(batches)["body"].to_pylist() == [bytes(1_000_000)] * 8

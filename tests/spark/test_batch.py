@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.source.rows import SPARK_SCHEMA
+from spark_ehbalance.hub.rows import SPARK_SCHEMA
 from tests.spark.conftest import HUB
 from tests.waiting import wait_until
 

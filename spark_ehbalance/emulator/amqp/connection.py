@@ -140,7 +140,8 @@ class Connection(asyncio.Protocol):
         """Reset the TCP connection at once, without a word."""
         with contextlib.suppress(OSError):  # gone already
             socket_ = self._transport.get_extra_info("socket")
-            socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            if socket_ is not None:  # with TLS a connection that has ended has none
+                socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._transport.abort()
 
     def forget_session(self, session: Session) -> None:

@@ -1,4 +1,4 @@
-"""Events as rows: sent by the real client, kept by the emulator, received by the real client, made a record batch."""
+"""Events as rows: sent by the real client, kept by the emulator, received by either way, made a record batch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import pyarrow as pa
 import pytest
 from azure.eventhub import EventData, EventHubProducerClient
 from azure.eventhub.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.receiver import Receiver, Source
-from spark_ehbalance.source.rows import ARROW_SCHEMA, record_batch
+from spark_ehbalance.hub.rows import ARROW_SCHEMA, record_batch
 from tests.source.support import HUB, hub_options, receive
 
 ID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
@@ -40,7 +42,7 @@ class RoundTrip:
     def close(self) -> None:
         self._producer.close()
 
-    def __call__(self, *events: Any, json_properties: bool = False, **how: str) -> pa.RecordBatch:
+    def __call__(self, *events: Any, json_properties: bool = False, **how: str) -> pa.Table:
         before = self.end()
         self._producer.send_batch(list(events), **(how or {"partition_id": "0"}))  # type: ignore[arg-type]
         assert self.end() == before + len(events)
@@ -49,17 +51,23 @@ class RoundTrip:
     def end(self) -> int:
         return self.emulator.partition_state(HUB, 0).next_sequence_number
 
-    def received(self, start: int, end: int, *, json_properties: bool = False) -> pa.RecordBatch:
-        receiver = Receiver(self._source, start, owner_level=None, prefetch=100)
-        try:
-            events = receive(receiver, end - start)
-        finally:
-            receiver.close()
-        batch = record_batch(events, "0", json_properties=json_properties)
-        assert batch.schema == ARROW_SCHEMA
-        batch.validate(full=True)
-        assert batch["sequenceNumber"].to_pylist() == list(range(start, end))
-        return batch
+    def received(self, start: int, end: int, *, json_properties: bool = False) -> pa.Table:
+        """The rows from `start` to `end`, which are the same by either way."""
+        tables = []
+        for hot in (True, False):
+            receiver = Receiver(
+                self._source, start, owner_level=None, prefetch=100, json_properties=json_properties, hot=hot
+            )
+            try:
+                tables.append(receive(receiver, end - start))
+            finally:
+                receiver.close()
+        table = tables[0]
+        assert table.equals(tables[1])
+        assert table.schema == ARROW_SCHEMA
+        table.validate(full=True)
+        assert table["sequenceNumber"].to_pylist() == list(range(start, end))
+        return table
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +85,7 @@ def event(properties: dict[Any, Any] | None = None, body: Any = b"body") -> Even
     return made
 
 
-def maps(batch: pa.RecordBatch, column: str) -> list[dict[str, str]]:
+def maps(batch: pa.Table, column: str) -> list[dict[str, str]]:
     return [dict(pairs) for pairs in batch[column].to_pylist()]
 
 
@@ -208,6 +216,52 @@ VALUES: list[tuple[dict[str, Any], bytes]] = [
 @pytest.mark.parametrize(("sent", "body"), VALUES, ids=[str(sent) for sent, _ in VALUES])
 def test_bodies_of_amqp_values(trip: RoundTrip, sent: dict[str, Any], body: bytes) -> None:
     assert trip(AmqpAnnotatedMessage(**sent))["body"].to_pylist() == [body]
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**31), 2**31 - 1),
+    st.floats(),
+    st.text(max_size=20),
+    st.binary(max_size=20),
+    st.uuids(),
+    st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1), timezones=st.just(timezone.utc)),
+)
+NAMES = st.text(max_size=10)
+BODIES = st.one_of(
+    st.fixed_dictionaries(
+        {"data_body": st.one_of(st.binary(max_size=600), st.lists(st.binary(max_size=9), min_size=1))}
+    ),
+    st.fixed_dictionaries({"value_body": st.one_of(SCALARS, st.lists(SCALARS, max_size=3))}),
+    st.fixed_dictionaries({"sequence_body": st.lists(SCALARS, min_size=1, max_size=3)}),
+)
+
+
+@settings(deadline=None, max_examples=10, phases=[Phase.generate])
+@given(
+    st.lists(
+        st.tuples(
+            BODIES,
+            st.dictionaries(NAMES, SCALARS, max_size=3),
+            st.dictionaries(st.sampled_from(["x-own", "x-other", "subject"]), SCALARS, max_size=2),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    st.one_of(st.none(), st.text(min_size=1, max_size=9)),
+    st.booleans(),
+)
+def test_any_event_is_the_same_row_by_either_way(
+    trip: RoundTrip, sent: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]], key: str | None, as_json: bool
+) -> None:
+    events = [
+        AmqpAnnotatedMessage(**body, application_properties=properties, annotations=annotations)
+        for body, properties, annotations in sent
+    ]
+    how = {"partition_id": "0"} if key is None else {"partition_key": key}
+    rows = trip(*events, json_properties=as_json, **how)
+    assert rows["partitionKey"].to_pylist() == [key] * len(sent)
 
 
 def test_no_events_are_an_empty_batch() -> None:

@@ -1,0 +1,133 @@
+"""All measurements: `python -m bench [SUBJECT]... [--short]`. Each is printed beside its bar and its comparison."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from bench import latency, leases, planner, reader, tasks, throughput
+from bench.certificate import make
+from bench.common import Row, Say, session
+from bench.shapes import SHAPES
+
+SUBJECTS = {each.SUBJECT: each for each in (reader, leases, planner, latency, throughput, tasks)}
+
+
+def rows(subjects: list[str], folder: Path, say: Say, *, short: bool) -> Iterator[Row]:
+    """What was measured of `subjects`, as it comes; with `short` hardly more than that every part works."""
+    if reader.SUBJECT in subjects:
+        certificate = make(folder)
+        few: Any = {"shapes": ["1 KB"], "partitions": [8], "events": 2_000, "runs": 1}
+        all_: Any = {"shapes": [*SHAPES], "partitions": [8, 32], "events": 60_000, "runs": 5}
+        yield from reader.measure(say, certificate, **(few if short else all_))
+    if leases.SUBJECT in subjects:
+        yield from leases.measure(folder, say, commits=40 if short else 500, runs=1 if short else 3)
+    if not {*subjects} - {reader.SUBJECT, leases.SUBJECT}:
+        return
+    say("starting Spark")
+    spark = session(folder)
+    try:
+        if planner.SUBJECT in subjects:
+            yield from planner.measure(spark, folder, say, seconds=1 if short else 8, runs=1 if short else 3)
+        if latency.SUBJECT in subjects:
+            yield from latency.measure(spark, folder, say, seconds=2 if short else 15, runs=1 if short else 2)
+        if throughput.SUBJECT in subjects:
+            few = {"cases": [throughput.CASES[0], throughput.CASES[-1]], "share": 0.005, "runs": 1}
+            all_ = {"cases": throughput.CASES, "runs": 3}
+            yield from throughput.measure(spark, folder, say, **(few if short else all_))
+        if tasks.SUBJECT in subjects:  # the last: workers that keep many receivers are large
+            yield from tasks.measure(spark, folder, say, partitions=16 if short else 256, runs=1 if short else 2)
+    finally:
+        spark.stop()
+
+
+def report(found: list[Row]) -> Table:
+    """The table for people: of each row the median, and the smallest and the largest run."""
+    table = Table(title="measured", title_justify="left")
+    for column in ("what", "median", "range", "unit", "bar", "held", "compared with"):
+        table.add_column(column, justify="right" if column in ("median", "range", "bar") else "left")
+    subject = None
+    for row in found:
+        if row.subject != subject:
+            table.add_section()
+            table.add_row(f"[bold]{row.subject}")
+            subject = row.subject
+        bar = "" if row.bar is None else f"{'≤≥'[row.bar.which == 'least']} {_short(row.bar.value)}"
+        held = {None: "", True: "yes", False: "[red]no"}[row.held]
+        spread = f"{_short(min(row.runs))} to {_short(max(row.runs))}" if len(row.runs) > 1 else ""
+        compared = ", ".join(f"{who} {_short(value)}" for who, value in row.medians().items())
+        table.add_row(row.what, _short(row.median), spread, row.unit, bar, held, compared)
+    return table
+
+
+def _short(value: float) -> str:
+    """Three digits are more than a run repeats."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def main(
+    subjects: Annotated[
+        list[str] | None, typer.Argument(help=f"Of {', '.join(SUBJECTS)}; all of them if none.")
+    ] = None,
+    short: Annotated[bool, typer.Option("--short", help="Only whether every part works; no bar fails it.")] = False,
+    output: Annotated[Path, typer.Option(help="Where the outcome is kept, as JSON.")] = Path("artifacts/bench.json"),
+) -> None:
+    """Measure, print each number beside its bar, and keep them. Ends with 1 if a bar was not held."""
+    unknown = sorted({*(subjects or ())} - {*SUBJECTS})
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r}: allowed are {', '.join(SUBJECTS)}")
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    found: list[Row] = []
+    began, before = time.time(), os.getloadavg()
+    columns = SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    try:
+        with tempfile.TemporaryDirectory() as folder, Progress(*columns, console=console) as bar:
+            task = bar.add_task("starting", total=None)
+
+            def say(what: str) -> None:
+                bar.update(task, description=what)
+                if not console.is_terminal:
+                    console.print(f"{time.time() - began:5.0f} s  {what}", highlight=False)
+
+            found += rows(subjects or [*SUBJECTS], Path(folder), say, short=short)  # each as it comes
+    finally:  # what was measured before it failed, or was interrupted, took its time
+        after = os.getloadavg()
+        console.print(report(found))
+        loads = f"load average {before[0]:.1f} before, {after[0]:.1f} after"
+        console.print(f"{time.time() - began:.0f} s, {os.cpu_count()} cores, {loads}", highlight=False)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(_as_json(found, began, before, after, short), indent=2))
+    missed = sum(row.held is False for row in found)
+    if missed and not short:
+        console.print(f"FAILED: {missed} bars were not held; all numbers are in {output}")
+        raise typer.Exit(1)
+    console.print(f"OK; all numbers are in {output}")
+
+
+def _as_json(found: list[Row], began: float, before: Any, after: Any, short: bool) -> dict[str, Any]:
+    return {
+        "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
+        "seconds": round(time.time() - began),
+        "cores": os.cpu_count(),
+        "load_before": before,
+        "load_after": after,
+        "python": platform.python_version(),
+        "short": short,
+        "rows": [row.to_json() for row in found],
+    }
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,167 @@
+"""What several measurements share: an emulator in a process of its own, a Spark session, and rows of the report."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from azure.eventhub import EventHubConsumerClient, TransportType
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from bench.certificate import trusting
+from spark_ehbalance.emulator.control import EmulatorControl
+from spark_ehbalance.hub.connection import Connection
+
+HUB = "hub"
+
+#: Says what is being measured; for people who wait.
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a median has to hold: `most` or `least`."""
+
+    which: Literal["most", "least"]
+    value: float
+
+    def held(self, measured: float) -> bool:
+        return measured <= self.value if self.which == "most" else measured >= self.value
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the report: the value of each run, in `unit`; and by name the same of what it is compared with."""
+
+    subject: str
+    what: str
+    unit: str
+    runs: tuple[float, ...]
+    bar: Bar | None = None
+    compared: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.runs)
+
+    @property
+    def held(self) -> bool | None:
+        """Whether the bar was held; None without one."""
+        return None if self.bar is None else self.bar.held(self.median)
+
+    def medians(self) -> dict[str, float]:
+        """Of what it is compared with."""
+        return {who: statistics.median(runs) for who, runs in self.compared.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, and what follows from it."""
+        return asdict(self) | {"median": self.median, "held": self.held}
+
+
+@dataclass(frozen=True)
+class TlsConnection(Connection):
+    """An emulator that listens with TLS."""
+
+    port: int = 0
+    certificate: Path | None = None
+
+    def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
+        assert self.certificate is not None
+        return super().consumer_client(
+            consumer_group,
+            custom_endpoint_address=f"sb://localhost:{self.port}",
+            transport_type=TransportType.Amqp,
+            ssl_context=trusting(self.certificate),
+            **settings,
+        )
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """An emulator with `HUB` in a process of its own, so that its work is not counted as ours."""
+
+    control: EmulatorControl
+    connection: Connection
+    pid: int
+
+    @property
+    def address(self) -> str:
+        """Its connection string."""
+        return str(self.connection.connection_string)
+
+
+@contextlib.contextmanager
+def emulator(partitions: int, certificate: Path | None = None) -> Iterator[Emulator]:
+    """Start one; with TLS if there is a certificate."""
+    command = [sys.executable, "-m", "spark_ehbalance.emulator", "--port", "0", "--control-port", "0"]
+    command += ["--hub", f"{HUB}:{partitions}"]
+    if certificate is not None:
+        command += ["--certificate", str(certificate)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            ready = re.fullmatch(r"Emulator ready: (\S+:(\d+);\S+) \(control port (\d+)\)\n", process.stdout.readline())
+            if ready is None:
+                raise OSError("the emulator did not start")
+            string = f"{ready[1].rstrip(';')};EntityPath={HUB}"
+            connection = (
+                Connection("localhost", HUB, connection_string=string)
+                if certificate is None
+                else TlsConnection("localhost", HUB, None, string, int(ready[2]), certificate)
+            )
+            with EmulatorControl("127.0.0.1", int(ready[3])) as control:
+                yield Emulator(control, connection, process.pid)
+        finally:
+            process.terminate()
+
+
+def session(folder: Path, cores: int = 2) -> SparkSession:
+    """A Spark session on this machine that keeps its progress reports."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.pop("SPARK_HOME", None)
+    spark = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .appName("ehbalance bench")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.extraJavaOptions", f"-XX:+UseSerialGC -Djava.io.tmpdir={folder}")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def start(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    folder: Path,
+    *,
+    source: str = "ehbalance",
+    sink: str = "noop",
+    available_now: bool = False,
+) -> StreamingQuery:
+    """A query from `source` to `sink`, with its checkpoint (and what it writes) under `folder`."""
+    writer = spark.readStream.format(source).options(**options).load().writeStream.format(sink)
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(folder / "sink"))
+    return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+
+def batches(query: StreamingQuery) -> list[Mapping[str, Any]]:
+    """The progress of each batch that had events."""
+    reports = (json.loads(each.json) for each in query.recentProgress)
+    return [report for report in reports if report["numInputRows"] > 0]

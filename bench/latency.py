@@ -1,0 +1,168 @@
+"""How soon an event is in the sink, at a steady 1,000 events a second.
+
+| what | how it is measured |
+|---|---|
+| start | from `start()` in a warm session until the first batch with events is finished |
+| tiny batch | the time that Spark reports for a batch with one event, of an otherwise idle query |
+| event to sink | from an event's arrival at the hub until Spark has finished the batch with it |
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from bench.common import HUB, Bar, Row, Say, batches, emulator, start
+from spark_ehbalance.emulator.control import EmulatorControl
+
+SUBJECT = "latency"
+PARTITIONS, RATE = 8, 1000.0
+
+#: Seconds between two sends of the producer; an event is taken to have come when its send was answered.
+_TICK = 0.01
+
+#: Seconds under load that are not counted: code is compiled meanwhile.
+_WARM_UP = 5.0
+
+_BODY = b"x" * 1000
+
+_TINY, _MEDIAN = "batch with one event", "event to sink, median"
+
+
+class Producer:
+    """Appends events to all partitions in turn and remembers when each had come."""
+
+    def __init__(self, control: EmulatorControl, partitions: int) -> None:
+        self._control, self._partitions = control, partitions
+        self.sent = 0
+        #: Of each partition, the sequence number after each send's last event, and the time of the send.
+        self.ends: dict[str, list[int]] = defaultdict(lambda: [0])
+        self.times: dict[str, list[float]] = defaultdict(lambda: [0.0])
+
+    def send(self, count: int) -> None:
+        """Append `count` events."""
+        first = self.sent
+        self.sent += count
+        for partition in range(self._partitions):
+            mine = len(range((partition - first) % self._partitions, count, self._partitions))
+            if mine:
+                self._control.append(HUB, partition, [_BODY] * mine)
+                self.ends[str(partition)].append(self.ends[str(partition)][-1] + mine)
+                self.times[str(partition)].append(time.time())
+
+    def run(self, rate: float, stopped: threading.Event) -> None:
+        """Send at a steady rate until `stopped`."""
+        began, before = time.monotonic(), self.sent
+        while not stopped.wait(_TICK):
+            self.send(before + int((time.monotonic() - began) * rate) - self.sent)
+
+    def came(self, partition: str, number: int) -> float:
+        """When event `number` of a partition had come, on the wall clock."""
+        return self.times[partition][bisect_right(self.ends[partition], number)]
+
+
+def latencies(progress: list[Mapping[str, Any]], producer: Producer) -> list[float]:
+    """Of every event in these batches, the time from its arrival until its batch was finished."""
+    found = []
+    for batch in progress:
+        finished = _finished(batch)
+        for partition, each in _offset(batch)["partitions"].items():
+            found += [finished - producer.came(partition, n) for n in range(each["from"], each["to"])]
+    return found
+
+
+def measure(spark: SparkSession, folder: Path, say: Say, *, seconds: float, runs: int) -> Iterator[Row]:
+    """Each run starts a query of its own and puts it under load for `seconds`; the first run warms up, unloaded."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for run in range(runs + 1):
+        say(f"latency: run {run} of {runs}, {seconds if run else 0:g} s of {RATE:,.0f} events/s")
+        with emulator(PARTITIONS) as server:
+            producer = Producer(server.control, PARTITIONS)
+            producer.send(PARTITIONS)
+            place = folder / f"latency-{run}"
+            read = {"connectionString": server.address, "startingPosition": "earliest"}
+            began = time.time()
+            query = start(spark, {**read, "leaseTable": f"{place / 'leases'}"}, place)
+            first = _wait_for(query, producer.sent)
+            if run:
+                found["start to the first events in the sink, warm session"].append(_finished(first[0]) - began)
+                found[_TINY].append(_tiny(query, producer))
+                under = _under_load(query, producer, seconds)
+                found[f"batch at {RATE:,.0f} events/s"].append(statistics.median(map(_took, under)))
+                times = latencies(under, producer)
+                cuts = statistics.quantiles(times, n=100)
+                found[_MEDIAN].append(cuts[49])
+                found["event to sink, 95 %"].append(cuts[94])
+                found["event to sink, 99 %"].append(cuts[98])
+                found["event to sink, longest"].append(max(times))
+            query.stop()
+    in_ms = {what: tuple(1000 * value for value in values) for what, values in found.items()}
+    twice = Bar("most", 2 * statistics.median(in_ms[_TINY]))
+    for what, values in in_ms.items():
+        if what == _MEDIAN:
+            yield Row(SUBJECT, what, "ms", values, twice, {_TINY: in_ms[_TINY]})
+        else:
+            yield Row(SUBJECT, what, "ms", values)
+
+
+def _tiny(query: StreamingQuery, producer: Producer) -> float:
+    """The median time of a batch with one event."""
+    for _ in range(20):
+        producer.send(1)
+        _wait_for(query, producer.sent)
+    return statistics.median(map(_took, batches(query)[-10:]))
+
+
+def _under_load(query: StreamingQuery, producer: Producer, seconds: float) -> list[Mapping[str, Any]]:
+    """The batches of `seconds` at a steady rate, after the warm-up."""
+    stopped, before, warm_up = threading.Event(), len(batches(query)), min(_WARM_UP, seconds)
+    producing = threading.Thread(target=producer.run, args=(RATE, stopped))
+    producing.start()
+    try:
+        stopped.wait(warm_up + seconds)
+    finally:
+        stopped.set()
+        producing.join()
+    _wait_for(query, producer.sent)
+    under = batches(query)[before:]
+    return [each for each in under if _began(each) - _began(under[0]) > warm_up]
+
+
+def _wait_for(query: StreamingQuery, rows: int, timeout: float = 120.0) -> list[Mapping[str, Any]]:
+    """The batches, once they have so many rows."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline and query.isActive:
+        found = batches(query)
+        if sum(batch["numInputRows"] for batch in found) >= rows:
+            return found
+        time.sleep(0.05)
+    raise TimeoutError(f"the query has not read {rows} events in {timeout:g} s: {query.exception()}")
+
+
+def _began(batch: Mapping[str, Any]) -> float:
+    return datetime.fromisoformat(batch["timestamp"].replace("Z", "+00:00")).timestamp()
+
+
+def _finished(batch: Mapping[str, Any]) -> float:
+    return _began(batch) + _took(batch)
+
+
+def _took(batch: Mapping[str, Any]) -> float:
+    return float(batch["durationMs"]["triggerExecution"]) / 1000
+
+
+def _offset(batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    end = batch["sources"][0]["endOffset"]
+    decoded: Mapping[str, Any] = json.loads(end) if isinstance(end, str) else end
+    return decoded

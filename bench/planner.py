@@ -1,0 +1,89 @@
+"""What waiting costs: the planner of a query that has nothing to read.
+
+| what | how it is measured |
+|---|---|
+| `latestOffset` | the call in this process, with a lease table, 10 ms after the one before |
+| idle planner | CPU of a waiting query's planner process, lease keeper and hub watcher included (Linux) |
+| trivial source | the same of a query whose source has one number for an offset and nothing to do: Spark's own part |
+"""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from bench.ceiling import ReadySource
+from bench.common import Bar, Row, Say, emulator, start
+from bench.processes import cpu, planners
+from spark_ehbalance.options import stream_options
+from spark_ehbalance.source.datasource import StreamReader
+
+SUBJECT = "planner"
+PARTITIONS = 8
+
+#: Spark's `spark.sql.streaming.pollingDelay`, in seconds.
+_POLLING_DELAY = 0.01
+
+#: Seconds after which a query that was started has settled, and its start-up is over.
+_SETTLED = 3.0
+
+
+def measure(spark: SparkSession, folder: Path, say: Say, *, seconds: float, runs: int) -> Iterator[Row]:
+    """Each run starts queries of its own and watches each for `seconds`."""
+    spark.dataSource.register(ReadySource)
+    calls, idle, trivial = list[float](), list[float](), list[float]()
+    nothing = {"events": "0", "size": "1", "tasks": "1", "rows": "1"}
+    with emulator(PARTITIONS) as server:
+        read = {"connectionString": server.address, "startingPosition": "earliest"}
+        for run in range(runs):
+            say(f"planner: run {run + 1} of {runs}, {seconds:g} s of idling")
+            # Tables of their own: the readers would share the partitions.
+            place = folder / f"planner-{run}"
+            calls.append(1000 * idle_calls({**read, "leaseTable": f"{place / 'calls'}"}, seconds))
+            idle += _share(spark, {**read, "leaseTable": f"{place / 'leases'}"}, place / "ours", "ehbalance", seconds)
+            trivial += _share(spark, nothing, place / "trivial", "ready", seconds)
+    yield Row(SUBJECT, "latestOffset, idle, median", "ms", tuple(calls), Bar("most", 1.0))
+    if idle:
+        compared = {"a trivial source": tuple(trivial)}
+        yield Row(SUBJECT, "planner of an idle query", "% of a core", tuple(idle), Bar("most", 3.0), compared)
+
+
+def idle_calls(options: Mapping[str, str], seconds: float) -> float:
+    """The median time of `latestOffset` of a reader in this process that has nothing to read."""
+    reader, times = StreamReader(stream_options(options)), []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        start = reader.initialOffset()
+        for _ in range(int(seconds / _POLLING_DELAY)):
+            began = time.perf_counter()
+            reader.latestOffset(start)
+            times.append(time.perf_counter() - began)
+            time.sleep(_POLLING_DELAY)
+    finally:
+        reader.stop()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return statistics.median(times)
+
+
+def _share(spark: SparkSession, options: Mapping[str, str], folder: Path, source: str, seconds: float) -> list[float]:
+    """The CPU of a waiting query's planner, in percent of a core; nothing where that cannot be told."""
+    before = set(planners())
+    query = start(spark, options, folder, source=source)
+    try:
+        query.processAllAvailable()
+        new = set(planners()) - before
+        if len(new) != 1:
+            return []
+        (pid,) = new
+        time.sleep(min(_SETTLED, seconds))
+        began, spent = time.monotonic(), cpu(pid)
+        time.sleep(seconds)
+        return [100 * (cpu(pid) - spent) / (time.monotonic() - began)]
+    finally:
+        query.stop()

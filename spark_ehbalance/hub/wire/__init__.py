@@ -1,0 +1,1 @@
+"""The hot loop: transfer frames from the client's socket straight into Arrow columns."""

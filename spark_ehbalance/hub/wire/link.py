@@ -1,0 +1,246 @@
+"""The hot loop's hold on the client: it reads from the client's socket in its place.
+
+The client has opened and authenticated the connection and attached the link. Whatever comes that is no transfer to the
+link goes to the client's own handlers, and it is the client that sends; only the reading is ours. That takes many
+attributes of the client that are not public, so `unfit` says whether it is the client that this was made for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from typing import Any
+
+import azure.eventhub
+
+from spark_ehbalance.hub.wire.transfers import SLACK, Transfers
+from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
+
+#: Versions of azure-eventhub with which the tests of this package have passed.
+TESTED = ("5.15.1",)
+
+#: Bytes of frames after which a batch is complete.
+MOST_BYTES = 4 << 20
+
+#: Bytes asked for in one read, and what a buffer has room for in the beginning.
+_READ_BYTES = 1 << 20
+
+#: Seconds to wait for more once there are events: the next read is under way, or there is a pause.
+_PAUSE = 0.02
+
+#: Seconds between two looks at what the client has to do: heartbeats, a new token.
+_HOUSEKEEPING = 0.25
+
+_ID_MASK = 0xFFFFFFFF
+
+#: What is used of the client, by the object that has it.
+_USED = {
+    "handler": "_connection _session _link _cbs_authenticator _keep_alive_thread",
+    "connection": "_transport _incoming_endpoints _process_incoming_frame _get_remote_timeout _max_frame_size "
+    "_last_frame_received_time _error state",
+    "session": "next_incoming_id incoming_window target_incoming_window remote_outgoing_window _input_handles state",
+    "link": "remote_handle delivery_count current_link_credit flow get_state",
+    "transport": "sock _read_buffer close",
+    "token": "handle_token",
+}
+
+_COUNTERS = [
+    *(("session", name) for name in _USED["session"].split()[:4]),
+    *(("link", name) for name in _USED["link"].split()[1:3]),
+]
+
+
+def unfit(consumer: Any) -> str | None:
+    """Why the open `consumer` of the client cannot be read from here; None if it can."""
+    if azure.eventhub.__version__ not in TESTED:
+        return f"azure-eventhub {azure.eventhub.__version__} has not been tested; tested is {', '.join(TESTED)}"
+    try:
+        handler = consumer._handler
+        connection, session, link = handler._connection, handler._session, handler._link
+        transport = connection._transport
+        parts = {
+            "handler": handler,
+            "connection": connection,
+            "session": session,
+            "link": link,
+            "transport": transport,
+            "token": handler._cbs_authenticator,
+        }
+        used = [(part, name) for part, names in _USED.items() for name in names.split()]
+        missing = [f"{part}.{name}" for part, name in used if not hasattr(parts[part], name)]
+        if missing:
+            return f"its client lacks {', '.join(missing)}"
+        if type(transport).__name__ != "SASLTransport" or not isinstance(transport.sock, socket.socket):
+            return f"it has a {type(transport).__name__} and not a plain or TLS socket"
+        if session._input_handles.get(link.remote_handle) is not link:
+            return "its link is attached in an unexpected way"
+        if session not in connection._incoming_endpoints.values():
+            return "its session has no channel"
+        if handler._keep_alive_thread is not None:
+            return "a thread of its own reads the same socket"
+        counters = [getattr(parts[part], name) for part, name in _COUNTERS]
+        if not all(isinstance(each, int) for each in counters) or link.current_link_credit:
+            return "its counters are not as expected"
+    except AttributeError as error:
+        return f"its client is not as expected: {error}"
+    return None
+
+
+class HotLink:
+    """Reads transfers in large pieces from the socket of `consumer`, an open one that is not `unfit`.
+
+    All that is raised is what the client itself raises in the same situation, or OSError, or `MalformedError`; after
+    that the consumer is of no more use.
+    """
+
+    def __init__(self, consumer: Any, prefetch: int) -> None:
+        """Gives the link its first credit, for `prefetch` events."""
+        handler = consumer._handler
+        self._token = handler._cbs_authenticator
+        self._connection, self._session, self._link = handler._connection, handler._session, handler._link
+        self._transport = self._connection._transport
+        self._socket: socket.socket = self._transport.sock
+        self._prefetch = prefetch
+        channel = next(key for key, value in self._connection._incoming_endpoints.items() if value is self._session)
+        self._transfers = Transfers(channel, self._link.remote_handle, self._connection._max_frame_size)
+        half_read = self._transport._read_buffer.read()
+        self._data = bytearray(half_read) + bytearray(_READ_BYTES + SLACK)
+        self._have = len(half_read)  # bytes in the buffer
+        self._found = 0  # where the first frame begins that has not come whole
+        self._given = 0  # messages given out already
+        self._failure: Exception | None = None  # that came after events which were still to be given out
+        self._housekeeping = 0.0
+        self._link.flow(link_credit=prefetch)
+
+    def receive(self, most: int, wait: float) -> tuple[bytearray, list[int], list[int], list[bytes]]:
+        """Up to `most` messages as `Transfers` describes them, with the buffer that they lie in until the next call.
+
+        More are awaited for as long as they come without a pause; none came if there was none in `wait` seconds.
+        """
+        starts, ends = self._transfers.starts, self._transfers.ends
+        if self._given == len(starts):
+            if self._failure is not None:
+                raise self._failure
+            try:
+                self._fill(most, time.monotonic() + wait)
+            except Exception as error:
+                if not starts:
+                    raise
+                self._failure = error
+        first, self._given = self._given, min(self._given + most, len(starts))
+        return self._data, starts[first : self._given], ends[first : self._given], self._transfers.joined
+
+    def close(self) -> None:
+        """Close the socket, which the client leaves open if the connection was broken when it was closed."""
+        with contextlib.suppress(Exception):
+            self._transport.close()
+
+    def _fill(self, most: int, deadline: float) -> None:
+        """Find up to `most` new messages, or some more that came with them."""
+        starts = self._transfers.starts
+        self._transfers.clear()
+        self._given = 0
+        while True:
+            self._find()
+            now = time.monotonic()
+            if now >= self._housekeeping:
+                self._housekeeping = now + _HOUSEKEEPING
+                self._keep_house()
+            if not starts:
+                self._compact()
+            elif len(starts) >= most or self._have >= MOST_BYTES:
+                return
+            pause = min(deadline - now, _PAUSE if starts else _HOUSEKEEPING)
+            if pause <= 0 or (not self._read(pause) and starts):
+                return
+
+    def _find(self) -> None:
+        self._found = self._transfers.find(self._data, self._found, self._have, self._foreign)
+        self._count()
+        session, link = self._session, self._link
+        window = session.target_incoming_window
+        if link.current_link_credit <= self._prefetch // 2 or session.incoming_window <= window // 2:
+            session.incoming_window = window
+            link.flow(link_credit=self._prefetch)  # one frame renews both
+            self._check()
+
+    def _count(self) -> None:
+        """Have the client know of the frames that it has not seen."""
+        frames, deliveries = self._transfers.counted()
+        session, link = self._session, self._link
+        session.next_incoming_id = (session.next_incoming_id + frames) & _ID_MASK
+        session.incoming_window -= frames
+        session.remote_outgoing_window -= frames
+        link.delivery_count = (link.delivery_count + deliveries) & _ID_MASK
+        link.current_link_credit -= deliveries
+
+    def _foreign(self, channel: int, frame: bytes) -> None:
+        """Have the client deal with a frame."""
+        # here and not above: another version may not have it
+        from azure.eventhub._pyamqp._decode import decode_empty_frame, decode_frame
+
+        self._count()  # before it: a flow from the peer sets the same counters
+        body = 4 * frame[4]
+        decoded: Any
+        try:
+            if len(frame) > body:
+                decode(frame, body)  # the client's decoder has no bounds
+                decoded = decode_frame(memoryview(frame)[body:])
+            else:
+                decoded = decode_empty_frame(memoryview(frame)[:8])
+        except MALFORMED as error:
+            raise MalformedError(f"a frame that is no sound AMQP: {error}") from error
+        self._connection._process_incoming_frame(channel, decoded)
+        self._check()
+
+    def _check(self) -> None:
+        """Raise the error that has ended the connection, the session or the link."""
+        from azure.eventhub._pyamqp.error import AMQPConnectionError, ErrorCondition
+
+        if self._connection._error:
+            raise self._connection._error
+        state = self._link.get_state()  # raises the link's own error
+        states = (self._connection.state.name, self._session.state.name, state.name)
+        if states != ("OPENED", "MAPPED", "ATTACHED"):
+            raise AMQPConnectionError(
+                condition=ErrorCondition.ConnectionCloseForced,
+                description=f"The connection, session and link are {', '.join(states)}.",
+            )
+
+    def _keep_house(self) -> None:
+        self._connection._get_remote_timeout(time.time())  # sends the heartbeat when it is due
+        self._token.handle_token()
+        self._check()
+
+    def _compact(self) -> None:
+        """Move what is left to the beginning of the buffer, and have room for a whole frame."""
+        rest = self._data[self._found : self._have]
+        self._data[: len(rest)] = rest
+        self._have, self._found = len(rest), 0
+
+    def _read(self, pause: float) -> bool:
+        """Read what has come, or what comes within `pause` seconds; whether something has."""
+        if len(self._data) - SLACK - self._have < _READ_BYTES // 2:
+            self._data = self._data + bytearray(2 * _READ_BYTES)
+        before, have, records = self._socket.gettimeout(), self._have, isinstance(self._socket, ssl.SSLSocket)
+        self._socket.settimeout(pause)
+        try:
+            with memoryview(self._data) as view:
+                end = min(len(view) - SLACK, have + _READ_BYTES)
+                while self._have < end:
+                    received = self._socket.recv_into(view[self._have : end])
+                    if not received:
+                        raise ConnectionError("the peer has closed the connection")
+                    self._have += received
+                    if not records:
+                        break
+                    self._socket.settimeout(0)  # a TLS record has at most 16 KB: take those that are there
+        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
+            pass
+        finally:
+            self._socket.settimeout(before)
+        if self._have > have:
+            self._connection._last_frame_received_time = time.time()
+        return self._have > have

@@ -1,0 +1,189 @@
+"""Many messages at a time: the same rows as one at a time, whatever their shapes and whichever tier they take."""
+
+from __future__ import annotations
+
+import pytest
+from azure.eventhub import EventData
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_ehbalance.hub.rows import received, record_batch
+from spark_ehbalance.hub.wire import columns, templates
+from spark_ehbalance.hub.wire.columns import Columns
+from spark_ehbalance.hub.wire.templates import SLACK
+from spark_ehbalance.hub.wire.values import MalformedError
+from tests.hub.encodings import TEXTS, VALUES, compound, long, maps, messages, section, text, timestamp
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> list[bytes]:
+    """Up to 40 messages of one shape: the service's values differ from one to the next, and the sender's may."""
+    names = [b"x-opt-sequence-number", b"x-opt-offset", b"x-opt-enqueued-time"]
+    names += draw(st.lists(st.sampled_from([b"x-opt-partition-key", b"x-opt-publisher", b"x-own"]), unique=True))
+    order, code, wide = draw(st.permutations(names)), draw(st.sampled_from([0xA1, 0xA3])), draw(st.booleans())
+    wide_text, big = draw(st.booleans()), draw(st.integers(0, 2**60))
+    constant = {b"x-opt-publisher": draw(TEXTS), b"x-own": draw(VALUES)}
+    head = draw(st.sampled_from([b"", section(0x70, compound(0xC0, 1, b"\x41"))]))
+    properties = draw(st.sampled_from(["none", "same", "other", "texts", "texts"]))
+    keys = [
+        text(key, draw(st.sampled_from([0xA0, 0xA1, 0xA3])))
+        for key in draw(st.lists(st.binary(max_size=6), max_size=3))
+    ]
+    forms = [(draw(st.sampled_from([0xA0, 0xA1])), draw(st.booleans())) for _ in keys]
+    same = section(0x73, compound(0xC0, 2, draw(TEXTS) + draw(TEXTS))) + section(0x74, draw(maps(TEXTS, VALUES)))
+    wide_body, odd = draw(st.booleans()), draw(st.sampled_from([-1, -1, 5]))
+    made = []
+    for number in range(draw(st.integers(10, 40))):
+        values = {
+            b"x-opt-sequence-number": long(big + number),
+            b"x-opt-offset": text(str(draw(st.integers(0, 10**12))).encode(), wide=wide_text),
+            b"x-opt-enqueued-time": timestamp(draw(st.integers(0, 2**45))),
+            b"x-opt-partition-key": text(draw(st.one_of(st.text(max_size=9).map(str.encode), st.binary(max_size=9)))),
+            **constant,
+        }
+        body = b"".join(text(name, code) + values[name] for name in order)
+        own = {"none": b"", "same": same}.get(properties, b"")
+        if properties == "other":
+            own = section(0x74, draw(maps(TEXTS, TEXTS)))
+        elif properties == "texts":
+            raws = [draw(st.one_of(st.text(max_size=5).map(str.encode), st.binary(max_size=5))) for _ in keys]
+            pairs = [key + text(raw, *form) for key, raw, form in zip(keys, raws, forms, strict=True)]
+            if number == odd:  # one that is not like the others
+                pairs = pairs[1:]
+            own = section(0x74, compound(0xC1, 2 * len(pairs), b"".join(pairs), wide))
+        data = section(0x75, text(draw(st.binary(max_size=20)), 0xA0, wide_body))
+        made.append(head + section(0x72, compound(0xC1, 2 * len(order), body, wide)) + own + data)
+    return made
+
+
+GROUPS = st.one_of(shapes(), st.lists(messages(), max_size=3))
+
+
+def in_buffer(sent: list[bytes], gap: bytes = b"\xffgap") -> tuple[bytearray, list[int], list[int]]:
+    starts, ends = [], []
+    data = bytearray()
+    for each in sent:
+        data += gap
+        starts.append(len(data))
+        data += each
+        ends.append(len(data))
+    return data + bytes(SLACK), starts, ends
+
+
+def expected(sent: list[bytes], json_properties: bool = False) -> object:
+    events = [received(EventData.from_bytes(each)) for each in sent]
+    return record_batch(events, "0", json_properties=json_properties)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.one_of(shapes(), st.lists(messages(), max_size=3)), min_size=1, max_size=3), st.booleans(), st.data()
+)
+def test_the_rows_are_those_of_one_message_at_a_time(
+    groups: list[list[bytes]], json_properties: bool, data: st.DataObject
+) -> None:
+    sent = data.draw(st.permutations([each for group in groups for each in group]), label="order")
+    made = Columns("0", json_properties)
+    for _ in range(2):  # the second time with the templates that the first has left
+        buffer, starts, ends = in_buffer(sent)
+        joined = []
+        for at in data.draw(st.lists(st.integers(0, len(sent) - 1), max_size=3, unique=True)) if sent else []:
+            joined.append(sent[at])
+            starts[at], ends[at] = -len(joined), 0
+        batch = made.record_batch(buffer, starts, ends, joined)
+        batch.validate(full=True)
+        assert batch.equals(expected(sent, json_properties))
+
+
+@settings(deadline=None, max_examples=50)
+@given(shapes(), st.data())
+def test_a_changed_message_among_others_is_what_it_is_alone_or_one_clear_error(
+    sent: list[bytes], data: st.DataObject
+) -> None:
+    at = data.draw(st.integers(0, len(sent) - 1))
+    changed = bytearray(sent[at])
+    for _ in range(data.draw(st.integers(1, 3))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    sent[at] = bytes(changed)
+    alone, among = [], []
+    for way in (alone, among):
+        made = Columns("0", False)
+        try:
+            if way is alone:
+                way += made.record_batch(*in_buffer([sent[at]]), []).to_pylist()
+            else:
+                way.append(made.record_batch(*in_buffer(sent), []).to_pylist()[at])
+        except MalformedError:
+            way.append("no event")
+    assert alone == among
+
+
+def ordinary(number: int, encoded: bytes | None = None, head: bytes = b"") -> bytes:
+    """A message as the service sends nearly all; `encoded` is its sequence number."""
+    body = text(b"x-opt-sequence-number", 0xA3) + (encoded or long(number))
+    body += text(b"x-opt-offset", 0xA3) + text(b"%d" % (number * 1000))
+    body += text(b"x-opt-enqueued-time", 0xA3) + timestamp(1_700_000_000_000 + number)
+    return head + section(0x72, compound(0xC1, 6, body, True)) + section(0x75, text(bytes(number % 400), 0xA0))
+
+
+def test_texts_of_the_same_keys_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_value", lambda *_: pytest.fail("a section has been read alone"))
+    sent = []
+    for number in range(50):
+        pairs = text(b"id") + text(b"%08d" % number) + text("größe".encode()) + text(b"x" * (number * 5))
+        own = section(0x74, compound(0xC1, 4, pairs, True))
+        sent.append(ordinary(number).replace(b"\x00\x53\x75", own + b"\x00\x53\x75"))
+    assert Columns("0", False).record_batch(*in_buffer(sent), []).equals(expected(sent))
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The messages that were parsed one at a time."""
+    alone: list[bytes] = []
+    original = columns.parse
+
+    def counted(message: bytes) -> object:
+        alone.append(message)
+        return original(message)
+
+    monkeypatch.setattr(columns, "parse", counted)
+    return alone
+
+
+def test_messages_of_one_shape_take_the_fast_tier(parsed: list[bytes]) -> None:
+    sent = [ordinary(number) for number in range(1000)]
+    assert Columns("0", False).record_batch(*in_buffer(sent), []).equals(expected(sent))
+    assert parsed == []
+
+
+def test_a_stream_that_begins_with_numbers_in_a_small_form_takes_the_fast_tier_later(parsed: list[bytes]) -> None:
+    made = Columns("0", False)
+    for start in range(0, 120, 20):
+        small = [ordinary(number, bytes((0x55, number))) for number in range(start, start + 20)]
+        assert made.record_batch(*in_buffer(small), []).equals(expected(small))
+    assert len(parsed) == 120
+    sent = [ordinary(number) for number in range(128, 500)]
+    assert made.record_batch(*in_buffer(sent), []).equals(expected(sent))
+    assert len(parsed) == 120
+
+
+def test_a_stream_of_ever_new_shapes_keeps_few_templates(monkeypatch: pytest.MonkeyPatch) -> None:
+    learned: list[bytes] = []
+
+    def counted(message: bytes) -> templates.Template | None:
+        learned.append(message)
+        return templates.learn(message)
+
+    monkeypatch.setattr(columns, "learn", counted)
+    made = Columns("0", False)
+    for batch in range(30):
+        heads = [section(0x70, compound(0xC0, 1, b"\x50" + bytes((batch + at % 2,)))) for at in range(200)]
+        sent = [ordinary(number, head=head) for number, head in enumerate(heads)]
+        assert made.record_batch(*in_buffer(sent), []).equals(expected(sent))
+    assert len(learned) <= 60
+    assert len(made._templates) <= columns._MOST_TEMPLATES
+
+
+def test_no_messages_are_an_empty_batch() -> None:
+    batch = Columns("0", False).record_batch(bytearray(100), [], [], [])
+    assert batch.equals(expected([]))

@@ -1,0 +1,490 @@
+"""The hot loop on the client's connection: what it takes over, what it leaves to the client, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import azure.eventhub
+import pytest
+from azure.core.credentials import AccessToken
+from azure.eventhub._pyamqp.utils import generate_sas_token
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bench.certificate import make
+from bench.common import TlsConnection
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.hub import receiver as receiver_module
+from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable
+from spark_ehbalance.hub.wire import link, transfers
+from tests.hub.encodings import compound, text
+from tests.source.support import HUB, hub_options, receive
+from tests.waiting import wait_until
+
+KEY, SECRET = "reader", "theRightKey"
+
+
+def source_of(emulator: Emulator, connection: Connection | None = None) -> Source:
+    return Source(connection or hub_options(emulator).connection, "$Default", "0")
+
+
+@contextlib.contextmanager
+def reading(source: Source, start: int = 0, **settings: Any) -> Iterator[Receiver]:
+    made = Receiver(source, start, **{"owner_level": None, "prefetch": 100, **settings})
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def full(emulator: Emulator) -> Emulator:
+    """Partition 0 has 5,000 events of 0 to 2,000 bytes."""
+    emulator.add_hub(HUB, 1)
+    emulator.append(HUB, 0, [bytes(n % 2000) for n in range(5000)])
+    return emulator
+
+
+# --- which clients it takes over -------------------------------------------------------------------------------
+
+
+def test_the_installed_client_has_been_tested() -> None:
+    assert azure.eventhub.__version__ in link.TESTED, (
+        "a new azure-eventhub: if all tests of tests/hub pass with its version added to TESTED, it can stay there"
+    )
+
+
+def test_the_hot_loop_is_what_runs(full: Emulator) -> None:
+    with reading(source_of(full)) as reader:
+        reader.receive(1, 5.0)
+        assert isinstance(reader._link, link.HotLink)
+
+
+def strange_transport(consumer: Any) -> None:
+    class WebSocket:
+        sock, _read_buffer, close = None, None, None
+
+    consumer._handler._connection._transport = WebSocket()
+
+
+STRANGE: dict[str, tuple[Callable[[Any], object], str]] = {
+    "attribute": (lambda consumer: delattr(consumer._handler._session, "next_incoming_id"), "lacks session.next_inc"),
+    "transport": (strange_transport, "WebSocket and not a plain or TLS socket"),
+    "handle": (lambda consumer: consumer._handler._session._input_handles.clear(), "attached in an unexpected way"),
+    "thread": (lambda consumer: setattr(consumer._handler, "_keep_alive_thread", threading.Thread()), "a thread"),
+    "counter": (lambda consumer: setattr(consumer._handler._link, "delivery_count", None), "counters"),
+    "credit": (lambda consumer: setattr(consumer._handler._link, "current_link_credit", 5), "counters"),
+    "no link": (lambda consumer: setattr(consumer, "_handler", object()), "not as expected"),
+}
+
+
+@pytest.mark.parametrize("what", STRANGE)
+def test_a_client_of_another_shape_is_not_taken_over(full: Emulator, what: str) -> None:
+    change, reason = STRANGE[what]
+    with reading(source_of(full), hot=False) as reader:
+        reader._open()
+        assert link.unfit(reader._consumer) is None
+        change(reader._consumer)
+        found = link.unfit(reader._consumer)
+        assert found is not None
+        assert reason in found
+
+
+def test_another_version_is_read_by_the_public_calls_with_one_warning(
+    full: Emulator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")
+    receiver_module._warn_once.cache_clear()
+    caplog.set_level(logging.WARNING, logger="spark_ehbalance")
+    for _ in range(2):
+        with reading(source_of(full)) as reader:
+            assert receive(reader, 100)["sequenceNumber"].to_pylist()[:100] == list(range(100))
+            assert reader._link is None
+    (said,) = caplog.messages
+    assert "azure-eventhub 5.99.0 has not been tested" in said
+
+
+# --- credit, windows, memory -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 7, 1000])
+def test_credit_is_granted_again_and_again(full: Emulator, prefetch: int) -> None:
+    with reading(source_of(full), prefetch=prefetch) as reader:
+        assert receive(reader, 600, 250)["sequenceNumber"].to_pylist()[:600] == list(range(600))
+
+
+def test_the_session_s_window_is_renewed(full: Emulator) -> None:
+    with reading(source_of(full), prefetch=5000) as reader:
+        reader.receive(1, 5.0)
+        session = reader._consumer._handler._session
+        session.incoming_window = session.target_incoming_window = 50
+        reader._consumer._handler._link.flow(link_credit=5000)
+        assert receive(reader, 4000, 5000).num_rows >= 4000
+
+
+def test_counters_wrap(full: Emulator) -> None:
+    with reading(source_of(full)) as reader:
+        reader._open()
+        client = reader._consumer._handler
+        client._session.next_incoming_id = client._link.delivery_count = 2**32 - 3
+        held = reader._link
+        assert held is not None
+        held._transfers._frames = held._transfers._deliveries = 5
+        held._count()
+        assert client._session.next_incoming_id == client._link.delivery_count == 2
+
+
+def test_a_batch_is_bounded_in_bytes(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "MOST_BYTES", 1 << 20)
+    emulator.add_hub(HUB, 1)
+    emulator.append(HUB, 0, [bytes(200_000)] * 50)
+    with reading(source_of(emulator), prefetch=50) as reader:
+        got = 0
+        while got < 50:
+            batch = reader.receive(10_000, 5.0)
+            assert batch.nbytes < 4 << 20
+            got += batch.num_rows
+            assert reader._link is not None
+            assert len(reader._link._data) < 8 << 20
+
+
+def test_the_first_event_of_a_fresh_receiver_comes_without_an_idle_wait(
+    full: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, came = link.HotLink._read, []
+
+    def read(self: link.HotLink, pause: float) -> bool:
+        came.append(original(self, pause))
+        return came[-1]
+
+    monkeypatch.setattr(link.HotLink, "_read", read)
+    with reading(source_of(full), start=10) as reader:
+        assert reader.receive(1, 5.0).num_rows == 1
+    assert came
+    assert all(came)
+
+
+SIZES = [0, 1, 254, 255, 256, 257, 65_535, 65_536, 1_000_000, (1 << 20) - 200, 1_040_000, 3]
+
+
+@pytest.mark.usefixtures("way")
+def test_bodies_of_any_size(emulator: Emulator) -> None:
+    emulator.add_hub(HUB, 1)
+    sent = [bytes(range(256)) * (size // 256) + bytes(size % 256) for size in SIZES]
+    emulator.append(HUB, 0, sent)
+    with reading(source_of(emulator)) as reader:
+        assert receive(reader, len(sent))["body"].to_pylist() == sent
+
+
+# --- a stream in pieces, and what should not come --------------------------------------------------------------
+
+
+#: In the encoding of the emulator, an event's first annotation.
+EVENT = b"\xa3\x15x-opt-sequence-number"
+
+
+class Between:
+    """Passes bytes on between a client and the emulator: towards the client in pieces of the sizes given, in turn.
+
+    What is put into `instead` is sent to the client once events flow, in the place of all else.
+    """
+
+    def __init__(self, port: int, sizes: list[int], instead: bytes | None = None) -> None:
+        self._port, self._sizes, self._instead = port, sizes, instead
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = [self._listener]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Between:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._open:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                server = socket.create_connection(("127.0.0.1", self._port))
+                self._open += [client, server]
+                for run in (lambda c=client, s=server: self._up(c, s), lambda c=client, s=server: self._down(s, c)):
+                    self._threads.append(threading.Thread(target=run))
+                    self._threads[-1].start()
+
+    def _up(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(1 << 16):
+                server.sendall(data)
+            server.shutdown(socket.SHUT_WR)
+
+    def _down(self, server: socket.socket, client: socket.socket) -> None:
+        turn = 0
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            stack.callback(client.shutdown, socket.SHUT_RDWR)
+            while data := server.recv(1 << 16):
+                if self._instead is not None and EVENT in data:
+                    client.sendall(self._instead)
+                    continue
+                while data:
+                    size = self._sizes[turn % len(self._sizes)]
+                    client.sendall(data[:size])
+                    data, turn = data[size:], turn + 1
+
+
+def through(emulator: Emulator, between: Between) -> Source:
+    string = emulator.connection_string(HUB).replace(str(emulator.port), str(between.port))
+    return source_of(emulator, hub_options(emulator, connectionString=string).connection)
+
+
+@settings(deadline=None, max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=30), most=st.integers(1, 400))
+def test_a_stream_in_pieces_is_the_same_stream(full: Emulator, sizes: list[int], most: int) -> None:
+    with Between(full.port, [*sizes, 5000]) as between, reading(through(full, between)) as reader:
+        rows = receive(reader, 150, most)
+        assert rows["sequenceNumber"].to_pylist()[:150] == list(range(150))
+        assert list(map(len, rows["body"].to_pylist()))[:150] == list(range(150))
+
+
+def frame(body: bytes, channel: int = 1) -> bytes:
+    return struct.pack(">IBBH", 8 + len(body), 2, 0, channel) + body
+
+
+LONG = 2**32 - 1
+BAD: dict[str, tuple[bytes, str]] = {
+    "too long": (struct.pack(">IBBH", 2 << 20, 2, 0, 1), "a frame of 2097152 bytes"),
+    "too short": (struct.pack(">IBBH", 3, 2, 0, 1), "a frame of 3 bytes"),
+    "noise": (b"\xff" * 500, "a frame of"),
+    "text": (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a frame of"),
+    "array": (
+        frame(b"\x00\x53\x13\xd0" + struct.pack(">II", 14, 1) + b"\xf0" + struct.pack(">II", 5, LONG) + b"\x40"),
+        "elements in",
+    ),
+    "list": (frame(b"\x00\x53\x16\xd0" + struct.pack(">II", 4, LONG)), "no sound AMQP"),
+    "nested": (frame(b"\x00\x53\x13" + b"\xc0\x02\x01" * 3000), "no sound AMQP"),
+    "end of stream": (b"", "closed"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_should_not_come_is_one_clear_error(full: Emulator, what: str) -> None:
+    sent, reason = BAD[what]
+    with Between(full.port, [1 << 16], sent or None) as between, reading(through(full, between)) as reader:
+        if not sent:
+            reader.receive(10, 5.0)
+            full.drop_connections()
+        with pytest.raises(Unreachable, match=reason) as caught:
+            wait_until(lambda: reader.receive(10_000, 0.2) is None, "it fails", timeout=10)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_delivery_that_never_ends_is_one_clear_error(full: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfers, "MAX_DELIVERY_BYTES", 1 << 20)
+    with reading(source_of(full)) as reader:
+        reader._open()
+        handle = reader._consumer._handler._link.remote_handle
+    fields = [b"\x52" + bytes((handle,)), b"\x43", text(b"t", 0xA0), b"\x43", b"\x41", b"\x41"]
+    more = frame(b"\x00\x53\x14" + compound(0xC0, 6, b"".join(fields)) + bytes(60_000))
+    with Between(full.port, [1 << 16], more * 5) as between, reading(through(full, between), prefetch=1000) as reader:
+        full.append(HUB, 0, [bytes(1000)] * 3000)
+        with pytest.raises(Unreachable, match="a delivery of more than 1048576 bytes"):
+            wait_until(lambda: reader.receive(10_000, 0.2) is None, "it fails", timeout=10)
+        assert reader._link is not None
+        assert len(reader._link._data) < 8 << 20
+
+
+# --- how it ends -----------------------------------------------------------------------------------------------
+
+
+def test_events_that_came_before_the_end_are_given_out_first(full: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = link.HotLink._read
+
+    def read(self: link.HotLink, pause: float) -> bool:
+        if self._transfers.starts:
+            raise ConnectionResetError("cut off")
+        return original(self, pause)
+
+    monkeypatch.setattr(link.HotLink, "_read", read)
+    with reading(source_of(full), prefetch=1000) as reader:
+        rows = reader.receive(10_000, 5.0)["sequenceNumber"].to_pylist()
+        assert rows
+        assert rows == list(range(len(rows)))
+        assert reader.next == len(rows)
+        with pytest.raises(Unreachable, match="cut off"):
+            reader.receive(10_000, 5.0)
+        assert reader.receive(10_000, 0.1).num_rows == 0
+
+
+def test_what_is_left_over_is_given_out_without_reading(full: Emulator) -> None:
+    with reading(source_of(full), prefetch=1000) as reader:
+        got = reader.receive(10, 5.0).num_rows
+        held = reader._link
+        assert held is not None
+        whole = len(held._transfers.starts)
+        assert whole > 10
+        full.drop_connections()
+        while got < whole:
+            rows = reader.receive(50, 1.0)["sequenceNumber"].to_pylist()
+            assert rows == list(range(got, got + len(rows)))
+            got += len(rows)
+        with pytest.raises(Unreachable):
+            wait_until(lambda: reader.receive(10_000, 0.2) is None, "it is noticed", timeout=10)
+
+
+def open_sockets() -> int:
+    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+    return sum(str(link.readlink()).startswith("socket:") for link in links if link.is_symlink())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files the Linux way")
+@pytest.mark.parametrize("end", ["closed", "dropped", "detached", "stolen", "garbage"])
+def test_no_socket_stays_open(full: Emulator, end: str) -> None:
+    def once() -> None:
+        instead = b"\xff" * 100 if end == "garbage" else None
+        with Between(full.port, [1 << 16], instead) as between, contextlib.ExitStack() as stack:
+            reader = stack.enter_context(reading(through(full, between), owner_level=1))
+            if end != "garbage":
+                reader.receive(10, 5.0)
+            if end == "closed":
+                return
+            if end == "dropped":
+                full.drop_connections()
+            elif end == "detached":
+                full.detach(HUB, 0)
+            elif end == "stolen":
+                stack.enter_context(reading(source_of(full), owner_level=2)).receive(1, 5.0)
+            with pytest.raises((Disconnected, Unreachable)):
+                wait_until(lambda: reader.receive(10_000, 0.2) is None, "it ends", timeout=10)
+
+    once()
+    before = open_sockets()
+    for _ in range(3):
+        once()
+    wait_until(lambda: open_sockets() <= before, "all are closed", timeout=10)
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------
+
+
+class Credential:
+    """Gives tokens that are good for an hour, and counts them."""
+
+    token_type = b"servicebus.windows.net:sastoken"
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def get_token(self, *scopes: str, **_: object) -> AccessToken:
+        expiry = int(time.time() + 3600)
+        self.given += 1
+        return AccessToken(generate_sas_token(f"sb://localhost/{HUB}", KEY, SECRET, expiry), expiry)
+
+
+@pytest.fixture
+def guarded() -> Iterator[Emulator]:
+    """An emulator that checks tokens."""
+    with Emulator({HUB: 1}, sas_keys={KEY: SECRET}) as running:
+        yield running
+
+
+@pytest.mark.usefixtures("way")
+def test_a_token_is_renewed_in_mid_stream(guarded: Emulator) -> None:
+    guarded.append(HUB, 0, [b"%d" % n for n in range(1000)])
+    credential = Credential()
+    with reading(source_of(guarded)) as reader:
+        reader._client._credential = credential
+        rows = [receive(reader, 300)]
+        assert credential.given == 1
+        authenticator = reader._consumer._handler._cbs_authenticator
+        authenticator._refresh_window = 7200  # as if its last hour were its last minutes
+        rows.append(receive(reader, 300))
+        guarded.append(HUB, 0, [b"%d" % n for n in range(1000, 2000)])
+
+        def renewed() -> bool:
+            rows.append(reader.receive(10, 0.1))
+            return credential.given > 1 and authenticator.auth_state.name == "OK"
+
+        wait_until(renewed, "the new token has been taken")
+        assert credential.given == 2
+        got = [number for each in rows for number in each["sequenceNumber"].to_pylist()]
+        rest = receive(reader, 2000 - len(got))["sequenceNumber"].to_pylist() if len(got) < 2000 else []
+        assert got + rest == list(range(2000))
+
+
+@pytest.mark.usefixtures("way")
+def test_an_expired_token_is_refused_credentials(guarded: Emulator) -> None:
+    guarded.append(HUB, 0, [b"x"] * 10)
+    with reading(source_of(guarded)) as reader:
+        receive(reader, 10)
+        reader._consumer._handler._cbs_authenticator._expires_on = 0
+        with pytest.raises(HubUnavailableError, match=r"partition 0: .*refused the credentials") as caught:
+            wait_until(lambda: reader.receive(1, 0.2) is None, "it is noticed", timeout=10)
+        assert "\n" not in str(caught.value)
+        assert SECRET not in str(caught.value)
+
+
+# --- TLS -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture
+def encrypted(certificate: Path) -> Iterator[tuple[Emulator, Source]]:
+    """An emulator that listens with TLS, with events of many sizes, and its partition 0."""
+    with Emulator({HUB: 1}, certificate=certificate) as running:
+        running.append(HUB, 0, [bytes(n % 2000) for n in range(3000)] + [bytes(1_000_000)] * 3)
+        string = running.connection_string(HUB)
+        yield running, source_of(running, TlsConnection("localhost", HUB, None, string, running.port, certificate))
+
+
+def test_by_tls_the_rows_are_the_same(encrypted: tuple[Emulator, Source]) -> None:
+    _, source = encrypted
+    tables = []
+    for hot in (True, False):
+        with reading(source, hot=hot, prefetch=1000) as reader:
+            tables.append(receive(reader, 3003, 1000))
+            assert (reader._link is not None) == hot
+    assert tables[0].equals(tables[1])
+    assert tables[0]["sequenceNumber"].to_pylist() == list(range(3003))
+
+
+@pytest.mark.parametrize("end", ["dropped", "stolen"])
+def test_by_tls_it_ends_as_it_does_without(encrypted: tuple[Emulator, Source], end: str) -> None:
+    emulator, source = encrypted
+    with reading(source, owner_level=1) as reader, contextlib.ExitStack() as stack:
+        reader.receive(10, 5.0)
+        if end == "dropped":
+            emulator.drop_connections()
+        else:
+            stack.enter_context(reading(source, owner_level=2)).receive(1, 5.0)
+        with pytest.raises(Unreachable if end == "dropped" else Disconnected):
+            wait_until(lambda: reader.receive(10_000, 0.2) is None, "it ends", timeout=10)
+
+
+def test_by_tls_nothing_coming_takes_no_longer_than_asked(encrypted: tuple[Emulator, Source]) -> None:
+    emulator, source = encrypted
+    with reading(source, start=3003) as reader:
+        assert reader.receive(10, 0.3).num_rows == 0
+        emulator.append(HUB, 0, [b"x"])
+        assert reader.receive(10, 5.0).num_rows == 1

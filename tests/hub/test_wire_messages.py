@@ -1,0 +1,138 @@
+"""AMQP from bytes: what the client's own decoder makes of it, in whatever encoding; one clear error for the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import uuid
+from decimal import Decimal
+
+import pytest
+from azure.eventhub import EventData
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_ehbalance.hub.rows import Event, received, record_batch
+from spark_ehbalance.hub.wire.messages import parse
+from spark_ehbalance.hub.wire.values import MAX_EMPTY_ITEMS, MalformedError, decode
+from tests.hub.encodings import VALUES, compound, long, messages, section, text, timestamp
+
+REQUIRED = (
+    text(b"x-opt-sequence-number", 0xA3)
+    + long(7)
+    + text(b"x-opt-offset", 0xA3)
+    + text(b"4711")
+    + text(b"x-opt-enqueued-time", 0xA3)
+    + timestamp(1_700_000_000_000)
+)
+ANNOTATIONS = section(0x72, compound(0xC1, 6, REQUIRED))
+
+
+def rows(*events: Event, json_properties: bool = False) -> object:
+    return record_batch(events, "0", json_properties=json_properties).to_pylist()
+
+
+@settings(deadline=None)
+@given(messages(), st.booleans())
+def test_a_message_is_what_the_client_makes_of_it(message: bytes, json_properties: bool) -> None:
+    expected = rows(received(EventData.from_bytes(message)), json_properties=json_properties)
+    assert rows(parse(message), json_properties=json_properties) == expected
+
+
+@given(VALUES)
+def test_a_value_ends_where_it_ends(value: bytes) -> None:
+    assert decode(value + b"\x41", 0)[1] == len(value)
+
+
+@settings(deadline=None)
+@given(messages(), st.data())
+def test_a_message_cut_off_or_changed_is_an_event_or_one_clear_error(message: bytes, data: st.DataObject) -> None:
+    changed = bytearray(message[: data.draw(st.integers(0, len(message)))])
+    for _ in range(data.draw(st.integers(0, 3))):
+        if changed:
+            changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(MalformedError):
+        assert isinstance(parse(bytes(changed)), Event)
+
+
+def with_property(value: bytes) -> bytes:
+    return ANNOTATIONS + section(0x74, compound(0xC1, 2, text(b"p") + value, True)) + section(0x75, text(b"x", 0xA0))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"\xf0" + struct.pack(">II", 5, 2**32 - 1) + b"\x40",
+        b"\xf0" + struct.pack(">II", 5, MAX_EMPTY_ITEMS + 6) + b"\x40",
+        b"\xf0" + struct.pack(">II", 13, 2**32 - 1) + b"\x81" + bytes(8),
+        b"\xd0" + struct.pack(">II", 5, 2**32 - 1) + b"\x40",
+        b"\xd1" + struct.pack(">II", 6, 2**32 - 2) + b"\x41\x41",
+        b"\xb0" + struct.pack(">I", 2**32 - 1) + b"x",
+        b"\x00" * 5000 + b"\x41",
+        b"\xc0\x02\x01" * 5000,
+        compound(0xC1, 2, b"\x45\x41"),
+        b"\xff",
+        b"\x98" + bytes(3),
+    ],
+    ids=["nothings", "too many", "longs", "list", "map", "binary", "described", "lists", "list as key", "type", "cut"],
+)
+def test_a_claim_that_cannot_be_is_one_clear_error(value: bytes) -> None:
+    with pytest.raises(MalformedError) as caught:
+        parse(with_property(value))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        section(0x75, text(b"x", 0xA0)),
+        b"\x41" + ANNOTATIONS,
+        ANNOTATIONS + section(0x75, compound(0xC0, 1, b"\x41")),
+        section(0x72, compound(0xC1, 2, text(b"x-opt-sequence-number") + text(b"7"))),
+        b"\x00" + text(b"amqp:data:binary", 0xA3) + text(b"x", 0xA0),
+    ],
+    ids=["nothing", "no annotations", "no descriptor", "data that is none", "number that is none", "by name"],
+)
+def test_a_message_that_is_no_event_is_one_clear_error(message: bytes) -> None:
+    with pytest.raises(MalformedError):
+        parse(message)
+
+
+def decimal(value: Decimal, bits: int, digits: int, exponent_bits: int, bias: int) -> bytes:
+    """IEEE 754 with a significand short enough to have all its bits written."""
+    sign, figures, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    significand = int("".join(map(str, figures)))
+    assert significand < 1 << (bits - 1 - exponent_bits)
+    number = sign << (bits - 1) | (exponent + bias) << (bits - 1 - exponent_bits) | significand
+    return number.to_bytes(bits // 8, "big")
+
+
+@pytest.mark.parametrize("value", ["0", "1", "-1.5", "123.4567", "9.99E+50", "-1E-20"])
+def test_decimals(value: str) -> None:
+    number = Decimal(value)
+    assert decode(b"\x84" + decimal(number, 64, 16, 10, 398), 0)[0] == number
+    assert decode(b"\x94" + decimal(number, 128, 34, 14, 6176), 0)[0] == number
+    found = parse(with_property(b"\x94" + decimal(number, 128, 34, 14, 6176)))
+    assert found.properties == {b"p": number}
+
+
+@pytest.mark.parametrize(
+    ("encoded", "value"),
+    [
+        (b"\x74\x32\x80\x00\x01", Decimal(1)),
+        (b"\x74\x6c\xb8\x96\x7f", Decimal(9999999)),  # its significand needs the bits that are not written
+        (b"\x74\x78\x00\x00\x00", Decimal("Infinity")),
+        (b"\x74\xf8\x00\x00\x00", Decimal("-Infinity")),
+    ],
+)
+def test_decimals_of_32_bits(encoded: bytes, value: Decimal) -> None:
+    assert decode(encoded, 0) == (value, 5)
+    assert decode(b"\x74\x7c\x00\x00\x00", 0)[0].is_nan()
+
+
+def test_a_char_and_a_uuid() -> None:
+    assert decode(b"\x73" + "ü".encode("utf-32-be"), 0)[0].decode() == "ü"
+    one = uuid.uuid4()
+    assert decode(b"\x98" + one.bytes, 0)[0] == one

@@ -1,0 +1,196 @@
+"""Reading several partitions in one task: none waits for another, whatever happens to one of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.rows import numbers as numbers_of
+from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.leases.model import Lease, Position
+from spark_ehbalance.options import Options
+from spark_ehbalance.source import range_reader
+from spark_ehbalance.source.concurrent_reader import Reader, read_together
+from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.ranges import Range
+from tests.source.support import HUB, hub_options
+from tests.waiting import wait_until
+
+PARTITIONS, EVENTS = 4, 500
+
+Numbered = tuple[str, int]
+
+
+# --- any readers -----------------------------------------------------------------------------------------------
+
+
+def counting(name: str, count: int) -> Reader[Numbered]:
+    def read(_: threading.Event) -> Generator[Numbered, None, None]:
+        for number in range(count):
+            yield name, number
+
+    return read
+
+
+@given(st.lists(st.integers(0, 20), max_size=6))
+def test_everything_once_and_in_each_reader_s_order(counts: list[int]) -> None:
+    got = list(read_together([counting(str(index), count) for index, count in enumerate(counts)]))
+    for index, count in enumerate(counts):
+        assert [number for name, number in got if name == str(index)] == list(range(count))
+    assert len(got) == sum(counts)
+
+
+@pytest.mark.parametrize("others", [0, 1, 5])
+def test_an_error_is_raised_and_the_others_end(others: int) -> None:
+    closed: list[int] = []
+
+    def endless(index: int, ended: threading.Event) -> Generator[Numbered, None, None]:
+        try:
+            while not ended.is_set():
+                yield "other", index
+        finally:
+            closed.append(index)
+
+    def failing(_: threading.Event) -> Generator[Numbered, None, None]:
+        yield "failing", 0
+        raise HubUnavailableError("partition 7 is away")
+
+    readers: Sequence[Reader[Numbered]] = [failing, *(partial(endless, index) for index in range(others))]
+    with pytest.raises(HubUnavailableError, match="partition 7 is away"):
+        for _ in read_together(readers):
+            pass
+    assert sorted(closed) == list(range(others))
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_when_it_is_closed_all_have_ended(count: int) -> None:
+    closed: list[int] = []
+
+    def waiting(index: int, ended: threading.Event) -> Generator[Numbered, None, None]:
+        try:
+            yield "event", index
+            ended.wait()
+        finally:
+            closed.append(index)
+
+    reading = read_together([partial(waiting, index) for index in range(count)])
+    next(reading)
+    reading.close()  # type: ignore[attr-defined]
+    assert sorted(closed) == list(range(count))
+
+
+def test_a_reader_that_waits_holds_up_nobody() -> None:
+    go_on = threading.Event()
+
+    def slow(_: threading.Event) -> Generator[Numbered, None, None]:
+        go_on.wait()
+        yield "slow", 0
+
+    reading = read_together([slow, counting("quick", 100)])
+    assert [next(reading) for _ in range(100)] == [("quick", number) for number in range(100)]
+    go_on.set()
+    assert list(reading) == [("slow", 0)]
+
+
+# --- partitions of a hub ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def hub(emulator: Emulator) -> Iterator[None]:
+    """Partitions with events; afterwards the worker's receivers are closed."""
+    emulator.add_hub(HUB, PARTITIONS)
+    for partition in range(PARTITIONS):
+        emulator.append(HUB, partition, [b"event"] * EVENTS)
+    yield
+    range_reader._RECEIVERS._close(list(range_reader._RECEIVERS._open))
+
+
+def reading(options: Options, *, owner: str | None = None, level: int | None = None) -> Iterator[Numbered]:
+    """The (partition, sequence number) of all events, as they come."""
+
+    def numbers(partition: str, ended: threading.Event) -> Generator[Numbered, None, None]:
+        for batch in read_range(options, Range(partition, level or 0, 0, EVENTS), owner, level, ended):
+            for number in numbers_of(batch).to_pylist():
+                yield partition, number
+
+    return read_together([partial(numbers, str(partition)) for partition in range(PARTITIONS)])
+
+
+def everything(*partitions: int) -> dict[str, list[int]]:
+    return {str(partition): list(range(EVENTS)) for partition in partitions}
+
+
+def by_partition(got: Sequence[Numbered]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for partition, number in got:
+        found.setdefault(partition, []).append(number)
+    return found
+
+
+@pytest.mark.parametrize("level", [None, 3])
+def test_all_partitions_in_one_task(emulator: Emulator, level: int | None) -> None:
+    assert by_partition(list(reading(hub_options(emulator), level=level))) == everything(*range(PARTITIONS))
+
+
+def test_a_paused_partition_holds_up_no_other(emulator: Emulator) -> None:
+    emulator.pause(HUB, 0)
+    events = reading(hub_options(emulator))
+    first = [next(events) for _ in range((PARTITIONS - 1) * EVENTS)]
+    assert by_partition(first) == everything(1, 2, 3)
+    emulator.resume(HUB, 0)
+    assert by_partition(list(events)) == everything(0)
+
+
+def test_a_partition_that_stays_away_fails_the_task_by_name(emulator: Emulator) -> None:
+    emulator.pause(HUB, 2)
+    with pytest.raises(HubUnavailableError, match=r"^partition 2: no event came for receiverTimeout=0\.5 s"):
+        list(reading(hub_options(emulator, receiverTimeout="0.5 s")))
+
+
+def test_a_task_closed_early_can_be_run_again(emulator: Emulator) -> None:
+    options = hub_options(emulator)
+    emulator.pause(HUB, 1)
+    events = reading(options, level=3)
+    next(events)
+    events.close()  # type: ignore[attr-defined]
+    emulator.resume(HUB, 1)
+    assert by_partition(list(reading(options, level=3))) == everything(*range(PARTITIONS))
+    assert [emulator.readers(HUB, partition) for partition in range(PARTITIONS)] == [[3]] * PARTITIONS
+
+
+@pytest.fixture
+def thief(emulator: Emulator) -> Iterator[Callable[[str], None]]:
+    """Opens a receiver with a higher owner level."""
+    made: list[Receiver] = []
+
+    def steal(partition: str) -> None:
+        source = Source(hub_options(emulator).connection, "$Default", partition)
+        made.append(Receiver(source, 0, owner_level=6, prefetch=1))
+        wait_until(lambda: made[-1].receive(1, 0.2).num_rows, "the thief reads")
+
+    yield steal
+    for receiver in made:
+        receiver.close()
+
+
+def test_a_lease_lost_ends_one_range_and_no_other(
+    emulator: Emulator, tmp_path: Path, thief: Callable[[str], None]
+) -> None:
+    options = hub_options(emulator, leaseTable=tmp_path / "leases")
+    with DeltaStore(str(tmp_path / "leases")) as store:
+        store.create(options.connection.group("$Default"))
+        base = store.read()
+        mine = {str(p): Lease(str(p), owner="me", epoch=5, checkpoint=Position(-1)) for p in range(PARTITIONS)}
+        store.write(base, replace(base, leases=mine | {"1": replace(mine["1"], owner="other", epoch=6)}))
+    thief("1")
+    assert by_partition(list(reading(options, owner="me", level=5))) == everything(0, 2, 3)

@@ -1,0 +1,15 @@
+"""A fixture for tests that must pass by either way of receiving; a conftest imports it."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ehbalance.hub.wire import link
+
+
+@pytest.fixture(params=["hot", "public"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By the hot loop, or by the client's public calls, because the client's version is not one that was tested."""
+    if request.param == "public":
+        monkeypatch.setattr(link, "TESTED", ())
+    return str(request.param)
