@@ -81,27 +81,27 @@ def record_batch(events: Iterable[Event], partition: str, *, json_properties: bo
     as the Scala connector has them.
     """
     # No event is kept: many at a time would keep Python's garbage collector busy.
-    bodies, offsets, numbers, moments, publishers, keys = ([] for _ in range(6))  # type: tuple[list[Any], ...]
+    bodies, offsets, sequence, moments, publishers, partition_keys = (list[Any]() for _ in range(6))
     own, others = Maps(), Maps()
     for body, system, properties in events:
         bodies.append(body)
         other = dict(system)
         take = other.pop
         offsets.append(take(OFFSET, None))
-        numbers.append(take(NUMBER))
+        sequence.append(take(NUMBER))
         moments.append(take(TIME, None) or None)
         publishers.append(take(PUBLISHER, None))
-        keys.append(take(KEY, None))
+        partition_keys.append(take(KEY, None))
         own.add(properties)
         others.add(other)
     columns = [
         pa.array(bodies, pa.binary()),
         pa.repeat(pa.scalar(partition, pa.string()), len(bodies)),
         _texts(offsets),
-        pa.array(numbers, pa.int64()),
+        pa.array(sequence, pa.int64()),
         times(moments),
         _texts(publishers),
-        _texts(keys),
+        _texts(partition_keys),
         own.column(json_properties),
         others.column(json_properties),
     ]
@@ -135,10 +135,10 @@ class Maps:
     def column(self, as_json: bool) -> pa.MapArray:
         """All rows; `as_json` as for `record_batch`."""
         if as_json:
-            values = list(map(_json, self._values))
+            texts: list[Any] = list(map(_json, self._values))
         else:
-            values = [each if type(each) is bytes else _TEXT_OF.get(type(each), _json)(each) for each in self._values]
-        return pa.MapArray.from_arrays(pa.array(self._offsets, pa.int32()), keys(self._keys), _texts(values))
+            texts = [each if type(each) is bytes else _TEXT_OF.get(type(each), _json)(each) for each in self._values]
+        return pa.MapArray.from_arrays(pa.array(self._offsets, pa.int32()), keys(self._keys), _texts(texts))
 
 
 def keys(values: Iterable[Any]) -> pa.StringArray:

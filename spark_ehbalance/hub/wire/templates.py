@@ -134,9 +134,7 @@ class Template:
         if NUMBER not in annotations:
             raise ValueError("there is no sequence number")
         self.publisher: Any = annotations.get(PUBLISHER)
-        self.other: dict[Any, Any] = {
-            key: value for key, value in annotations.items() if key not in COLUMN_ANNOTATIONS
-        }
+        self.other: dict[Any, Any] = {key: value for key, value in annotations.items() if key not in COLUMN_ANNOTATIONS}
         self._shape = _Shape(message[:end], pos + 3, (NUMBER, TIME), (OFFSET, KEY))
 
     def match(self, data: bytearray, starts: Integers, ends: Integers) -> tuple[Booleans, Found]:
