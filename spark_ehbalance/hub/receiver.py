@@ -20,7 +20,7 @@ from spark_ehbalance.hub import rows
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.watchdog import cut_off_after
 from spark_ehbalance.hub.wire.columns import Columns
-from spark_ehbalance.hub.wire.link import HotLink, unfit
+from spark_ehbalance.hub.wire.link import MOST_BYTES, HotLink, unfit
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ SOCKET_TIMEOUT = 0.02
 #: Seconds for TLS and SASL together: several round trips, also to another continent.
 _OPEN_TIMEOUT = 20.0
 
-#: Rows at a time by the client's public calls: 1 MB events then stay under the 2 GiB that a column can have.
-_MOST_PUBLIC = 1000
+#: Events at a time by the client's public calls: 0.2 s at the most where they trickle in, and few where they are large.
+_PUBLIC_EVENTS = 10
 
 
 class Disconnected(Exception):
@@ -161,17 +161,27 @@ class Receiver:
 
     def _receive_hot(self, most: int, wait: float) -> pa.RecordBatch:
         assert self._link is not None
-        return self._columns.record_batch(*self._link.receive(most, wait))
+        try:
+            return self._columns.record_batch(*self._link.receive(most, wait))
+        finally:
+            self._link.release()
 
     def _receive_public(self, most: int, deadline: float) -> pa.RecordBatch:
-        while not self._received:
+        events: list[rows.Event] = []
+        size = 0
+        while len(events) < most and size < MOST_BYTES:
+            asked = min(most - len(events), _PUBLIC_EVENTS)
+            # The client reads as many frames as it has credit for, as long as there are less than 20 ms between them.
+            self._consumer._prefetch = asked
             # With its own max_wait_time the client would wait for a full batch.
-            self._consumer.receive(batch=True, max_batch_size=min(most, _MOST_PUBLIC))
+            self._consumer.receive(batch=True, max_batch_size=asked)
             if not self._consumer.running:  # the client keeps that to itself, and would try again without a pause
                 raise Unreachable(f"no connection could be made to {self._source.connection.namespace}")
-            if time.monotonic() >= deadline:
+            came, self._received[:] = list(map(rows.received, self._received)), []
+            events += came
+            size += sum(len(each.body) for each in came)
+            if (events and len(came) < asked) or time.monotonic() >= deadline:
                 break
-        events, self._received[:] = list(map(rows.received, self._received)), []
         return self._rows(events)
 
     def _rows(self, events: list[rows.Event]) -> pa.RecordBatch:

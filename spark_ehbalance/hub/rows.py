@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -74,23 +74,36 @@ def value_body(value: Any) -> bytes:
     return value if isinstance(value, bytes) else _TEXT_OF.get(type(value), _json)(value).encode()
 
 
-def record_batch(events: Sequence[Event], partition: str, *, json_properties: bool) -> pa.RecordBatch:
+def record_batch(events: Iterable[Event], partition: str, *, json_properties: bool) -> pa.RecordBatch:
     """`events` of `partition` as a record batch of `ARROW_SCHEMA`.
 
     Property values are strings as they are and anything else as JSON text; with `json_properties` all are JSON text,
     as the Scala connector has them.
     """
-    system = [event.system for event in events]
+    # No event is kept: many at a time would keep Python's garbage collector busy.
+    bodies, offsets, sequence, moments, publishers, partition_keys = (list[Any]() for _ in range(6))
+    own, others = Maps(), Maps()
+    for body, system, properties in events:
+        bodies.append(body)
+        other = dict(system)
+        take = other.pop
+        offsets.append(take(OFFSET, None))
+        sequence.append(take(NUMBER))
+        moments.append(take(TIME, None) or None)
+        publishers.append(take(PUBLISHER, None))
+        partition_keys.append(take(KEY, None))
+        own.add(properties)
+        others.add(other)
     columns = [
-        pa.array([event.body for event in events], pa.binary()),
-        pa.repeat(pa.scalar(partition, pa.string()), len(events)),
-        _texts([each.get(OFFSET) for each in system]),
-        pa.array([each[NUMBER] for each in system], pa.int64()),
-        times([each.get(TIME) or None for each in system]),
-        _texts([each.get(PUBLISHER) for each in system]),
-        _texts([each.get(KEY) for each in system]),
-        maps([pairs(event.properties.items(), json_properties) for event in events]),
-        maps([pairs(other(each), json_properties) for each in system]),
+        pa.array(bodies, pa.binary()),
+        pa.repeat(pa.scalar(partition, pa.string()), len(bodies)),
+        _texts(offsets),
+        pa.array(sequence, pa.int64()),
+        times(moments),
+        _texts(publishers),
+        _texts(partition_keys),
+        own.column(json_properties),
+        others.column(json_properties),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
@@ -105,28 +118,32 @@ def times(milliseconds: Any) -> pa.Array:
     return pa.array(milliseconds, pa.int64()).cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
-def maps(rows: Iterable[Sequence[tuple[str, str]]]) -> pa.MapArray:
-    """A column of maps from the pairs of each row."""
-    offsets = [0]
-    flat: list[tuple[str, str]] = []
-    for row in rows:
-        flat += row
-        offsets.append(len(flat))
-    keys, values = zip(*flat, strict=True) if flat else ((), ())
-    texts = (pa.array(each, pa.string()) for each in (keys, values))
-    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), *texts)
+class Maps:
+    """A column of maps in the making, from AMQP values."""
+
+    def __init__(self) -> None:
+        self._keys: list[Any] = []
+        self._values: list[Any] = []
+        self._offsets = [0]
+
+    def add(self, row: Mapping[Any, Any]) -> None:
+        """The next row."""
+        self._keys += row
+        self._values += row.values()
+        self._offsets.append(len(self._keys))
+
+    def column(self, as_json: bool) -> pa.MapArray:
+        """All rows; `as_json` as for `record_batch`."""
+        if as_json:
+            texts: list[Any] = list(map(_json, self._values))
+        else:
+            texts = [each if type(each) is bytes else _TEXT_OF.get(type(each), _json)(each) for each in self._values]
+        return pa.MapArray.from_arrays(pa.array(self._offsets, pa.int32()), keys(self._keys), _texts(texts))
 
 
-def other(system: Mapping[bytes, Any]) -> list[tuple[bytes, Any]]:
-    """What of `system` has no column of its own."""
-    return [each for each in system.items() if each[0] not in COLUMN_ANNOTATIONS]
-
-
-def pairs(items: Iterable[tuple[Any, Any]], as_json: bool) -> list[tuple[str, str]]:
-    """A map of AMQP values as texts."""
-    if as_json:
-        return [(_text(key), _json(value)) for key, value in items]
-    return [(_TEXT_OF.get(type(key), str)(key), _TEXT_OF.get(type(value), _json)(value)) for key, value in items]
+def keys(values: Iterable[Any]) -> pa.StringArray:
+    """Keys of maps as texts."""
+    return _texts([each if type(each) is bytes else str(each) for each in values])
 
 
 def optional_text(value: Any) -> str | None:
@@ -134,7 +151,7 @@ def optional_text(value: Any) -> str | None:
     return None if value is None else _text(value)
 
 
-def _texts(values: list[Any]) -> pa.Array:
+def _texts(values: list[Any]) -> pa.StringArray:
     try:
         return pa.array(values, pa.string())  # bytes too, if they are UTF-8
     except pa.ArrowException:
@@ -154,7 +171,7 @@ def _utf8(value: bytes) -> str:
 
 
 #: How the types that nearly all values have become text.
-_TEXT_OF: dict[type, Callable[[Any], str]] = {bytes: _utf8, str: str, int: repr}
+_TEXT_OF: dict[type, Callable[[Any], str]] = {str: str, int: repr}
 
 
 def _json(value: Any) -> str:

@@ -174,3 +174,27 @@ def messages(draw: st.DrawFn) -> bytes:
         parts.append(section(0x77, draw(VALUES)))
     parts.append(maybe(lambda: section(0x78, draw(maps(TEXTS, VALUES)))))
     return b"".join(parts)
+
+
+@st.composite
+def contradictions(draw: st.DrawFn) -> bytes:
+    """Messages of which sizes do not fit, maps have a key too many, or the body is cut off."""
+
+    def wrong(code: int, items: list[bytes], more: int = 0) -> bytes:
+        raw = bytearray(compound(code, len(items) + more, b"".join(items), wide=draw(st.booleans())))
+        if draw(st.booleans()):
+            raw[4 if raw[0] & 0xF0 == 0xD0 else 1] = draw(st.integers(0, 255))  # its size, or the last byte of it
+        return bytes(raw)
+
+    number = draw(st.integers(0, 2**40))
+    pairs = [text(b"x-opt-sequence-number", 0xA3), long(number), text(b"x-opt-offset", 0xA3), text(b"%d" % number)]
+    parts = [section(0x72, wrong(0xC1, pairs, draw(st.integers(0, 1))))]
+    if draw(st.booleans()):
+        parts.append(section(0x73, wrong(0xC0, draw(st.lists(SCALARS, max_size=3)))))
+    if draw(st.booleans()):
+        own = [item for pair in draw(st.lists(st.tuples(TEXTS, SCALARS), max_size=3)) for item in pair]
+        parts.append(section(0x74, draw(st.sampled_from([b"\x40", wrong(0xC1, own, draw(st.integers(0, 1)))]))))
+    body = draw(st.binary(max_size=20))
+    parts.append(section(0x75, text(body, 0xA0, draw(st.booleans()))))
+    whole = b"".join(parts)
+    return whole[: len(whole) - draw(st.integers(0, len(body)))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -111,6 +112,25 @@ def test_a_trickle_comes_at_once(emulator: Emulator, receiver: Open) -> None:
         begun = time.monotonic()
         assert reader.receive(100, 5.0).num_rows == 1
         assert time.monotonic() - begun < 1.0
+
+
+def test_a_trickle_is_not_waited_for_longer_than_asked(emulator: Emulator, receiver: Open) -> None:
+    reader = receiver(prefetch=1000)
+    read(reader, 10)
+    done = threading.Event()
+
+    def trickle() -> None:
+        while not done.wait(0.005):
+            emulator.append(HUB, 0, [b"x"])
+
+    feeding = threading.Thread(target=trickle)
+    feeding.start()
+    try:
+        assert reader.receive(3, 5.0).num_rows <= 3
+        assert reader.receive(1000, 0.3).num_rows < 500  # 60 are sent in that time
+    finally:
+        done.set()
+        feeding.join()
 
 
 @pytest.mark.parametrize(("mine", "other"), [(3, 4), (3, 3), (0, 7), (None, 0), (None, 5)])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from random import Random
+
 import pytest
 from azure.eventhub import EventData
 from hypothesis import given, settings
@@ -12,7 +15,7 @@ from spark_ehbalance.hub.wire import columns, templates
 from spark_ehbalance.hub.wire.columns import Columns
 from spark_ehbalance.hub.wire.templates import SLACK
 from spark_ehbalance.hub.wire.values import MalformedError
-from tests.hub.encodings import TEXTS, VALUES, compound, long, maps, messages, section, text, timestamp
+from tests.hub.encodings import TEXTS, VALUES, compound, contradictions, long, maps, messages, section, text, timestamp
 
 
 @st.composite
@@ -101,21 +104,45 @@ def test_a_changed_message_among_others_is_what_it_is_alone_or_one_clear_error(
     sent: list[bytes], data: st.DataObject
 ) -> None:
     at = data.draw(st.integers(0, len(sent) - 1))
+    before = Columns("0", False).record_batch(*in_buffer(sent[:at]), [])
     changed = bytearray(sent[at])
     for _ in range(data.draw(st.integers(1, 3))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
     sent[at] = bytes(changed)
-    alone, among = [], []
-    for way in (alone, among):
+    try:
+        alone = Columns("0", False).record_batch(*in_buffer([sent[at]]), [])
+    except MalformedError as error:
         made = Columns("0", False)
-        try:
-            if way is alone:
-                way += made.record_batch(*in_buffer([sent[at]]), []).to_pylist()
-            else:
-                way.append(made.record_batch(*in_buffer(sent), []).to_pylist()[at])
-        except MalformedError:
-            way.append("no event")
-    assert alone == among
+        if at:  # those before it come first
+            assert made.record_batch(*in_buffer(sent), []).equals(before)
+        for _ in range(2):
+            with pytest.raises(
+                MalformedError, match="^partition 0: " + re.escape(str(error).removeprefix("partition 0: "))
+            ):
+                made.record_batch(*in_buffer(sent), [])
+    else:
+        among = Columns("0", False).record_batch(*in_buffer(sent), [])
+        assert among.slice(0, at).equals(before)
+        assert among.slice(at, 1).equals(alone)
+
+
+@settings(deadline=None, max_examples=50)
+@given(shapes(), st.lists(contradictions(), min_size=1, max_size=3), st.randoms())
+def test_messages_that_contradict_themselves_come_among_others(
+    sent: list[bytes], contradicting: list[bytes], random: Random
+) -> None:
+    mixed = [*sent, *contradicting]
+    random.shuffle(mixed)
+    assert Columns("0", False).record_batch(*in_buffer(mixed), []).equals(expected(mixed))
+
+
+def test_many_messages_of_one_contradicting_shape() -> None:
+    inside = section(0x75, text(b"inside", 0xA0))  # and counted in the size of the map before it
+    own = section(0x74, compound(0xC1, 2, text(b"key") + text(b"value") + inside))
+    sent = [ordinary(number).replace(b"\x00\x53\x75", own + b"\x00\x53\x75") for number in range(100)]
+    made = Columns("0", False)
+    for _ in range(2):
+        assert made.record_batch(*in_buffer(sent), []).equals(expected(sent))
 
 
 def ordinary(number: int, encoded: bytes | None = None, head: bytes = b"") -> bytes:

@@ -145,8 +145,11 @@ def test_counters_wrap(full: Emulator) -> None:
         assert client._session.next_incoming_id == client._link.delivery_count == 2
 
 
+@pytest.mark.usefixtures("way")
 def test_a_batch_is_bounded_in_bytes(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(link, "_SPARE", [])
+    for module in (link, receiver_module):
+        monkeypatch.setattr(module, "MOST_BYTES", 1 << 20)
     emulator.add_hub(HUB, 1)
     emulator.append(HUB, 0, [bytes(200_000)] * 50)
     with reading(source_of(emulator), prefetch=50) as reader:
@@ -155,8 +158,20 @@ def test_a_batch_is_bounded_in_bytes(emulator: Emulator, monkeypatch: pytest.Mon
             batch = reader.receive(10_000, 5.0)
             assert batch.nbytes < 4 << 20
             got += batch.num_rows
-            assert reader._link is not None
-            assert len(reader._link._data) < 8 << 20
+
+
+def test_receivers_that_are_kept_open_have_small_buffers(full: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "_SPARE", [])
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(reading(source_of(full), prefetch=5000)) for _ in range(5)]
+        for _ in range(2):
+            for each in readers:
+                assert receive(each, 2000, 2000).num_rows >= 2000
+        held = [each._link for each in readers if each._link is not None and each._link._given]
+        assert len(held) == 5
+        kept = sum(len(each._data) for each in held if each._given == len(each._transfers.starts))
+        assert kept <= 5 * 2 * link._IDLE_BYTES
+        assert 1 <= len(link._SPARE) <= link._MOST_SPARE
 
 
 def test_the_first_event_of_a_fresh_receiver_comes_without_an_idle_wait(

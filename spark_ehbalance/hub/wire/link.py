@@ -24,8 +24,15 @@ TESTED = ("5.15.1",)
 #: Bytes of frames after which a batch is complete.
 MOST_BYTES = 4 << 20
 
-#: Bytes asked for in one read, and what a buffer has room for in the beginning.
+#: Bytes asked for in one read, at least as many as the largest frame has.
 _READ_BYTES = 1 << 20
+
+#: Bytes that the buffer of a link has room for as long as little comes: receivers are kept by the hundred.
+_IDLE_BYTES = 1 << 16
+
+#: Buffers with room for a batch that no link is using, for whichever needs one next; and how many are kept.
+_SPARE: list[bytearray] = []
+_MOST_SPARE = 4
 
 #: Seconds to wait for more once there are events: the next read is under way, or there is a pause.
 _PAUSE = 0.02
@@ -106,7 +113,7 @@ class HotLink:
         channel = next(key for key, value in self._connection._incoming_endpoints.items() if value is self._session)
         self._transfers = Transfers(channel, self._link.remote_handle, self._connection._max_frame_size)
         half_read = self._transport._read_buffer.read()
-        self._data = bytearray(half_read) + bytearray(_READ_BYTES + SLACK)
+        self._data = bytearray(half_read) + bytearray(_IDLE_BYTES + SLACK)
         self._have = len(half_read)  # bytes in the buffer
         self._found = 0  # where the first frame begins that has not come whole
         self._given = 0  # messages given out already
@@ -115,7 +122,7 @@ class HotLink:
         self._link.flow(link_credit=prefetch)
 
     def receive(self, most: int, wait: float) -> tuple[bytearray, list[int], list[int], list[bytes]]:
-        """Up to `most` messages as `Transfers` describes them, with the buffer that they lie in until the next call.
+        """Up to `most` messages as `Transfers` describes them, with the buffer that they lie in until `release`.
 
         More are awaited for as long as they come without a pause; none came if there was none in `wait` seconds.
         """
@@ -131,6 +138,16 @@ class HotLink:
                 self._failure = error
         first, self._given = self._given, min(self._given + most, len(starts))
         return self._data, starts[first : self._given], ends[first : self._given], self._transfers.joined
+
+    def release(self) -> None:
+        """The messages received have been used: leave a large buffer to others if there are no more in it."""
+        rest = self._have - self._found
+        if self._given == len(self._transfers.starts) and len(self._data) > 2 * _IDLE_BYTES and rest <= _IDLE_BYTES:
+            large, self._data = self._data, bytearray(_IDLE_BYTES + SLACK)
+            self._data[:rest] = large[self._found : self._have]
+            self._have, self._found = rest, 0
+            if len(_SPARE) < _MOST_SPARE:
+                _SPARE.append(large)
 
     def close(self) -> None:
         """Close the socket, which the client leaves open if the connection was broken when it was closed."""
@@ -222,8 +239,13 @@ class HotLink:
 
     def _read(self, pause: float) -> bool:
         """Read what has come, or what comes within `pause` seconds; whether something has."""
-        if len(self._data) - SLACK - self._have < _READ_BYTES // 2:
-            self._data = self._data + bytearray(2 * _READ_BYTES)
+        if len(self._data) - SLACK - self._have < _IDLE_BYTES // 2:
+            try:
+                large = _SPARE.pop()  # of several threads only one gets the last
+            except IndexError:
+                large = bytearray(MOST_BYTES + _READ_BYTES + SLACK)
+            large[: self._have] = self._data[: self._have]
+            self._data = large
         before, have, records = self._socket.gettimeout(), self._have, isinstance(self._socket, ssl.SSLSocket)
         self._socket.settimeout(pause)
         try:

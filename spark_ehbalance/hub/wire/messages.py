@@ -1,4 +1,4 @@
-"""One AMQP message, in whatever way it is encoded: the general way, which takes 4 to 8 µs an event."""
+"""One AMQP message, in whatever way it is encoded: the general way, which takes 3 to 8 µs an event."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from spark_ehbalance.hub.wire.values import DECODERS, MALFORMED, MalformedError,
 
 ANNOTATIONS, PROPERTIES, APPLICATION, DATA = range(0x72, 0x76)
 _SEQUENCE, _VALUE = 0x76, 0x77
-_REPEATED = frozenset((DATA, _SEQUENCE))
+
+#: The other way to say which section it is.
+_BY_NAME = {
+    b"amqp:message-annotations:map": ANNOTATIONS,
+    b"amqp:properties:list": PROPERTIES,
+    b"amqp:application-properties:map": APPLICATION,
+    b"amqp:data:binary": DATA,
+    b"amqp:amqp-sequence:list": _SEQUENCE,
+    b"amqp:amqp-value:*": _VALUE,
+}
 
 #: Names of the fields of the properties section, in their order on the wire.
 _FIELDS = (
@@ -31,37 +40,42 @@ _FIELDS = (
 
 def parse(message: bytes) -> Event:
     """The event that `message` is. Raises `MalformedError`."""
-    found: dict[int, Any] = {}
+    system: dict[Any, Any] = {}
+    standard: dict[Any, Any] = {}
+    application: dict[Any, Any] = {}
+    data: list[bytes] = []
+    sequences: list[Any] = []
+    single: Any = None
     pos, end = 0, len(message)
     try:
         while pos < end:
-            section, value, pos = read_section(message, pos)
-            if section in _REPEATED:
-                found.setdefault(section, []).append(value)
+            if message[pos]:
+                raise ValueError("a section has no descriptor")
+            if message[pos + 1] == 0x53:
+                section: Any = message[pos + 2]
+                pos += 3
             else:
-                found[section] = value
-        system = pairs(found.get(ANNOTATIONS))
-        if PROPERTIES in found:
-            system = {**properties(found[PROPERTIES]), **system}
+                section, pos = decode(message, pos + 1)
+                section = _BY_NAME.get(section, section)
+            value, pos = DECODERS[message[pos]](message, pos + 1)
+            if section == DATA:
+                data.append(value)
+            elif section == ANNOTATIONS:
+                system = pairs(value)
+            elif section == APPLICATION:
+                application = pairs(value)
+            elif section == PROPERTIES:
+                standard = properties(value)
+            elif section == _VALUE:
+                single = value
+            elif section == _SEQUENCE:
+                sequences.append(value)
         if not isinstance(system.get(NUMBER), int):
             raise MalformedError("an event has come without a sequence number")
-        return Event(_body(found), system, pairs(found[APPLICATION]) if APPLICATION in found else {})
+        body = b"".join(data) if data else sequence_body(sequences) if sequences else value_body(single)
+        return Event(body, {**standard, **system} if standard else system, application)
     except MALFORMED as error:
-        raise MalformedError(f"an event that is no sound AMQP message: {error}") from error
-
-
-def read_section(message: bytes, pos: int) -> tuple[int, Any, int]:
-    """Code and value of the section at `pos`, and where it ends. Raises one of `MALFORMED`."""
-    if message.startswith(b"\x00\x53", pos):
-        section, pos = message[pos + 2], pos + 3
-    elif message[pos]:
-        raise ValueError("a section has no descriptor")
-    else:
-        section, pos = decode(message, pos + 1)
-        if not isinstance(section, int):
-            raise ValueError("a section's descriptor is no number")
-    value, pos = DECODERS[message[pos]](message, pos + 1)
-    return section, value, pos
+        raise MalformedError(f"event {system.get(NUMBER, '')} is no sound AMQP message: {error}") from error
 
 
 def properties(fields: Any) -> dict[Any, Any]:
@@ -73,12 +87,8 @@ def properties(fields: Any) -> dict[Any, Any]:
 
 def pairs(value: Any) -> dict[Any, Any]:
     """The pairs of an annotations or application-properties section."""
+    if value is None:
+        return {}
     if not isinstance(value, dict):
         raise ValueError("a section of pairs is no map")
     return value
-
-
-def _body(found: dict[int, Any]) -> bytes:
-    if DATA in found:
-        return b"".join(found[DATA])
-    return sequence_body(found[_SEQUENCE]) if _SEQUENCE in found else value_body(found.get(_VALUE))

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spark_ehbalance.hub.rows import KEY, NUMBER, OFFSET, PUBLISHER, TIME, other
-from spark_ehbalance.hub.wire.messages import ANNOTATIONS, APPLICATION, DATA, PROPERTIES, read_section
+from spark_ehbalance.hub.rows import COLUMN_ANNOTATIONS, KEY, NUMBER, OFFSET, PUBLISHER, TIME
+from spark_ehbalance.hub.wire.messages import ANNOTATIONS, APPLICATION, DATA, PROPERTIES
 from spark_ehbalance.hub.wire.values import MALFORMED, decode
 
 Integers = npt.NDArray[np.int64]
@@ -127,15 +127,15 @@ class Template:
 
     def __init__(self, message: bytes) -> None:
         """Learn from `message`. Raises one of `MALFORMED`, or KeyError, if there can be no template for its shape."""
-        pos, section = 0, -1
-        while section != ANNOTATIONS:
-            before = pos
-            section, annotations, pos = read_section(message, pos)
-        if not message.startswith(b"\x00\x53\x72", before) or NUMBER not in annotations:
-            raise ValueError("the annotations are in an unusual form")
+        pos = 0
+        while not message.startswith(bytes((0x00, 0x53, ANNOTATIONS)), pos):
+            pos = decode(message, pos)[1]
+        annotations, end = decode(message, pos)
+        if NUMBER not in annotations:
+            raise ValueError("there is no sequence number")
         self.publisher: Any = annotations.get(PUBLISHER)
-        self.other: dict[Any, Any] = dict(other(annotations))
-        self._shape = _Shape(message[:pos], before + 3, (NUMBER, TIME), (OFFSET, KEY))
+        self.other: dict[Any, Any] = {key: value for key, value in annotations.items() if key not in COLUMN_ANNOTATIONS}
+        self._shape = _Shape(message[:end], pos + 3, (NUMBER, TIME), (OFFSET, KEY))
 
     def match(self, data: bytearray, starts: Integers, ends: Integers) -> tuple[Booleans, Found]:
         """Which of the messages it fits, and the fields of those. `data` has `SLACK` more bytes than the last end."""

@@ -133,6 +133,8 @@ class Transfers:
             return None, []
         try:
             fields, places = _fields(frame, start + 3)
+            if places[-1] > len(frame):
+                raise ValueError("its fields are cut off")
         except MALFORMED as error:
             raise MalformedError(f"a transfer that is no sound AMQP: {error}") from error
         return (fields if fields and fields[_HANDLE] == self._handle else None), places

@@ -1,8 +1,9 @@
 """AMQP 1.0 values from bytes.
 
 They come out as the client's own decoder gives them, so that rows are the same by either way: text, symbols and binary
-all as `bytes`, times as milliseconds, a described value without its descriptor. Types that the client cannot decode
-(char, the decimals) come out too.
+all as `bytes`, times as milliseconds, a described value without its descriptor. What contradicts itself is read as the
+client reads it: a compound value ends after as many elements as it counts, whatever its size says, and a text that is
+cut off is what there is of it. Types that the client cannot decode (char, the decimals) come out too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class MalformedError(Exception):
 
 
 def decode(data: bytes, pos: int) -> tuple[Any, int]:
-    """The value at `pos` and where it ends.
+    """The value at `pos` and where it ends, or would end if it were not cut off.
 
     Raises one of `MALFORMED` for what is no value.
     """
@@ -58,24 +59,23 @@ def _boolean(data: bytes, pos: int) -> tuple[bool, int]:
 def _bytes8(data: bytes, pos: int) -> tuple[bytes, int]:
     start = pos + 1
     end = start + data[pos]
-    if end > len(data):
-        raise ValueError("a value is cut off")
     return data[start:end], end
 
 
 def _bytes32(data: bytes, pos: int) -> tuple[bytes, int]:
-    end = pos + 4 + _UINT(data, pos)[0]
-    return _cut(data, pos + 4, end), end
-
-
-def _cut(data: bytes, start: int, end: int) -> bytes:
-    if end > len(data):
-        raise ValueError("a value is cut off")
-    return data[start:end]
+    start = pos + 4
+    end = start + _UINT(data, pos)[0]
+    return data[start:end], end
 
 
 def _fixed(size: int, made: Callable[[bytes], Any]) -> _Decoder:
-    return lambda data, pos: (made(_cut(data, pos, pos + size)), pos + size)
+    def decoder(data: bytes, pos: int) -> tuple[Any, int]:
+        end = pos + size
+        if end > len(data):
+            raise ValueError("a value is cut off")
+        return made(data[pos:end]), end
+
+    return decoder
 
 
 def _char(raw: bytes) -> bytes:
@@ -102,60 +102,64 @@ def _decimal(bits: int, digits: int, exponent_bits: int, bias: int) -> _Decoder:
     return _fixed(bits // 8, made)
 
 
-def _compound(form: str) -> Callable[[bytes, int], tuple[int, int, int]]:
-    """A decoder of a compound value's header: its count, where its elements start and where they end."""
-    unpack_from, size = struct.Struct(">" + form).unpack_from, struct.calcsize(">" + form)
-
-    def header(data: bytes, pos: int) -> tuple[int, int, int]:
-        length, count = unpack_from(data, pos)
-        end = pos + size // 2 + length
-        if end > len(data):
-            raise ValueError("a value is cut off")
-        return count, pos + size, end
-
-    return header
+def _compound(form: str) -> tuple[Callable[[bytes, int], tuple[int, int]], int]:
+    """For a compound value's header: what gives its size and its count, and the header's own size."""
+    header = struct.Struct(">" + form)
+    return header.unpack_from, header.size
 
 
 def _list(form: str) -> _Decoder:
-    header, decoders = _compound(form), DECODERS
+    (header, size), decoders = _compound(form), DECODERS
 
     def decoder(data: bytes, pos: int) -> tuple[list[Any], int]:
-        count, pos, end = header(data, pos)
+        _, count = header(data, pos)
+        pos += size
         values = []
         for _ in range(count):
             value, pos = decoders[data[pos]](data, pos + 1)
             values.append(value)
-        return values, _reached(pos, end)
+        return values, pos
 
     return decoder
 
 
 def _map(form: str) -> _Decoder:
-    header, decoders = _compound(form), DECODERS
+    (header, size), decoders = _compound(form), DECODERS
 
     def decoder(data: bytes, pos: int) -> tuple[dict[Any, Any], int]:
-        count, pos, end = header(data, pos)
+        _, count = header(data, pos)
+        pos += size
         values = {}
         for _ in range(count // 2):
-            if data[pos] in _TEXTS and pos + 2 + data[pos + 1] <= end:  # without a call, as nearly all keys are
-                at, pos = pos + 2, pos + 2 + data[pos + 1]
+            code = data[pos]
+            if code == 0xA3 or code == 0xA1:  # without a call, as nearly all keys are, and many values
+                at = pos + 2
+                pos = at + data[pos + 1]
                 key: Any = data[at:pos]
             else:
-                key, pos = decoders[data[pos]](data, pos + 1)
-            if data[pos] in _LONGS:
-                values[key], pos = _LONG(data, pos + 1)[0], pos + 9
+                key, pos = decoders[code](data, pos + 1)
+            code = data[pos]
+            if code == 0x81 or code == 0x83:
+                values[key] = _LONG(data, pos + 1)[0]
+                pos += 9
+            elif code == 0xA1:
+                at = pos + 2
+                pos = at + data[pos + 1]
+                values[key] = data[at:pos]
             else:
-                values[key], pos = decoders[data[pos]](data, pos + 1)
-        return values, _reached(pos, end)
+                values[key], pos = decoders[code](data, pos + 1)
+        return values, pos
 
     return decoder
 
 
 def _array(form: str) -> _Decoder:
-    header = _compound(form)
+    header, size = _compound(form)
 
     def decoder(data: bytes, pos: int) -> tuple[list[Any], int]:
-        count, pos, end = header(data, pos)
+        length, count = header(data, pos)
+        end = pos + size // 2 + length
+        pos += size
         if not count:
             return [], end
         described = []
@@ -163,23 +167,18 @@ def _array(form: str) -> _Decoder:
             descriptor, pos = decode(data, pos + 1)
             described.append(descriptor)
         code = data[pos]
-        if code >> 4 == 4 and count > end - pos + MAX_EMPTY_ITEMS:
-            raise ValueError(f"an array of {count} elements in {end - pos} bytes")
+        room = min(end, len(data)) - pos + MAX_EMPTY_ITEMS
+        if code >> 4 == 4 and count > room:
+            raise ValueError(f"an array of {count} elements in {room - MAX_EMPTY_ITEMS} bytes")
         element, pos, values = DECODERS[code], pos + 1, []
         for _ in range(count):
             value, pos = element(data, pos)
             for descriptor in reversed(described):
                 value = _undescribed(descriptor, value)
             values.append(value)
-        return values, _reached(pos, end)
+        return values, pos
 
     return decoder
-
-
-def _reached(pos: int, end: int) -> int:
-    if pos != end:
-        raise ValueError("a value's size contradicts its elements")
-    return end
 
 
 def _described(data: bytes, pos: int) -> tuple[Any, int]:
@@ -196,12 +195,6 @@ def _undescribed(descriptor: Any, value: Any) -> Any:
 def _unknown(data: bytes, pos: int) -> tuple[Any, int]:
     raise ValueError(f"unknown type 0x{data[pos - 1]:02x}")
 
-
-#: Binary, text and symbols of less than 256 bytes.
-_TEXTS = (0xA3, 0xA1, 0xA0)
-
-#: A long and a time.
-_LONGS = (0x81, 0x83)
 
 _LONG = struct.Struct(">q").unpack_from
 _UINT = struct.Struct(">I").unpack_from
@@ -234,8 +227,8 @@ for _code, _decoder in {
     0x84: _decimal(64, 16, 10, 398),
     0x94: _decimal(128, 34, 14, 6176),
     0x98: _fixed(16, lambda raw: uuid.UUID(bytes=raw)),
-    **dict.fromkeys(_LONGS, _number("q")),
-    **dict.fromkeys(_TEXTS, _bytes8),
+    **dict.fromkeys((0x81, 0x83), _number("q")),
+    **dict.fromkeys((0xA0, 0xA1, 0xA3), _bytes8),
     **dict.fromkeys((0xB0, 0xB1, 0xB3), _bytes32),
     0xC0: _list("BB"),
     0xC1: _map("BB"),
