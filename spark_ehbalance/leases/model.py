@@ -9,7 +9,7 @@ sparing a cold start its wait; they are never compared between machines to decid
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
@@ -328,54 +328,91 @@ def _weighs(member: Member) -> tuple[object, ...]:
     return member.load and member.load.cpu, member.max_owned, member.strategy
 
 
-@dataclass(frozen=True, slots=True)
 class Trail:
     """In which version of a chain of snapshots each row has last shown a sign of life (`leases`, `members`), changed
-    hands (`epochs`) or been promised (`handovers`). What has stood still for longest comes first."""
+    hands (`epochs`) or been promised (`handovers`). What has stood still for longest comes first.
 
-    version: int = 0
-    leases: dict[str, int] = field(default_factory=dict)
-    members: dict[str, int] = field(default_factory=dict)
-    epochs: dict[str, int] = field(default_factory=dict)
-    handovers: dict[str, int] = field(default_factory=dict)
+    It is worked out when it is first asked for, with one copy for all changes since the last one that was: most
+    snapshots are never asked, being drafts or the losers of races.
+    """
+
+    __slots__ = ("_before", "_change", "_stamps", "version")
+
+    def __init__(
+        self, version: int = 0, leases: dict[str, int] | None = None, epochs: dict[str, int] | None = None
+    ) -> None:
+        self.version = version
+        self._before: Trail | None = None
+        self._change: Change | None = None
+        self._stamps: tuple[dict[str, int], ...] = (leases or {}, {}, epochs or {}, {})
+
+    @property
+    def leases(self) -> Mapping[str, int]:
+        """Of each lease's counter."""
+        return self._worked_out()[0]
+
+    @property
+    def members(self) -> Mapping[str, int]:
+        """Of each member's heartbeat."""
+        return self._worked_out()[1]
+
+    @property
+    def epochs(self) -> Mapping[str, int]:
+        """Of each lease's epoch."""
+        return self._worked_out()[2]
+
+    @property
+    def handovers(self) -> Mapping[str, int]:
+        """Of each pending handover."""
+        return self._worked_out()[3]
 
     def after(self, change: Change) -> Trail:
         """The trail one version later, after `change`."""
-        version = self.version + 1
-        signs, owners, promises = [], [], []
-        for partition, old in change.leases_before.items():
-            new = change.leases[partition]
-            if old is None or old.counter != new.counter:
-                signs.append(partition)
-            if old is None or old.epoch != new.epoch:
-                owners.append(partition)
-            if new.handover != (old and old.handover):
-                promises.append(partition)
-        beats, gone = [], [id for id in change.members_before if id not in change.members]
-        for id, was in change.members_before.items():
-            now = change.members.get(id)
-            if not (was and now and was.counter == now.counter):
-                beats.append(id)
-        return Trail(
-            version,
-            _stamped(self.leases, signs, version),
-            _stamped(self.members, beats, version, gone),
-            _stamped(self.epochs, owners, version),
-            _stamped(self.handovers, promises, version, [p for p in promises if change.leases[p].handover is None]),
-        )
+        after = Trail(self.version + 1)
+        after._before, after._change = self, change
+        return after
+
+    def _worked_out(self) -> tuple[dict[str, int], ...]:
+        if self._before is None:
+            return self._stamps
+        later, first = [self], self._before
+        while first._before is not None:
+            later.append(first)
+            first = first._before
+        stamps = list(first._stamps)
+        for each in reversed(later):
+            assert each._change is not None
+            for kind, (changed, gone) in enumerate(_marks(each._change)):
+                if changed and stamps[kind] is first._stamps[kind]:
+                    stamps[kind] = dict(stamps[kind])
+                for key in changed:
+                    stamps[kind].pop(key, None)
+                    stamps[kind][key] = each.version
+                for key in gone:
+                    del stamps[kind][key]
+        self._stamps, self._before, self._change = tuple(stamps), None, None
+        return self._stamps
 
 
-def _stamped(stamps: dict[str, int], keys: list[str], version: int, gone: Iterable[str] = ()) -> dict[str, int]:
-    """`stamps` with `keys` at the end, as of `version`, and without those that are `gone`."""
-    if not keys:
-        return stamps
-    stamped = dict(stamps)
-    for key in keys:
-        stamped.pop(key, None)
-        stamped[key] = version
-    for key in gone:
-        del stamped[key]
-    return stamped
+def _marks(change: Change) -> tuple[tuple[list[str], list[str]], ...]:
+    """What a trail notes of `change`, as (changed, and of these gone): leases, members, epochs, handovers."""
+    signs, owners, promises = [], [], []
+    for partition, old in change.leases_before.items():
+        new = change.leases[partition]
+        if old is None or old.counter != new.counter:
+            signs.append(partition)
+        if old is None or old.epoch != new.epoch:
+            owners.append(partition)
+        if new.handover != (old and old.handover):
+            promises.append(partition)
+    beats = []
+    for id, was in change.members_before.items():
+        now = change.members.get(id)
+        if not (was and now and was.counter == now.counter):
+            beats.append(id)
+    left = [id for id in beats if id not in change.members]
+    over = [partition for partition in promises if change.leases[partition].handover is None]
+    return (signs, []), (beats, left), (owners, []), (promises, over)
 
 
 @dataclass(frozen=True, slots=True)
