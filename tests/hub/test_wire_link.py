@@ -164,13 +164,14 @@ def test_receivers_that_are_kept_open_have_small_buffers(full: Emulator, monkeyp
     monkeypatch.setattr(link, "_SPARE", [])
     with contextlib.ExitStack() as stack:
         readers = [stack.enter_context(reading(source_of(full), prefetch=5000)) for _ in range(5)]
-        for _ in range(2):
-            for each in readers:
-                assert receive(each, 2000, 2000).num_rows >= 2000
-        held = [each._link for each in readers if each._link is not None and each._link._given]
+        for each in readers:
+            assert receive(each, 2000, 2000).num_rows >= 2000
+        for each in readers:  # to the end: who has events to give out still needs its buffer
+            while each.receive(5000, 0.1).num_rows:
+                pass
+        held = [each._link for each in readers if each._link is not None]
         assert len(held) == 5
-        kept = sum(len(each._data) for each in held if each._given == len(each._transfers.starts))
-        assert kept <= 5 * 2 * link._IDLE_BYTES
+        assert sum(len(each._data) for each in held) <= 5 * 2 * link._IDLE_BYTES
         assert 1 <= len(link._SPARE) <= link._MOST_SPARE
 
 
