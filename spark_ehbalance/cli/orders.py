@@ -27,7 +27,7 @@ from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.places import resolve
 from spark_ehbalance.hub.receiver import Source
-from spark_ehbalance.leases.model import Lease, Position, Snapshot
+from spark_ehbalance.leases.model import Position, Snapshot
 from spark_ehbalance.leases.transitions import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.options import Options, parse_duration
 from spark_ehbalance.positions import Place, parse_place
@@ -58,9 +58,7 @@ def transfer(
     asked = Transfer(
         by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=_ms(handover_timeout)
     )
-    with open_store(lease_table, storage_option) as store:
-        lease = order(store, [asked]).leases[partition]
-    typer.echo(f"Partition {partition} is to go to {to}{_how(lease, to)}.")
+    typer.echo(f"Partition {partition} is to go to {to}{_ordered(asked, lease_table, storage_option)}.")
 
 
 def pin(
@@ -73,9 +71,7 @@ def pin(
 ) -> None:
     """Have a partition belong to a member whenever that is alive, until it is unpinned."""
     asked = PinTo(by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=_ms(handover_timeout))
-    with open_store(lease_table, storage_option) as store:
-        lease = order(store, [asked]).leases[partition]
-    typer.echo(f"Partition {partition} is pinned to {to}{_how(lease, to)}.")
+    typer.echo(f"Partition {partition} is pinned to {to}{_ordered(asked, lease_table, storage_option)}.")
 
 
 def unpin(lease_table: LeaseTable, partition: Partition, why: Why = "", storage_option: StorageOption = None) -> None:
@@ -133,8 +129,10 @@ def seek(
         typer.echo(f"Partition {each} goes on at sequence number {position.next}.")
 
 
-def _how(lease: Lease, to: str) -> str:
-    """How the partition comes to `to`."""
+def _ordered(asked: Transfer | PinTo, lease_table: str, storage_option: list[str] | None) -> str:
+    """Write the order down; returns how the partition comes to where it is to be."""
+    with open_store(lease_table, storage_option) as store:
+        lease, to = order(store, [asked]).leases[asked.partition], asked.to
     if lease.owner == to:
         return ", which owns it"
     if lease.handover is not None and lease.handover.to == to:

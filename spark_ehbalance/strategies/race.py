@@ -25,7 +25,7 @@ from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.parameters import Parameters, parameter
 from spark_ehbalance.strategies.plan import held
-from spark_ehbalance.strategies.weights import BAND, weights
+from spark_ehbalance.strategies.weights import BAND, shared_weights
 from spark_ehbalance.values import one_of, parse_duration
 
 #: Loads are sums, which are not exact: less than this is no difference.
@@ -104,7 +104,7 @@ class _Standing:
 
 def _standing(view: View, weight: str) -> _Standing:
     snapshot, has = view.snapshot, held(view)
-    weighs, skewed = weights(snapshot) if weight == "load" else (dict.fromkeys(snapshot.leases, 1.0), False)
+    weighs, skewed = shared_weights(snapshot) if weight == "load" else (dict.fromkeys(snapshot.leases, 1.0), False)
     loads = {id: sum(weighs[p] for p in partitions) for id, partitions in has.items()}
     counts = {id: len(partitions) for id, partitions in has.items()}
     ranking = tuple(sorted(loads, key=lambda id: (-loads[id], id)))
