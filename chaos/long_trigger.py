@@ -25,7 +25,7 @@ from chaos.processes import QueryProcess
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.options import Options
 
-#: Bar of the issue, in seconds.
+#: Seconds that a handover may take once the batch has ended.
 MOST_TAKEN = 2.0
 
 #: Seconds between two triggers that suffice without the listener: it takes up to ten until the first batch is written
