@@ -44,7 +44,7 @@ from spark_ehbalance.options import Options
 PARTITIONS = 8
 RATE = 200.0
 
-#: Bars of the issue, in seconds.
+#: Seconds that each may take at the most.
 MOST_IDLE = 1.0
 MOST_AFTER_STOP = 5.0
 
