@@ -2,8 +2,8 @@
 
 The client's public calls open a connection for each question and sleep in between (0.36 s each). Here one management
 connection stays open, and questions are sent without waiting for the answers to those before, so that any number
-takes little more than a round trip. It needs a few of the client's private parts; where they do not fit the public
-calls are used.
+takes little more than a round trip (`wire.management`). It needs a few of the client's private parts; where they do
+not fit the public calls are used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import partial
 from typing import Any
 
 from azure.eventhub import EventHubConsumerClient
@@ -22,20 +21,21 @@ from azure.eventhub.exceptions import AuthenticationError, EventHubError
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.watchdog import cut_off_after
+from spark_ehbalance.hub.wire.management import Management, Question, unfit_management
 
 _LOG = logging.getLogger(__name__)
 
 #: A management connection is opened anew after this many seconds, well before its token (20 to 60 minutes) ends.
 _CONNECTION_AGE = 600.0
 
-#: ... and after this many questions: the client grants its peer 10,000 answers and never more.
-_CONNECTION_QUESTIONS = 5000
-
 #: Questions under way at once: a second's worth of what Event Hubs answers (50).
 _QUESTIONS_AT_ONCE = 50
 
-#: The kind of a question, and the properties that are sent with it.
-_Question = tuple[str, dict[str, str]]
+#: Seconds for which a token is sent again: the client makes a new one whenever it is asked, and each is encoded anew.
+#: Those that come from a cache have five minutes left (azure-identity).
+_TOKEN_AGE = 60.0
+
+_HUB, _PARTITION = "com.microsoft:eventhub", "com.microsoft:partition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,15 @@ class HubMetadata:
         self._consumer_group = consumer_group
         self._client: EventHubConsumerClient | None = None
         self._handler: Any = None
-        self._link: Any = None
+        self._management: Management | None = None
         self._auth: Any = None
         self._opened = 0.0
-        self._asked = 0
+        self._token, self._token_at = "", 0.0
         self._public_only = False
 
     def partition_ids(self) -> tuple[str, ...]:
         """The ids of the hub's partitions."""
-        answers = self._ask([("com.microsoft:eventhub", {})])
+        answers = self._ask([self._question(_HUB)])
         if answers is None:
             return tuple(self._public(lambda client: client.get_partition_ids()))
         return tuple(id.decode() for id in answers[0][b"partition_ids"])
@@ -80,7 +80,7 @@ class HubMetadata:
         wanted, states = list(partitions), dict[str, PartitionState]()
         for first in range(0, len(wanted), _QUESTIONS_AT_ONCE):
             some = wanted[first : first + _QUESTIONS_AT_ONCE]
-            answers = self._ask([("com.microsoft:partition", {"partition": partition}) for partition in some])
+            answers = self._ask([self._question(_PARTITION, partition=partition) for partition in some])
             for index, partition in enumerate(some):
                 states[partition] = self._state(partition, None if answers is None else answers[index])
         return states
@@ -88,7 +88,7 @@ class HubMetadata:
     def close(self) -> None:
         """Close the connection; the next question opens a new one."""
         handler, client = self._handler, self._client
-        self._handler = self._client = self._link = None
+        self._handler = self._client = self._management = None
         for closing in (handler, client):
             if closing is not None:
                 try:
@@ -111,24 +111,22 @@ class HubMetadata:
         end = last + 1
         return PartitionState(end if empty else begin, end, None if never else offset, None if never else time_utc)
 
-    def _ask(self, questions: Sequence[_Question]) -> list[dict[bytes, Any]] | None:
+    def _question(self, kind: str, **properties: str) -> Question:
+        return kind, (("name", self._connection.hub), *properties.items())
+
+    def _ask(self, questions: Sequence[Question]) -> list[dict[bytes, Any]] | None:
         """The answers over the open management connection; None where only the public calls can be used."""
         for attempt in (1, 2):
             if self._public_only:
                 return None
-            old = time.monotonic() - self._opened > _CONNECTION_AGE or self._asked > _CONNECTION_QUESTIONS
-            fresh = self._link is None or old
+            fresh = self._management is None or time.monotonic() - self._opened > _CONNECTION_AGE
             try:
                 if fresh:
                     self.close()
-                with cut_off_after(_ANSWER_TIMEOUT, lambda: self._handler._connection):
-                    if fresh:
-                        self._open()
-                    return self._request(questions)
+                    self._open()
+                return self._request(questions)
             except (AttributeError, TypeError, ImportError) as error:
-                _LOG.warning("this azure-eventhub keeps no management connection open (%s): asking slowly", error)
-                self._public_only = True
-                self.close()
+                self._use_public_calls(str(error))
             except Exception as error:
                 self.close()
                 # A connection that was kept open may have been closed by the service meanwhile: once more, afresh.
@@ -140,42 +138,35 @@ class HubMetadata:
         client: Any = self._connection.consumer_client(self._consumer_group, **_SETTINGS)
         self._client = client
         self._auth = client._create_auth()
-        handler = client._amqp_transport.create_mgmt_client(
-            client._address, mgmt_auth=self._auth, config=client._config
-        )
-        self._handler = handler
-        handler.open(connection=client._conn_manager.get_connection(endpoint=client._address.hostname, auth=self._auth))
-        while not handler.client_ready():
-            time.sleep(0.002)
-        self._link = _management_link(handler)
-        self._opened, self._asked = time.monotonic(), 0
-
-    def _request(self, questions: Sequence[_Question]) -> list[dict[bytes, Any]]:
-        client: Any = self._client
         transport = client._amqp_transport
-        answers: dict[int, dict[bytes, Any]] = {}
-        refused: list[Exception] = []
+        handler = transport.create_mgmt_client(client._address, mgmt_auth=self._auth, config=client._config)
+        self._handler = handler
+        with cut_off_after(_ANSWER_TIMEOUT, lambda: handler._connection):
+            connection = client._conn_manager.get_connection(endpoint=client._address.hostname, auth=self._auth)
+            handler.open(connection=connection)
+            while not handler.client_ready():
+                time.sleep(0.002)
+            operation = _open_operation(handler)
+        reason = unfit_management(handler, operation)
+        if reason is None:
+            self._management = Management(handler, operation, transport.get_error)
+            self._opened, self._token_at = time.monotonic(), float("-inf")
+        else:
+            self._use_public_calls(reason)
 
-        def answered(index: int, _result: Any, status: Any, description: bytes, response: Any, error: Any) -> None:
-            if status is None:
-                refused.append(error)
-            elif int(status) >= 400:
-                refused.append(transport.get_error(int(status), (description or b"").decode()))
-            else:
-                answers[index] = response.value
+    def _request(self, questions: Sequence[Question]) -> list[dict[bytes, Any]] | None:
+        if self._management is None:
+            return None
+        client: Any = self._client
+        now = time.monotonic()
+        if now - self._token_at > _TOKEN_AGE:
+            self._token, self._token_at = client._amqp_transport.get_updated_token(self._auth), now
+        return self._management.ask(questions, self._token, _ANSWER_TIMEOUT)
 
-        token = transport.get_updated_token(self._auth)
-        for index, (kind, properties) in enumerate(questions):
-            message = transport.build_message(
-                application_properties={"name": client.eventhub_name, **properties, "security_token": token}
-            )
-            self._asked += 1
-            self._link._mgmt_link.execute_operation(message, partial(answered, index), operation="READ", type=kind)
-        while len(answers) < len(questions):
-            _listen(self._handler, self._link)
-            if refused:
-                raise refused[0]
-        return [answers[index] for index in range(len(questions))]
+    def _use_public_calls(self, reason: str) -> None:
+        _LOG.warning("this azure-eventhub keeps no management connection open (%s): asking slowly", reason)
+        self._public_only = True
+        self.close()
 
     def _public(self, question: Any) -> Any:
         try:
@@ -193,23 +184,16 @@ class HubMetadata:
         return HubUnavailableError(f"{where} {what} (asked for its properties over AMQP): {lines[0]}")
 
 
-def _management_link(handler: Any) -> Any:
-    """The open link to the hub's `$management`."""
+def _open_operation(handler: Any) -> Any:
+    """The client's operation on the hub's `$management`, with its links attached."""
     from azure.eventhub._pyamqp import management_operation  # private: it may not be there
 
     make: Any = management_operation.ManagementOperation
-    link = make(handler._session, status_code_field=b"status-code", status_description_field=b"status-description")
-    link.open()
-    while not link.ready():
-        _listen(handler, link)
-    return link
-
-
-def _listen(handler: Any, link: Any) -> None:
-    """Take what comes next on the connection; raises what is wrong with it."""
-    handler._connection.listen()
-    if link._mgmt_error is not None:
-        raise link._mgmt_error
+    operation = make(handler._session, status_code_field=b"status-code", status_description_field=b"status-description")
+    operation.open()
+    while not operation.ready():  # raises what is wrong with it
+        handler._connection.listen()
+    return operation
 
 
 def _is_refusal(error: Exception) -> bool:
@@ -220,5 +204,5 @@ def _is_refusal(error: Exception) -> bool:
 #: One attempt: whoever asks decides about the next one.
 _SETTINGS = {"retry_total": 0, "socket_timeout": 0.2}
 
-#: Seconds for TLS, SASL, CBS, attach and the answer together: several round trips, also to another continent.
+#: Seconds for TLS, SASL, CBS and attach together, and for the answer: round trips, also to another continent.
 _ANSWER_TIMEOUT = 20.0

@@ -153,9 +153,10 @@ class Receiver:
                     raise
                 raise Unreachable(f"no connection could be made to {self._source.connection.namespace}") from None
         if self._hot:
-            reason = unfit(self._consumer)
+            handler = self._consumer._handler
+            reason = unfit(handler, handler._link)
             if reason is None:
-                self._link = HotLink(self._consumer, self._prefetch)
+                self._link = HotLink(handler, handler._link, self._prefetch)
             else:
                 _warn_once(reason)
 

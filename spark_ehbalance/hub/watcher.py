@@ -1,9 +1,4 @@
-"""Watches a hub in the background, and no more often than somebody wants to know.
-
-Event Hubs answers 50 of these questions a second (its quotas page: GetRuntimeInformation), and all who read share
-them. So they are put when they are worth most: at once when a batch has ended, in steps while the query waits for
-events, and hardly while a batch runs.
-"""
+"""Watches a hub in the background, and no more often than somebody wants to know: see `questions`."""
 
 from __future__ import annotations
 
@@ -17,22 +12,12 @@ from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.places import resolve
+from spark_ehbalance.hub.questions import Questions
 from spark_ehbalance.hub.receiver import Source
 from spark_ehbalance.leases.model import Position
 from spark_ehbalance.positions import StartingPositions
 
 _LOG = logging.getLogger(__name__)
-
-#: Seconds between two looks while the query waits for events.
-_INTERVAL = 0.1
-
-#: Questions a second; a look is put off until its own are within that. Half of what Event Hubs answers: a query that
-#: has many partitions is seldom alone.
-_MOST_QUESTIONS = 25
-
-#: Seconds without a call after which the query is at a batch, or has a long trigger; and seconds between two looks
-#: then, which serve the metrics and the measured load.
-_AT_REST, _REST_INTERVAL = 0.1, 1.0
 
 #: Seconds between two looks at the list of partitions, which are added by hand, and rarely; those that are not watched
 #: are asked about along with it.
@@ -62,16 +47,12 @@ class HubWatcher:
         self._changed = threading.Condition()
         self._partitions: tuple[str, ...] = ()
         self._states: dict[str, PartitionState] = {}
-        self._watched: frozenset[str] = frozenset()
-        self._called_at = 0.0
-        self._wanted = False  # somebody would like to know now, as far as the limit allows
-        self._known_at: dict[str, float] = {}  # when the question was put whose answer is known
-        self._next_look = 0.0  # not sooner, for the sake of the limit
+        self._questions = Questions()
         self._asked_at = 0.0  # when the question about everything was put whose answer is known
-        self._looked_at = 0.0  # the same of any question
         self._answered_at = 0.0
         self._hurry = False
         self._trouble: HubUnavailableError | None = None
+        self.changes = 0  # rises when `states` has changed, or may raise something
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="ehbalance-hub-watcher", daemon=True)
 
@@ -91,25 +72,30 @@ class HubWatcher:
             self._stopping = True
             self._changed.notify_all()
 
-    def watch(self, partitions: Iterable[str]) -> None:
-        """The partitions whose ends are needed now, and from now on."""
-        watched, now = frozenset(partitions), time.monotonic()
-        rested, self._called_at = now - self._called_at > _AT_REST, now
-        if watched != self._watched or rested:
-            with self._changed:
-                self._watched, self._wanted = watched, True
+    def watch(self, partitions: Iterable[str], members: int = 1) -> None:
+        """The query waits for events of `partitions`; so many `members` share the hub's answers."""
+        with self._changed:
+            if self._questions.watch(partitions, members):
                 self._changed.notify_all()
+
+    def rest(self) -> None:
+        """The query is at a batch, and does not need to know much until it is watching again."""
+        with self._changed:
+            self._questions.rest()
 
     def catch_up(self, patience: float) -> None:
         """Wait until the hub was asked after this call, about as many watched partitions as the limit allows; at most
-        `patience` seconds."""
+        `patience` seconds, and not at all if the limit does not allow it within them."""
         with self._changed:
-            since, self._wanted = time.monotonic(), True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._looked_at > since or self._stopping, patience)
+            since, questions = time.monotonic(), self._questions
+            questions.want()
+            if questions.due() <= since + patience:
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: questions.looked_at > since or self._stopping, patience)
 
     def states(self) -> Mapping[str, PartitionState]:
-        """What was last heard of each partition. Raises `HubUnavailableError` if that is too long ago."""
+        """What was last heard of each partition: the same mapping until there is something new. Raises
+        `HubUnavailableError` if that is too long ago."""
         with self._changed:
             if self._trouble is not None and time.monotonic() - self._answered_at > self._timeout:
                 raise self._trouble
@@ -136,6 +122,10 @@ class HubWatcher:
 
     def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
         """What `startingPosition` means for `partitions` now. A time costs a question to the hub for each."""
+        with self._changed:
+            oldest = min(map(self._questions.known_at, partitions), default=float("inf"))
+        if time.monotonic() - oldest > _LIST_INTERVAL:  # "latest" is now, or nearly so
+            self.refresh()
 
         def position(partition: str) -> Position:
             place = self._starting_positions.of(partition)
@@ -166,6 +156,7 @@ class HubWatcher:
                     _LOG.warning("%s. Asking again every %g s", trouble, _RETRY_INTERVAL)
                 with self._changed:
                     self._trouble = trouble
+                    self.changes += 1
                     self._hurry = self._hurry or everything  # who waits for the answer still does
         metadata.close()
 
@@ -175,33 +166,26 @@ class HubWatcher:
             if self._trouble:
                 self._changed.wait_for(lambda: self._stopping, _RETRY_INTERVAL)
                 return not self._stopping
-            while not self._stopping and not self._hurry and (left := self._due() - time.monotonic()) > 0:
+            while not self._stopping and not self._hurry and (left := self._questions.due() - time.monotonic()) > 0:
                 self._changed.wait(left)
             return not self._stopping
 
-    def _due(self) -> float:
-        """When the next look is due, as things are."""
-        at_rest = time.monotonic() - self._called_at > _AT_REST
-        pause = 0.0 if self._wanted else _REST_INTERVAL if at_rest else _INTERVAL
-        return max(self._next_look, self._looked_at + pause)
-
     def _look(self, metadata: HubMetadata, *, everything: bool, listing: bool = False) -> None:
         with self._changed:
-            self._hurry = self._wanted = False
+            self._hurry = False
             began = time.monotonic()
         partitions = metadata.partition_ids() if everything or listing else self._partitions
-        asked = partitions
-        if not everything:
-            wanted = partitions if listing else self._watched & set(partitions)
-            asked = tuple(sorted(wanted, key=lambda p: self._known_at.get(p, 0.0))[:_MOST_QUESTIONS])
+        with self._changed:
+            asked = self._questions.choose(partitions, everything=everything, also_others=listing)
         states = metadata.partition_states(asked)
         with self._changed:
-            self._partitions, self._states = partitions, {**self._states, **states}
-            self._known_at.update(dict.fromkeys(asked, began))
+            news = partitions != self._partitions or any(self._states.get(p) != state for p, state in states.items())
+            if news or self._trouble:
+                self._partitions, self._states = partitions, {**self._states, **states}
+                self.changes += 1
+            self._questions.answered(asked, began, news=news)
             self._trouble = None
             self._answered_at = time.monotonic()
-            self._next_look = began + min(1.0, len(asked) / _MOST_QUESTIONS)
-            self._looked_at = began
             if everything:
                 self._asked_at = began
             self._changed.notify_all()

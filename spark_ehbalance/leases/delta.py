@@ -25,7 +25,6 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
-from pyarrow.fs import FileType
 
 from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
@@ -139,16 +138,16 @@ class DeltaStore(LeaseStore):
         return self._read()
 
     def _read(self) -> Snapshot:
+        known = self._snapshot
         try:
-            if self._table is None:
-                self._table = DeltaTable(self._uri, storage_options=self._storage_options)
-            else:
-                self._table.update_incremental()
-            version = self._table.version()
-            if self._snapshot is None or self._snapshot.version != version:
-                group = group_of(self._table.metadata().description, self._uri)
-                self._snapshot = from_table(self._rows(self._table), group, version)
-            elif not self._still_there(version):
+            if known is not None and not self._in_log(known.version + 1) and self._in_log(known.version):
+                return known  # as in most looks; a listing of the log, as delta-rs's, costs several times as much
+            table = self._update()
+            version = table.version()
+            if known is None or known.version != version:
+                group = group_of(table.metadata().description, self._uri)
+                self._snapshot = from_table(self._rows(table), group, version)
+            elif not self.exists():  # looking for a newer version has found none, and was no error
                 raise TableNotFoundError(self._uri)
         except TableNotFoundError:
             self._forget()
@@ -156,7 +155,22 @@ class DeltaStore(LeaseStore):
         except (OSError, DeltaError, ValueError, KeyError) as error:
             self._forget()
             raise self._unavailable("read", error) from error
+        assert self._snapshot is not None
         return self._snapshot
+
+    def _update(self) -> DeltaTable:
+        if self._table is None:
+            self._table = DeltaTable(self._uri, storage_options=self._storage_options)
+        else:
+            self._table.update_incremental()
+        return self._table
+
+    def _in_log(self, version: int) -> bool:
+        try:
+            self._file_system().open_input_file(f"_delta_log/{version:020}.json")
+        except FileNotFoundError:
+            return False
+        return True
 
     def _rows(self, table: DeltaTable) -> pa.Table:
         files = table.file_uris()
@@ -164,12 +178,6 @@ class DeltaStore(LeaseStore):
             return table.to_pyarrow_table()
         file = self._file_system().open_input_file(files[0].rsplit("/", 1)[1])
         return pq.read_table(pa.BufferReader(file.read(file.size())), use_threads=False)
-
-    def _still_there(self, version: int) -> bool:
-        """Whether the table has not been removed: looking for a newer version finds none then, and no error. One
-        question about one file, while `exists` lists the log."""
-        (commit,) = self._file_system().get_file_info([f"_delta_log/{version:020}.json"])
-        return commit.type is FileType.File or self.exists()
 
     def _file_system(self) -> Any:
         """delta-rs's access to the table's folder. Its public form wraps streams for Arrow, which hands them buffers
@@ -179,20 +187,26 @@ class DeltaStore(LeaseStore):
         return self._files
 
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
-        if self._table is not None and self._table.version() < base.version:
-            self.read()  # a transaction leaves the table at the version before it
-        if self._table is None or self._table.version() != base.version:
+        if self._snapshot is None or self._snapshot.version != base.version:
             raise ConflictError(f"version {base.version} of {self._uri} is not the one that was read last")
+        try:
+            table = self._table
+            if table is None or table.version() != base.version:
+                table = self._update()  # a transaction leaves the table at the version before it
+        except (OSError, DeltaError, ValueError) as error:
+            raise self._unavailable("read", error) from error
+        if table.version() != base.version:
+            raise ConflictError(f"somebody else has written version {base.version + 1} of {self._uri}")
         name, token = self._unused or f"{uuid.uuid4()}.parquet", uuid.uuid4().hex
         self._unused = None
         try:
             rows = to_table(new)
             size = self._put(name, rows)
             stats = json.dumps({"numRecords": rows.num_rows})
-            self._table.create_write_transaction(
+            table.create_write_transaction(
                 [AddAction(name, size, {}, time.time_ns() // 1_000_000, data_change=True, stats=stats)],
                 mode="overwrite",
-                schema=self._table.schema(),
+                schema=table.schema(),
                 commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={_COMMIT_TOKEN: token}),
                 post_commithook_properties=_HOOKS,
             )

@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 #: The leader tidies the store up after so many versions or so many seconds, whichever comes first: often enough for a
 #: few hundred files, seldom enough to cost nothing (30 ms against 300 commits of 10 ms).
-_TIDY_VERSIONS, _TIDY_INTERVAL = 300, 15.0
+_TIDY_VERSIONS, _TIDY_INTERVAL = 300, 60.0
 
 #: Seconds between two reports of how often which decision was made for what reason.
 _TALLY_INTERVAL = 600.0
@@ -95,6 +95,8 @@ class Keeper:
         self._settled = 0  # cycles in which there was nothing to take
         self._settling = False
         self._error: EhBalanceError | None = None
+        self.members = 1  # how many share the hub, as of the last look
+        self.changes = 0  # rises when what `holdings` says may have changed, but for what the passing of time does
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="ehbalance-keeper", daemon=True)
 
@@ -258,7 +260,7 @@ class Keeper:
             if leaving:
                 member.leave()
             self._check_stall(now.monotonic)
-            self._holdings = member.plannable()
+            self._hold(member.plannable())
         if stopping:
             said = member.farewell(now)
         elif self._rhythm.balances(now.monotonic, lambda: member.unsettled(snapshot, now)):
@@ -275,7 +277,8 @@ class Keeper:
         self._keep_house(store, ownership_changes(before, said, rejected, snapshot), snapshot, now)
         waits = member.waits(snapshot)
         with self._lock:
-            self._holdings = member.plannable()
+            self._hold(member.plannable())
+            self.members = len(snapshot.members)
             self._looked = now.monotonic
             if decision is not None:
                 decision = replace(decision, again=decision.again or (self._settling and bool(decision.transitions)))
@@ -357,9 +360,15 @@ class Keeper:
             self._tally_at = time.monotonic() + _TALLY_INTERVAL
             _LOG.info("%s", self._decisions.tally())
 
+    def _hold(self, holdings: Mapping[str, Holding]) -> None:
+        if holdings != self._holdings:
+            self._holdings = holdings
+            self.changes += 1
+
     def _fail(self, error: EhBalanceError) -> None:
         with self._lock:
             self._error, self._holdings = error, {}
+            self.changes += 1
             self._lock.notify_all()
 
 

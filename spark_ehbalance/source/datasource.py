@@ -110,8 +110,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         start = self.initialOffset() if start is None else start
-        if start != self._start:  # a query that waits asks 90 times a second from the same start
+        if start != self._start:
             self._start, self._begin = start, StreamOffset.from_json(start)
+        elif self._planner is not None and self._planner.still_idle(self._begin):
+            return start
         begin = self._begin
         planner = self._planning(begin)
         # Spark has written the commit of the batch that ends here before it asks for the next one.

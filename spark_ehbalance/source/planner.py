@@ -15,10 +15,9 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_ehbalance.errors import StoreUnavailableError
-from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.leases.delta import PATIENCE, DeltaStore
 from spark_ehbalance.leases.keeper import Keeper
@@ -40,6 +39,9 @@ _LOG = logging.getLogger(__name__)
 #: Seconds within which the group must have been joined; a contended store on another continent takes a few.
 _JOIN_TIMEOUT = 60.0
 
+#: Seconds between two measurements of loads while nothing happens: they are told with renewals, every 10 s by default.
+_LOADS_INTERVAL = 5.0
+
 #: Seconds that a batch is put off for the hub's answer: some round trips, also to another continent.
 _PATIENCE = 0.5
 
@@ -55,6 +57,16 @@ def group_name(options: Options) -> str:
     if options.lease_table is None:
         return ""
     return hashlib.sha256(options.lease_table.encode()).hexdigest()[:12]
+
+
+class _Idle(NamedTuple):
+    """There was nothing to read from `start`, and will be nothing until there are other changes of leases or hub than
+    these; `until`: all this is looked into again then in any case."""
+
+    start: StreamOffset | None = None
+    leases: int = 0
+    hub: int = 0
+    until: float = 0.0
 
 
 class Planner:
@@ -80,7 +92,7 @@ class Planner:
         self._last_finished = finished
         self._planned: StreamOffset | None = None
         self._asked_after: StreamOffset | None = None
-        self._idle: tuple[Mapping[str, PartitionState], StreamOffset, Mapping[str, Holding]] | None = None
+        self._idle = _Idle()
         self._replayed: dict[str, Range] = {}
         self._ends: dict[str, int] | None = None
         done = finished.ranges if finished else {}
@@ -110,24 +122,34 @@ class Planner:
 
     def finish(self, end: StreamOffset) -> None:
         """The sink has finished the batch that ends at `end`; may be said any number of times."""
+        if end is self._last_finished:
+            return
         with self._lock:
-            if end == self._last_finished:
+            known, self._last_finished = end == self._last_finished, end
+            if known:
                 return
-            self._last_finished = end
             self._member_meter.batch_ends(time.monotonic())
             ranges = end.ranges if end == self._planned else self._replayed
             finished = {p: Finished(each.epoch, Position.before(each.end)) for p, each in ranges.items()}
             self._progress.update(finished)
             self._keeper.finish(finished)
 
+    def still_idle(self, start: StreamOffset) -> bool:
+        """Whether `next_batch` would find nothing as it did the last time: so it is in nearly all of the 90 calls a
+        second of a query that waits, so that it must cost little."""
+        idle = self._idle
+        return (
+            start is idle.start
+            and self._keeper.changes == idle.leases
+            and self._watcher.changes == idle.hub
+            and time.monotonic() < idle.until
+        )
+
     def next_batch(self, start: StreamOffset, limit: int | None) -> StreamOffset:
         """The end of the next batch of at most `limit` events, or `start` if there is nothing to read."""
+        now, changes = time.monotonic(), (self._keeper.changes, self._watcher.changes)
         holdings = self._keeper.holdings()
-        self._watcher.watch(holdings)
-        known = self._watcher.states()
-        idle = self._idle
-        if idle and idle[0] is known and idle[1:] == (start, holdings):
-            return start  # as in most of the 90 calls a second of a query that waits
+        self._watcher.watch(holdings, self._keeper.members)
         positions = self._retained(holdings)
         if start != self._asked_after:
             # A batch has ended. Unless there is much to do anyway, what came meanwhile is to be in the next one, which
@@ -153,13 +175,16 @@ class Planner:
             unmoved = {p: Range(p, each.epoch, each.end, each.end) for p, each in start.ranges.items()}
             wanted = unmoved | ranges if moved or ranges.keys() - unmoved.keys() else {}
         if not wanted:
-            self._idle = (known, start, holdings)
+            renewed = min((each.renewed for each in holdings.values()), default=now)
+            until = min(renewed + self._options.lease_duration, now + _LOADS_INTERVAL)
+            self._idle = _Idle(start, *changes, until)
             return start
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in wanted.items()})
         if self._shared:
             wanted = {partition: each for partition, each in wanted.items() if partition in reserved}
         self._planned = StreamOffset(self.owner, wanted, self._group)
         if wanted:
+            self._watcher.rest()
             self._member_meter.batch_begins(time.monotonic())
         return self._planned if wanted else start
 

@@ -131,15 +131,13 @@ def test_an_old_connection_is_replaced_before_its_token_ends(
     assert opened(metadata) not in (None, kept)
 
 
-def test_a_connection_is_replaced_before_the_client_s_grant_is_used_up(
-    metadata: HubMetadata, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_ehbalance.hub.metadata._CONNECTION_QUESTIONS", 100)
+def test_answers_are_granted_again_and_again(metadata: HubMetadata, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_ehbalance.hub.wire.management._CREDIT", 60)
     metadata.partition_ids()
     kept = opened(metadata)
-    for _ in range(101):
-        metadata.partition_ids()
-    assert opened(metadata) not in (None, kept)
+    for _ in range(10):
+        metadata.partition_states(["0", "1", "2"] * 10)
+    assert opened(metadata) is kept
 
 
 def test_more_partitions_than_are_asked_about_at_once(emulator: Emulator, metadata: HubMetadata) -> None:

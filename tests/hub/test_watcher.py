@@ -204,8 +204,9 @@ def test_the_thread_ends(start: Start) -> None:
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is asked unless somebody wants to know."""
-    for name in ("_INTERVAL", "_REST_INTERVAL", "_LIST_INTERVAL"):
-        monkeypatch.setattr(f"spark_ehbalance.hub.watcher.{name}", 3600.0)
+    for name in ("_INTERVAL", "_LONGEST_INTERVAL", "_REST_INTERVAL"):
+        monkeypatch.setattr(f"spark_ehbalance.hub.questions.{name}", 3600.0)
+    monkeypatch.setattr("spark_ehbalance.hub.watcher._LIST_INTERVAL", 3600.0)
 
 
 @pytest.mark.usefixtures("seldom")
@@ -219,12 +220,12 @@ def test_catching_up_asks_at_once(emulator: Emulator, start: Start) -> None:
 
 
 @pytest.mark.usefixtures("seldom")
-def test_a_call_after_a_rest_asks_at_once(emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_comes_from_a_batch_is_told_at_once(emulator: Emulator, start: Start) -> None:
     watcher = start()
     watcher.watch(["0"])
     watcher.catch_up(20)
     emulator.append(HUB, 0, [b"x"])
-    monkeypatch.setattr("spark_ehbalance.hub.watcher._AT_REST", 0.0)
+    watcher.rest()
     watcher.watch(["0"])
     wait_until(lambda: watcher.states()["0"].end == 1, "the event is seen")
 
@@ -249,7 +250,7 @@ def test_questions_stay_within_the_limit_and_none_is_forgotten(
         asked.append(len(partitions))
         return ask(metadata, partitions)
 
-    monkeypatch.setattr("spark_ehbalance.hub.watcher._MOST_QUESTIONS", limit)
+    monkeypatch.setattr("spark_ehbalance.hub.questions._MOST_QUESTIONS", limit)
     watcher = start()
     monkeypatch.setattr(HubMetadata, "partition_states", counted)
     for partition in range(30):

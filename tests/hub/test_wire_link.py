@@ -94,9 +94,11 @@ def test_a_client_of_another_shape_is_not_taken_over(full: Emulator, what: str) 
     change, reason = STRANGE[what]
     with reading(source_of(full), hot=False) as reader:
         reader._open()
-        assert link.unfit(reader._consumer) is None
+        handler = reader._consumer._handler
+        taken_over = handler._link
+        assert link.unfit(handler, taken_over) is None
         change(reader._consumer)
-        found = link.unfit(reader._consumer)
+        found = link.unfit(reader._consumer._handler, taken_over)
         assert found is not None
         assert reason in found
 

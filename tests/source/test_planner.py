@@ -917,8 +917,9 @@ def test_a_table_that_goes_away_for_a_while_stops_nothing(group: Group) -> None:
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub is not asked by itself; only where somebody wants to know."""
-    for name in ("_INTERVAL", "_REST_INTERVAL", "_LIST_INTERVAL"):
-        monkeypatch.setattr(f"spark_ehbalance.hub.watcher.{name}", 3600.0)
+    for name in ("_INTERVAL", "_LONGEST_INTERVAL", "_REST_INTERVAL"):
+        monkeypatch.setattr(f"spark_ehbalance.hub.questions.{name}", 3600.0)
+    monkeypatch.setattr("spark_ehbalance.hub.watcher._LIST_INTERVAL", 3600.0)
     monkeypatch.setattr("spark_ehbalance.source.planner._PATIENCE", 20.0)
 
 

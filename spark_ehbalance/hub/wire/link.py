@@ -44,7 +44,7 @@ _ID_MASK = 0xFFFFFFFF
 
 #: What is used of the client, by the object that has it.
 _USED = {
-    "handler": "_connection _session _link _cbs_authenticator _keep_alive_thread",
+    "handler": "_connection _session _cbs_authenticator _keep_alive_thread",
     "connection": "_transport _incoming_endpoints _process_incoming_frame _get_remote_timeout _max_frame_size "
     "_last_frame_received_time _error state",
     "session": "next_incoming_id incoming_window target_incoming_window remote_outgoing_window _input_handles state",
@@ -59,13 +59,15 @@ _COUNTERS = [
 ]
 
 
-def unfit(consumer: Any) -> str | None:
-    """Why the open `consumer` of the client cannot be read from here; None if it can."""
+def unfit(handler: Any, link: Any, *, granted: int = 0) -> str | None:
+    """Why the open `link` of the client's `handler` cannot be read from here; None if it can.
+
+    `granted` is the credit that the client should have given the link already.
+    """
     if azure.eventhub.__version__ not in TESTED:
         return f"azure-eventhub {azure.eventhub.__version__} has not been tested; tested is {', '.join(TESTED)}"
     try:
-        handler = consumer._handler
-        connection, session, link = handler._connection, handler._session, handler._link
+        connection, session = handler._connection, handler._session
         transport = connection._transport
         parts = {
             "handler": handler,
@@ -88,7 +90,7 @@ def unfit(consumer: Any) -> str | None:
         if handler._keep_alive_thread is not None:
             return "a thread of its own reads the same socket"
         counters = [getattr(parts[part], name) for part, name in _COUNTERS]
-        if not all(isinstance(each, int) for each in counters) or link.current_link_credit:
+        if not all(isinstance(each, int) for each in counters) or link.current_link_credit != granted:
             return "its counters are not as expected"
     except AttributeError as error:
         return f"its client is not as expected: {error}"
@@ -96,17 +98,16 @@ def unfit(consumer: Any) -> str | None:
 
 
 class HotLink:
-    """Reads transfers in large pieces from the socket of `consumer`, an open one that is not `unfit`.
+    """Reads the transfers to `link` in large pieces from the socket of the client's `handler`; neither is `unfit`.
 
     All that is raised is what the client itself raises in the same situation, or OSError, or `MalformedError`; after
-    that the consumer is of no more use.
+    that the connection is of no more use.
     """
 
-    def __init__(self, consumer: Any, prefetch: int) -> None:
-        """Gives the link its first credit, for `prefetch` events."""
-        handler = consumer._handler
+    def __init__(self, handler: Any, link: Any, prefetch: int) -> None:
+        """Gives the link credit for `prefetch` messages."""
         self._token = handler._cbs_authenticator
-        self._connection, self._session, self._link = handler._connection, handler._session, handler._link
+        self._connection, self._session, self._link = handler._connection, handler._session, link
         self._transport = self._connection._transport
         self._socket: socket.socket = self._transport.sock
         self._prefetch = prefetch
