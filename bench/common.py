@@ -22,7 +22,10 @@ from bench.certificate import trusting
 from spark_ehbalance.emulator.control import EmulatorControl
 from spark_ehbalance.hub.connection import Connection
 
-HUB = "hub"
+HUB, GROUP = "hub", "$Default"
+
+#: Events that are sent to the emulator to be copied there: sending each would take most of the time.
+_SENT = 100
 
 #: Says what is being measured; for people who wait.
 Say = Callable[[str], None]
@@ -98,6 +101,12 @@ class Emulator:
     def address(self) -> str:
         """Its connection string."""
         return str(self.connection.connection_string)
+
+    def fill(self, partition: int | str, body: bytes, events: int, properties: Mapping[str, Any] | None = None) -> None:
+        """Append so many events that are all the same."""
+        for some, copies in ((_SENT, events // _SENT), (events % _SENT, 1)):
+            if some and copies:
+                self.control.append(HUB, partition, [body] * some, properties, copies=copies)
 
 
 @contextlib.contextmanager

@@ -3,12 +3,14 @@
 | what | how it is measured |
 |---|---|
 | `latestOffset` | the call in this process, with a lease table, 10 ms after the one before |
+| question | CPU of asking about a partition, all of the hub's together, every 0.1 s; and by public calls |
 | idle planner | CPU of a waiting query's planner process, lease keeper and hub watcher included (Linux) |
 | trivial source | the same of a query whose source has one number for an offset and nothing to do: Spark's own part |
 """
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import statistics
 import time
@@ -18,8 +20,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from bench.ceiling import ReadySource
-from bench.common import Bar, Row, Say, emulator, start
+from bench.common import GROUP, Bar, Row, Say, emulator, start
 from bench.processes import cpu, planners
+from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.options import stream_options
 from spark_ehbalance.source.datasource import StreamReader
 
@@ -29,25 +33,31 @@ PARTITIONS = 8
 #: Spark's `spark.sql.streaming.pollingDelay`, in seconds.
 _POLLING_DELAY = 0.01
 
-#: Seconds after which a query that was started has settled, and its start-up is over.
-_SETTLED = 3.0
+#: Seconds between two looks at the hub.
+_LOOKS = 0.1
+
+#: Seconds after which a query that was started has settled: the hub is asked least when nothing has come for ten.
+_SETTLED = 12.0
 
 
 def measure(spark: SparkSession, folder: Path, say: Say, *, seconds: float, runs: int) -> Iterator[Row]:
     """Each run starts queries of its own and watches each for `seconds`."""
     spark.dataSource.register(ReadySource)
-    calls, idle, trivial = list[float](), list[float](), list[float]()
+    calls, ours, public, idle, trivial = (list[float]() for _ in range(5))
     nothing = {"events": "0", "size": "1", "tasks": "1", "rows": "1"}
     with emulator(PARTITIONS) as server:
         read = {"connectionString": server.address, "startingPosition": "earliest"}
         for run in range(runs):
             say(f"planner: run {run + 1} of {runs}, {seconds:g} s of idling")
+            ours.append(questions(server.connection, seconds))
+            public.append(public_questions(server.connection, seconds))
             # Tables of their own: the readers would share the partitions.
             place = folder / f"planner-{run}"
             calls.append(1000 * idle_calls({**read, "leaseTable": f"{place / 'calls'}"}, seconds))
             idle += _share(spark, {**read, "leaseTable": f"{place / 'leases'}"}, place / "ours", "ehbalance", seconds)
             trivial += _share(spark, nothing, place / "trivial", "ready", seconds)
     yield Row(SUBJECT, "latestOffset, idle, median", "ms", tuple(calls), Bar("most", 1.0))
+    yield Row(SUBJECT, "question about a partition", "µs CPU", tuple(ours), None, {"by public calls": tuple(public)})
     if idle:
         compared = {"a trivial source": tuple(trivial)}
         yield Row(SUBJECT, "planner of an idle query", "% of a core", tuple(idle), Bar("most", 3.0), compared)
@@ -69,6 +79,29 @@ def idle_calls(options: Mapping[str, str], seconds: float) -> float:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     return statistics.median(times)
+
+
+def questions(connection: Connection, seconds: float) -> float:
+    """µs of CPU of asking a hub about one of its partitions, over a connection that is kept."""
+    with contextlib.closing(HubMetadata(connection, GROUP)) as metadata:
+        partitions = metadata.partition_ids()
+        metadata.partition_states(partitions)
+        spent, looks = time.process_time(), max(1, int(seconds / _LOOKS))
+        for _ in range(looks):
+            time.sleep(_LOOKS)
+            metadata.partition_states(partitions)
+        return (time.process_time() - spent) / looks / len(partitions) * 1e6
+
+
+def public_questions(connection: Connection, seconds: float) -> float:
+    """The same by the client's public calls."""
+    with connection.consumer_client(GROUP) as client:
+        partition = client.get_partition_ids()[0]
+        spent, asked, end = time.process_time(), 0, time.monotonic() + seconds
+        while time.monotonic() < end or not asked:
+            client.get_partition_properties(partition)
+            asked += 1
+        return (time.process_time() - spent) / asked * 1e6
 
 
 def _share(spark: SparkSession, options: Mapping[str, str], folder: Path, source: str, seconds: float) -> list[float]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from azure.eventhub import EventData, PartitionContext
 
-from bench.common import Bar, Emulator, Row, Say, emulator
+from bench.common import GROUP, Bar, Emulator, Row, Say, emulator
 from bench.shapes import FEWER, SHAPES
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.receiver import Receiver, Source
@@ -28,7 +28,6 @@ from spark_ehbalance.source.concurrent_reader import read_together
 
 SUBJECT = "reader"
 PREFETCH = 1000  # the source's default
-GROUP = "$Default"
 
 #: µs of CPU for each event by the hot loop.
 BARS = {"1 KB": 2.0, "1 KB, 2 properties, one unique": 5.0, "1 KB, no two alike": 10.0}

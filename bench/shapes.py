@@ -17,8 +17,11 @@ Fill = Callable[[Emulator, str, int], None]
 
 def _plain(size: int, properties: Callable[[int], dict[str, Any]] | None = None) -> Fill:
     def fill(server: Emulator, partition: str, events: int) -> None:
-        each = [properties(n) for n in range(events)] if properties else None
-        server.control.append(HUB, partition, [os.urandom(size)] * events, each)
+        body = os.urandom(size)
+        if properties is None:
+            server.fill(partition, body, events)
+        else:
+            server.control.append(HUB, partition, [body] * events, [properties(n) for n in range(events)])
 
     return fill
 

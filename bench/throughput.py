@@ -20,7 +20,7 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 from bench.ceiling import ReadySource
-from bench.common import HUB, Bar, Emulator, Row, Say, batches, emulator, start
+from bench.common import Bar, Emulator, Row, Say, batches, emulator, start
 from bench.processes import cpu_by_part, largest_worker
 
 SUBJECT = "throughput"
@@ -105,7 +105,7 @@ def fill(server: Emulator, case: Case, events: int) -> None:
     body, each = os.urandom(case.size), events // case.partitions
     properties = {"device": "thermometer-17", "unit": "°C"} if case.properties else None
     for partition in range(case.partitions):
-        server.control.append(HUB, partition, [body] * each, properties)
+        server.fill(partition, body, each, properties)
 
 
 def _rows(case: Case, ours: list[Flow], ceiling: list[Flow]) -> Iterator[Row]:

@@ -219,10 +219,18 @@ class Server:
         return [link.epoch for link in self._links(hub, partition, group) if isinstance(link, ReceiverLink)]
 
     def append(
-        self, hub: str, partition: str, bodies: Sequence[bytes], properties: Any, partition_key: str | None
+        self,
+        hub: str,
+        partition: str,
+        bodies: Sequence[bytes],
+        properties: Any = None,
+        partition_key: str | None = None,
+        copies: int = 1,
     ) -> None:
+        if copies < 1:
+            raise ValueError(f"copies={copies}: allowed are numbers from 1 on")
         events = build_events(bodies, properties if isinstance(properties, list) else [properties], partition_key)
-        self._broker.append(self._broker.hub(hub), partition, events)
+        self._broker.append(self._broker.hub(hub), partition, events * copies)
 
     def drop_connections(self, hub: str | None) -> None:
         named = {link.session.connection for link in self._links(hub)}

@@ -35,11 +35,13 @@ class Questions:
 
     def watch(self, partitions: Iterable[str], members: int) -> bool:
         """The query waits for events of `partitions`, and has as many questions as are left to one of `members`.
-        Whether there is something to ask at once: the partitions are others, or it has just come from a batch."""
+        Whether there is something to ask at once: there are other partitions, or it has just come from a batch."""
         watched, self._rate = frozenset(partitions), _MOST_QUESTIONS / max(1, members)
-        new = self._resting or not watched <= self._watched
-        self._watched, self._resting, self._wanted = watched, False, self._wanted or new
-        return new
+        come, waits = bool(watched - self._watched), self._resting
+        if come:
+            self._next_look = 0.0  # what has just come from another member waits for nothing; that is seldom
+        self._watched, self._resting, self._wanted = watched, False, self._wanted or come or waits
+        return come or waits
 
     def rest(self) -> None:
         """The query is at a batch."""

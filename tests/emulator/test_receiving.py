@@ -94,6 +94,28 @@ def test_a_reader_at_the_end_is_woken_by_each_append(emulator: Emulator, connect
             assert numbers(events.read(number + 1))[-1] == number
 
 
+def test_copies_are_events_of_their_own(emulator: Emulator, connection: str) -> None:
+    emulator.append("hub", 0, [b"x", b"y"], [{"n": 1}, {"n": 2}], copies=3)
+    assert emulator.partition_state("hub", 0).next_sequence_number == 6
+    with reader(connection) as events:
+        assert bodies(events.read(6)) == [b"x", b"y"] * 3
+        assert numbers(events.events) == list(range(6))
+        assert [event.properties[b"n"] for event in events.events] == [1, 2] * 3
+
+
+@pytest.mark.parametrize("copies", [10_001, 25_000])
+def test_many_copies_of_many(emulator: Emulator, connection: str, copies: int) -> None:
+    emulator.append("hub", 0, [b"x", b"y"], copies=copies)
+    assert emulator.partition_state("hub", 0).next_sequence_number == 2 * copies
+
+
+@pytest.mark.parametrize("copies", [0, -1])
+def test_no_copies(emulator: Emulator, connection: str, copies: int) -> None:
+    with pytest.raises(ValueError, match=f"copies={copies}"):
+        emulator.append("hub", 0, [b"x"], copies=copies)
+    assert emulator.partition_state("hub", 0).next_sequence_number == 0
+
+
 def test_consumer_groups_read_on_their_own(emulator: Emulator, connection: str) -> None:
     emulator.add_consumer_group("hub", "second")
     emulator.append("hub", 0, [b"x"] * 10)

@@ -89,6 +89,19 @@ def test_who_comes_back_from_a_batch_asks_at_once() -> None:
     assert questions.due() < 10.1
 
 
+def test_what_has_come_from_another_member_waits_for_nothing() -> None:
+    questions = Questions()
+    everything = [f"{number}" for number in range(10)]
+    questions.answered(everything, 10.0, news=True)
+    questions.watch(everything[:5], 20)
+    questions.answered(questions.choose(everything, everything=False, also_others=False), 20.0, news=True)
+    assert questions.due() > 20.5
+    assert questions.watch(everything[:6], 20)
+    assert questions.due() <= 20.0
+    questions.choose(everything, everything=False, also_others=False)
+    assert not questions.watch(everything[:3], 20)
+
+
 def test_partitions_that_were_added_are_asked_about_all_together() -> None:
     questions = Questions()
     questions.answered(["0", "1"], 10.0, news=True)
