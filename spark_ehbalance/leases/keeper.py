@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 #: The leader tidies the store up after so many versions or so many seconds, whichever comes first: often enough for a
 #: few hundred files, seldom enough to cost nothing (30 ms against 300 commits of 10 ms).
-_TIDY_VERSIONS, _TIDY_INTERVAL = 300, 60.0
+_TIDY_VERSIONS, _TIDY_INTERVAL = 300, 30.0
 
 #: Seconds between two reports of how often which decision was made for what reason.
 _TALLY_INTERVAL = 600.0

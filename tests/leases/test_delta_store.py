@@ -20,8 +20,8 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_ehbalance.errors import ConflictError, StoreError, StoreFormatError, StoreUnavailableError
-from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.leases.model import Author, Group, MemberLoad, Pin, Position
+from spark_ehbalance.leases.delta import CHECKPOINT_INTERVAL, DeltaStore
+from spark_ehbalance.leases.model import Author, Group, Lease, MemberLoad, Pin, Position
 from spark_ehbalance.leases.store import commit
 from spark_ehbalance.leases.table_format import FORMAT, SCHEMA, description
 from spark_ehbalance.leases.transitions import (
@@ -214,6 +214,37 @@ def test_a_lost_race_leaves_one_file_at_the_most_and_none_in_the_end(uri: str) -
                 unlucky.write(base, base)
         assert len(set(Path(uri).glob("*.parquet")) - files) == 5 + 1
     assert len(set(Path(uri).glob("*.parquet")) - files) == 5
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_stale_write_is_refused_after_the_log_has_been_tidied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    monkeypatch.setattr("spark_ehbalance.leases.delta._LOG_RETENTION", "interval 0 seconds")
+    uri = str(tmp_path / "leases")
+    with DeltaStore(uri) as late, DeltaStore(uri) as others:
+        late.create(GROUP)
+        base = late.read()
+        if own:  # what it has written itself is not read again
+            base = late.write(base, replace(base, leases={"0": Lease("0", "ann")}))
+        newest = others.read()
+        for number in range(2 * CHECKPOINT_INTERVAL + 1):
+            newest = others.write(newest, replace(newest, leases={"0": Lease("0", f"owner-{number}")}))
+        others.tidy()
+        assert not (tmp_path / "leases" / "_delta_log" / f"{base.version + 1:020}.json").exists()
+        with pytest.raises(ConflictError):
+            late.write(base, replace(base, leases={"0": Lease("0", "ann")}))
+        assert late.read() == others.read() == newest
+
+
+def test_a_look_at_an_unchanged_table_lists_nothing(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DeltaStore(uri) as mine, DeltaStore(uri) as theirs:
+        known = mine.read()
+        monkeypatch.setattr(DeltaTable, "update_incremental", lambda *_: pytest.fail("the log was listed"))
+        assert mine.read() is known
+        monkeypatch.undo()
+        newest = commit(theirs, theirs.read(), [claim(BOB, "1")])[0]
+        assert mine.read() == newest != known
 
 
 def test_a_handle_that_never_read_does_not_write(uri: str) -> None:

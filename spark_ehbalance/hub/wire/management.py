@@ -126,11 +126,13 @@ class Management:
                 section, pos = decode(message, pos + 1)
                 sections[section], pos = DECODERS[message[pos]](message, pos + 1)
             number, said = sections[_PROPERTIES][_CORRELATION], sections[_APPLICATION]
-            status = int(said[b"status-code"])
-        except (*MALFORMED, KeyError) as error:
+            status, description = int(said[b"status-code"]), said.get(b"status-description")
+            if not isinstance(number, bytes):
+                raise ValueError("it does not say which question it answers")
+        except (*MALFORMED, KeyError, AttributeError) as error:
             raise MalformedError(f"an answer that is no sound AMQP: {error!r}") from error
         if status >= 400:
-            raise self._refusal(status, (said.get(b"status-description") or b"").decode(errors="replace"))
+            raise self._refusal(status, description.decode(errors="replace") if isinstance(description, bytes) else "")
         return number, sections.get(_VALUE)
 
 
