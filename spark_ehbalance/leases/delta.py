@@ -87,6 +87,7 @@ class DeltaStore(LeaseStore):
         self._files: Any = None
         self._unused: str | None = None  # a file that a lost race has left
         self._snapshot: Snapshot | None = None
+        self._quiet = False  # the last look has found nothing new
 
     def __repr__(self) -> str:
         return f"DeltaStore({self._uri!r})"
@@ -140,14 +141,15 @@ class DeltaStore(LeaseStore):
     def _read(self) -> Snapshot:
         known = self._snapshot
         try:
-            if known is not None and not self._in_log(known.version + 1) and self._in_log(known.version):
-                return known  # as in most looks; a listing of the log, as delta-rs's, costs several times as much
+            if known is not None and self._quiet and self._is_newest(known.version):
+                return known  # delta-rs would list the log, which costs several times as much
             table = self._update()
             version = table.version()
-            if known is None or known.version != version:
+            self._quiet = known is not None and known.version == version
+            if not self._quiet:
                 group = group_of(table.metadata().description, self._uri)
                 self._snapshot = from_table(self._rows(table), group, version)
-            elif not self.exists():  # looking for a newer version has found none, and was no error
+            elif not self._in_log(version) and not self.exists():  # looking for a newer version was no error
                 raise TableNotFoundError(self._uri)
         except TableNotFoundError:
             self._forget()
@@ -164,6 +166,9 @@ class DeltaStore(LeaseStore):
         else:
             self._table.update_incremental()
         return self._table
+
+    def _is_newest(self, version: int) -> bool:
+        return not self._in_log(version + 1) and self._in_log(version)
 
     def _in_log(self, version: int) -> bool:
         try:

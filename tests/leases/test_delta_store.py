@@ -240,6 +240,7 @@ def test_a_stale_write_is_refused_after_the_log_has_been_tidied(
 def test_a_look_at_an_unchanged_table_lists_nothing(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with DeltaStore(uri) as mine, DeltaStore(uri) as theirs:
         known = mine.read()
+        assert mine.read() is known
         monkeypatch.setattr(DeltaTable, "update_incremental", lambda *_: pytest.fail("the log was listed"))
         assert mine.read() is known
         monkeypatch.undo()
