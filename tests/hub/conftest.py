@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.fixtures import emulator
+from spark_ehbalance.hub.metadata import HubMetadata
+from tests.source.support import HUB, hub_options
 from tests.ways import way
 
 __all__ = ["emulator", "way"]
+
+
+@pytest.fixture
+def metadata(emulator: Emulator) -> Iterator[HubMetadata]:
+    """Asks about a hub of three partitions."""
+    emulator.add_hub(HUB, 3)
+    made = HubMetadata(hub_options(emulator).connection, "$Default")
+    yield made
+    made.close()

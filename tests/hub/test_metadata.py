@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,14 +12,6 @@ from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from tests.source.support import HUB, hub_options
 
 KEY = "theRightKey"
-
-
-@pytest.fixture
-def metadata(emulator: Emulator) -> Iterator[HubMetadata]:
-    emulator.add_hub(HUB, 3)
-    made = HubMetadata(hub_options(emulator).connection, "$Default")
-    yield made
-    made.close()
 
 
 def fill(emulator: Emulator) -> None:

@@ -26,14 +26,6 @@ from tests.source.support import HUB, hub_options
 PARTITIONS = ["0", "1", "2"]
 
 
-@pytest.fixture
-def metadata(emulator: Emulator) -> Iterator[HubMetadata]:
-    emulator.add_hub(HUB, 3)
-    made = HubMetadata(hub_options(emulator).connection, "$Default")
-    yield made
-    made.close()
-
-
 def opened(metadata: HubMetadata) -> Management:
     """What it asks with, after a first question."""
     metadata.partition_ids()
