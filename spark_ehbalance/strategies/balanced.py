@@ -47,4 +47,8 @@ def next_partition(layout: Layout, me: str, rng: random.Random, max_owned: int |
         ]
         if candidates:
             return rng.choice(candidates), f"steal, because {own} is below the share of {share} and none is unclaimed"
+    # Not in the SDKs, which know no pins: those of one owner must not leave the others uneven.
+    uneven = [p for owner, theirs in layout.owned.items() if len(theirs) > own + 1 for p in layout.movable(owner)]
+    if uneven:
+        return rng.choice(uneven), f"steal, because {own} is below the share of {share} and somebody has two more"
     return None, f"nothing, because {own} is below the share of {share} but nobody has too many"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.leases.expiry import Sightings
@@ -66,6 +66,7 @@ def pinned_groups(draw: st.DrawFn) -> tuple[int, int, dict[str, str], int]:
 
 @STRATEGIES
 @given(pinned_groups())
+@example((3, 7, {f"{number}": "member-0" for number in range(5)}, 1))
 @settings(max_examples=25, deadline=None)
 def test_what_is_pinned_comes_to_its_member_and_stays(
     strategy: str, drawn: tuple[int, int, dict[str, str], int]
