@@ -7,12 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
 from pyspark.sql import SparkSession
-
-# Half of hypothesis's own number where a test does not say it: CI has 25 minutes, and every run draws others.
-settings.register_profile("half", max_examples=50)
-settings.load_profile("half")
 
 
 @pytest.fixture(scope="session")

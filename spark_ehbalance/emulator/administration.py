@@ -93,7 +93,7 @@ class Administration(ABC):
         while start < len(bodies):
             part = slice(start, start + _EVENTS_PER_CALL)
             at_once = max(1, _COPIES_PER_CALL // max(1, len(bodies[part])))
-            for first in range(0, copies, at_once) or [0]:  # the server refuses a wrong number
+            for first in range(0, max(1, copies), at_once):  # the server refuses a wrong number
                 self._invoke(
                     "append",
                     hub=hub,

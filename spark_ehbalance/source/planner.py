@@ -122,12 +122,10 @@ class Planner:
 
     def finish(self, end: StreamOffset) -> None:
         """The sink has finished the batch that ends at `end`; may be said any number of times."""
-        if end is self._last_finished:
-            return
         with self._lock:
-            known, self._last_finished = end == self._last_finished, end
-            if known:
+            if end == self._last_finished:
                 return
+            self._last_finished = end
             self._member_meter.batch_ends(time.monotonic())
             ranges = end.ranges if end == self._planned else self._replayed
             finished = {p: Finished(each.epoch, Position.before(each.end)) for p, each in ranges.items()}
