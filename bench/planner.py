@@ -5,7 +5,6 @@
 | `latestOffset` | the call in this process, with a lease table, 10 ms after the one before |
 | question | CPU of asking about a partition, all of the hub's together, every 0.1 s; and by public calls |
 | idle planner | CPU of a waiting query's planner process, lease keeper and hub watcher included (Linux) |
-| asked every 50ms | the same with another `spark.sql.streaming.pollingDelay` |
 | trivial source | the same of a query whose source has one number for an offset and nothing to do: Spark's own part |
 """
 
@@ -34,9 +33,6 @@ PARTITIONS = 8
 #: Spark's `spark.sql.streaming.pollingDelay`, in seconds.
 _POLLING_DELAY = 0.01
 
-#: Spark's setting, which is read when a query starts, and another value than its 10 ms.
-_POLLING, _SELDOM = "spark.sql.streaming.pollingDelay", "50ms"
-
 #: Seconds between two looks at the hub.
 _LOOKS = 0.1
 
@@ -47,7 +43,7 @@ _SETTLED = 12.0
 def measure(spark: SparkSession, folder: Path, say: Say, *, seconds: float, runs: int) -> Iterator[Row]:
     """Each run starts queries of its own and watches each for `seconds`."""
     spark.dataSource.register(ReadySource)
-    calls, ours, public, idle, calm, trivial = (list[float]() for _ in range(6))
+    calls, ours, public, idle, trivial = (list[float]() for _ in range(5))
     nothing = {"events": "0", "size": "1", "tasks": "1", "rows": "1"}
     with emulator(PARTITIONS) as server:
         read = {"connectionString": server.address, "startingPosition": "earliest"}
@@ -59,14 +55,11 @@ def measure(spark: SparkSession, folder: Path, say: Say, *, seconds: float, runs
             place = folder / f"planner-{run}"
             calls.append(1000 * idle_calls({**read, "leaseTable": f"{place / 'calls'}"}, seconds))
             idle += _share(spark, {**read, "leaseTable": f"{place / 'leases'}"}, place / "ours", "ehbalance", seconds)
-            spark.conf.set(_POLLING, _SELDOM)
-            calm += _share(spark, {**read, "leaseTable": f"{place / 'calm'}"}, place / "seldom", "ehbalance", seconds)
-            spark.conf.unset(_POLLING)
             trivial += _share(spark, nothing, place / "trivial", "ready", seconds)
     yield Row(SUBJECT, "latestOffset, idle, median", "ms", tuple(calls), Bar("most", 1.0))
     yield Row(SUBJECT, "question about a partition", "µs CPU", tuple(ours), None, {"by public calls": tuple(public)})
     if idle:
-        compared = {"a trivial source": tuple(trivial), f"asked every {_SELDOM}": tuple(calm)}
+        compared = {"a trivial source": tuple(trivial)}
         yield Row(SUBJECT, "planner of an idle query", "% of a core", tuple(idle), Bar("most", 3.0), compared)
 
 

@@ -31,7 +31,7 @@ from rich.table import Table
 
 from chaos.fleet import dump
 from spark_ehbalance.errors import ConflictError, StoreUnavailableError
-from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.leases.delta import CHECKPOINT_INTERVAL, DeltaStore
 from spark_ehbalance.leases.keeper import tidying_due
 from spark_ehbalance.leases.model import Author, Group, Position, Snapshot
 from spark_ehbalance.leases.store import commit
@@ -44,8 +44,8 @@ WRITERS = 4
 MOST_SLOWDOWN = 1.3
 
 #: Files in the table's folder: each commit leaves a log file and a data file. The leader tidies up every 300 versions,
-#: every other time at least, as a read may fail; log files it leaves for 3 s, and one in 50 is a checkpoint.
-_KEPT_FOR, _CHECKPOINTS = 3.0, 1.02
+#: every other time at least, as a read may fail; log files it leaves for 3 s, checkpoints among them.
+_KEPT_FOR, _CHECKPOINTS = 3.0, 1 + 1 / CHECKPOINT_INTERVAL
 _NOT_TIDIED = 2 * 300
 
 #: The first and the last commits that are compared, and how often the files are counted.

@@ -180,7 +180,7 @@ class Receiver:
                 raise Unreachable(f"no connection could be made to {self._source.connection.namespace}")
             came, self._received[:] = list(map(rows.received, self._received)), []
             events += came
-            size += sum(len(each.body) for each in came)
+            size += sum(len(body) for body, _, _ in came)
             if (events and len(came) < asked) or time.monotonic() >= deadline:
                 break
         return self._rows(events)

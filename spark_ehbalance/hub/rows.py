@@ -9,7 +9,7 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -44,12 +44,17 @@ KEY, PUBLISHER = b"x-opt-partition-key", b"x-opt-publisher"
 COLUMN_ANNOTATIONS = frozenset((NUMBER, OFFSET, TIME, KEY, PUBLISHER))
 
 
-class Event(NamedTuple):
-    """What a row is made of: `system` has the message properties and all annotations."""
+#: What a row is made of: the body; the message properties and all annotations, which are taken apart for it; and the
+#: application's properties.
+Event = tuple[bytes, dict[Any, Any], Mapping[Any, Any]]
 
-    body: bytes
-    system: Mapping[bytes, Any]
-    properties: Mapping[Any, Any]
+
+class UnfitError(ValueError):
+    """Of the events, the one in `row` is the first that has a sequence number or a time that no column can hold."""
+
+    def __init__(self, text: str, row: int) -> None:
+        super().__init__(text)
+        self.row = row
 
 
 def received(event: EventData) -> Event:
@@ -61,7 +66,7 @@ def received(event: EventData) -> Event:
         body = sequence_body(parts)
     else:
         body = value_body(parts)
-    return Event(body, event.system_properties, event.properties or {})
+    return body, {**event.system_properties}, event.properties or {}
 
 
 def sequence_body(parts: Iterable[Iterable[Any]]) -> bytes:
@@ -78,28 +83,28 @@ def record_batch(events: Iterable[Event], partition: str, *, json_properties: bo
     """`events` of `partition` as a record batch of `ARROW_SCHEMA`.
 
     Property values are strings as they are and anything else as JSON text; with `json_properties` all are JSON text,
-    as the Scala connector has them.
+    as the Scala connector has them. Raises `UnfitError`.
     """
     # No event is kept: many at a time would keep Python's garbage collector busy.
     bodies, offsets, sequence, moments, publishers, partition_keys = (list[Any]() for _ in range(6))
     own, others = Maps(), Maps()
     for body, system, properties in events:
         bodies.append(body)
-        other = dict(system)
-        take = other.pop
+        take = system.pop
         offsets.append(take(OFFSET, None))
         sequence.append(take(NUMBER))
         moments.append(take(TIME, None) or None)
         publishers.append(take(PUBLISHER, None))
         partition_keys.append(take(KEY, None))
         own.add(properties)
-        others.add(other)
+        others.add(system)
+    numbered, enqueued = _numbers_and_times(sequence, moments)
     columns = [
         pa.array(bodies, pa.binary()),
         pa.repeat(pa.scalar(partition, pa.string()), len(bodies)),
         _texts(offsets),
-        pa.array(sequence, pa.int64()),
-        times(moments),
+        numbered,
+        enqueued,
         _texts(publishers),
         _texts(partition_keys),
         own.column(json_properties),
@@ -111,6 +116,21 @@ def record_batch(events: Iterable[Event], partition: str, *, json_properties: bo
 def numbers(batch: pa.RecordBatch) -> pa.Int64Array:
     """The sequence numbers of a record batch's rows, which rise."""
     return batch.column("sequenceNumber")
+
+
+def _numbers_and_times(numbers: list[Any], milliseconds: list[Any]) -> tuple[pa.Array, pa.Array]:
+    try:
+        return pa.array(numbers, pa.int64()), times(milliseconds)
+    except (pa.ArrowException, OverflowError) as error:
+        if len(numbers) == 1:
+            raise UnfitError(f"event {numbers[0]!r} with the time {milliseconds[0]!r} is no row: {error}", 0) from error
+        for row in range(len(numbers)):
+            try:
+                _numbers_and_times(numbers[row : row + 1], milliseconds[row : row + 1])
+            except UnfitError as unfit:
+                unfit.row = row
+                raise
+        raise
 
 
 def times(milliseconds: Any) -> pa.Array:

@@ -34,11 +34,17 @@ class HubWatcher:
     """Keeps the state of a hub's partitions at hand.
 
     `start` asks once, in the caller's thread, and raises `HubUnavailableError` if there is no answer, or `OptionError`
-    if `starting_positions` do not fit the hub's partitions; after that a thread asks again and again until `stop`.
+    if `starting_positions` do not fit the hub's partitions; after that a thread asks again and again until `stop`, and
+    sets `news` when `states` has changed, or may raise something.
     """
 
     def __init__(
-        self, connection: Connection, consumer_group: str, starting_positions: StartingPositions, timeout: float
+        self,
+        connection: Connection,
+        consumer_group: str,
+        starting_positions: StartingPositions,
+        timeout: float,
+        news: threading.Event | None = None,
     ) -> None:
         self._connection = connection
         self._consumer_group = consumer_group
@@ -52,7 +58,7 @@ class HubWatcher:
         self._answered_at = 0.0
         self._hurry = False
         self._trouble: HubUnavailableError | None = None
-        self.changes = 0  # rises when `states` has changed, or may raise something
+        self._news = news or threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="ehbalance-hub-watcher", daemon=True)
 
@@ -156,7 +162,7 @@ class HubWatcher:
                     _LOG.warning("%s. Asking again every %g s", trouble, _RETRY_INTERVAL)
                 with self._changed:
                     self._trouble = trouble
-                    self.changes += 1
+                    self._news.set()
                     self._hurry = self._hurry or everything  # who waits for the answer still does
         metadata.close()
 
@@ -182,7 +188,7 @@ class HubWatcher:
             news = partitions != self._partitions or any(self._states.get(p) != state for p, state in states.items())
             if news or self._trouble:
                 self._partitions, self._states = partitions, {**self._states, **states}
-                self.changes += 1
+                self._news.set()
             self._questions.answered(asked, began, news=news)
             self._trouble = None
             self._answered_at = time.monotonic()

@@ -69,7 +69,9 @@ class Keeper:
         prompt: bool = False,
         max_stall: float | None = None,
         rng: random.Random,
+        news: threading.Event | None = None,
     ) -> None:
+        """`news` is set when what `holdings` says may have changed, but for what the passing of time does."""
         self._membership = membership
         self._open_store = open_store
         self._hub = hub
@@ -96,7 +98,7 @@ class Keeper:
         self._settling = False
         self._error: EhBalanceError | None = None
         self.members = 1  # how many share the hub, as of the last look
-        self.changes = 0  # rises when what `holdings` says may have changed, but for what the passing of time does
+        self._news = news or threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="ehbalance-keeper", daemon=True)
 
@@ -363,12 +365,12 @@ class Keeper:
     def _hold(self, holdings: Mapping[str, Holding]) -> None:
         if holdings != self._holdings:
             self._holdings = holdings
-            self.changes += 1
+            self._news.set()
 
     def _fail(self, error: EhBalanceError) -> None:
         with self._lock:
             self._error, self._holdings = error, {}
-            self.changes += 1
+            self._news.set()
             self._lock.notify_all()
 
 

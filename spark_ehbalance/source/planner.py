@@ -45,6 +45,10 @@ _LOADS_INTERVAL = 5.0
 #: Seconds that a batch is put off for the hub's answer: some round trips, also to another continent.
 _PATIENCE = 0.5
 
+#: Of the answers that there is nothing to read, every so many waits so many seconds for something: Spark asks again
+#: 10 ms after each, which is what a query costs that waits. Most of them at once, as `latestOffset` is to be quick.
+_NAP_EVERY, _NAP = 3, 0.05
+
 
 def mint_owner_id() -> str:
     """A new owner id: who and where, for people, and something that is unique."""
@@ -60,12 +64,10 @@ def group_name(options: Options) -> str:
 
 
 class _Idle(NamedTuple):
-    """There was nothing to read from `start`, and will be nothing until there are other changes of leases or hub than
-    these; `until`: all this is looked into again then in any case."""
+    """There was nothing to read from `start`, and will be nothing until there are news; `until`: that is looked into
+    again then in any case."""
 
     start: StreamOffset | None = None
-    leases: int = 0
-    hub: int = 0
     until: float = 0.0
 
 
@@ -93,12 +95,14 @@ class Planner:
         self._planned: StreamOffset | None = None
         self._asked_after: StreamOffset | None = None
         self._idle = _Idle()
+        self._answers = 0  # that there is still nothing
+        self._news = threading.Event()
         self._replayed: dict[str, Range] = {}
         self._ends: dict[str, int] | None = None
         done = finished.ranges if finished else {}
         again = replayed.ranges if replayed else {}
         self._watcher = HubWatcher(
-            options.connection, options.consumer_group, options.starting_position, options.receiver_timeout
+            options.connection, options.consumer_group, options.starting_position, options.receiver_timeout, self._news
         )
         self._meter, self._member_meter = LoadMeter(), MemberMeter()
         self._lock = threading.Lock()
@@ -133,19 +137,18 @@ class Planner:
             self._keeper.finish(finished)
 
     def still_idle(self, start: StreamOffset) -> bool:
-        """Whether `next_batch` would find nothing as it did the last time: so it is in nearly all of the 90 calls a
-        second of a query that waits, so that it must cost little."""
+        """Whether `next_batch` would find nothing as it did the last time, as for nearly all calls of a query that
+        waits, so that it must cost little. May wait for news a moment, and then tells at once."""
         idle = self._idle
-        return (
-            start is idle.start
-            and self._keeper.changes == idle.leases
-            and self._watcher.changes == idle.hub
-            and time.monotonic() < idle.until
-        )
+        if start is not idle.start or self._news.is_set() or time.monotonic() >= idle.until:
+            return False
+        self._answers += 1
+        return self._answers % _NAP_EVERY > 0 or not self._news.wait(_NAP)
 
     def next_batch(self, start: StreamOffset, limit: int | None) -> StreamOffset:
         """The end of the next batch of at most `limit` events, or `start` if there is nothing to read."""
-        now, changes = time.monotonic(), (self._keeper.changes, self._watcher.changes)
+        now = time.monotonic()
+        self._news.clear()
         holdings = self._keeper.holdings()
         self._watcher.watch(holdings, self._keeper.members)
         positions = self._retained(holdings)
@@ -175,7 +178,7 @@ class Planner:
         if not wanted:
             renewed = min((each.renewed for each in holdings.values()), default=now)
             until = min(renewed + self._options.lease_duration, now + _LOADS_INTERVAL)
-            self._idle = _Idle(start, *changes, until)
+            self._idle = _Idle(start, until)
             return start
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in wanted.items()})
         if self._shared:
@@ -268,6 +271,7 @@ class Planner:
             prompt=name in PROMPT,
             max_stall=options.max_stall,
             rng=rng,
+            news=self._news,
         )
         keeper.start()
         try:

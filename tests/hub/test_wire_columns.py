@@ -10,7 +10,7 @@ from azure.eventhub import EventData
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.hub.rows import received, record_batch
+from spark_ehbalance.hub.rows import UnfitError, received, record_batch
 from spark_ehbalance.hub.wire import columns, templates
 from spark_ehbalance.hub.wire.columns import Columns
 from spark_ehbalance.hub.wire.templates import SLACK
@@ -124,6 +124,33 @@ def test_a_changed_message_among_others_is_what_it_is_alone_or_one_clear_error(
         among = Columns("0", False).record_batch(*in_buffer(sent), [])
         assert among.slice(0, at).equals(before)
         assert among.slice(at, 1).equals(alone)
+
+
+UNFIT = {
+    "number": (long(50), b"\x80" + b"\xff" * 8),
+    "number that is none": (long(50), b"\x41"),
+    "time": (timestamp(1_700_000_000_050), timestamp(2**62)),
+    "time that is none": (timestamp(1_700_000_000_050), text(b"late", 0xA1)),
+}
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "and those after it"])
+@pytest.mark.parametrize("what", UNFIT)
+def test_an_event_whose_number_or_time_is_in_no_column_is_one_clear_error_after_those_before_it(
+    what: str, many: bool
+) -> None:
+    sent, (sound, unfit) = [ordinary(number) for number in range(100)], UNFIT[what]
+    assert sound in sent[50]
+    sent[50] = sent[50].replace(sound, unfit)
+    if many:
+        sent[60] = sent[60][:-1]
+        sent[51:60] = [ordinary(50).replace(sound, unfit)] * 9
+    made = Columns("0", False)
+    assert made.record_batch(*in_buffer(sent), []).equals(expected(sent[:50]))
+    with pytest.raises(MalformedError, match=r"^partition 0: event .* is no row: "):
+        made.record_batch(*in_buffer(sent), [])
+    with pytest.raises(UnfitError, match=r"^event .* is no row: "):
+        expected(sent[:51])
 
 
 @settings(deadline=None, max_examples=50)

@@ -58,6 +58,8 @@ class Query:
 
     def plan(self, limit: int | None = None) -> StreamOffset | None:
         """Ask for the next batch and log it; None if there is nothing new, in which case Spark sees the same offset."""
+        if self.planner.still_idle(self.finished):
+            return None
         self.planner.finish(self.finished)
         end = self.planner.next_batch(self.finished, limit)
         if end == self.finished:
@@ -954,3 +956,37 @@ def test_an_idle_query_still_takes_what_it_is_given(group: Group) -> None:
     a.stop()
     group.append(1)
     drain(b, PARTITIONS)
+
+
+def idle_query(group: Group) -> Query:
+    """A query that has all partitions and nothing to read, with leases that need no renewal for long."""
+    query = group.query(leaseDuration="600s")
+    group.wait_owned(PARTITIONS)
+    wait_until(lambda: query.plan() is None and query.planner.still_idle(query.finished), "there is nothing to read")
+    return query
+
+
+def test_two_of_three_answers_that_there_is_nothing_come_at_once(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, naps = idle_query(group), list[float]()
+    monkeypatch.setattr(query.planner._news, "wait", naps.append)
+    assert all(query.planner.still_idle(query.finished) for _ in range(30))
+    assert len(naps) == 10
+
+
+def test_the_third_waits_for_the_next_event_and_tells_it_at_once(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, in_vain = idle_query(group), 0
+    monkeypatch.setattr("spark_ehbalance.source.planner._NAP", 3600.0)
+
+    def ask() -> None:
+        nonlocal in_vain
+        while query.plan() is None:
+            in_vain += 1
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    group.append(1)
+    asking.join(60)
+    assert not asking.is_alive(), "the event has woken it"
+    assert in_vain <= 10, "it was not asked over and over"
+    query.run(query.logged)
+    drain(query, PARTITIONS)

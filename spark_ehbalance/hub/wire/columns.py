@@ -66,7 +66,8 @@ class Columns:
             if len(found.numbers) >= _FEW:
                 try:
                     batches.append(self._from_spans(data, found, template))
-                except MalformedError:  # the general way knows what to make of a section that contradicts itself
+                except (MalformedError, pa.ArrowInvalid):
+                    # The general way knows what to make of a section that contradicts itself or an impossible time.
                     continue
                 self._templates = [template, *(each for each in self._templates if each is not template)]
                 places.append(left[good])
@@ -83,12 +84,14 @@ class Columns:
 
             try:
                 batches.append(rows.record_batch(events(), self._partition, json_properties=self._json))
-            except MalformedError as error:
+            except (MalformedError, rows.UnfitError) as error:
+                if isinstance(error, rows.UnfitError):
+                    at = int(others[error.row])
                 failure = MalformedError(f"partition {self._partition}: {error}")
                 if not at:
                     raise failure from error
                 before = self.record_batch(data, starts[:at], ends[:at], joined)
-                self._failure = failure
+                self._failure = self._failure or failure
                 return before
             places.append(others)
         if len(batches) == 1:

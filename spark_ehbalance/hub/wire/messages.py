@@ -73,7 +73,7 @@ def parse(message: bytes) -> Event:
         if not isinstance(system.get(NUMBER), int):
             raise MalformedError("an event has come without a sequence number")
         body = b"".join(data) if data else sequence_body(sequences) if sequences else value_body(single)
-        return Event(body, {**standard, **system} if standard else system, application)
+        return body, {**standard, **system} if standard else system, application
     except MALFORMED as error:
         raise MalformedError(f"event {system.get(NUMBER, '')} is no sound AMQP message: {error}") from error
 
