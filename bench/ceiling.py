@@ -66,4 +66,4 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _ready(count: int, size: int) -> pa.RecordBatch:
     body = bytes(size)
     system = {rows.OFFSET: b"4711", rows.NUMBER: 17, rows.TIME: 1_700_000_000_000}
-    return rows.record_batch([rows.Event(body, system, {})] * count, "0", json_properties=False)
+    return rows.record_batch(((body, {**system}, {}) for _ in range(count)), "0", json_properties=False)

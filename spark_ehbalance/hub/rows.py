@@ -161,6 +161,12 @@ class Maps:
         return pa.MapArray.from_arrays(pa.array(self._offsets, pa.int32()), keys(self._keys), _texts(texts))
 
 
+def no_pairs(count: int) -> pa.MapArray:
+    """A column of `count` empty maps."""
+    none = pa.nulls(0, pa.string())
+    return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count + 1), none, none)
+
+
 def keys(values: Iterable[Any]) -> pa.StringArray:
     """Keys of maps as texts."""
     return _texts([each if type(each) is bytes else str(each) for each in values])

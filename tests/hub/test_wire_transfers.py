@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
@@ -15,6 +16,15 @@ from spark_ehbalance.hub.wire.values import MalformedError
 from tests.hub.encodings import compound, text
 
 CHANNEL, HANDLE, MAX_FRAME = 1, 3, 1 << 16
+
+
+@pytest.fixture(scope="module", autouse=True, params=[(transfers._RUN_PAYS, transfers._RUN_PAUSE), (2, 0)])
+def _runs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Frames of one size are looked at together where that pays, and wherever there are two."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transfers, "_RUN_PAYS", request.param[0])
+        patch.setattr(transfers, "_RUN_PAUSE", request.param[1])
+        yield
 
 
 def frame(body: bytes, channel: int = CHANNEL, extended: bytes = b"", kind: int = 0) -> bytes:
@@ -82,7 +92,9 @@ def deliveries(draw: st.DrawFn) -> tuple[list[tuple[bytes, bool]], list[bytes]]:
         kind = draw(st.sampled_from(["whole"] * 6 + ["split", "aborted", "foreign"]))
         payload = draw(st.binary(max_size=30)) if draw(st.booleans()) else bytes(draw(st.integers(0, 300)))
         if kind == "whole":
-            frames.append((own(draw, way, number, payload, more=False), True))
+            several = draw(st.sampled_from([1, 1, 2, 3, 5, 100]))
+            frames += [(own(draw, way, number, payload, more=False), True)] * several
+            messages += [payload] * (several - 1)
         elif kind == "split":
             cuts = sorted(draw(st.lists(st.integers(0, len(payload)), min_size=1, max_size=3)))
             parts = [payload[a:b] for a, b in zip([0, *cuts], [*cuts, len(payload)], strict=True)]
@@ -196,3 +208,29 @@ def test_changed_bytes_end_in_messages_or_one_clear_error(
     spans = [span for span in zip(found.starts, found.ends, strict=True) if span[0] >= 0]
     assert all(0 <= start <= end <= len(stream) for start, end in spans)
     assert spans == sorted(spans)
+
+
+def numbered(number: int, payload: bytes, *, more: bool = False) -> bytes:
+    """As the service writes nearly all."""
+    tag = text(struct.pack(">I", number), 0xA0)
+    return frame(transfer([uint(HANDLE), uint(number), tag, uint(0), YES[0], YES[0] if more else NO[0]], payload))
+
+
+@pytest.mark.parametrize(
+    ("other", "messages"),
+    [
+        (numbered(7, b"longer than the others"), [b"longer than the others"]),
+        (numbered(7, b"half", more=True) + numbered(7, b"half"), [b"halfhalf"]),
+        (foreign("channel", b"x"), []),
+    ],
+    ids=["another size", "not whole", "foreign"],
+)
+@pytest.mark.parametrize("at", [1, 2, 3, 100, 599, 600])
+def test_a_run_of_frames_ends_before_the_first_that_is_different(at: int, other: bytes, messages: list[bytes]) -> None:
+    payloads = [b"%04d" % number for number in range(600)]  # numbers up to 255 are written in one byte
+    frames = [numbered(number, each) for number, each in enumerate(payloads)]
+    stream = b"".join([*frames[:at], other, *frames[at:]])
+    found = find(stream)
+    spans = zip(found.starts, found.ends, strict=True)
+    got = [stream[start:end] if start >= 0 else found.joined[-1 - start] for start, end in spans]
+    assert got == [*payloads[:at], *messages, *payloads[at:]]

@@ -37,6 +37,7 @@ class Columns:
         self._partition = partition
         self._json = json_properties
         self._templates: list[Template] = []  # the last one that fitted comes first
+        self._steady: Template | None = None  # has fitted all messages of the batch before
         self._failure: MalformedError | None = None  # of a message after those that were given out
 
     def record_batch(self, data: bytearray, starts: list[int], ends: list[int], joined: list[bytes]) -> pa.RecordBatch:
@@ -60,7 +61,9 @@ class Columns:
             if len(left) < _FEW:
                 break
             template = learn(message(left[candidate])) if isinstance(candidate, int) else candidate
-            if template is None or not self._promises(template, data, all_starts[left], all_ends[left]):
+            if template is None:
+                continue
+            if template is not self._steady and not self._promises(template, data, all_starts[left], all_ends[left]):
                 continue
             good, found = template.match(data, all_starts[left], all_ends[left])
             if len(found.numbers) >= _FEW:
@@ -73,6 +76,7 @@ class Columns:
                 places.append(left[good])
                 left = left[~good]
         del self._templates[_MOST_TEMPLATES:]
+        self._steady = None if len(left) or len(batches) != 1 else self._templates[0]
         others = np.sort(np.concatenate((left, np.flatnonzero(all_starts < 0))))
         if len(others) or not batches:
             at = 0
@@ -145,7 +149,9 @@ class Columns:
         """A column of maps, from sections of which many may be alike: each is read once."""
         made = rows.Maps()
         if not spans.lengths.any():
-            made.add(read(b""))
+            if not (shared := read(b"")):
+                return rows.no_pairs(len(spans.lengths))
+            made.add(shared)
             codes = np.zeros(len(spans.lengths), np.int32)
         else:
             index: dict[bytes, int] = {}
