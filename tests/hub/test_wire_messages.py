@@ -51,8 +51,12 @@ def test_a_message_cut_off_or_changed_is_an_event_or_one_clear_error(message: by
     for _ in range(data.draw(st.integers(0, 3))):
         if changed:
             changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
-    with contextlib.suppress(MalformedError, UnfitError):
-        assert rows(parse(bytes(changed)))
+    try:
+        event = parse(bytes(changed))
+    except MalformedError:
+        return
+    with contextlib.suppress(UnfitError):
+        assert rows(event)
 
 
 def with_property(value: bytes) -> bytes:
@@ -93,8 +97,8 @@ def test_a_claim_that_cannot_be_is_one_clear_error(value: bytes) -> None:
     ids=["nothing", "no annotations", "no descriptor", "data that is none", "number that is none"],
 )
 def test_a_message_that_is_no_event_is_one_clear_error(message: bytes) -> None:
-    with pytest.raises((MalformedError, UnfitError)):
-        rows(parse(message))
+    with pytest.raises(MalformedError):
+        parse(message)
 
 
 def test_an_event_that_cannot_be_read_is_named() -> None:
