@@ -172,6 +172,38 @@ def test_many_messages_of_one_contradicting_shape() -> None:
         assert made.record_batch(*in_buffer(sent), []).equals(expected(sent))
 
 
+@pytest.mark.parametrize(
+    "before",
+    [b"\x00Sp" + text(b"header") + compound(0xC0, 0, b""), b"\x00Sr" + text(b"x-opt-sequence-number", 0xA3)],
+    ids=["a value that belongs to no section", "annotations that are a text"],
+)
+def test_many_messages_of_one_malformed_shape_are_one_clear_error_after_those_before(before: bytes) -> None:
+    sent = [ordinary(number) for number in range(50)]
+    made = Columns("0", False)
+    malformed = [before + ordinary(number) for number in range(50, 100)]
+    assert made.record_batch(*in_buffer(sent + malformed), []).equals(expected(sent))
+    for many in (sent + malformed, malformed, malformed[:1]):
+        with pytest.raises(MalformedError, match=r"^partition 0: event .* is no sound AMQP message: "):
+            made.record_batch(*in_buffer(many), [])
+
+
+def test_properties_before_the_annotations_are_not_lost() -> None:
+    own = section(0x73, compound(0xC0, 1, text(b"own id")))
+    sent = [own + ordinary(number) for number in range(50)]
+    assert Columns("0", False).record_batch(*in_buffer(sent), []).equals(expected(sent))
+
+
+def test_a_template_longer_than_all_messages_together_fits_none() -> None:
+    made = Columns("0", False)
+    long_ones = [
+        ordinary(number, head=section(0x70, compound(0xC0, 1, text(bytes(800), 0xA0)))) for number in range(20)
+    ]
+    assert made.record_batch(*in_buffer(long_ones), []).equals(expected(long_ones))
+    short = [section(0x72, compound(0xC1, 2, text(b"x-opt-sequence-number") + long(at))) for at in range(16)]
+    assert sum(map(len, short)) < 800
+    assert made.record_batch(*in_buffer(short, b""), []).equals(expected(short))
+
+
 def ordinary(number: int, encoded: bytes | None = None, head: bytes = b"") -> bytes:
     """A message as the service sends nearly all; `encoded` is its sequence number."""
     body = text(b"x-opt-sequence-number", 0xA3) + (encoded or long(number))

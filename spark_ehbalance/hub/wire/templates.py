@@ -28,6 +28,12 @@ SLACK = 16
 #: Bytes of the largest template: annotations as the service writes them have about 120.
 _MOST_BYTES = 1024
 
+_ANNOTATIONS = bytes((0x00, 0x53, ANNOTATIONS))
+
+#: How the sections begin that may come before the annotations, of which no row has anything: the header and the
+#: delivery annotations.
+_BEFORE = (b"\x00\x53\x70", b"\x00\x53\x71")
+
 
 class Spans(NamedTuple):
     """Where in the buffer a field of each message lies."""
@@ -128,11 +134,11 @@ class Template:
     def __init__(self, message: bytes) -> None:
         """Learn from `message`. Raises one of `MALFORMED`, or KeyError, if there can be no template for its shape."""
         pos = 0
-        while not message.startswith(bytes((0x00, 0x53, ANNOTATIONS)), pos):
+        while message.startswith(_BEFORE, pos):
             pos = decode(message, pos)[1]
         annotations, end = decode(message, pos)
-        if NUMBER not in annotations:
-            raise ValueError("there is no sequence number")
+        if not (message.startswith(_ANNOTATIONS, pos) and isinstance(annotations, dict) and NUMBER in annotations):
+            raise ValueError("no annotations where they belong, or none with a sequence number")
         self.publisher: Any = annotations.get(PUBLISHER)
         self.other: dict[Any, Any] = {key: value for key, value in annotations.items() if key not in COLUMN_ANNOTATIONS}
         self._shape = _Shape(message[:end], pos + 3, (NUMBER, TIME), (OFFSET, KEY))
@@ -190,6 +196,9 @@ class _Reader:
     def _look(self, size: int) -> Bytes:
         # one item of `size` bytes at every byte of the buffer, of which those at the positions are copied
         last = len(self._data) - size
+        if last < 0:  # no message is so long
+            self.good[:] = False
+            return np.zeros((len(self.pos), size), np.uint8)
         items = np.ndarray((last + 1,), f"V{size}", self._data, strides=(1,))
         rows: Bytes = items[np.minimum(self.pos, last)].view(np.uint8).reshape(len(self.pos), size)
         return rows
