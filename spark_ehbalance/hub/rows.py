@@ -79,17 +79,19 @@ def value_body(value: Any) -> bytes:
     return value if isinstance(value, bytes) else _TEXT_OF.get(type(value), _json)(value).encode()
 
 
-def record_batch(events: Iterable[Event], partition: str, *, json_properties: bool) -> pa.RecordBatch:
-    """`events` of `partition` as a record batch of `ARROW_SCHEMA`.
+def record_batch(
+    events: Iterable[Event], partition: str, *, json_properties: bool, bodies: pa.BinaryArray | None = None
+) -> pa.RecordBatch:
+    """`events` of `partition` as a record batch of `ARROW_SCHEMA`; `bodies` are theirs, if they have none themselves.
 
     Property values are strings as they are and anything else as JSON text; with `json_properties` all are JSON text,
     as the Scala connector has them. Raises `UnfitError`.
     """
     # No event is kept: many at a time would keep Python's garbage collector busy.
-    bodies, offsets, sequence, moments, publishers, partition_keys = (list[Any]() for _ in range(6))
+    own_bodies, offsets, sequence, moments, publishers, partition_keys = (list[Any]() for _ in range(6))
     own, others = Maps(), Maps()
     for body, system, properties in events:
-        bodies.append(body)
+        own_bodies.append(body)
         take = system.pop
         offsets.append(take(OFFSET, None))
         sequence.append(take(NUMBER))
@@ -100,8 +102,8 @@ def record_batch(events: Iterable[Event], partition: str, *, json_properties: bo
         others.add(system)
     numbered, enqueued = _numbers_and_times(sequence, moments)
     columns = [
-        pa.array(bodies, pa.binary()),
-        pa.repeat(pa.scalar(partition, pa.string()), len(bodies)),
+        pa.array(own_bodies, pa.binary()) if bodies is None else bodies,
+        pa.repeat(pa.scalar(partition, pa.string()), len(sequence)),
         _texts(offsets),
         numbered,
         enqueued,

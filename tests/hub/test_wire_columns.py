@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -16,6 +18,14 @@ from spark_ehbalance.hub.wire.columns import Columns
 from spark_ehbalance.hub.wire.templates import SLACK
 from spark_ehbalance.hub.wire.values import MalformedError
 from tests.hub.encodings import TEXTS, VALUES, compound, contradictions, long, maps, messages, section, text, timestamp
+
+
+@pytest.fixture(scope="module", autouse=True, params=[columns._FEW, 1])
+def _few(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The faster tiers are taken where they pay, and wherever there is one message."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "_FEW", request.param)
+        yield
 
 
 @st.composite
@@ -206,10 +216,15 @@ def test_a_template_longer_than_all_messages_together_fits_none() -> None:
 
 def ordinary(number: int, encoded: bytes | None = None, head: bytes = b"") -> bytes:
     """A message as the service sends nearly all; `encoded` is its sequence number."""
-    body = text(b"x-opt-sequence-number", 0xA3) + (encoded or long(number))
-    body += text(b"x-opt-offset", 0xA3) + text(b"%d" % (number * 1000))
-    body += text(b"x-opt-enqueued-time", 0xA3) + timestamp(1_700_000_000_000 + number)
-    return head + section(0x72, compound(0xC1, 6, body, True)) + section(0x75, text(bytes(number % 400), 0xA0))
+    pairs = compound(0xC1, 6, marks(number, encoded), True)
+    return head + section(0x72, pairs) + section(0x75, text(bytes(number % 400), 0xA0))
+
+
+def marks(number: int, encoded: bytes | None = None) -> bytes:
+    """The service's annotations."""
+    pairs = text(b"x-opt-sequence-number", 0xA3) + (encoded or long(number))
+    pairs += text(b"x-opt-offset", 0xA3) + text(b"%d" % (number * 1000))
+    return pairs + text(b"x-opt-enqueued-time", 0xA3) + timestamp(1_700_000_000_000 + number)
 
 
 def test_texts_of_the_same_keys_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,34 +238,61 @@ def test_texts_of_the_same_keys_are_taken_together(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The messages that were parsed one at a time."""
-    alone: list[bytes] = []
-    original = columns.parse
+def tiers(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many messages were read alone, and of how many the annotations."""
+    counts: Counter[str] = Counter()
+    parse, from_sections = columns.parse, Columns._from_sections
 
-    def counted(message: bytes) -> object:
-        alone.append(message)
-        return original(message)
+    def parsed(message: bytes) -> object:
+        counts["alone"] += 1
+        return parse(message)
 
-    monkeypatch.setattr(columns, "parse", counted)
-    return alone
+    def sections(self: Columns, data: bytearray, found: templates.Sections) -> object:
+        counts["annotations"] += len(found.bodies.starts)
+        return from_sections(self, data, found)
+
+    monkeypatch.setattr(columns, "parse", parsed)
+    monkeypatch.setattr(Columns, "_from_sections", sections)
+    return counts
 
 
-def test_messages_of_one_shape_take_the_fast_tier(parsed: list[bytes]) -> None:
+def test_messages_of_one_shape_take_the_fastest_tier(tiers: Counter[str]) -> None:
     sent = [ordinary(number) for number in range(1000)]
     assert Columns("0", False).record_batch(*in_buffer(sent), []).equals(expected(sent))
-    assert parsed == []
+    assert not tiers
 
 
-def test_a_stream_that_begins_with_numbers_in_a_small_form_takes_the_fast_tier_later(parsed: list[bytes]) -> None:
+def test_of_messages_of_which_no_two_are_alike_only_the_pairs_are_read_one_by_one(tiers: Counter[str]) -> None:
+    sent = []
+    for number in range(1000):
+        pairs = text(b"x-%d" % number, 0xA3) + long(number) + marks(number)
+        own = section(0x74, compound(0xC1, 2, text(b"p%d" % number) + long(number))) if number % 3 else b""
+        body = section(0x77, text(b"x" * (number % 400), 0xA1)) if number % 2 else section(0x75, text(b"y", 0xA0))
+        sent.append(section(0x72, compound(0xC1, 8, pairs)) + own + body)
+    assert Columns("0", False).record_batch(*in_buffer(sent), []).equals(expected(sent))
+    assert tiers["annotations"] >= 990
+    assert not tiers["alone"]
+
+
+def test_a_message_that_is_no_row_is_found_among_many_of_which_no_two_are_alike(tiers: Counter[str]) -> None:
+    sent = [ordinary(number, bytes((0x55, number % 100))) for number in range(200)]
+    sent[150] = ordinary(150, b"\x41")
+    made = Columns("0", False)
+    assert made.record_batch(*in_buffer(sent), []).equals(expected(sent[:150]))
+    with pytest.raises(MalformedError, match="event True "):
+        made.record_batch(*in_buffer(sent), [])
+    assert tiers["alone"] >= 150
+
+
+def test_a_stream_that_begins_with_numbers_in_a_small_form_takes_the_fastest_tier_later(tiers: Counter[str]) -> None:
     made = Columns("0", False)
     for start in range(0, 120, 20):
         small = [ordinary(number, bytes((0x55, number))) for number in range(start, start + 20)]
         assert made.record_batch(*in_buffer(small), []).equals(expected(small))
-    assert len(parsed) == 120
+    assert tiers == {"annotations": 120}
     sent = [ordinary(number) for number in range(128, 500)]
     assert made.record_batch(*in_buffer(sent), []).equals(expected(sent))
-    assert len(parsed) == 120
+    assert tiers == {"annotations": 120}
 
 
 def test_a_stream_of_ever_new_shapes_keeps_few_templates(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,17 @@ import pyarrow as pa
 
 from spark_ehbalance.hub import rows
 from spark_ehbalance.hub.wire.messages import pairs, parse, properties
-from spark_ehbalance.hub.wire.templates import Found, Integers, Spans, Template, learn, match_texts
-from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
+from spark_ehbalance.hub.wire.templates import (
+    Found,
+    Integers,
+    Sections,
+    Spans,
+    Template,
+    learn,
+    match_sections,
+    match_texts,
+)
+from spark_ehbalance.hub.wire.values import DECODERS, MALFORMED, MalformedError, decode
 
 #: Messages below which a template does not pay: its cost is by the batch.
 _FEW = 16
@@ -77,6 +86,16 @@ class Columns:
                 left = left[~good]
         del self._templates[_MOST_TEMPLATES:]
         self._steady = None if len(left) or len(batches) != 1 else self._templates[0]
+        if len(left) >= _FEW:
+            good, sections = match_sections(data, all_starts[left], all_ends[left])
+            if len(sections.bodies.starts) >= _FEW:
+                try:
+                    batches.append(self._from_sections(data, sections))
+                except (MalformedError, *MALFORMED):
+                    pass  # the general way finds out which message is no row, and why
+                else:
+                    places.append(left[good])
+                    left = left[~good]
         others = np.sort(np.concatenate((left, np.flatnonzero(all_starts < 0))))
         if len(others) or not batches:
             at = 0
@@ -132,6 +151,25 @@ class Columns:
             self._maps(data, found.properties, system),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=rows.ARROW_SCHEMA)
+
+    def _from_sections(self, data: bytearray, found: Sections) -> pa.RecordBatch:
+        """Of messages whose annotations differ: these are read one by one. Raises `MalformedError` or one of
+        `MALFORMED`."""
+        decoders = DECODERS
+        raws = (_slices(data, spans, pa.binary()).to_pylist() for spans in found[:3])
+
+        def events() -> Iterator[rows.Event]:
+            for marks, standard, application in zip(*raws, strict=True):
+                system, end = decoders[marks[0]](marks, 1)
+                own, own_end = decoders[application[0]](application, 1) if application else ({}, 0)
+                if not (type(system) is type(own) is dict and type(system.get(rows.NUMBER)) is int):
+                    raise ValueError("no pairs, or none with a number")
+                if end != len(marks) or own_end != len(application):
+                    raise ValueError("a section's size contradicts its elements")
+                yield b"", {**_value(standard, properties), **system} if standard else system, own
+
+        bodies = _slices(data, found.bodies, pa.binary())
+        return rows.record_batch(events(), self._partition, json_properties=self._json, bodies=bodies)
 
     def _texts_only(self, data: bytearray, sections: Spans) -> pa.MapArray | None:
         """The column of maps if all have the same keys and only texts as values, as events of one kind often have."""

@@ -8,7 +8,7 @@ from spark_ehbalance.hub.rows import NUMBER, Event, sequence_body, value_body
 from spark_ehbalance.hub.wire.values import DECODERS, MALFORMED, MalformedError, decode
 
 ANNOTATIONS, PROPERTIES, APPLICATION, DATA = range(0x72, 0x76)
-_SEQUENCE, _VALUE = 0x76, 0x77
+_SEQUENCE, VALUE = 0x76, 0x77
 
 #: The other way to say which section it is.
 _BY_NAME = {
@@ -17,7 +17,7 @@ _BY_NAME = {
     b"amqp:application-properties:map": APPLICATION,
     b"amqp:data:binary": DATA,
     b"amqp:amqp-sequence:list": _SEQUENCE,
-    b"amqp:amqp-value:*": _VALUE,
+    b"amqp:amqp-value:*": VALUE,
 }
 
 #: Names of the fields of the properties section, in their order on the wire.
@@ -66,7 +66,7 @@ def parse(message: bytes) -> Event:
                 application = pairs(value)
             elif section == PROPERTIES:
                 standard = properties(value)
-            elif section == _VALUE:
+            elif section == VALUE:
                 single = value
             elif section == _SEQUENCE:
                 sequences.append(value)
