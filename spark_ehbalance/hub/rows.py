@@ -9,6 +9,7 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from math import isfinite
 from typing import Any
 from uuid import UUID
 
@@ -79,19 +80,17 @@ def value_body(value: Any) -> bytes:
     return value if isinstance(value, bytes) else _TEXT_OF.get(type(value), _json)(value).encode()
 
 
-def record_batch(
-    events: Iterable[Event], partition: str, *, json_properties: bool, bodies: pa.BinaryArray | None = None
-) -> pa.RecordBatch:
-    """`events` of `partition` as a record batch of `ARROW_SCHEMA`; `bodies` are theirs, if they have none themselves.
+def record_batch(events: Iterable[Event], partition: str, *, json_properties: bool) -> pa.RecordBatch:
+    """`events` of `partition` as a record batch of `ARROW_SCHEMA`.
 
     Property values are strings as they are and anything else as JSON text; with `json_properties` all are JSON text,
     as the Scala connector has them. Raises `UnfitError`.
     """
     # No event is kept: many at a time would keep Python's garbage collector busy.
-    own_bodies, offsets, sequence, moments, publishers, partition_keys = (list[Any]() for _ in range(6))
+    bodies, offsets, sequence, moments, publishers, partition_keys = (list[Any]() for _ in range(6))
     own, others = Maps(), Maps()
     for body, system, properties in events:
-        own_bodies.append(body)
+        bodies.append(body)
         take = system.pop
         offsets.append(take(OFFSET, None))
         sequence.append(take(NUMBER))
@@ -102,8 +101,8 @@ def record_batch(
         others.add(system)
     numbered, enqueued = _numbers_and_times(sequence, moments)
     columns = [
-        pa.array(own_bodies, pa.binary()) if bodies is None else bodies,
-        pa.repeat(pa.scalar(partition, pa.string()), len(sequence)),
+        pa.array(bodies, pa.binary()),
+        pa.repeat(pa.scalar(partition, pa.string()), len(bodies)),
         _texts(offsets),
         numbered,
         enqueued,
@@ -156,11 +155,8 @@ class Maps:
 
     def column(self, as_json: bool) -> pa.MapArray:
         """All rows; `as_json` as for `record_batch`."""
-        if as_json:
-            texts: list[Any] = list(map(_json, self._values))
-        else:
-            texts = [each if type(each) is bytes else _TEXT_OF.get(type(each), _json)(each) for each in self._values]
-        return pa.MapArray.from_arrays(pa.array(self._offsets, pa.int32()), keys(self._keys), _texts(texts))
+        keys = _texts([each if type(each) is bytes else str(each) for each in self._keys])
+        return pa.MapArray.from_arrays(pa.array(self._offsets, pa.int32()), keys, texts(self._values, as_json))
 
 
 def no_pairs(count: int) -> pa.MapArray:
@@ -169,9 +165,11 @@ def no_pairs(count: int) -> pa.MapArray:
     return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count + 1), none, none)
 
 
-def keys(values: Iterable[Any]) -> pa.StringArray:
-    """Keys of maps as texts."""
-    return _texts([each if type(each) is bytes else str(each) for each in values])
+def texts(values: Iterable[Any], as_json: bool) -> pa.StringArray:
+    """Values of maps as texts; `as_json` as for `record_batch`."""
+    if as_json:
+        return _texts(list(map(_json, values)))
+    return _texts([each if type(each) is bytes else _TEXT_OF.get(type(each), _json)(each) for each in values])
 
 
 def optional_text(value: Any) -> str | None:
@@ -198,8 +196,12 @@ def _utf8(value: bytes) -> str:
         return base64.b64encode(value).decode()
 
 
-#: How the types that nearly all values have become text.
-_TEXT_OF: dict[type, Callable[[Any], str]] = {str: str, int: repr}
+def _float(value: float) -> str:
+    return repr(value) if isfinite(value) else _json(value)
+
+
+#: How the types that nearly all values have become text: faster than as JSON, and the same.
+_TEXT_OF: dict[type, Callable[[Any], str]] = {str: str, int: repr, float: _float}
 
 
 def _json(value: Any) -> str:

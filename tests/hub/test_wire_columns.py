@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import pytest
 from azure.eventhub import EventData
@@ -15,16 +16,18 @@ from hypothesis import strategies as st
 from spark_ehbalance.hub.rows import UnfitError, received, record_batch
 from spark_ehbalance.hub.wire import columns, templates
 from spark_ehbalance.hub.wire.columns import Columns
-from spark_ehbalance.hub.wire.templates import SLACK
+from spark_ehbalance.hub.wire.scan import SLACK
 from spark_ehbalance.hub.wire.values import MalformedError
 from tests.hub.encodings import TEXTS, VALUES, compound, contradictions, long, maps, messages, section, text, timestamp
 
 
-@pytest.fixture(scope="module", autouse=True, params=[columns._FEW, 1])
-def _few(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True, params=[True, False], ids=["where it pays", "everywhere"])
+def _faster_tiers(request: pytest.FixtureRequest) -> Iterator[None]:
     """The faster tiers are taken where they pay, and wherever there is one message."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "_FEW", request.param)
+        if not request.param:
+            patch.setattr(columns, "_FEW", 1)
+            patch.setattr(columns, "_MANY", 1)
         yield
 
 
@@ -227,32 +230,33 @@ def marks(number: int, encoded: bytes | None = None) -> bytes:
     return pairs + text(b"x-opt-enqueued-time", 0xA3) + timestamp(1_700_000_000_000 + number)
 
 
-def test_texts_of_the_same_keys_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_properties_of_which_few_are_alike_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "_value", lambda *_: pytest.fail("a section has been read alone"))
     sent = []
-    for number in range(50):
+    for number in range(300):
         pairs = text(b"id") + text(b"%08d" % number) + text("größe".encode()) + text(b"x" * (number * 5))
-        own = section(0x74, compound(0xC1, 4, pairs, True))
+        own = section(0x74, compound(0xC1, 6, pairs + text(b"level") + long(number), True))
         sent.append(ordinary(number).replace(b"\x00\x53\x75", own + b"\x00\x53\x75"))
     assert Columns("0", False).record_batch(*in_buffer(sent), []).equals(expected(sent))
 
 
 @pytest.fixture
 def tiers(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many messages were read alone, and of how many the annotations."""
+    """How many messages were read alone, and how many at once though they are of any shape."""
     counts: Counter[str] = Counter()
-    parse, from_sections = columns.parse, Columns._from_sections
+    parse, of_any_shape = columns.parse, Columns._of_any_shape
 
     def parsed(message: bytes) -> object:
         counts["alone"] += 1
         return parse(message)
 
-    def sections(self: Columns, data: bytearray, found: templates.Sections) -> object:
-        counts["annotations"] += len(found.bodies.starts)
-        return from_sections(self, data, found)
+    def counted(self: Columns, *arguments: Any) -> object:
+        good, batch = of_any_shape(self, *arguments)
+        counts["any shape"] += 0 if batch is None else batch.num_rows
+        return good, batch
 
     monkeypatch.setattr(columns, "parse", parsed)
-    monkeypatch.setattr(Columns, "_from_sections", sections)
+    monkeypatch.setattr(Columns, "_of_any_shape", counted)
     return counts
 
 
@@ -262,37 +266,53 @@ def test_messages_of_one_shape_take_the_fastest_tier(tiers: Counter[str]) -> Non
     assert not tiers
 
 
-def test_of_messages_of_which_no_two_are_alike_only_the_pairs_are_read_one_by_one(tiers: Counter[str]) -> None:
+#: Neither compound nor described.
+VALUE_OF_EACH_KIND = (
+    *(text(raw, code, wide) for raw in ("größe".encode(), b"\xff") for code in (0xA0, 0xA1, 0xA3) for wide in (0, 1)),
+    *(bytes((code,)) for code in (0x40, 0x41, 0x42, 0x43, 0x44)),
+    *(bytes((code, 0x81)) for code in (0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x56)),
+    *(bytes((code, 0x81, 0)) for code in (0x60, 0x61)),
+    *(bytes((code, 0x81, 0, 0, 0)) for code in (0x70, 0x71, 0x72)),
+    *(bytes((code, 0x81, 0, 0, 0, 0, 0, 0, 0)) for code in (0x80, 0x81, 0x82, 0x83)),
+    b"\x98" + bytes(range(16)),
+)
+
+
+@pytest.mark.parametrize("json_properties", [False, True])
+def test_messages_of_which_no_two_are_alike_are_read_at_once_too(tiers: Counter[str], json_properties: bool) -> None:
     sent = []
     for number in range(1000):
-        pairs = text(b"x-%d" % number, 0xA3) + long(number) + marks(number)
-        own = section(0x74, compound(0xC1, 2, text(b"p%d" % number) + long(number))) if number % 3 else b""
+        pairs = text(b"x-%d" % number, 0xA3) + VALUE_OF_EACH_KIND[number % len(VALUE_OF_EACH_KIND)] + marks(number)
+        other = VALUE_OF_EACH_KIND[number % 7 % len(VALUE_OF_EACH_KIND)]
+        own = section(0x74, compound(0xC1, 2, text(b"p%d" % number) + other)) if number % 3 else b""
+        standard = section(0x73, compound(0xC0, 1, text(b"id %d" % number))) if number % 5 else b""
         body = section(0x77, text(b"x" * (number % 400), 0xA1)) if number % 2 else section(0x75, text(b"y", 0xA0))
-        sent.append(section(0x72, compound(0xC1, 8, pairs)) + own + body)
-    assert Columns("0", False).record_batch(*in_buffer(sent), []).equals(expected(sent))
-    assert tiers["annotations"] >= 990
+        sent.append(section(0x72, compound(0xC1, 8, pairs)) + standard + own + body)
+    made = Columns("0", json_properties).record_batch(*in_buffer(sent), [])
+    assert made.equals(expected(sent, json_properties))
+    assert tiers["any shape"] >= 990
     assert not tiers["alone"]
 
 
 def test_a_message_that_is_no_row_is_found_among_many_of_which_no_two_are_alike(tiers: Counter[str]) -> None:
-    sent = [ordinary(number, bytes((0x55, number % 100))) for number in range(200)]
-    sent[150] = ordinary(150, b"\x41")
+    sent = [ordinary(number, bytes((0x55, number % 100))) for number in range(400)]
+    sent[300] = ordinary(300, b"\x41")
     made = Columns("0", False)
-    assert made.record_batch(*in_buffer(sent), []).equals(expected(sent[:150]))
+    assert made.record_batch(*in_buffer(sent), []).equals(expected(sent[:300]))
     with pytest.raises(MalformedError, match="event True "):
         made.record_batch(*in_buffer(sent), [])
-    assert tiers["alone"] >= 150
+    assert tiers["alone"] == 1
 
 
 def test_a_stream_that_begins_with_numbers_in_a_small_form_takes_the_fastest_tier_later(tiers: Counter[str]) -> None:
     made = Columns("0", False)
-    for start in range(0, 120, 20):
-        small = [ordinary(number, bytes((0x55, number))) for number in range(start, start + 20)]
+    small = [ordinary(number, bytes((0x55, number % 128))) for number in range(300)]
+    for _ in range(3):
         assert made.record_batch(*in_buffer(small), []).equals(expected(small))
-    assert tiers == {"annotations": 120}
+    assert tiers == {"any shape": 900}
     sent = [ordinary(number) for number in range(128, 500)]
     assert made.record_batch(*in_buffer(sent), []).equals(expected(sent))
-    assert tiers == {"annotations": 120}
+    assert tiers == {"any shape": 900}
 
 
 def test_a_stream_of_ever_new_shapes_keeps_few_templates(monkeypatch: pytest.MonkeyPatch) -> None:
