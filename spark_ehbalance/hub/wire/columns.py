@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,9 @@ class Columns:
         self._steady: Template | None = None  # has fitted all messages of the batch before
         self._failure: MalformedError | None = None  # of a message after those that were given out
 
-    def record_batch(self, data: bytearray, starts: list[int], ends: list[int], joined: list[bytes]) -> pa.RecordBatch:
+    def record_batch(
+        self, data: bytearray, starts: Sequence[int], ends: Sequence[int], joined: list[bytes]
+    ) -> pa.RecordBatch:
         """The messages that `Transfers` has found in `data`, or those before the first that cannot be read.
 
         Raises `MalformedError` if that is the first one, or was the one after the batch before.

@@ -11,6 +11,7 @@ import contextlib
 import socket
 import ssl
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import azure.eventhub
@@ -122,7 +123,7 @@ class HotLink:
         self._housekeeping = 0.0
         self._link.flow(link_credit=prefetch)
 
-    def receive(self, most: int, wait: float) -> tuple[bytearray, list[int], list[int], list[bytes]]:
+    def receive(self, most: int, wait: float) -> tuple[bytearray, Sequence[int], Sequence[int], list[bytes]]:
         """Up to `most` messages as `Transfers` describes them, with the buffer that they lie in until `release`.
 
         More are awaited for as long as they come without a pause; none came if there was none in `wait` seconds.

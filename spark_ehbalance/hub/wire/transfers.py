@@ -7,6 +7,7 @@ one: a `_Head` is learned from a frame that was read the general way. Frames of 
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -54,8 +55,8 @@ class Transfers:
 
     def __init__(self, channel: int, handle: int, max_frame: int) -> None:
         """`max_frame` is the size in bytes that the client has allowed the peer's frames."""
-        self.starts: list[int] = []
-        self.ends: list[int] = []
+        self.starts = array("q")  # and no lists: of many frames at a time no number becomes a Python object
+        self.ends = array("q")
         self.joined: list[bytes] = []
         self._frames = 0
         self._deliveries = 0
@@ -75,8 +76,7 @@ class Transfers:
 
     def clear(self) -> None:
         """Forget the messages found, before the buffer is used for others."""
-        self.starts.clear()
-        self.ends.clear()
+        del self.starts[:], self.ends[:]
         self.joined.clear()
 
     def find(self, data: bytearray, pos: int, end: int, foreign: Callable[[int, bytes], None]) -> int:
@@ -134,8 +134,9 @@ class Transfers:
                 if run < _RUN_PAYS:
                     self._pause = _RUN_PAUSE
                 after = pos + run * size
-                starts.extend(range(pos + smallest, after + 1, size))
-                ends.extend(range(pos + size, after + 1, size))
+                run_ends = np.arange(pos + size, after + 1, size)
+                starts.frombytes((run_ends - (size - smallest)).tobytes())
+                ends.frombytes(run_ends.tobytes())
             else:
                 starts.append(pos + smallest)
                 ends.append(after)
