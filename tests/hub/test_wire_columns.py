@@ -294,6 +294,34 @@ def test_messages_of_which_no_two_are_alike_are_read_at_once_too(tiers: Counter[
     assert not tiers["alone"]
 
 
+#: Pairs of a map that take the general way.
+NOT_SIMPLE = {
+    "many": (140, b"".join(text(b"%d" % at) + long(at) for at in range(70))),
+    "a key twice": (4, text(b"key") + text(b"one") + text(b"key", 0xA3) + text(b"two")),
+    "a key that is a number": (2, long(5) + text(b"five")),
+    "a list": (2, text(b"list") + compound(0xC0, 1, long(5))),
+    "a described value": (2, text(b"described") + b"\x00" + text(b"kind") + long(5)),
+    "one item more than there is": (3, text(b"key") + text(b"value")),
+}
+
+
+@pytest.mark.parametrize("among", [1, 300], ids=["all", "one of 300"])
+@pytest.mark.parametrize("where", ["annotations", "properties"])
+@pytest.mark.parametrize("what", NOT_SIMPLE)
+def test_pairs_that_are_not_simple_are_what_they_are_alone(what: str, where: str, among: int) -> None:
+    sent = []
+    for number in range(600):
+        count, pairs = NOT_SIMPLE[what] if number % among == 0 else (2, text(b"key") + long(number))
+        ours, own = (0, b""), b""
+        if where == "annotations":
+            ours = (count, pairs)
+        else:
+            own = section(0x74, compound(0xC1, count, pairs))
+        annotations = compound(0xC1, 6 + ours[0], marks(number, bytes((0x55, number % 128))) + ours[1])
+        sent.append(section(0x72, annotations) + own + section(0x75, text(b"body", 0xA0)))
+    assert Columns("0", False).record_batch(*in_buffer(sent), []).equals(expected(sent))
+
+
 def test_a_message_that_is_no_row_is_found_among_many_of_which_no_two_are_alike(tiers: Counter[str]) -> None:
     sent = [ordinary(number, bytes((0x55, number % 100))) for number in range(400)]
     sent[300] = ordinary(300, b"\x41")

@@ -89,11 +89,9 @@ class Columns:
         del self._templates[_MOST_TEMPLATES:]
         self._steady = None if len(left) or len(batches) != 1 else self._templates[0]
         if len(left) >= _MANY:
-            try:
+            # Which message is no row, and why, the general way finds out.
+            with contextlib.suppress(MalformedError, *MALFORMED):
                 good, batch = self._of_any_shape(data, all_starts[left], all_ends[left])
-            except (MalformedError, *MALFORMED):
-                pass  # the general way finds out which message is no row, and why
-            else:
                 if batch is not None:
                     batches.append(batch)
                     places.append(left[good])
@@ -163,7 +161,7 @@ class Columns:
         others = np.ones(len(annotations.maps), np.bool_)
         for each in at.values():
             others[each[each >= 0]] = False
-        number, time, offset, key, publisher = (each[good] for each in at.values())
+        number, time, offset, key, publisher = (at[name][good] for name in _COLUMN_KINDS)
 
         def integer(which: Integers) -> Integers:
             return integers(data, annotations.codes[which], annotations.values.of(which))

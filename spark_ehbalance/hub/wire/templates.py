@@ -8,15 +8,13 @@ number, whatever the number of messages: 0.1 to 0.2 µs an event.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_ehbalance.hub.rows import COLUMN_ANNOTATIONS, KEY, NUMBER, OFFSET, PUBLISHER, TIME
 from spark_ehbalance.hub.wire.messages import ANNOTATIONS, APPLICATION, PROPERTIES
-from spark_ehbalance.hub.wire.scan import Booleans, Integers, Scan, Spans, number, words
+from spark_ehbalance.hub.wire.scan import Booleans, Integers, Scan, Spans, Words, number, words
 from spark_ehbalance.hub.wire.values import MALFORMED, decode
 
 #: Bytes of the largest template: annotations as the service writes them have about 120.
@@ -48,20 +46,20 @@ class _Segment(NamedTuple):
     """
 
     size: int
-    expected: npt.NDArray[np.uint64]
-    mask: npt.NDArray[np.uint64]
+    expected: Words
+    mask: Words
     fields: dict[bytes, int]
     text: Any
     width: int
 
 
 class _Shape:
-    """What bytes up to the end of a map have in common, in which the values of `numbers` and `texts` differ.
+    """What bytes up to the end of the annotations have in common, in which the values of the service's differ.
 
-    The map begins at `at` in `raw`, which ends with it.
+    Their map begins at `at` in `raw`, which ends with it.
     """
 
-    def __init__(self, raw: bytes, at: int, numbers: Collection[bytes], texts: Collection[bytes]) -> None:
+    def __init__(self, raw: bytes, at: int) -> None:
         """Raises one of `MALFORMED`, or KeyError, if there can be no template for it."""
         self._raw, self._size_width = raw, {0xC1: 1, 0xD1: 4}[raw[at]]
         self._after_size = at + 1 + self._size_width
@@ -73,12 +71,12 @@ class _Shape:
         for _ in pairs:
             key, at = decode(raw, pos)
             pos = decode(raw, at)[1]
-            if key in numbers:
+            if key in (NUMBER, TIME):
                 if raw[at] not in (0x81, 0x83):
                     raise ValueError("a number in a small form")
                 self._fields[key] = at + 1 - self._start
                 self._variable.append(slice(at + 1, at + 9))
-            elif key in texts:
+            elif key in (OFFSET, KEY):
                 width = {0xA0: 1, 0xA1: 1, 0xA3: 1, 0xB0: 4, 0xB1: 4, 0xB3: 4}[raw[at]]
                 self._variable.append(slice(at + 1, at + 1 + width))
                 self._cut(at + 1 + width, key, width)
@@ -128,7 +126,7 @@ class Template:
             raise ValueError("no annotations where they belong, or none with a sequence number")
         self.publisher: Any = annotations.get(PUBLISHER)
         self.other: dict[Any, Any] = {key: value for key, value in annotations.items() if key not in COLUMN_ANNOTATIONS}
-        self._shape = _Shape(message[:end], pos + 3, (NUMBER, TIME), (OFFSET, KEY))
+        self._shape = _Shape(message[:end], pos + 3)
 
     def match(self, data: bytearray, starts: Integers, ends: Integers) -> tuple[Booleans, Found]:
         """Which of the messages it fits, and the fields of those. `data` has `SLACK` more bytes than the last end."""
