@@ -41,8 +41,8 @@ from spark_ehbalance.leases.table_format import (
     to_time,
 )
 
-#: A commit's cost grows with the log since the last checkpoint, by 0.1 ms each time, and a checkpoint costs 5 ms: 10 and
-#: 20 cost the same, and with 10, Delta's own default, who comes later has less of the log to read.
+#: A commit's cost grows with the log since the last checkpoint, by 0.1 ms each time, and a checkpoint costs 5 ms. So 10
+#: and 20 cost the same, and with 10, Delta's own default, who comes later has less of the log to read.
 CHECKPOINT_INTERVAL = 10
 
 #: Seconds for which old log files are kept for readers that are in the middle of something; who still misses one reads
