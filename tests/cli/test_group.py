@@ -311,3 +311,12 @@ def test_watching_ends_with_ctrl_c(used: Path) -> None:
     assert "alice" in seen
     assert "Traceback" not in err
     assert process.returncode in (0, 1, 130)
+
+
+def test_the_installed_command_ends_in_order_every_time(used: Path) -> None:
+    command = Path(sys.executable).with_name("ehbalance")
+    runs = [
+        subprocess.Popen([command, "status", used, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for _ in range(12)
+    ]
+    assert [(run.communicate(timeout=60)[1], run.returncode) for run in runs] == [(b"", 0)] * 12

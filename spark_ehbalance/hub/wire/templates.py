@@ -1,9 +1,9 @@
 """Messages of one shape, many at a time: which bytes all of them share, and where the others are.
 
-A `Template` is learned from one message. It takes the sections up to the annotations apart
-into segments of fixed length, each but the last with a text of any length behind it; what is neither the value of one
-of the service's annotations nor a size must be the same in every message. Of numpy's operations there is a fixed
-number, whatever the number of messages: 0.1 to 0.2 µs an event.
+A `Template` is learned from one message. It takes the sections up to the annotations apart into segments of fixed
+length, each but the last with a text of any length behind it; what is neither the value of one of the service's
+annotations nor a size must be the same in every message. Of numpy's operations there is a fixed number, whatever the
+number of messages: 0.1 to 0.2 µs an event.
 """
 
 from __future__ import annotations
