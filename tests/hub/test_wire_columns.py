@@ -283,7 +283,7 @@ def test_messages_of_which_no_two_are_alike_are_read_at_once_too(tiers: Counter[
     sent = []
     for number in range(1000):
         pairs = text(b"x-%d" % number, 0xA3) + VALUE_OF_EACH_KIND[number % len(VALUE_OF_EACH_KIND)] + marks(number)
-        other = VALUE_OF_EACH_KIND[number % 7 % len(VALUE_OF_EACH_KIND)]
+        other = VALUE_OF_EACH_KIND[7 * number % len(VALUE_OF_EACH_KIND)]
         own = section(0x74, compound(0xC1, 2, text(b"p%d" % number) + other)) if number % 3 else b""
         standard = section(0x73, compound(0xC0, 1, text(b"id %d" % number))) if number % 5 else b""
         body = section(0x77, text(b"x" * (number % 400), 0xA1)) if number % 2 else section(0x75, text(b"y", 0xA0))

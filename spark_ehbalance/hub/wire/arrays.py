@@ -56,10 +56,11 @@ def maps(data: bytearray, pairs: Pairs, count: int, as_json: bool) -> pa.MapArra
     if not len(pairs.maps):
         return rows.no_pairs(count)
     keys, counts = texts(data, pairs.keys), np.bincount(pairs.maps, minlength=count)
-    codes = keys.dictionary_encode().indices.to_numpy()
-    for apart in range(1, counts.max()):
-        if ((codes[apart:] == codes[:-apart]) & (pairs.maps[apart:] == pairs.maps[:-apart])).any():
-            raise ValueError("a key twice")
+    if (most := counts.max()) > 1:
+        codes = keys.dictionary_encode().indices.to_numpy()
+        for apart in range(1, most):
+            if ((codes[apart:] == codes[:-apart]) & (pairs.maps[apart:] == pairs.maps[:-apart])).any():
+                raise ValueError("a key twice")
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     return pa.MapArray.from_arrays(pa.array(offsets), keys, _values(data, pairs.codes, pairs.values, as_json))
 

@@ -130,15 +130,15 @@ class Columns:
         none, times = pa.nulls(count, pa.string()), found.times
 
         def system(raw: bytes) -> dict[Any, Any]:
-            return {**_value(raw, properties), **template.other} if raw else template.other
+            return {**_standard(raw), **template.other}
 
         columns = [
             arrays.slices(data, found.bodies, pa.binary()),
-            self._partitions(count),
+            _repeated(self._partition, count),
             none if found.offsets is None else arrays.texts(data, found.offsets),
             pa.array(found.numbers),
             rows.times(pa.nulls(count, pa.int64()) if times is None else pa.array(times, mask=times == 0)),
-            pa.repeat(pa.scalar(rows.optional_text(template.publisher), pa.string()), count),
+            _repeated(rows.optional_text(template.publisher), count),
             none if found.keys is None else arrays.texts(data, found.keys),
             self._properties(data, found.application),
             self._maps(data, found.properties, system),
@@ -172,7 +172,7 @@ class Columns:
         times = integer(np.where(time < 0, number, time))
         columns = [
             arrays.slices(data, sections.bodies.of(good), pa.binary()),
-            self._partitions(count),
+            _repeated(self._partition, count),
             arrays.optional(offset, texts),
             pa.array(integer(number)),
             rows.times(pa.array(times, mask=(time < 0) | (times == 0))),
@@ -180,14 +180,11 @@ class Columns:
             arrays.optional(key, texts),
             self._properties(data, sections.application.of(good)),
             arrays.joined(
-                self._maps(data, sections.properties.of(good), lambda raw: _value(raw, properties) if raw else {}),
+                self._maps(data, sections.properties.of(good), _standard),
                 arrays.maps(data, annotations.of(others).of_maps(good), count, self._json),
             ),
         ]
         return good, pa.RecordBatch.from_arrays(columns, schema=rows.ARROW_SCHEMA)
-
-    def _partitions(self, count: int) -> pa.StringArray:
-        return pa.repeat(pa.scalar(self._partition, pa.string()), count)
 
     def _properties(self, data: bytearray, sections: Spans) -> pa.MapArray:
         """The column of the application's properties."""
@@ -199,7 +196,7 @@ class Columns:
                 if good.all():
                     with contextlib.suppress(ValueError):
                         return arrays.maps(data, found, count, self._json)
-        return self._maps(data, sections, lambda raw: _value(raw, pairs) if raw else {})
+        return self._maps(data, sections, _own)
 
     def _maps(self, data: bytearray, spans: Spans, read: Callable[[bytes], dict[Any, Any]]) -> pa.MapArray:
         """A column of maps, from sections of which many may be alike: each is read once."""
@@ -217,6 +214,20 @@ class Columns:
                 made.add(read(raw))
         column = made.column(self._json)
         return column if len(column) == len(codes) else column.take(pa.array(codes))
+
+
+def _repeated(text: str | None, count: int) -> pa.StringArray:
+    return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+def _standard(section: bytes) -> dict[Any, Any]:
+    """The message properties; none where there is no section."""
+    return _value(section, properties) if section else {}
+
+
+def _own(section: bytes) -> dict[Any, Any]:
+    """The application's properties; none where there is no section."""
+    return _value(section, pairs) if section else {}
 
 
 def _value(section: bytes, meaning: Callable[[Any], dict[Any, Any]]) -> dict[Any, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spark_ehbalance.hub.wire.link import HotLink, unfit
+from spark_ehbalance.hub.wire.messages import APPLICATION, PROPERTIES, VALUE
 from spark_ehbalance.hub.wire.values import DECODERS, MALFORMED, MalformedError, decode
 
 #: The name of a question, and its properties.
@@ -30,7 +31,7 @@ _NUMBER = "ffffffff"
 #: format 0, not settled, no more).
 _TRANSFER = struct.Struct(">I2BH 3s3B BI BI 2BI 3B")
 
-_PROPERTIES, _APPLICATION, _VALUE = 0x73, 0x74, 0x77
+#: Where in the properties section.
 _CORRELATION = 5
 
 #: Seconds in which answers gather before they are read: each comes in a packet of its own, and a read for each would
@@ -125,7 +126,7 @@ class Management:
             while pos < len(message):
                 section, pos = decode(message, pos + 1)
                 sections[section], pos = DECODERS[message[pos]](message, pos + 1)
-            number, said = sections[_PROPERTIES][_CORRELATION], sections[_APPLICATION]
+            number, said = sections[PROPERTIES][_CORRELATION], sections[APPLICATION]
             status, description = int(said[b"status-code"]), said.get(b"status-description")
             if not isinstance(number, bytes):
                 raise ValueError("it does not say which question it answers")
@@ -133,7 +134,7 @@ class Management:
             raise MalformedError(f"an answer that is no sound AMQP: {error!r}") from error
         if status >= 400:
             raise self._refusal(status, description.decode(errors="replace") if isinstance(description, bytes) else "")
-        return number, sections.get(_VALUE)
+        return number, sections.get(VALUE)
 
 
 class _Answers(HotLink):
