@@ -28,7 +28,7 @@ from deltalake.transaction import AddAction
 
 from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.model import Group, Snapshot
+from spark_ehbalance.leases.model import Group, Snapshot, TableIdentity
 from spark_ehbalance.leases.store import LeaseStore
 from spark_ehbalance.leases.table_format import (
     HISTORY_SCHEMA,
@@ -36,6 +36,7 @@ from spark_ehbalance.leases.table_format import (
     description,
     from_table,
     group_of,
+    identity_of,
     to_ms,
     to_table,
     to_time,
@@ -103,6 +104,24 @@ class DeltaStore(LeaseStore):
             return DeltaTable.is_deltatable(self._uri, storage_options=self._storage_options)
         except (OSError, DeltaError, ValueError) as error:
             raise self._unavailable("reached", error) from error
+
+    def identity(self) -> TableIdentity:
+        """Which table it is that was read last."""
+        assert self._table is not None, "nothing was read yet"
+        metadata = self._table.metadata()
+        return identity_of(str(metadata.id), metadata.description)
+
+    def replace(self, others: frozenset[str]) -> None:
+        """Note that this table, which was read last, has taken the place of `others` too. Raises
+        `StoreUnavailableError`."""
+        identity, group = self.identity(), self.read().group
+        if others <= identity.replaces | {identity.id}:
+            return
+        try:
+            table = DeltaTable(self._uri, storage_options=self._storage_options)
+            table.alter.set_table_description(description(group, identity.replaces | others))
+        except (OSError, DeltaError, ValueError) as error:
+            raise self._unavailable("written", error) from error
 
     def create(self, group: Group) -> None:
         if not self.exists():

@@ -18,6 +18,7 @@ from spark_ehbalance.leases.transitions import (
     OperatorTransition,
     Rejected,
     Release,
+    Restore,
     Seek,
     Steal,
     Transition,
@@ -54,14 +55,16 @@ def ownership_changes(
     for transition in said:
         if id(transition) in refused:
             continue
-        if isinstance(transition, (Claim, Steal, HandOver, Release, OperatorTransition)):
+        if isinstance(transition, (Claim, Steal, HandOver, Release, Restore, OperatorTransition)):
             changes.append(_change(before, transition, after))
         elif isinstance(transition, Drain) and transition.member != transition.by.id:
             changes.append(_drained(transition))
     return changes
 
 
-def _change(before: Snapshot, transition: LeaseTransition | OperatorTransition, after: Snapshot) -> OwnershipChange:
+def _change(
+    before: Snapshot, transition: LeaseTransition | Restore | OperatorTransition, after: Snapshot
+) -> OwnershipChange:
     earlier, lease = before.leases.get(transition.partition), after.leases[transition.partition]
     return OwnershipChange(
         at_ms=transition.at_ms,
@@ -82,7 +85,7 @@ def _order(transition: Transition) -> str | None:
         return _with_reason(f"to {transition.to}", transition.why)
     if isinstance(transition, Seek):
         return _with_reason(f"to sequence number {transition.position.next}", transition.why)
-    return transition.why or None if isinstance(transition, Unpin) else None
+    return transition.why or None if isinstance(transition, (Restore, Unpin)) else None
 
 
 def _obeyed(before: Lease | None, after: Lease) -> str | None:

@@ -37,6 +37,15 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class TableIdentity:
+    """Which lease table it is, wherever it lies: `id` was minted when it was made; it `replaces` others whose positions
+    it was given."""
+
+    id: str
+    replaces: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
     """The last event that is done with: reading goes on at `next`.
 

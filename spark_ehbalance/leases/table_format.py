@@ -24,6 +24,7 @@ from spark_ehbalance.leases.model import (
     Pin,
     Position,
     Snapshot,
+    TableIdentity,
     partition_order,
 )
 
@@ -82,16 +83,20 @@ HISTORY_SCHEMA = pa.schema(
 )
 
 
-def description(group: Group) -> str:
-    """The table's description, which marks it as the lease table of `group`."""
-    return json.dumps(
-        {
-            "ehbalance": FORMAT,
-            "namespace": group.namespace,
-            "eventHub": group.hub,
-            "consumerGroup": group.consumer_group,
-        }
-    )
+def description(group: Group, replaces: frozenset[str] = frozenset()) -> str:
+    """The table's description, which marks it as the lease table of `group` that `replaces` others."""
+    fields: dict[str, Any] = {
+        "ehbalance": FORMAT,
+        "namespace": group.namespace,
+        "eventHub": group.hub,
+        "consumerGroup": group.consumer_group,
+    }
+    return json.dumps(fields | ({"replaces": sorted(replaces)} if replaces else {}))
+
+
+def identity_of(id: str, description: str | None) -> TableIdentity:
+    """The identity of the lease table whose id and description these are."""
+    return TableIdentity(id, frozenset(map(str, json.loads(description or "{}").get("replaces", ()))))
 
 
 def group_of(description: str | None, where: str) -> Group:

@@ -274,6 +274,27 @@ class AddPartitions(Transition):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restore(Transition):
+    """Put back what the table does not know any more of a partition, from a query's own memory of it: where reading
+    goes on (None: the first claim decides) and the last epoch that is known, below which the next one must not fall.
+    The author need not be a member; `why` is for people."""
+
+    partition: str
+    epoch: int
+    checkpoint: Position | None
+    why: str = ""
+
+    def refusal(self, state: _State) -> str | None:
+        lease = state.leases.get(self.partition)
+        known = lease is not None and (lease.checkpoint or self.checkpoint is None)
+        return f"partition {self.partition} is known already" if known else None
+
+    def carry_out(self, state: _State) -> None:
+        lease = state.leases.get(self.partition, Lease(self.partition))
+        state.leases[self.partition] = replace(lease, epoch=max(lease.epoch, self.epoch), checkpoint=self.checkpoint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTransition(Transition):
     """A change of one lease. `epoch` is the lease's epoch as the author saw it: any change of owner since then
     makes this invalid."""

@@ -6,26 +6,54 @@ needs, also after a restart. Without leases it is the query's whole progress: ev
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.leases.model import partition_order
 from spark_ehbalance.source.ranges import Range
 
+
+def group_name(lease_table: str | None) -> str:
+    """Tells the group whose lease table is there from any other on this machine; empty without a lease table."""
+    return "" if lease_table is None else hashlib.sha256(lease_table.encode()).hexdigest()[:12]
+
+
 #: Rises when older versions of this package must not read the offset any more.
 _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseTable:
+    """The lease table that a batch was planned by: the id that it was made with, and where it was."""
+
+    id: str
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOffset:
     """The end of a batch: the `owner` that read it, and the range of each partition in it. `group` tells one lease
-    table from another; it is empty without one."""
+    table's place from another; it is empty without one. `table` is None without one, and before anything was planned.
+    """
 
     owner: str
     ranges: Mapping[str, Range] = field(default_factory=dict)
     group: str = ""
+    table: LeaseTable | None = None
+
+    @property
+    def lineage(self) -> str:
+        """What kept the positions that the ranges begin with: the lease table's id. Offsets of earlier versions know
+        its place only, and without a lease table a query has kept them itself."""
+        return self.table.id if self.table else self.group or self.owner
+
+    @property
+    def first(self) -> bool:
+        """Whether a query begins with it: nothing was planned yet."""
+        return self.table is None and not self.ranges
 
     @property
     def reader(self) -> str:
@@ -34,7 +62,7 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, Any]:
         """The offset as Spark keeps it."""
-        return {
+        offset = {
             "format": _FORMAT,
             "group": self.group,
             "owner": self.owner,
@@ -43,6 +71,7 @@ class StreamOffset:
                 for partition, each in sorted(self.ranges.items(), key=lambda item: partition_order(item[0]))
             },
         }
+        return offset | ({"table": asdict(self.table)} if self.table else {})
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> StreamOffset:
@@ -54,7 +83,8 @@ class StreamOffset:
                     f"knows formats up to {_FORMAT}: upgrade it"
                 )
             ranges = {p: Range(p, each["epoch"], each["from"], each["to"]) for p, each in json["partitions"].items()}
-            return cls(json["owner"], ranges, json.get("group", ""))
+            table = LeaseTable(**json["table"]) if "table" in json else None
+            return cls(json["owner"], ranges, json.get("group", ""), table)
         except (AttributeError, KeyError, TypeError):
             raise EhBalanceError(
                 "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"

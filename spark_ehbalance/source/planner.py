@@ -6,7 +6,6 @@ lease keeper and the hub watcher.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import random
 import re
@@ -14,7 +13,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from spark_ehbalance.errors import StoreUnavailableError
@@ -26,10 +26,12 @@ from spark_ehbalance.leases.memory import MemoryStore
 from spark_ehbalance.leases.model import Author, Lease, Position, Snapshot
 from spark_ehbalance.leases.store import LeaseStore
 from spark_ehbalance.options import Options
+from spark_ehbalance.source.continuity import Memory
 from spark_ehbalance.source.host import cpu_time
+from spark_ehbalance.source.joining import check_alone, join_table
 from spark_ehbalance.source.load import LoadMeter, MemberMeter
 from spark_ehbalance.source.notices import NoticeBoard
-from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.offsets import LeaseTable, StreamOffset, group_name
 from spark_ehbalance.source.ranges import Range, limit_by_backlog, retained_start
 from spark_ehbalance.source.tasks import WORTH_A_TASK
 from spark_ehbalance.strategies import PROMPT, strategy
@@ -56,13 +58,6 @@ def mint_owner_id() -> str:
     return f"{host}-{uuid.uuid4().hex[:12]}"
 
 
-def group_name(options: Options) -> str:
-    """Tells the group that the options mean from any other, without any of its secrets; empty without a lease table."""
-    if options.lease_table is None:
-        return ""
-    return hashlib.sha256(options.lease_table.encode()).hexdigest()[:12]
-
-
 class _Idle(NamedTuple):
     """There was nothing to read from `start`, and will be nothing until there are news; `until`: that is looked into
     again then in any case."""
@@ -87,7 +82,8 @@ class Planner:
         replayed: StreamOffset | None = None,
     ) -> None:
         self.owner = owner
-        self._group = group_name(options)
+        self._group = group_name(options.lease_table)
+        self._table: LeaseTable | None = None
         self._options = options
         self._shared = options.lease_table is not None
         self._progress: dict[str, Finished] = {}
@@ -99,8 +95,6 @@ class Planner:
         self._news = threading.Event()
         self._replayed: dict[str, Range] = {}
         self._ends: dict[str, int] | None = None
-        done = finished.ranges if finished else {}
-        again = replayed.ranges if replayed else {}
         self._watcher = HubWatcher(
             options.connection, options.consumer_group, options.starting_position, options.receiver_timeout, self._news
         )
@@ -108,12 +102,11 @@ class Planner:
         self._lock = threading.Lock()
         self._watcher.start()
         try:
-            self._keeper = self._start_keeper(done, again)
+            self._keeper = self._start_keeper(finished or StreamOffset(owner), replayed or StreamOffset(owner))
         except BaseException:
             self._watcher.stop()
             raise
-        reader = StreamOffset(owner, group=self._group).reader
-        self._notices = NoticeBoard(reader, self._take_notice) if self._shared else None
+        self._notices = NoticeBoard(self.begin.reader, self._take_notice) if self._shared else None
 
     def stop(self) -> None:
         """Give the leases back and leave the group."""
@@ -121,6 +114,11 @@ class Planner:
             self._notices.close()
         self._watcher.stop()
         self._keeper.stop()
+
+    @property
+    def begin(self) -> StreamOffset:
+        """What a query begins with that has read nothing yet."""
+        return StreamOffset(self.owner, group=self._group, table=self._table)
 
     # --- what Spark asks ---------------------------------------------------------------------------------------
 
@@ -183,7 +181,7 @@ class Planner:
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in wanted.items()})
         if self._shared:
             wanted = {partition: each for partition, each in wanted.items() if partition in reserved}
-        self._planned = StreamOffset(self.owner, wanted, self._group)
+        self._planned = replace(self.begin, ranges=wanted)
         if wanted:
             self._watcher.rest()
             self._member_meter.batch_begins(time.monotonic())
@@ -235,12 +233,14 @@ class Planner:
             return self._keeper.idle
         return True
 
-    def _start_keeper(self, done: Mapping[str, Range], again: Mapping[str, Range]) -> Keeper:
+    def _start_keeper(self, finished: StreamOffset, replayed: StreamOffset) -> Keeper:
         options, rng = self._options, random.Random()
+        done, again = finished.ranges, replayed.ranges
+        author = Author(self.owner, uuid.uuid4().hex)
         # Alone, a query has nobody to share with or to wait for.
         name = options.strategy if self._shared else "greedy"
         membership = Membership(
-            Author(self.owner, uuid.uuid4().hex),
+            author,
             Settings(
                 strategy=strategy(name, options.strategy_parameters if self._shared else None),
                 strategy_name=name,
@@ -254,10 +254,12 @@ class Planner:
             resume={p: each.start for p, each in again.items()},
         )
         if self._shared:
+            memory = Memory.of([finished], [replayed])
             with self._open_table() as store:
-                store.create(options.connection.group(options.consumer_group))
-            open_store = self._open_table
+                self._table = join_table(store, options, finished, memory, self._watcher.partition_ids(), author)
+            open_store: Callable[[], LeaseStore] = self._open_table
         else:
+            check_alone(finished, options)
             private = MemoryStore(self._own_state(done, again))
 
             def open_store() -> LeaseStore:
@@ -285,7 +287,7 @@ class Planner:
             raise
         return keeper
 
-    def _open_table(self) -> LeaseStore:
+    def _open_table(self) -> DeltaStore:
         options = self._options
         assert options.lease_table is not None
         # A commit that the storage does not answer takes two or three requests: they end before the lease does.

@@ -28,8 +28,8 @@ from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Lease, Snapshot
 from spark_ehbalance.options import Options, stream_options
 from spark_ehbalance.source.notices import send
-from spark_ehbalance.source.offsets import StreamOffset
-from spark_ehbalance.source.planner import Planner, group_name, mint_owner_id
+from spark_ehbalance.source.offsets import StreamOffset, group_name
+from spark_ehbalance.source.planner import Planner, mint_owner_id
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.strategies import STRATEGIES
 from tests.source.support import HUB
@@ -50,7 +50,7 @@ class Query:
         self, options: Options, owner: str, finished: StreamOffset | None = None, replayed: StreamOffset | None = None
     ) -> None:
         self.owner = owner
-        self.finished = finished or StreamOffset(owner, group=group_name(options))
+        self.finished = finished or StreamOffset(owner, group=group_name(options.lease_table))
         self.logged = replayed or self.finished
         self.seen: list[Event] = []
         self.planner = Planner(options, owner, self.finished, replayed)
