@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -27,8 +28,9 @@ from spark_ehbalance.cli.common import (
     now_ms,
     open_store,
 )
+from spark_ehbalance.cli.remembered import FromCheckpoint, Replaces, check_places, put_back, remembered
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.hub.metadata import HubMetadata
+from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.leases.model import MemberLoad, Snapshot
 from spark_ehbalance.options import Options
 
@@ -43,11 +45,15 @@ def init(
     connection_string: ConnectionString = None,
     credential: Credential = None,
     consumer_group: ConsumerGroup = "$Default",
+    from_checkpoint: FromCheckpoint = None,
+    replaces: Replaces = None,
     storage_option: StorageOption = None,
 ) -> None:
     """Make the lease table of a group, or check the one that is there.
 
-    A query makes it as well when it starts; this is for whoever wants to see first that everything fits.
+    A query makes it as well when it starts; this is for whoever wants to see first that everything fits. With
+    --from-checkpoint, given once for each query of the group, it gets the positions that a table had which is lost;
+    what it knows already stays as it is.
     """
     options = group_options(
         lease_table,
@@ -58,13 +64,18 @@ def init(
         consumer_group,
         storage_option,
     )
-    partitions = _partitions(options)
+    states = _states(options)
+    memory = None
+    if from_checkpoint or replaces:
+        memory = remembered(from_checkpoint or [], replaces, options.storage_options)
+        check_places(memory, states)
     group = options.connection.group(options.consumer_group)
     with open_store(lease_table, storage_option) as store:
         there = store.exists()
         store.create(group)
+        restored = put_back(store, memory, states) if memory else ""
     what = "is there" if there else "was made"
-    typer.echo(f"The lease table {lease_table} of {group} {what}; the hub has {len(partitions)} partitions.")
+    typer.echo(f"The lease table {lease_table} of {group} {what}; the hub has {len(states)} partitions.{restored}")
 
 
 def status(
@@ -180,9 +191,9 @@ def _member_table(snapshot: Snapshot, now_ms: int) -> Table:
     return table
 
 
-def _partitions(options: Options) -> tuple[str, ...]:
+def _states(options: Options) -> Mapping[str, PartitionState]:
     metadata = HubMetadata(options.connection, options.consumer_group)
     try:
-        return metadata.partition_ids()
+        return metadata.partition_states(metadata.partition_ids())
     finally:
         metadata.close()

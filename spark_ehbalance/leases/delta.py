@@ -115,7 +115,7 @@ class DeltaStore(LeaseStore):
         """Note that this table, which was read last, has taken the place of `others` too. Raises
         `StoreUnavailableError`."""
         identity, group = self.identity(), self.read().group
-        if others <= identity.replaces | {identity.id}:
+        if identity.covers(others):
             return
         try:
             table = DeltaTable(self._uri, storage_options=self._storage_options)

@@ -9,7 +9,7 @@ sparing a cold start its wait; they are never compared between machines to decid
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
@@ -43,6 +43,10 @@ class TableIdentity:
 
     id: str
     replaces: frozenset[str] = frozenset()
+
+    def covers(self, ids: Set[str]) -> bool:
+        """Whether the positions of all tables with these ids are in it."""
+        return ids <= self.replaces | {self.id}
 
 
 @dataclass(frozen=True, slots=True)

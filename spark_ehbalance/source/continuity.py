@@ -6,7 +6,7 @@ since it stopped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_ehbalance.leases.model import Author, Position, Snapshot, TableIdentity, partition_order
@@ -14,34 +14,34 @@ from spark_ehbalance.leases.transitions import Restore
 from spark_ehbalance.source.offsets import StreamOffset
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Up to where a partition is known to be finished, and the last epoch that is known of it."""
+    """The last epoch that is known of a partition, and where reading goes on under it. The later epoch counts first:
+    what was read under an earlier one beyond that was broken off, or an operator has gone back."""
 
-    position: Position
     epoch: int
+    next: int
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What queries' checkpoints know of a group: the furthest `places` that were finished, by partition, and the
-    `lineages` of the lease tables (`StreamOffset.lineage`) by which they were found."""
+    """What queries' checkpoints know of a group: how far each partition was finished, and the `lineages` of the lease
+    tables (`StreamOffset.lineage`) by which they were found."""
 
     places: Mapping[str, Place] = field(default_factory=dict)
     lineages: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, finished: Iterable[StreamOffset], unfinished: Iterable[StreamOffset] = ()) -> Memory:
+    def of(cls, finished: Sequence[StreamOffset], unfinished: Sequence[StreamOffset] = ()) -> Memory:
         """Of the ends of batches that a sink has finished, and of batches that were only planned: what these begin
         with was finished before, by whoever owned the partition then."""
-        finished, unfinished = list(finished), list(unfinished)
-        known = [(p, each.end, each.epoch) for end in finished for p, each in end.ranges.items()]
-        known += [(p, each.start, each.epoch) for end in unfinished for p, each in end.ranges.items()]
+        known = [(p, Place(each.epoch, each.end)) for end in finished for p, each in end.ranges.items()]
+        known += [(p, Place(each.epoch, each.start)) for end in unfinished for p, each in end.ranges.items()]
         places: dict[str, Place] = {}
-        for partition, following, epoch in sorted(known, key=lambda each: (partition_order(each[0]), each[1:])):
-            before = places.get(partition, Place(Position.before(0), 0))
-            places[partition] = Place(Position.before(following), max(before.epoch, epoch))
-        return cls(places, frozenset(each.lineage for each in [*finished, *unfinished]))
+        for partition, place in known:
+            places[partition] = max(place, places.get(partition, place))
+        ordered = {partition: places[partition] for partition in sorted(places, key=partition_order)}
+        return cls(ordered, frozenset(each.lineage for each in [*finished, *unfinished]))
 
 
 def lost_memory(known: StreamOffset, memory: Memory, found: Snapshot | None, identity: TableIdentity | None) -> str:
@@ -50,7 +50,7 @@ def lost_memory(known: StreamOffset, memory: Memory, found: Snapshot | None, ide
     """
     if found is None or identity is None:
         return "there is no such table"
-    if known.lineage not in {identity.id} | identity.replaces:
+    if not identity.covers({known.lineage}):
         return f"that is another table{_beyond(memory, found)}"
     gone = [partition for partition in memory.places if _unknown(partition, found)]
     if gone:
@@ -61,9 +61,9 @@ def lost_memory(known: StreamOffset, memory: Memory, found: Snapshot | None, ide
 def restored(memory: Memory, found: Snapshot, by: Author, at_ms: int, why: str) -> list[Restore]:
     """What puts back into the table that reads as `found` what it does not know of `memory`."""
     return [
-        Restore(by=by, at_ms=at_ms, partition=partition, epoch=place.epoch, checkpoint=place.position, why=why)
-        for partition, place in memory.places.items()
-        if _unknown(partition, found)
+        Restore(by=by, at_ms=at_ms, partition=p, epoch=place.epoch, checkpoint=Position.before(place.next), why=why)
+        for p, place in memory.places.items()
+        if _unknown(p, found)
     ]
 
 
@@ -73,8 +73,8 @@ def skipped(memory: Memory, found: Snapshot) -> dict[str, tuple[int, int]]:
     between = {}
     for partition, place in memory.places.items():
         lease = found.leases.get(partition)
-        if lease is not None and lease.checkpoint is not None and lease.checkpoint.next > place.position.next:
-            between[partition] = (place.position.next, lease.checkpoint.sequence_number)
+        if lease is not None and lease.checkpoint is not None and lease.checkpoint.next > place.next:
+            between[partition] = (place.next, lease.checkpoint.sequence_number)
     return between
 
 

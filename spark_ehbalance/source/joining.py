@@ -66,9 +66,8 @@ def _lost(store: DeltaStore, options: Options, known: StreamOffset, memory: Memo
         # Offsets of earlier versions name the table by its place.
         identity = replace(identity, replaces=identity.replaces | {group_name(options.lease_table)})
     lost = lost_memory(known, memory, found, identity)
-    return (
-        lost and f"leaseTable={options.lease_table}, and this query's checkpoint has read with {_named(known)}: {lost}"
-    )
+    then = f"this query's checkpoint has read with {_named(known)}"
+    return f"leaseTable={options.lease_table}: {lost}; {then}" if lost else ""
 
 
 def _named(known: StreamOffset) -> str:

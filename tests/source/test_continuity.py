@@ -31,13 +31,18 @@ def state(**positions: int | None) -> Snapshot:
 
 
 def test_the_furthest_that_was_finished_counts() -> None:
-    memory = Memory.of([offset(p0=(2, 0, 10)), offset(p0=(1, 10, 40), p1=(7, 0, 5))], [offset(p2=(4, 90, 100))])
+    memory = Memory.of([offset(p0=(2, 0, 40)), offset(p0=(2, 0, 10), p1=(7, 0, 5))], [offset(p2=(4, 90, 100))])
     assert memory.places == {
-        "0": Place(Position.before(40), 2),
-        "1": Place(Position.before(5), 7),
-        "2": Place(Position.before(90), 4),  # of a batch that was only planned, what it begins with was finished
+        "0": Place(2, 40),
+        "1": Place(7, 5),
+        "2": Place(4, 90),  # of a batch that was only planned, what it begins with was finished
     }
     assert memory.lineages == {"t1"}
+
+
+def test_what_a_later_owner_began_with_counts_more_than_a_batch_that_was_broken_off() -> None:
+    assert Memory.of([offset(p0=(1, 0, 100))], [offset(p0=(2, 60, 100))]).places == {"0": Place(2, 60)}
+    assert Memory.of([offset(p0=(2, 5, 20)), offset(p0=(1, 0, 100))]).places == {"0": Place(2, 20)}, "after a seek"
 
 
 def test_offsets_of_earlier_versions_and_of_queries_alone_have_a_lineage() -> None:

@@ -1,0 +1,148 @@
+"""`ehbalance init --from-checkpoint`, with checkpoints as Spark writes them (`tests/spark` has real ones)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.source.offsets import LeaseTable, StreamOffset, group_name
+from spark_ehbalance.source.ranges import Range
+from tests.cli.command import Command
+
+HUB = "hub"
+LOST = LeaseTable("t1", "/lost/leases")
+
+
+@pytest.fixture
+def connection(emulator: Emulator) -> Sequence[str]:
+    emulator.add_hub(HUB, 4)
+    for partition in range(4):
+        emulator.append(HUB, str(partition), [b"event"] * 100)
+    return ("--connection-string", emulator.connection_string(HUB))
+
+
+def batch(owner: str, table: LeaseTable | None = LOST, **ranges: tuple[int, int, int]) -> StreamOffset:
+    """The end of a batch, with epoch, start and end of each partition, named p0, p1, …"""
+    group = group_name(table.location) if table else ""
+    return StreamOffset(owner, {p[1:]: Range(p[1:], *each) for p, each in ranges.items()}, group, table)
+
+
+def checkpoint(folder: Path, *batches: StreamOffset | None, unfinished: int = 0) -> Path:
+    """A query's checkpoint with these batches, the last ones not finished; None: one of another source."""
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    for number, end in enumerate(batches):
+        line = json.dumps(end.to_json()) if end else "-"
+        (folder / "offsets" / str(number)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{line}\n{{"logOffset":3}}')
+        (folder / "offsets" / f".{number}.crc").write_bytes(b"crc")
+        if number < len(batches) - unfinished:
+            (folder / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return folder
+
+
+def positions(table: Path) -> dict[str, tuple[int, int]]:
+    """The epoch of each partition, and where its reading goes on."""
+    with DeltaStore(str(table)) as store:
+        leases = store.read().leases.values()
+    return {each.partition: (each.epoch, each.checkpoint.next if each.checkpoint else -1) for each in leases}
+
+
+def test_a_table_is_made_of_the_queries_own_checkpoints(
+    ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
+) -> None:
+    one = checkpoint(tmp_path / "one", None, batch("a", p0=(1, 0, 10)), batch("a", p0=(1, 10, 40), p1=(2, 0, 9)))
+    finished, planned = batch("b", p1=(3, 9, 20)), batch("b", p1=(3, 20, 50), p2=(1, 5, 9))
+    two = checkpoint(tmp_path / "two", finished, planned, unfinished=1)
+    done = ehbalance("init", table, *connection, "--from-checkpoint", one, "--from-checkpoint", two)
+    assert (done.code, done.err) == (0, "")
+    assert "3 go on where the checkpoints' batches have ended." in done.out
+    assert "No checkpoint knows partitions 3: they begin at their first retained event" in done.out
+    assert positions(table) == {"0": (1, 40), "1": (3, 20), "2": (1, 5), "3": (0, 0)}
+    with DeltaStore(str(table)) as store:
+        store.read()
+        assert store.identity().covers({"t1"})
+        assert {change.event for change in store.history()} == {"Restore"}
+
+    again = ehbalance("init", table, *connection, "--from-checkpoint", one)
+    assert again.code == 0
+    assert "is there; the hub has 4 partitions. 0 go on" in again.out
+    assert positions(table) == {"0": (1, 40), "1": (3, 20), "2": (1, 5), "3": (0, 0)}
+
+
+def test_rows_that_are_missing_are_put_back_and_the_others_stay(
+    ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
+) -> None:
+    known = checkpoint(tmp_path / "one", batch("a", p0=(1, 0, 40), p1=(2, 0, 9)))
+    ehbalance("init", table, *connection, "--from-checkpoint", known)
+    DeltaTable(str(table)).delete("id = '1'")
+    ehbalance("seek", table, "0", "--to", "90", *connection)
+    assert ehbalance("init", table, *connection, "--from-checkpoint", known).code == 0
+    assert positions(table) == {"0": (2, 90), "1": (2, 9), "2": (0, 0), "3": (0, 0)}
+
+
+def test_a_table_that_would_skip_events_is_not_taken(
+    ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
+) -> None:
+    other = checkpoint(tmp_path / "other", batch("x", LeaseTable("t9", str(table)), p0=(1, 0, 70)))
+    ehbalance("init", table, *connection, "--from-checkpoint", other)
+    known = checkpoint(tmp_path / "one", batch("a", p0=(4, 0, 40)))
+    arguments = ("init", table, *connection, "--from-checkpoint", known)
+    assert "would skip events 40 to 69" in ehbalance.fails(1, *arguments)
+    with DeltaStore(str(table)) as store:
+        store.read()
+        assert not store.identity().covers({"t1"})
+    assert ehbalance("seek", table, "0", "--to", "40", *connection).code == 0
+    assert ehbalance(*arguments).code == 0
+    with DeltaStore(str(table)) as store:
+        store.read()
+        assert store.identity().covers({"t1", "t9"})
+
+
+def test_checkpoints_of_several_tables_need_a_word(
+    ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
+) -> None:
+    one = checkpoint(tmp_path / "one", batch("a", p0=(1, 0, 10)))
+    two = checkpoint(tmp_path / "two", batch("b", LeaseTable("t2", "/other/leases"), p1=(1, 0, 30)))
+    arguments = ("init", table, *connection, "--from-checkpoint", one, "--from-checkpoint", two)
+    assert f"know of {LOST.location}, /other/leases" in ehbalance.fails(2, *arguments)
+    assert f"know of {LOST.location}, /other/leases" in ehbalance.fails(2, *arguments, "--replaces", "/third/leases")
+    assert not table.exists()
+    assert ehbalance(*arguments, "--replaces", "/other/leases").code == 0
+    assert positions(table) == {"0": (0, 0), "1": (1, 30), "2": (0, 0), "3": (0, 0)}
+
+
+def test_what_is_no_checkpoint_of_this_group_is_refused(
+    ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
+) -> None:
+    def fails(folder: Path, code: int = 2) -> str:
+        return ehbalance.fails(code, "init", table, *connection, "--from-checkpoint", folder)
+
+    assert "cannot be read" in fails(tmp_path / "none")
+    assert "allowed is the checkpointLocation of a query" in fails(checkpoint(tmp_path / "empty", None))
+    assert "the hub ends before 100" in fails(checkpoint(tmp_path / "beyond", batch("a", p0=(1, 0, 101))))
+    assert "has partitions 0, 1, 2, 3" in fails(checkpoint(tmp_path / "more", batch("a", p7=(1, 0, 1))))
+    broken = checkpoint(tmp_path / "broken", batch("a", p0=(1, 0, 10)))
+    newer = batch("a").to_json() | {"format": 9}
+    (broken / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(newer)}")
+    assert "upgrade it" in fails(broken, 1)
+    shutil.rmtree(tmp_path / "none", ignore_errors=True)
+    assert "--replaces needs --from-checkpoint" in ehbalance.fails(
+        2, "init", table, *connection, "--replaces", LOST.location
+    )
+    assert not table.exists()
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_query_that_read_alone_gets_a_table(
+    ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
+) -> None:
+    alone = checkpoint(tmp_path / "one", batch("a", None, p0=(0, 0, 40), p1=(0, 0, 0), p2=(0, 7, 7), p3=(0, 0, 100)))
+    assert ehbalance("init", table, *connection, "--from-checkpoint", alone).code == 0
+    assert positions(table) == {"0": (0, 40), "1": (0, 0), "2": (0, 7), "3": (0, 100)}

@@ -1,0 +1,161 @@
+"""A query that is started again while its lease table is gone, emptied, exchanged or has lost rows."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.source.offsets import StreamOffset
+from tests.source.test_planner import Group, Query, drain, group, quickly
+
+__all__ = ["group", "quickly"]
+
+
+def gone(group: Group) -> None:
+    shutil.rmtree(group.table)
+
+
+def emptied(group: Group) -> None:
+    DeltaTable(str(group.table)).delete()
+
+
+def moved(group: Group) -> None:
+    group.table = group.table.with_name("elsewhere")
+
+
+def made_anew(group: Group) -> None:
+    gone(group)
+    group.query("other", startingPosition="latest").stop()
+
+
+def another(group: Group) -> None:
+    moved(group)
+    group.query("other", startingPosition="latest").stop()
+
+
+def without_a_row(group: Group) -> None:
+    DeltaTable(str(group.table)).delete("kind = 'partition' AND id = '3'")
+
+
+LOSSES = [gone, emptied, moved, made_anew, another, without_a_row]
+
+
+@pytest.fixture
+def stopped(group: Group) -> Query:
+    """A query that has read 5 events of each partition and was stopped in an orderly way; 10 more have come since."""
+    group.raw["startingPosition"] = "latest"
+    query = group.query("a")
+    group.wait_owned(8)
+    group.append(5)
+    drain(query, 40)
+    query.planner.finish(query.finished)
+    query.stop()
+    assert set(group.checkpoints().values()) == {5}
+    group.append(10)
+    return query
+
+
+def files(group: Group) -> list[Path]:
+    return sorted(group.table.parent.rglob("*"))
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_the_query_fails_before_it_reads_or_creates_anything(
+    group: Group, stopped: Query, lose: Callable[[Group], None]
+) -> None:
+    place = str(group.table)
+    lose(group)
+    before = files(group)
+    with pytest.raises(DataLossError, match=r"ehbalance init .* --from-checkpoint DIR") as caught:
+        group.query("a", stopped.finished)
+    message = str(caught.value)
+    assert place in message
+    assert f"leaseTable={group.table}: " in message
+    assert "\n" not in message
+    assert files(group) == before
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_if_that_is_allowed_it_goes_on_from_what_it_knows_or_says_what_is_skipped(
+    group: Group, stopped: Query, lose: Callable[[Group], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    lose(group)
+    with caplog.at_level(logging.WARNING, "spark_ehbalance"):
+        query = group.query("a", stopped.finished, failOnDataLoss="false")
+    assert "because failOnDataLoss=false" in caplog.text
+    if lose in (made_anew, another):
+        assert "partition 0: events 5 to 14 are skipped" in caplog.text
+        return
+    drain(query, 80)
+    assert sorted(query.seen) == sorted((str(p), n) for p in range(8) for n in range(5, 15))
+    assert min(lease.epoch for lease in group.leases().values()) >= 2, "no epoch is handed out twice"
+
+
+def test_a_query_that_had_nothing_to_read_yet_knows_that_there_was_a_table(group: Group) -> None:
+    group.raw["startingPosition"] = "latest"
+    first = group.query("a")
+    begin = first.planner.begin
+    first.stop()
+    group.append(3)
+    gone(group)
+    with pytest.raises(DataLossError, match="there is no such table"):
+        group.query("a", begin)
+
+
+def test_a_table_at_another_place_is_the_same_table(group: Group, stopped: Query) -> None:
+    to = group.table.with_name("elsewhere")
+    group.table.rename(to)
+    group.table = to
+    drain(group.query("a", stopped.finished), 80)
+
+
+def test_a_first_start_and_a_new_query_need_nothing(group: Group, stopped: Query) -> None:
+    drain(group.query("new"), 80)
+
+
+def test_checkpoints_of_earlier_versions_know_the_place_only(group: Group, stopped: Query) -> None:
+    old = StreamOffset("a", stopped.finished.ranges, stopped.finished.group)
+    group.query("a", old).stop()
+    moved(group)
+    with pytest.raises(DataLossError, match=r"there is no such table; .* has read with a lease table\."):
+        group.query("a", old)
+
+
+def test_a_logged_batch_is_replayed_from_where_it_began(group: Group, stopped: Query) -> None:
+    again = group.query("a", stopped.finished)
+    end = again.batch(limit=16)
+    again.stop()
+    gone(group)
+    query = group.query("a", stopped.finished, end, failOnDataLoss="false")
+    query.run(end)
+    drain(query, 80)
+    assert sorted(query.seen) == sorted((str(p), n) for p in range(8) for n in range(5, 15))
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_query_that_had_a_lease_table_and_has_none_now(
+    group: Group, stopped: Query, fail: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    if fail:
+        with pytest.raises(DataLossError, match="leaseTable is not set"):
+            group.query("a", stopped.finished, shared=False)
+    else:
+        drain(group.query("a", stopped.finished, shared=False, failOnDataLoss="false"), 80)
+        assert "leaseTable is not set" in caplog.text
+
+
+def test_a_query_that_had_none_and_has_one_now(group: Group) -> None:
+    group.append(5)
+    alone = group.query("a", shared=False)
+    drain(alone, 40)
+    alone.stop()
+    with pytest.raises(DataLossError, match="has read with no lease table"):
+        group.query("a", alone.finished)
+    assert not DeltaStore(str(group.table)).exists()
