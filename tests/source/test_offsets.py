@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.offsets import LeaseTable, StreamOffset
 from spark_ehbalance.source.ranges import Range
 
 numbers = st.integers(0, 2**63 - 1)
@@ -19,7 +20,9 @@ numbers = st.integers(0, 2**63 - 1)
 @st.composite
 def offsets(draw: st.DrawFn) -> StreamOffset:
     partitions = draw(st.lists(st.integers(0, 2000).map(str), unique=True, max_size=40))
-    return StreamOffset(draw(st.text()), {p: Range(p, draw(numbers), draw(numbers), draw(numbers)) for p in partitions})
+    ranges = {p: Range(p, draw(numbers), draw(numbers), draw(numbers)) for p in partitions}
+    table = draw(st.none() | st.builds(LeaseTable, st.text(), st.text()))
+    return StreamOffset(draw(st.text()), ranges, draw(st.text()), table)
 
 
 @given(offsets())
@@ -31,15 +34,15 @@ def test_what_is_written_is_read_again(offset: StreamOffset) -> None:
 def test_the_text_does_not_depend_on_the_order_in_which_partitions_came(offset: StreamOffset, random: Any) -> None:
     shuffled = list(offset.ranges.items())
     random.shuffle(shuffled)
-    assert json.dumps(StreamOffset(offset.owner, dict(shuffled)).to_json()) == json.dumps(offset.to_json())
+    assert json.dumps(replace(offset, ranges=dict(shuffled)).to_json()) == json.dumps(offset.to_json())
 
 
 def test_partitions_are_in_the_order_of_their_numbers() -> None:
-    offset = StreamOffset("me", {p: Range(p, 1, 2, 3) for p in ("10", "9", "1", "x")})
+    offset = StreamOffset("me", {p: Range(p, 1, 2, 3) for p in ("10", "9", "1", "x")}, "", LeaseTable("7", "/leases"))
     assert json.dumps(offset.to_json()) == (
         '{"format": 1, "group": "", "owner": "me", "partitions": {"1": {"epoch": 1, "from": 2, "to": 3}, '
         '"9": {"epoch": 1, "from": 2, "to": 3}, "10": {"epoch": 1, "from": 2, "to": 3}, '
-        '"x": {"epoch": 1, "from": 2, "to": 3}}}'
+        '"x": {"epoch": 1, "from": 2, "to": 3}}, "table": {"id": "7", "location": "/leases"}}'
     )
 
 
@@ -65,6 +68,8 @@ def test_an_offset_of_a_newer_version_says_so() -> None:
         {"format": 1, "owner": "me", "partitions": {"0": 5}},
         {"format": 1, "owner": "me", "partitions": {"0": {"epoch": 1}}},
         {"format": 1, "partitions": {}},
+        {"format": 1, "owner": "me", "partitions": {}, "table": 5},
+        {"format": 1, "owner": "me", "partitions": {}, "table": {"id": "7"}},
         [],
         5,
         "text",
