@@ -68,6 +68,14 @@ def check_sas(token: object, keys: Mapping[str, str]) -> Grant:
     return Grant(entity_path(unquote_plus(fields["sr"])).lower(), float(fields["se"]))
 
 
+def allows(token: object, keys: Mapping[str, str], path: str) -> bool:
+    """Whether `token` is a valid shared access signature for the entity at `path`, in lower case."""
+    try:
+        return covers(check_sas(token, keys).path, path)
+    except TokenRefusedError:
+        return False
+
+
 def covers(granted: str, wanted: str) -> bool:
     """Whether a grant for one entity path holds for another; both in lower case."""
     return granted == "" or wanted == granted or wanted.startswith(granted + "/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,7 @@ def _hub(hub: Hub) -> dict[str, Any]:
         "type": "com.microsoft:eventhub",
         "created_at": Timestamp(round(hub.created_at.timestamp() * 1000)),
         "partition_count": Int(len(hub.partitions)),
+        "georeplication_factor": Int(1),  # the number of regions
         "partition_ids": Array(str(number) for number in range(len(hub.partitions))),
     }
 
@@ -55,4 +57,5 @@ def _partition(hub: Hub, partition: str) -> dict[str, Any]:
         "last_enqueued_offset": log.last_offset,
         "last_enqueued_time_utc": Timestamp(NEVER_MS if enqueued_ms is None else enqueued_ms),
         "is_partition_empty": log.is_empty,
+        "runtime_info_retrieval_time_utc": Timestamp(time.time_ns() // 1_000_000),
     }

@@ -8,8 +8,12 @@ import pytest
 from azure.eventhub.exceptions import ConnectError, EventHubError
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.amqp.codec import Array, Int, Long, Timestamp, encode
+from spark_ehbalance.emulator.amqp.frames import Attach, Transfer
+from spark_ehbalance.emulator.message import parse_sections
 
 from .clients import numbers, producer, reader, wait_until
+from .raw import RawPeer
 
 
 @pytest.fixture
@@ -24,6 +28,58 @@ def test_hub_properties(connection: str) -> None:
     assert properties["eventhub_name"] == "Hub"
     assert properties["partition_ids"] == ["0", "1"]
     assert abs(datetime.now(timezone.utc) - properties["created_at"]) < timedelta(minutes=1)
+
+
+# What the SDKs for Python, JavaScript, Java, .NET and Go look for, in the types that the strictest of them takes.
+HUB_ANSWER = {
+    "name": str,
+    "type": str,
+    "created_at": Timestamp,
+    "partition_count": Int,
+    "partition_ids": Array,
+    "georeplication_factor": Int,
+}
+PARTITION_ANSWER = {
+    "name": str,
+    "type": str,
+    "partition": str,
+    "begin_sequence_number": Long,
+    "last_enqueued_sequence_number": Long,
+    "last_enqueued_offset": str,
+    "last_enqueued_time_utc": Timestamp,
+    "is_partition_empty": bool,
+    "runtime_info_retrieval_time_utc": Timestamp,
+}
+
+
+@pytest.mark.parametrize("events", [0, 3, 300])
+@pytest.mark.parametrize(("asked", "types"), [("eventhub", HUB_ANSWER), ("partition", PARTITION_ANSWER)])
+def test_every_key_of_an_answer_has_the_type_that_sdks_take(
+    emulator: Emulator, connection: str, events: int, asked: str, types: dict[str, type]
+) -> None:
+    emulator.append("hub", 1, [b"x"] * events)
+    answer = _answer(emulator, operation="READ", name="hub", type=f"com.microsoft:{asked}", partition="1")
+    assert {key: type(value) for key, value in answer.items()} == types
+    assert {type(key) for key in answer} == {str}
+    assert {type(id) for id in answer.get("partition_ids", ["1"])} == {str}
+    assert answer.get("georeplication_factor", 1) == 1
+
+
+def _answer(emulator: Emulator, **asked: str) -> dict[str, object]:
+    """What `$management` answers to a request that no SDK has made."""
+    with RawPeer(emulator) as peer:
+        peer.open()
+        peer.attach_sender("$management", handle=0)
+        peer.attach_receiver("$management", handle=1)
+        peer.expect(Attach)
+        peer.expect(Attach)
+        peer.credit(1, handle=1)
+        message = b"\x00\x53\x73" + encode(["request"]) + b"\x00\x53\x74" + encode(asked)
+        peer.send(Transfer(0, 0, b"1", 0), payload=message)
+        answer = parse_sections(peer.expect(Transfer)[1])
+    assert answer.properties[5] == "request"
+    assert answer.application["status-code"] == 200
+    return answer.value
 
 
 def test_an_empty_partition(connection: str) -> None:
