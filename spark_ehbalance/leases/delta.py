@@ -33,6 +33,7 @@ from spark_ehbalance.leases.store import LeaseStore
 from spark_ehbalance.leases.table_format import (
     HISTORY_SCHEMA,
     SCHEMA,
+    conformed,
     description,
     from_table,
     group_of,
@@ -168,7 +169,7 @@ class DeltaStore(LeaseStore):
             self._quiet = known is not None and known.version == version
             if not self._quiet:
                 group = group_of(table.metadata().description, self._uri)
-                self._snapshot = from_table(self._rows(table), group, version)
+                self._snapshot = from_table(_content(table, self._file_system(), SCHEMA), group, version)
             elif not self._in_log(version) and not self.exists():  # looking for a newer version was no error
                 raise TableNotFoundError(self._uri)
         except TableNotFoundError:
@@ -196,14 +197,6 @@ class DeltaStore(LeaseStore):
         except FileNotFoundError:
             return False
         return True
-
-    def _rows(self, table: DeltaTable) -> pa.Table:
-        files = table.file_uris()
-        if len(files) != 1 or table.protocol().min_reader_version > 1:  # somebody else's writing
-            return table.to_pyarrow_table()
-        file = self._file_system().open_input_file(files[0].rsplit("/", 1)[1])
-        # `read_table` starts threads, which end a process that exits soon after by an abort, one time in six when busy.
-        return pq.ParquetFile(pa.BufferReader(file.read(file.size()))).read(use_threads=False)
 
     def _file_system(self) -> Any:
         """delta-rs's access to the table's folder. Its public form wraps streams for Arrow, which hands them buffers
@@ -272,11 +265,13 @@ class DeltaStore(LeaseStore):
         try:
             if not DeltaTable.is_deltatable(self._history_uri, storage_options=self._storage_options):
                 return []
-            table = DeltaTable(self._history_uri, storage_options=self._storage_options).to_pyarrow_table()
+            table = DeltaTable(self._history_uri, storage_options=self._storage_options)
+            files = DeltaStorageHandler(self._history_uri, self._storage_options)._handler
+            rows = _content(table, files, HISTORY_SCHEMA).to_pylist()
         except (OSError, DeltaError, ValueError) as error:
             raise StoreUnavailableError(f"{self._history_uri} could not be read: {_one_line(error)}") from error
-        rows = table.sort_by([("at", "ascending"), ("epoch", "ascending")]).to_pylist()
-        return [OwnershipChange(at_ms=to_ms(row.pop("at")), **row) for row in rows]
+        changes = [OwnershipChange(at_ms=to_ms(row.pop("at")), **row) for row in rows]
+        return sorted(changes, key=lambda change: (change.at_ms, change.epoch or 0))
 
     def tidy(self) -> None:
         try:
@@ -337,6 +332,22 @@ class DeltaStore(LeaseStore):
 
     def _unavailable(self, what: str, error: Exception) -> StoreUnavailableError:
         return StoreUnavailableError(f"the lease table at {self._uri} could not be {what}: {_one_line(error)}")
+
+
+def _content(table: DeltaTable, files: Any, schema: pa.Schema) -> pa.Table:
+    """The rows of `table` in the columns of `schema`, read by way of `files`, delta-rs's access to its folder.
+
+    Arrow's own readers start threads, which end a process that exits soon after by an abort, one time in six when busy.
+    """
+    if table.protocol().min_reader_version > 1:
+        raise ValueError("it uses features of Delta that only a whole engine reads, such as deletion vectors")
+    names = [uri.rsplit("/", 1)[1] for uri in table.file_uris()]
+    return pa.concat_tables([schema.empty_table(), *(conformed(_rows(name, files), schema) for name in names)])
+
+
+def _rows(name: str, files: Any) -> pa.Table:
+    file = files.open_input_file(name)
+    return pq.ParquetFile(pa.BufferReader(file.read(file.size()))).read(use_threads=False)
 
 
 def _one_line(error: Exception) -> str:

@@ -122,6 +122,21 @@ def to_table(snapshot: Snapshot) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
+def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`table` with the columns of `schema`, in its types: what is missing is null, what is more is left out, and times
+    without a zone are UTC. Raises `ValueError` where a column cannot be that."""
+
+    def column(field: pa.Field) -> Any:
+        if field.name not in table.column_names:
+            return pa.nulls(table.num_rows, field.type)
+        try:
+            return table[field.name].cast(field.type)
+        except (pa.ArrowException, ValueError) as error:
+            raise ValueError(f"column {field.name} holds {table[field.name].type}, not {field.type}") from error
+
+    return pa.table([column(field) for field in schema], schema=schema)
+
+
 def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
     """The snapshot whose rows `table` holds, in any order."""
     leases, members = {}, {}

@@ -15,6 +15,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Handover, Lease, Load, Member, MemberLoad, MemberState, Pin, Position
 from tests.cli.command import KEY, Command
 
@@ -313,10 +314,13 @@ def test_watching_ends_with_ctrl_c(used: Path) -> None:
     assert process.returncode in (0, 1, 130)
 
 
-def test_the_installed_command_ends_in_order_every_time(used: Path) -> None:
+@pytest.mark.parametrize("name", ["status", "history"])
+def test_the_installed_command_ends_in_order_every_time(used: Path, name: str) -> None:
+    with DeltaStore(str(used)) as store:
+        store.record([OwnershipChange(0, "0", "Claim", None, "ann", 1, None, "ann")])
     command = Path(sys.executable).with_name("ehbalance")
     runs = [
-        subprocess.Popen([command, "status", used, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        subprocess.Popen([command, name, used, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for _ in range(12)
     ]
     assert [(run.communicate(timeout=60)[1], run.returncode) for run in runs] == [(b"", 0)] * 12

@@ -8,6 +8,8 @@ import json
 import multiprocessing
 import shutil
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -21,6 +23,7 @@ from deltalake import DeltaTable
 
 from spark_ehbalance.errors import ConflictError, StoreError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.delta import CHECKPOINT_INTERVAL, DeltaStore
+from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Author, Group, Lease, MemberLoad, Pin, Position
 from spark_ehbalance.leases.store import commit
 from spark_ehbalance.leases.table_format import FORMAT, SCHEMA, description
@@ -272,6 +275,32 @@ def test_a_table_that_was_deleted_is_not_there_any_more(uri: str) -> None:
         with pytest.raises(StoreUnavailableError) as error:
             store.read()
         assert_one_line_with(uri, error)
+
+
+_READ = """
+import os, sys
+from pathlib import Path
+from spark_ehbalance.leases.delta import DeltaStore
+
+def unnamed():  # delta-rs gives its threads names, Arrow does not
+    names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+    return names.count(Path(f"/proc/self/task/{os.getpid()}/comm").read_text())
+
+before = unnamed()
+with DeltaStore(sys.argv[1]) as store:
+    assert getattr(store, sys.argv[2])()
+print(unnamed() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted as Linux shows them")
+@pytest.mark.parametrize("what", ["read", "history"])
+def test_nothing_starts_threads_of_arrow_which_end_a_process_by_an_abort(uri: str, what: str) -> None:
+    with DeltaStore(uri) as store:
+        for number in range(3):
+            store.record([OwnershipChange(number, "0", "Claim", None, "ann", number, None, "ann")])
+    run = subprocess.run([sys.executable, "-c", _READ, uri, what], capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.stderr) == ("0\n", "")
 
 
 # --- not a lease table of ours -----------------------------------------------------------------------------------
