@@ -152,7 +152,7 @@ class HubWatcher:
             try:
                 self._look(metadata, everything=everything, listing=listing)
                 listed_at = began if everything or listing else listed_at
-            except Exception as error:  # of whatever kind: a thread that dies would leave the query idle without a word
+            except BaseException as error:  # of whatever kind: a thread that dies would leave the query idle in silence
                 trouble = (
                     error
                     if isinstance(error, HubUnavailableError)

@@ -197,9 +197,14 @@ class Keeper:
                 self._keep(store)
         except EhBalanceError as error:
             self._fail(error)
-        except Exception as error:
+        except BaseException as error:  # also a panic in a Rust library: nobody else would hear of this thread's end
             _LOG.exception("the lease keeper has failed")
-            self._fail(EhBalanceError(f"the lease keeper has failed: {error!r}"))
+            self._fail(
+                EhBalanceError(
+                    "the lease keeper has failed, and the query with it; others take its partitions after "
+                    f"leaseDuration: {error!r}"
+                )
+            )
 
     def _keep(self, store: LeaseStore) -> None:
         pause, failures = 0.0, 0

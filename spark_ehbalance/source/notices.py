@@ -104,5 +104,5 @@ class NoticeBoard:
                     while (part := sender.recv(65536)) and len(text) <= _LARGEST:
                         text += part
                     sender.sendall(b"yes" if self._read(json.loads(text)) else b"no")
-                except Exception as error:  # a bad notice must not end the thread
+                except BaseException as error:  # a bad notice must not end the thread
                     _LOG.warning("a notice could not be read: %r", error)

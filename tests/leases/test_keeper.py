@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ehbalance.errors import FencedError, StoreUnavailableError
+from spark_ehbalance.errors import EhBalanceError, FencedError, StoreUnavailableError
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.keeper import Keeper
 from spark_ehbalance.leases.memory import MemoryStore
@@ -314,6 +314,43 @@ def test_a_query_between_batches_does_not_hang(make: Make, caplog: pytest.LogCap
     assert group.layout() == layout
     assert len(ann.holdings()) == 4
     assert "maxStall" not in caplog.text
+
+
+# --- a keeper that fails -----------------------------------------------------------------------------------------
+
+
+class PanicException(BaseException):
+    """As a panic in a Rust library shows in Python: `pyo3_runtime.PanicException` is no `Exception` either."""
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which is what must not happen
+@pytest.mark.parametrize("method", ["read", "write", "record", "close"])
+def test_whatever_ends_a_keeper_is_told_to_its_query_and_others_take_over(
+    make: Make, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def panic(*_: object) -> None:
+        raise PanicException("called `Option::unwrap()` on a `None` value")
+
+    group = make()
+    ann = group.start("ann")
+    begin_batch(ann)
+    news = ann._news
+    news.clear()
+    store = group.stores[ann]
+    if method == "close":  # the keeper ends by an error of its own, and then the store cannot even be closed
+        monkeypatch.setattr(store, "read", lambda: panic())
+    monkeypatch.setattr(store, method, panic)
+    if method == "record":
+        group.hub.partitions += ("4",)
+    wait_until(news.is_set, "the planner is told that there are news")
+    for ask in (ann.holdings, lambda: ann.wait_balanced(20), ann.holdings):
+        with pytest.raises(EhBalanceError, match=r"lease keeper has failed.*PanicException.*Option::unwrap") as error:
+            ask()
+        assert "\n" not in str(error.value)
+    bob = group.start("bob")
+    wait_until(lambda: bob.holdings().keys() == set(group.hub.partitions), "nothing is held for ever")
+    ann.stop()
 
 
 # --- a store that is away --------------------------------------------------------------------------------------

@@ -24,13 +24,13 @@ class Board:
 
     def __init__(self, owner: str) -> None:
         self.notices: list[dict[str, Any]] = []
-        self.answer: bool | Exception = True
+        self.answer: bool | BaseException = True
         self.path = Path(_address(owner))
         self.board = NoticeBoard(owner, self._read)
 
     def _read(self, notice: dict[str, Any]) -> bool:
         self.notices.append(notice)
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
@@ -100,12 +100,14 @@ def test_garbage_does_not_end_the_thread(board: Board, garbage: bytes) -> None:
     assert send("ann", {"n": 1}) is True
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which is what must not happen
+@pytest.mark.parametrize("kind", [KeyError, BaseException])
 def test_a_notice_that_cannot_be_carried_out_is_logged_and_unanswered(
-    board: Board, caplog: pytest.LogCaptureFixture
+    board: Board, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
-    board.answer = KeyError("finished")
+    board.answer = kind("finished")
     assert send("ann", {}) is None
-    wait_until(lambda: "a notice could not be read: KeyError('finished')" in caplog.text, "it is logged", 5)
+    wait_until(lambda: f"a notice could not be read: {kind.__name__}('finished')" in caplog.text, "it is logged", 5)
     board.answer = True
     assert send("ann", {}) is True
 
