@@ -42,6 +42,8 @@ class DecisionLog:
             "decided": by_kind(decision.transitions),
             "why": decision.reason,
         }
+        if decision.would:
+            what["would"] = dict(decision.would)
         repeated = not decision.transitions and what == self._last
         self._last = what
         head: dict[str, Any] = {"member": member}

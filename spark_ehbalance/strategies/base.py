@@ -131,6 +131,7 @@ class Decision:
     `again`: this cycle is not over: decide anew at once. `after`: decide anew in so many seconds, not later than in the
     next cycle; with `again`, not at once but then.
     `memory` is given back with the next view of this member: an immutable value, as everything here.
+    `would`: (partition, next owner) of what a dry run would move; it is told and not done.
     """
 
     reason: str
@@ -138,6 +139,7 @@ class Decision:
     again: bool = False
     after: float | None = None
     memory: Any = None
+    would: tuple[tuple[str, str], ...] = ()
 
 
 #: A strategy is a pure function. Its parameters, if any, are bound when it is chosen by name.

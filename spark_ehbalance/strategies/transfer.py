@@ -8,11 +8,14 @@ How loaded a member is: the busy part of its host's cores, if every member tells
 partitions (a backlog spread over a minute included) as a multiple of the members' mean, as there is no telling what
 would be full. A partition has its part of its member's load by events per second. Where no loads are known, or they
 are but noise, partitions are counted, and a difference of two is unbalanced.
+
+A standard deviation does not show one among many: in a large group a single member that is overloaded, or that has next
+to nothing, is unbalanced as well. What is too much can only be said of cores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from statistics import pstdev
 
@@ -22,7 +25,7 @@ from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.parameters import Parameters, parameter
 from spark_ehbalance.strategies.plan import begun, held
 from spark_ehbalance.strategies.weights import demands
-from spark_ehbalance.values import number, parse_duration, whole
+from spark_ehbalance.values import flag, number, parse_duration, whole
 
 #: Loads are sums, which are not exact: less than this is no difference.
 _ROUNDING = 1e-9
@@ -30,6 +33,9 @@ _ROUNDING = 1e-9
 #: Lease durations between two of the leader's cycles after which it has been away: nobody's balancing interval is as
 #: long, with its jitter.
 _AWAY = 2
+
+#: The busy part of its cores above which a member may be overloaded: the source's threshold of 85 %.
+_FULL = 0.85
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ class TransferParameters(Parameters):
     load_time_to_live: float = parameter(1800.0, parse_duration)
     #: A move that takes longer is the destination's to force and, after twice that, the leader's to call off.
     stuck_after: float = parameter(30.0, parse_duration)
+    #: Load is not moved: the leader's decisions only tell what they would move.
+    dry_run: bool = parameter(False, flag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +151,28 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
     moves = balance.moves()
     if not moves:
         return Decision(f"nothing, because {before}, but nothing can be moved", memory=memory)
+    memory = replace(memory, hits=0, cool_until=view.now + parameters.cool_down)
+    if parameters.dry_run:
+        return Decision(
+            f"would move {len(moves)} but for transfer.dryRun, because {before}", would=moves, memory=memory
+        )
     transitions = tuple(view.request(p, to=to, timeout_ms=round(parameters.stuck_after * 1000)) for p, to in moves)
-    moved = memory.moved.union(partition for partition, _ in moves)
-    memory = replace(memory, hits=0, cool_until=view.now + parameters.cool_down, moved=moved)
+    memory = replace(memory, moved=memory.moved.union(partition for partition, _ in moves))
     return Decision(f"move {len(moves)}, because {before}", transitions, memory=memory)
 
 
 @dataclass(frozen=True, slots=True)
 class _Loads:
     """What members and partitions weigh, in the same unit, a pending handover counting as done; without an entry where
-    it is not known. `counted`: each partition weighs 1."""
+    it is not known. `counted`: each partition weighs 1; `cores`: 1 is a full host. `demands` are the partitions' events
+    per second."""
 
     members: Mapping[str, float]
     partitions: Mapping[str, float]
     owned: Mapping[str, tuple[str, ...]]
-    counted: bool
+    demands: Mapping[str, float]
+    counted: bool = False
+    cores: bool = False
 
 
 def _loads(view: View) -> _Loads:
@@ -165,17 +180,19 @@ def _loads(view: View) -> _Loads:
     known = demands(snapshot)
     if not known:
         members = {id: float(len(partitions)) for id, partitions in has.items()}
-        return _Loads(members, dict.fromkeys(snapshot.leases, 1.0), has, counted=True)
+        ones = dict.fromkeys(snapshot.leases, 1.0)
+        return _Loads(members, ones, has, ones, counted=True)
     mean = sum(known.values()) / len(known)
     weights = {partition: known.get(partition, mean) for partition in snapshot.leases}
     told = {id: ps for id, ps in has.items() if not ps or any(p in known for p in ps)}
     sums = {id: sum(weights[p] for p in ps) for id, ps in told.items()}
     busy = {id: load.cpu for id in told if (load := snapshot.members[id].load) and load.cpu is not None}
-    full = sum(sums.values()) / len(sums) if sums else 0.0
     if len(busy) == len(told):
         return _by_cpu(view, has, weights, busy)
-    unit = full or 1.0
-    return _Loads({id: each / unit for id, each in sums.items()}, {p: w / unit for p, w in weights.items()}, has, False)
+    unit = sum(sums.values()) / len(sums) if any(sums.values()) else 1.0
+    return _Loads(
+        {id: each / unit for id, each in sums.items()}, {p: w / unit for p, w in weights.items()}, has, weights
+    )
 
 
 def _by_cpu(
@@ -194,7 +211,7 @@ def _by_cpu(
         if owner in members and handover.to in has:
             members[owner] -= part
             members[handover.to] = members.get(handover.to, 0.0) + part
-    return _Loads(members, parts, has, counted=False)
+    return _Loads(members, parts, has, weights, cores=True)
 
 
 class _Balance:
@@ -207,36 +224,43 @@ class _Balance:
         self._fixed = view.pinned | moved | view.snapshot.ownership.pending.keys()
         self._parameters = parameters
         self._partitions = loads.partitions
+        self._demands = loads.demands
         self._counted = loads.counted
+        self._cores = loads.cores
         self._loads = {id: loads.members[id] for id in fresh}
         self._owned = {id: loads.owned[id] for id in fresh}
+        self._rates = {id: sum(loads.demands[p] for p in owned) for id, owned in self._owned.items()}
+        self._mean = sum(self._loads.values()) / max(1, len(self._loads))  # moves leave it as it is
 
     def __str__(self) -> str:
         if self._counted:
             return f"partitions per member are from {self._bound(min):g} to {self._bound(max):g}"
         idle = sum(not owned for owned in self._owned.values())
-        return (
+        said = (
             f"the standard deviation of {len(self._loads)} members' loads is {self._deviation():.2f} with a target of "
             f"{self._parameters.target:g}, and {idle} are idle"
         )
+        if self._loads and (to := self._least()) is not None and self._underloaded(to, self._most()):
+            said += f", and the least loaded has but {self._loads[to]:.2f} and {self._rates[to]:.1f} events/s"
+        if self._loads and self._overloaded(self._most()):
+            said += f", and the most loaded has {self._loads[self._most()]:.2f}"
+        return said
 
     def unbalanced(self) -> bool:
         """Whether there is reason to move something."""
-        if len(self._loads) < 2:
-            return False
-        if self._counted:
-            return self._bound(max) - self._bound(min) > 1
-        idle = any(not owned for owned in self._owned.values()) and any(len(each) > 1 for each in self._owned.values())
-        return idle or self._deviation() > self._parameters.target
+        return len(self._loads) > 1 and (self._uneven() or self._outlying(self._most(), self._least()))
 
-    def moves(self) -> list[tuple[str, str]]:
+    def moves(self) -> tuple[tuple[str, str], ...]:
         """(partition, destination) from a few members to whoever has least, until the group is balanced."""
         moves: dict[str, str] = {}
         heaviest: dict[str, list[str]] = {}
-        while self.unbalanced() and (to := self._least()) is not None:
+        while (to := self._least()) is not None:
             # Who sheds already may do so again, for another destination.
-            full = len(heaviest) >= self._parameters.maximum_sources
+            full, uneven = len(heaviest) >= self._parameters.maximum_sources, self._uneven()
+            changed = {*heaviest, *moves.values()}
             for source in sorted(heaviest if full else self._loads, key=lambda id: (-self._loads[id], id)):
+                if not (uneven or self._outlying(source, to, changed)):
+                    continue
                 known = heaviest.get(source) or self._heaviest(source)
                 if picked := self._picked([p for p in known if p not in moves], source, to):
                     break
@@ -246,9 +270,38 @@ class _Balance:
             for partition in picked:
                 self._play(partition, source, to)
                 moves[partition] = to
-        return list(moves.items())
+        return tuple(moves.items())
 
     # --- inside ------------------------------------------------------------------------------------------------
+
+    def _uneven(self) -> bool:
+        """Whether the group as a whole is unbalanced, whoever gives and takes."""
+        if self._counted:
+            return self._bound(max) - self._bound(min) > 1
+        idle = any(not owned for owned in self._owned.values()) and any(len(each) > 1 for each in self._owned.values())
+        return idle or self._deviation() > self._parameters.target
+
+    def _outlying(self, source: str, to: str | None, changed: Set[str] = frozenset()) -> bool:
+        """Whether a move from `source` to `to`, None if nobody has room, is due to one of them alone.
+
+        Beside one that is overloaded all others read next to nothing, so that who is in `changed` is not helped again.
+        """
+        if self._counted or to is None:
+            return False
+        unchanged = source not in changed and to not in changed
+        return self._overloaded(source) or (unchanged and self._underloaded(to, source))
+
+    def _overloaded(self, id: str) -> bool:
+        load = self._loads[id]
+        return self._cores and load > _FULL and load > self._mean + self._parameters.target
+
+    def _underloaded(self, id: str, source: str) -> bool:
+        """Whether a member has next to nothing beside the mean, or reads next to nothing beside `source`."""
+        part = min(1.0, self._parameters.target) / 2  # the source's
+        return self._loads[id] < part * self._mean or self._rates[id] < part * self._rates[source]
+
+    def _most(self) -> str:
+        return max(self._loads, key=lambda id: self._loads[id])
 
     def _bound(self, which: Callable[..., float]) -> float:
         return which(self._loads.values(), default=0.0)
@@ -275,7 +328,7 @@ class _Balance:
         """Of `heaviest` what makes half the difference of `source` and `to`, without lifting that over the mean; else
         a single one that makes it smaller."""
         weights, gap = self._partitions, self._loads[source] - self._loads[to]
-        rest = min(gap / 2, sum(self._loads.values()) / len(self._loads) - self._loads[to])
+        rest = min(gap / 2, self._mean - self._loads[to])
         most = min(len(self._owned[source]) - 1, self._room(to))
         picked: list[str] = []
         for partition in heaviest:
@@ -289,5 +342,7 @@ class _Balance:
     def _play(self, partition: str, source: str, to: str) -> None:
         self._loads[source] -= self._partitions[partition]
         self._loads[to] += self._partitions[partition]
+        self._rates[source] -= self._demands[partition]
+        self._rates[to] += self._demands[partition]
         self._owned[source] = tuple(p for p in self._owned[source] if p != partition)
         self._owned[to] = (*self._owned[to], partition)

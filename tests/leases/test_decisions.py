@@ -67,6 +67,17 @@ def test_a_line_says_what_was_seen_what_is_done_and_why() -> None:
     }
 
 
+def test_what_a_dry_run_would_move_is_told_once_with_its_destinations() -> None:
+    log, dry = DecisionLog(), Decision("would move 2, because it is uneven", would=(("1", "bob"), ("2", "cat")))
+    level, line = log.note("ann", view(), dry)
+    assert level == logging.INFO
+    assert told(line, "balance: ")["would"] == {"1": "bob", "2": "cat"}
+    assert told(line, "balance: ")["decided"] == {}
+    assert log.note("ann", view(8), dry)[0] == logging.DEBUG, "the same again"
+    assert log.note("ann", view(9), replace(dry, would=(("1", "cat"),)))[0] == logging.INFO
+    assert told(log.tally(), "tally: ") == {"would move N, because it is uneven": 3}
+
+
 def test_doing_nothing_again_is_for_debugging_only() -> None:
     log, nothing = DecisionLog(), Decision("nothing, because all is owned")
     assert log.note("ann", view(), nothing)[0] == logging.INFO

@@ -297,6 +297,8 @@ def test_a_strategys_parameters_are_options() -> None:
     raw = {"transfer.target": "0.1", "transfer.hitCount": "0", "transfer.coolDown": "3 minutes"}
     transfer = stream_options(SHARED | {"strategy": "transfer"} | raw)
     assert transfer.strategy_parameters == TransferParameters(target=0.1, hit_count=0, cool_down=180.0)
+    dry = stream_options(SHARED | {"strategy": "transfer", "transfer.dryRun": "true"})
+    assert dry.strategy_parameters == TransferParameters(dry_run=True)
 
 
 @pytest.mark.parametrize(
@@ -305,6 +307,7 @@ def test_a_strategys_parameters_are_options() -> None:
         ("race.weight", "size", "one of count, load"),
         ("race.delayPerLease", "0 s", "a length of time over 0"),
         ("transfer.target", "-1", "a number from 0 to 10"),
+        ("transfer.dryRun", "yes", "true or false"),
         ("transfer.hitCount", "1.5", "a whole number from 0"),
         ("transfer.topPartitions", "0", "a whole number from 1"),
     ],

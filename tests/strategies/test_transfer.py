@@ -135,6 +135,102 @@ def test_an_idle_member_is_reason_enough() -> None:
     assert [to for _, to in moves(decisions)] == ["idle"]
 
 
+def hosts(*busy: tuple[float, int]) -> Snapshot:
+    """Members whose hosts are so busy, each with so many partitions that bring in as much as they cost."""
+    names = [f"m{number:02}" for number in range(len(busy))]
+    rates = {name: [10_000 * cpu / count] * count for name, (cpu, count) in zip(names, busy, strict=True)}
+    return loaded(rates, **{name: cpu for name, (cpu, _) in zip(names, busy, strict=True)})
+
+
+def routes(snapshot: Snapshot, decisions: Iterable[Decision]) -> set[tuple[str | None, str]]:
+    return {(snapshot.leases[partition].owner, to) for partition, to in moves(decisions)}
+
+
+@pytest.mark.parametrize("partitions", [2, 8])
+def test_one_overloaded_member_among_a_hundred_is_reason_enough(partitions: int) -> None:
+    snapshot = hosts(*[(0.01, partitions)] * 99, (1.0, partitions))
+    assert pstdev([0.01] * 99 + [1.0]) < TARGET
+    decisions, _ = Observer("m00").lead(snapshot, 1 + HITS)
+    assert not moves(decisions), "not before it has been so for some cycles"
+    decisions, _ = Observer("m00").lead(snapshot, 2 + HITS)
+    assert {source for source, _ in routes(snapshot, decisions)} == {"m99"}
+    assert "the most loaded has 1.00" in decisions[-1].reason
+    # To others than it down to 85 %, and not further: a partition each, as one lifts any of them over the mean.
+    assert len(moves(decisions)) == (1 if partitions == 2 else 2)
+
+
+@pytest.mark.parametrize("partitions", [2, 8])
+def test_one_underloaded_member_among_a_hundred_is_reason_enough(partitions: int) -> None:
+    snapshot = hosts(*[(0.98, partitions)] * 98, (0.99, partitions), (0.01, partitions))
+    assert pstdev([0.98] * 98 + [0.99, 0.01]) < TARGET
+    decisions, _ = Observer("m00").lead(snapshot, 2 + HITS)
+    assert routes(snapshot, decisions) == {("m98", "m99")}
+    assert "the least loaded has but 0.01" in decisions[-1].reason
+
+
+def test_one_underloaded_member_is_reason_enough_by_rates_as_well() -> None:
+    snapshot = loaded({f"m{number:02}": [49.0] * 2 for number in range(99)} | {"m99": [0.5] * 2})
+    decisions, _ = Observer("m00").lead(snapshot, 2 + HITS)
+    assert {to for _, to in routes(snapshot, decisions)} == {"m99"}
+
+
+@pytest.mark.parametrize(
+    ("most", "mean", "acts"),
+    [
+        (0.85, 0.2, False),  # not over 85 %
+        (0.86, 0.2, True),
+        (0.99, 0.75, False),  # not over the mean by the target
+        (0.99, 0.73, True),
+    ],
+)
+def test_overloaded_is_who_is_nearly_full_and_over_the_mean_by_the_target(most: float, mean: float, acts: bool) -> None:
+    snapshot = hosts(*[(mean - (most - mean) / 99, 4)] * 99, (most, 4))
+    assert bool(moves(Observer("m00").lead(snapshot, 2 + HITS)[0])) is acts
+
+
+@pytest.mark.parametrize(
+    ("target", "least", "acts"),
+    [
+        (0.25, 0.11, False),  # an eighth of the others is where it begins
+        (0.25, 0.09, True),
+        (0.5, 0.21, False),
+        (0.5, 0.19, True),
+        (10.0, 0.45, False),  # never more than half of them
+        (10.0, 0.35, True),
+    ],
+)
+def test_underloaded_is_who_has_less_than_half_the_target_of_the_mean(target: float, least: float, acts: bool) -> None:
+    mean = 0.8
+    snapshot = hosts(*[(mean + (mean - least) / 99, 4)] * 99, (least, 4))
+    assert bool(moves(Observer("m00", target=target).lead(snapshot, 2 + HITS)[0])) is acts
+
+
+def test_who_reads_next_to_nothing_beside_the_most_loaded_is_underloaded_though_its_host_is_busy() -> None:
+    snapshot = loaded(
+        {f"m{number:02}": [500.0] * 8 for number in range(20)} | {"new": [1.0] * 8},
+        **{f"m{number:02}": 0.5 for number in range(20)},
+        new=0.2,
+    )
+    decisions, _ = Observer("m00").lead(snapshot, 2 + HITS)
+    assert {to for _, to in routes(snapshot, decisions)} == {"new"}
+    assert "the least loaded has but 0.20 and 8.0 events/s" in decisions[-1].reason
+
+
+def test_nothing_is_moved_between_others_than_the_one_that_is_overloaded() -> None:
+    # It has one partition, so that nothing can help it; the others are within the target.
+    others = [(0.05, 4), (0.30, 4)] * 20
+    decisions, _ = Observer("m00").lead(hosts(*others, (1.0, 1)), 20)
+    assert not moves(decisions)
+    assert "the most loaded has 1.00, but nothing can be moved" in decisions[-1].reason
+
+
+def test_who_has_no_room_is_not_helped_and_the_others_are_left_alone() -> None:
+    snapshot = hosts(*[(0.5, 4), (0.7, 4)] * 20, (0.01, 4))
+    limited = replace(snapshot.members["m40"], max_owned=4)
+    decisions, _ = Observer("m00").lead(replace(snapshot, members={**snapshot.members, "m40": limited}), 20)
+    assert not moves(decisions)
+
+
 def test_nobody_gives_its_only_partition() -> None:
     decisions, _ = Observer("ann").lead(loaded({"ann": [1000.0], "bob": [], "cat": [10.0]}), 20)
     assert not moves(decisions)
@@ -185,6 +281,35 @@ def test_what_was_moved_stays_for_the_minimum_tenure() -> None:
         busy = {p: replace(e, load=Load(900.0 if e.owner == "bob" else 100.0, 0.0)) for p, e in leases.items()}
         now = replace(now, leases=busy)
     assert len(moved) == len({partition for partition, _ in moved})
+
+
+# --- a dry run -------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_tells_what_it_would_move_and_moves_nothing() -> None:
+    snapshot = loaded({"ann": [100.0] * 9, "bob": [100.0]})
+    real, _ = Observer("ann").lead(snapshot, 45)
+    dry, _ = Observer("ann", dry_run=True).lead(snapshot, 45)
+    assert not any(each.transitions for each in dry)
+    assert [each.would for each in dry] == [tuple(moves([each])) for each in real]
+    (first, _) = [each for each in dry if each.would]  # as often as they would be moved
+    assert first.reason.startswith("would move 4 but for transfer.dryRun, because the standard deviation")
+
+
+def test_a_dry_run_takes_what_is_free_and_clears_up_what_is_stuck() -> None:
+    ann, bob = Observer("ann", dry_run=True), Observer("bob", dry_run=True)
+    layout = layout_of(["ann"] * 4 + ["bob"] * 2 + [None] * 4)
+    claims = [e for each in (ann, bob) for e in each.decide(snapshot_of(["ann", "bob"], layout)).transitions]
+    assert {(type(each), each.partition) for each in claims if isinstance(each, Claim)} == {
+        (Claim, partition) for partition in "6789"
+    }
+    request = RequestHandover(by=Author("ann", "1"), at_ms=0, partition="0", epoch=1, to="bob", timeout_ms=30_000)
+    pending, _ = apply(loaded({"ann": [100.0] * 3, "bob": [100.0] * 3}), [request])
+    (claim,) = Observer("bob", dry_run=True).decide(pending, overdue=frozenset("0")).transitions
+    assert isinstance(claim, Claim)
+    ann.decide(pending)
+    (cancel,) = ann.decide(pending, passed=2 * STUCK).transitions
+    assert isinstance(cancel, CancelHandover)
 
 
 # --- by what ---------------------------------------------------------------------------------------------------
