@@ -4,7 +4,8 @@
 
 The settings are Spark properties, explained in conf/stream_to_delta.conf. The connection string is an environment
 variable, because command lines and Spark's UI show properties to everyone; with `source.fullyQualifiedNamespace` there
-is none (Entra ID). SIGTERM and SIGINT stop the job in an orderly way.
+is none (Entra ID). Other secrets are references too: `env:NAME` or `file:PATH`. SIGTERM and SIGINT stop the job in an
+orderly way.
 
 Exactly once: Delta's sink writes into the table's log which batch of which query an append was, so that a batch that
 Spark runs again after a crash is not appended again. Another query that takes over from one that has *crashed* may
@@ -34,6 +35,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import spark_ehbalance
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.options import parse_duration, stream_options
+from spark_ehbalance.secrets import REFERENCES, is_reference, looks_secret, shown
 
 PREFIX = "spark.ehbalance.job."
 SOURCE = PREFIX + "source."
@@ -64,11 +66,15 @@ class Settings:
         given = {key.removeprefix(PREFIX) for key in conf if key.startswith(PREFIX) and not key.startswith(SOURCE)}
         if unknown := sorted(given - set(names)):
             allowed = ", ".join(PREFIX + name for name in names)
-            raise SettingError(f"there is no setting {PREFIX}{unknown[0]}: allowed are {allowed} and {SOURCE}OPTION")
+            raise SettingError(
+                f"there is no setting {shown(PREFIX + unknown[0])}: allowed are {allowed} and {SOURCE}OPTION"
+            )
         table, checkpoint, trigger = (conf.get(PREFIX + name, "").strip() for name in names)
         for name, value in (("table", table), ("checkpointLocation", checkpoint)):
             if not value:
                 raise SettingError(f"{PREFIX}{name} is not set: a path or an address that Spark can write is needed")
+            if looks_secret(value):
+                raise SettingError(f"{PREFIX}{name} holds what looks like a key or a signed address, for all to see")
         return cls(table, checkpoint, _trigger(trigger), _source(source, environment))
 
 
@@ -78,20 +84,22 @@ def _trigger(text: str) -> dict[str, Any]:
     try:
         return {"processingTime": f"{round(parse_duration(text) * 1000)} milliseconds"}
     except ValueError as allowed:
-        raise SettingError(f"{PREFIX}trigger={text!r} is wrong: allowed is availableNow or {allowed}") from None
+        raise SettingError(f"{PREFIX}trigger={shown(text)} is wrong: allowed is availableNow or {allowed}") from None
 
 
 def _source(options: dict[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     given = {name.lower() for name in options}
-    if "connectionstring" in given:
-        raise SettingError(f"{SOURCE}connectionString is set, for all to see: set the environment variable {SECRET}")
-    if bool(environment.get(SECRET)) == ("fullyqualifiednamespace" in given):
-        both = "both" if environment.get(SECRET) else "neither"
-        raise SettingError(
-            f"{both} of the environment variable {SECRET} and {SOURCE}fullyQualifiedNamespace set: set one of them"
-        )
-    if environment.get(SECRET):
-        options = {**options, "connectionString": environment[SECRET]}
+    for name, value in options.items():
+        if name.lower().startswith(("connectionstring", "storagesecrets.")) and not is_reference(value):
+            raise SettingError(f"{shown(SOURCE + name)} holds a secret, for all to see: write {REFERENCES}")
+    if "connectionstring" not in given:
+        if bool(environment.get(SECRET)) == ("fullyqualifiednamespace" in given):
+            both = "both" if environment.get(SECRET) else "neither"
+            raise SettingError(
+                f"{both} of the environment variable {SECRET} and {SOURCE}fullyQualifiedNamespace set: set one of them"
+            )
+        if environment.get(SECRET):
+            options = {**options, "connectionString": f"env:{SECRET}"}  # all that plans and event logs hold of it
     try:
         stream_options(options)
     except OptionError as error:

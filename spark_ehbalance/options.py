@@ -13,14 +13,23 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.hub.connection import Connection, shown
+from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.positions import EARLIEST, LATEST, StartingPositions
+from spark_ehbalance.secrets import (
+    REFERENCES,
+    could_be_secret,
+    is_reference,
+    looks_secret,
+    names_secret,
+    resolved,
+    shown,
+)
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, PARAMETERS, Parameters
 from spark_ehbalance.values import flag, one_of, parse_duration, whole
 
 _T = TypeVar("_T")
 
-_STORAGE_PREFIX = "storageoptions."
+_STORAGE, _STORAGE_SECRET = "storageOptions.", "storageSecrets."
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ class Options:
                 if value is not None:
                     raise OptionError(f"{name} needs leaseTable: without it one query reads all partitions")
             if self.storage_options:
-                raise OptionError("storageOptions.* needs leaseTable: without it there is no table to store")
+                raise OptionError(f"{_STORAGE}* needs leaseTable: without it there is no table to store")
 
 
 def stream_options(raw: Mapping[str, str]) -> Options:
@@ -93,11 +102,31 @@ def check_options(raw: Mapping[str, str]) -> None:
         stream_options(raw)
 
 
+def storage_options(public: Mapping[str, str], secret: Mapping[str, str]) -> dict[str, str]:
+    """delta-rs's options, from those that may be shown and those that may not; the value of each may be a reference.
+
+    Raises `OptionError`.
+    """
+    given = {_STORAGE + name: value for name, value in public.items()}
+    given |= {_STORAGE_SECRET + name: value for name, value in secret.items()}
+    for option, value in given.items():
+        prefix, _, name = option.partition(".")
+        if could_be_secret(name):
+            raise OptionError(f"option {prefix}.* has a name that could be a secret, and is not shown here")
+        if option.startswith(_STORAGE) and not is_reference(value) and (names_secret(name) or looks_secret(value)):
+            raise OptionError(
+                f"option {option} holds a secret, which would be shown: give a reference as its value, {REFERENCES}, "
+                f"or write {_STORAGE_SECRET}{name}, whose value Spark hides"
+            )
+    return {option.partition(".")[2]: resolved(option, value) for option, value in given.items()}
+
+
 # --- one option each -------------------------------------------------------------------------------------------
 
 
 def checked_location(lease_table: str) -> str:
     """`lease_table` as an address, or a path that holds in any working directory. Raises `OptionError`."""
+    _refuse_secret("leaseTable", lease_table)
     try:
         return _location(lease_table.strip())
     except ValueError as allowed:
@@ -168,15 +197,34 @@ def _wrong(name: str, text: str, allowed: ValueError) -> OptionError:
 
 def _parse(raw: Mapping[str, str], table: dict[str, tuple[str, Callable[[str], Any]]], where: str) -> Options:
     given = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
-    storage = {key[len(_STORAGE_PREFIX) :]: given.pop(key) for key in list(given) if key.startswith(_STORAGE_PREFIX)}
-    names = [*_CONNECTION, *table, *(["storageOptions.*"] if "leaseTable" in table else [])]
-    if unknown := sorted(given.keys() - {name.lower() for name in names}):
-        raise OptionError(f"{where} has no option {unknown[0]!r}: there are {', '.join(sorted(names))}")
+    public, secret = (_taken(given, prefix) for prefix in (_STORAGE, _STORAGE_SECRET))
+    names = {name.lower(): name for name in (*_CONNECTION, *table)}
+    if unknown := sorted(given.keys() - names.keys()):
+        there = sorted([*names.values(), *([_STORAGE + "*", _STORAGE_SECRET + "*"] if "leaseTable" in table else [])])
+        raise OptionError(f"{where} has no option {shown(unknown[0])}: there are {', '.join(there)}")
+    for name, text in given.items():
+        if names[name] != "connectionString":
+            _refuse_secret(names[name], text)
+    storage = storage_options(public, secret)
     connection = Connection.from_options({name: given.pop(name.lower(), None) for name in _CONNECTION})
     values = _values(given, {name: each for name, each in table.items() if name not in _PARAMETERS})
     if "strategy" in table:
         values["strategy_parameters"] = _strategy_parameters(given, values.get("strategy", DEFAULT_STRATEGY))
     return Options(connection=connection, storage_options=storage, **values)
+
+
+def _taken(given: dict[str, str], prefix: str) -> dict[str, str]:
+    """What in `given` has a name with this prefix, without the prefix; it is taken out."""
+    names = [key for key in given if key.startswith(prefix.lower())]
+    return {key[len(prefix) :]: given.pop(key) for key in names}
+
+
+def _refuse_secret(name: str, text: str) -> None:
+    if looks_secret(text):
+        raise OptionError(
+            f"option {name} holds what looks like a key or a signed address, which is not repeated here: only "
+            f"connectionString and {_STORAGE_SECRET}* may hold a secret"
+        )
 
 
 def _values(given: Mapping[str, str], table: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:

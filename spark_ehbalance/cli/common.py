@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 import time
 from collections.abc import Sequence
@@ -17,12 +18,20 @@ from spark_ehbalance.leases.history import ownership_changes
 from spark_ehbalance.leases.model import Author, Snapshot
 from spark_ehbalance.leases.store import commit
 from spark_ehbalance.leases.transitions import Transition, apply
-from spark_ehbalance.options import Options, checked_location, stream_options
+from spark_ehbalance.options import Options, checked_location, storage_options, stream_options
+from spark_ehbalance.secrets import REFERENCES, is_reference
+
+#: The environment variable with the connection string.
+_CONNECTION_STRING = "EHBALANCE_CONNECTION_STRING"
 
 LeaseTable = Annotated[str, typer.Argument(help="Path or address of the lease table.")]
 StorageOption = Annotated[
     list[str] | None,
-    typer.Option("--storage-option", metavar="NAME=VALUE", help="An option of the table's storage; may be repeated."),
+    typer.Option(
+        "--storage-option",
+        metavar="NAME=VALUE",
+        help="An option of the table's storage; a secret one as NAME=env:VARIABLE or NAME=file:PATH. May be repeated.",
+    ),
 ]
 Why = Annotated[str, typer.Option(help="The reason, for the history.")]
 
@@ -31,7 +40,12 @@ Namespace = Annotated[
     str | None, typer.Option("--fully-qualified-namespace", help="Its namespace, for Entra ID.", show_default=False)
 ]
 ConnectionString = Annotated[
-    str | None, typer.Option(envvar="EHBALANCE_CONNECTION_STRING", help="Or a connection string.")
+    str | None,
+    typer.Option(
+        metavar="env:NAME|file:PATH",
+        help=f"Or where its connection string is; without either of the two: env:{_CONNECTION_STRING}, if that is set.",
+        show_default=False,
+    ),
 ]
 Credential = Annotated[str | None, typer.Option(help="Which Entra ID credential to use.")]
 ConsumerGroup = Annotated[str, typer.Option(help="The consumer group that the queries share.")]
@@ -47,6 +61,10 @@ def group_options(
     storage_option: list[str] | None,
 ) -> Options:
     """The options of a query of the group. Raises `OptionError`."""
+    if connection_string is not None and not is_reference(connection_string):
+        raise OptionError(f"--connection-string is wrong: anybody can see command lines, write {REFERENCES}")
+    if connection_string is None and namespace is None and os.environ.get(_CONNECTION_STRING):
+        connection_string = f"env:{_CONNECTION_STRING}"
     given = {
         "leaseTable": lease_table,
         "eventHubName": event_hub_name,
@@ -85,7 +103,7 @@ def order(store: DeltaStore, orders: Sequence[Transition]) -> Snapshot:
 
 def open_store(lease_table: str, storage_option: list[str] | None) -> DeltaStore:
     """The store of a lease table. Raises `OptionError`."""
-    return DeltaStore(checked_location(lease_table), pairs(storage_option))
+    return DeltaStore(checked_location(lease_table), storage_options(pairs(storage_option), {}))
 
 
 def pairs(texts: list[str] | None) -> dict[str, str]:

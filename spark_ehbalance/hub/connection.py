@@ -13,6 +13,7 @@ from azure.eventhub import EventHubConsumerClient, parse_connection_string
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.leases.model import Group
+from spark_ehbalance.secrets import REFERENCES, hidden_by_spark, looks_secret, resolved, shown
 
 #: Values of the option `credential` → class of azure-identity. Each takes what it needs from the environment, so
 #: that no secret has to be an option.
@@ -43,7 +44,7 @@ class Connection:
     def from_options(cls, options: Mapping[str, str | None]) -> Connection:
         """From `connectionString`, or `fullyQualifiedNamespace` with `credential`; and `eventHubName`.
 
-        Raises `OptionError`; it never repeats the connection string.
+        Raises `OptionError`; it never repeats the connection string, which may be a reference.
         """
         text, namespace = options["connectionString"], options["fullyQualifiedNamespace"]
         if text is None and namespace is None:
@@ -54,16 +55,21 @@ class Connection:
         return cls._by_key(text, options) if text is not None else cls._by_identity(str(namespace), options)
 
     @classmethod
-    def _by_key(cls, text: str, options: Mapping[str, str | None]) -> Connection:
+    def _by_key(cls, given: str, options: Mapping[str, str | None]) -> Connection:
+        text = resolved("connectionString", given)
         try:
             parts = parse_connection_string(text)
         except (ValueError, TypeError, KeyError):
             raise OptionError(f"option connectionString is wrong: allowed is {_FORM}") from None
+        if looks_secret(parts.fully_qualified_namespace):
+            raise OptionError(f"option connectionString has a secret for an Endpoint: allowed is {_FORM}")
+        if text == given and not hidden_by_spark(text):
+            raise OptionError(f"connectionString without SharedAccessKey would be shown by Spark: write {REFERENCES}")
         hub, inside = options["eventHubName"], parts.eventhub_name
         if hub is None and inside is None:
             raise OptionError("eventHubName is not set, and connectionString has no EntityPath: one of them is needed")
         if hub is not None and inside is not None and hub.lower() != inside.lower():
-            raise OptionError(f"eventHubName={shown(hub)} contradicts EntityPath={inside!r} in connectionString")
+            raise OptionError(f"eventHubName={shown(hub)} contradicts EntityPath={shown(inside)} in connectionString")
         return cls(parts.fully_qualified_namespace, _hub_name(hub or str(inside)), connection_string=text)
 
     @classmethod
@@ -74,11 +80,10 @@ class Connection:
                 "NAMESPACE.servicebus.windows.net"
             )
         names = {name.lower(): name for name in CREDENTIALS}
-        credential = names.get((options["credential"] or "default").lower())
+        wanted = options["credential"] or "default"
+        credential = names.get(wanted.lower())
         if credential is None:
-            raise OptionError(
-                f"option credential={shown(options['credential'])} is wrong: allowed is one of {', '.join(CREDENTIALS)}"
-            )
+            raise OptionError(f"option credential={shown(wanted)} is wrong: allowed is one of {', '.join(CREDENTIALS)}")
         if options["eventHubName"] is None:
             raise OptionError("eventHubName is not set: it is needed with fullyQualifiedNamespace")
         return cls(namespace, _hub_name(options["eventHubName"]), credential=credential)
@@ -104,11 +109,6 @@ def _token_credential(name: str) -> TokenCredential:
 
     credential: TokenCredential = getattr(identity, CREDENTIALS[name])()
     return credential
-
-
-def shown(value: str | None) -> str:
-    """`value` for an error message, unless a connection string or a signed address was given in the wrong place."""
-    return "(a value with a secret)" if re.search(r"(?i)key\s*=|sig(nature)?\s*=", value or "") else repr(value)
 
 
 def _hub_name(name: str) -> str:

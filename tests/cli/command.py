@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -47,3 +48,10 @@ class Command:
         assert outcome.err.startswith("Error: ")
         assert outcome.err.count("\n") == 1
         return outcome.err
+
+
+def kept(connection_string: str, folder: Path) -> tuple[str, str]:
+    """The arguments that say where a connection string is: in a file, as command lines are for all to see."""
+    file = folder / "connection-string"
+    file.write_text(connection_string + "\n")
+    return ("--connection-string", f"file:{file}")

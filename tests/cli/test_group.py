@@ -17,7 +17,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Handover, Lease, Load, Member, MemberLoad, MemberState, Pin, Position
-from tests.cli.command import KEY, Command
+from tests.cli.command import KEY, Command, kept
 
 HUB = "hub"
 
@@ -30,8 +30,14 @@ def emulator() -> Iterator[Emulator]:
 
 
 @pytest.fixture
-def connection(emulator: Emulator) -> Sequence[str]:
-    return ("--connection-string", emulator.connection_string(HUB))
+def connection(emulator: Emulator, secrets: Path) -> Sequence[str]:
+    return kept(emulator.connection_string(HUB), secrets)
+
+
+@pytest.fixture
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that no table lies in."""
+    return tmp_path_factory.mktemp("secrets")
 
 
 # --- init ------------------------------------------------------------------------------------------------------
@@ -76,7 +82,13 @@ def test_init_of_another_group_s_table_is_refused(
     ("arguments", "named"),
     [
         ([], "neither connectionString nor fullyQualifiedNamespace"),
-        (["--connection-string", f"SharedAccessKey={KEY}"], "option connectionString is wrong"),
+        (["--connection-string", f"SharedAccessKey={KEY}"], "an argument looks like a secret"),
+        (
+            ["--connection-string", "short"],
+            "--connection-string is wrong: anybody can see command",
+        ),
+        (["--connection-string", "env:NOT_THERE"], "option connectionString='env:NOT_THERE' is wrong: the environment"),
+        (["--connection-string", "file:/not/there"], "file:/not/there' is wrong: the file cannot be read"),
         (["--fully-qualified-namespace", "ns"], "fullyQualifiedNamespace='ns'"),
         (["--fully-qualified-namespace", "ns.servicebus.windows.net"], "eventHubName is not set"),
     ],
@@ -101,18 +113,49 @@ def test_a_storage_option_without_a_name_may_be_a_secret(
     ehbalance.fails(2, "status", table, "--storage-option", KEY)
 
 
-def test_init_without_a_hub_makes_nothing(ehbalance: Command, emulator: Emulator, table: Path) -> None:
-    wrong = emulator.connection_string("nohub")
-    assert "event hub 'nohub'" in ehbalance.fails(1, "init", table, "--connection-string", wrong)
-    emulator.refuse_connections()
-    right = emulator.connection_string(HUB)
-    assert "did not answer" in ehbalance.fails(1, "init", table, "--connection-string", right)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--storage-option", f"account_key={KEY}"],
+        ["--storage-option", f"region={KEY}Q0123456789=="],
+        ["--storage-option", f"{KEY}0123456789={KEY}0123456789"],
+        [f"--{KEY}0123456789=="],
+        [f"{KEY}0123456789=="],
+        ["--consumer-group", f"sig={KEY}"],
+    ],
+)
+def test_a_secret_in_the_arguments_is_refused_and_not_repeated(
+    ehbalance: Command, table: Path, connection: Sequence[str], arguments: list[str]
+) -> None:
+    for command in (["init", table, *connection], ["status", table], ["history", table], ["maintain", table]):
+        ehbalance.fails(2, *command, *arguments)
     assert not table.exists()
 
 
-def test_init_with_a_wrong_key_makes_nothing(ehbalance: Command, emulator: Emulator, table: Path) -> None:
+def test_a_secret_of_the_storage_is_a_reference(
+    ehbalance: Command, table: Path, connection: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = ehbalance.fails(2, "init", table, *connection, "--storage-option", "account_key=env:LEASES_KEY")
+    assert "option storageOptions.account_key='env:LEASES_KEY' is wrong: the environment" in message
+    monkeypatch.setenv("LEASES_KEY", KEY)
+    for command in (["init", table, *connection], ["status", table]):
+        assert ehbalance(*command, "--storage-option", "account_key=env:LEASES_KEY").code == 0
+
+
+def test_init_without_a_hub_makes_nothing(ehbalance: Command, emulator: Emulator, table: Path, secrets: Path) -> None:
+    wrong = emulator.connection_string("nohub")
+    assert "event hub 'nohub'" in ehbalance.fails(1, "init", table, *kept(wrong, secrets))
+    emulator.refuse_connections()
+    right = emulator.connection_string(HUB)
+    assert "did not answer" in ehbalance.fails(1, "init", table, *kept(right, secrets))
+    assert not table.exists()
+
+
+def test_init_with_a_wrong_key_makes_nothing(
+    ehbalance: Command, emulator: Emulator, table: Path, secrets: Path
+) -> None:
     wrong = emulator.connection_string(HUB, key=KEY + "not")
-    assert "refused the credentials" in ehbalance.fails(1, "init", table, "--connection-string", wrong)
+    assert "refused the credentials" in ehbalance.fails(1, "init", table, *kept(wrong, secrets))
     assert not table.exists()
 
 
@@ -273,7 +316,7 @@ def test_a_wrong_command_line_is_refused(ehbalance: Command, arguments: list[str
 def test_help_does_not_show_the_environment(
     ehbalance: Command, monkeypatch: pytest.MonkeyPatch, connection: Sequence[str]
 ) -> None:
-    monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", connection[1])
+    monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", f"SharedAccessKey={KEY}")
     assert "connection-string" in ehbalance("init", "--help").out
 
 

@@ -14,18 +14,18 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Handover, Lease, Member, MemberState, Pin, Position, Snapshot
-from tests.cli.command import Command
+from tests.cli.command import Command, kept
 
 HUB = "hub"
 
 
 @pytest.fixture
-def connection(emulator: Emulator) -> Sequence[str]:
+def connection(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Sequence[str]:
     """A hub whose two partitions have ten events each."""
     emulator.add_hub(HUB, 2)
     for partition in (0, 1):
         emulator.append(HUB, partition, [b"x"] * 10)
-    return ("--connection-string", emulator.connection_string(HUB))
+    return kept(emulator.connection_string(HUB), tmp_path_factory.mktemp("secret"))
 
 
 @pytest.fixture

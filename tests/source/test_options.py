@@ -136,7 +136,7 @@ def test_white_space_around_values_is_not_meant() -> None:
 
 
 def test_secrets_are_in_no_repr() -> None:
-    options = stream_options(SHARED | {"storageOptions.AZURE_STORAGE_KEY": KEY + "storage"})
+    options = stream_options(SHARED | {"storageSecrets.AZURE_STORAGE_KEY": KEY + "storage"})
     for text in (repr(options), str(options), f"{options}", repr(options.connection), str(options.connection)):
         assert KEY not in text
         assert "SharedAccessKey=" not in text
@@ -155,7 +155,7 @@ def test_options_go_to_the_executors() -> None:
 def test_an_unknown_option_is_named_with_all_there_are() -> None:
     message = refusal(KEYED | {"maxEventPerTrigger": "5"})
     assert "'maxeventpertrigger'" in message
-    for name in ("maxEventsPerTrigger", "connectionString", "leaseTable", "storageOptions.*", "strategy"):
+    for name in ("maxEventsPerTrigger", "connectionString", "leaseTable", "storageOptions.*", "storageSecrets.*"):
         assert name in message
     assert "endingPosition" not in message
 
@@ -170,7 +170,8 @@ def test_a_batch_has_no_stream_options(name: str) -> None:
 
 def test_a_batch_has_no_storage_options() -> None:
     with pytest.raises(OptionError, match=r"storageOptions\.\*"):
-        batch_options(KEYED | {"storageOptions.key": KEY})
+        batch_options(KEYED | {"storageOptions.region": "west"})
+    assert "storageSecrets.key" in refusal(KEYED | {"storageOptions.key": KEY}, batch=True)
 
 
 def test_a_stream_has_no_ending_position() -> None:
@@ -394,7 +395,7 @@ def test_owner_level_contradicts_split_partitions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("ownerId", "me"), ("maxPartitionsOwned", "3"), ("storageOptions.account_key", KEY)]
+    ("name", "value"), [("ownerId", "me"), ("maxPartitionsOwned", "3"), ("storageOptions.region", "west")]
 )
 def test_what_needs_a_lease_table(name: str, value: str) -> None:
     message = refusal(KEYED | {name: value})

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
+from tests.cli.command import kept
 from tests.spark.conftest import HUB
 from tests.spark.query_process import Query, QueryProcess
 from tests.waiting import wait_until as wait_until_within
@@ -131,7 +132,7 @@ def test_operators_orders_take_effect_in_running_queries(
     wait_until(lambda: (owners()[moving], owners()[pinned]) == ("b", "a"), "both have moved")
     traffic.expect_once(a, b)
 
-    connection = ("--connection-string", shared_options["connectionString"])
+    connection = kept(shared_options["connectionString"], tmp_path)
     said = ehbalance("seek", shared_options, str(moving), "--to", "1", "--force", *connection)
     assert said == f"Partition {moving} goes on at sequence number 1.\n"
     again = {(str(moving), 1): 2, (str(moving), 2): 2, (str(moving), 3): 2}
