@@ -13,18 +13,18 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.source.offsets import LeaseTable, StreamOffset, group_name
 from spark_ehbalance.source.ranges import Range
-from tests.cli.command import Command
+from tests.cli.command import Command, kept
 
 HUB = "hub"
 LOST = LeaseTable("t1", "/lost/leases")
 
 
 @pytest.fixture
-def connection(emulator: Emulator) -> Sequence[str]:
+def connection(emulator: Emulator, tmp_path: Path) -> Sequence[str]:
     emulator.add_hub(HUB, 4)
     for partition in range(4):
         emulator.append(HUB, str(partition), [b"event"] * 100)
-    return ("--connection-string", emulator.connection_string(HUB))
+    return kept(emulator.connection_string(HUB), tmp_path)
 
 
 def batch(owner: str, table: LeaseTable | None = LOST, **ranges: tuple[int, int, int]) -> StreamOffset:

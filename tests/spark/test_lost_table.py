@@ -13,6 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_ehbalance.emulator import Emulator
+from tests.cli.command import kept
 from tests.spark.test_sharing import ehbalance
 from tests.spark.test_single_query import Rows, fill, rows, run_available
 
@@ -60,7 +61,7 @@ def test_a_restart_without_the_lease_table(
         run_available(spark, options, tmp_path, process=process)
     assert sorted(read) == sorted(before), "nothing was read"
 
-    connection = ("--connection-string", options["connectionString"])
+    connection = kept(options["connectionString"], tmp_path)
     ehbalance("init", options, *connection, "--from-checkpoint", str(tmp_path / "checkpoint"))
     run_available(spark, options, tmp_path, process=process)
     assert sorted(read) == sorted(everything)
