@@ -63,6 +63,8 @@ def _lost(store: DeltaStore, options: Options, known: StreamOffset, memory: Memo
     found, identity = None, None
     if store.exists():
         found, identity = store.read(), store.identity()
+        if found.group != options.connection.group(options.consumer_group):
+            return ""  # nobody's positions are lost by that: `create` says what is wrong
         # Offsets of earlier versions name the table by its place.
         identity = replace(identity, replaces=identity.replaces | {group_name(options.lease_table)})
     lost = lost_memory(known, memory, found, identity)

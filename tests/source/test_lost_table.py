@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.errors import DataLossError, StoreFormatError
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.source.offsets import StreamOffset
 from tests.source.test_planner import Group, Query, drain, group, quickly
@@ -149,6 +149,11 @@ def test_a_query_that_had_a_lease_table_and_has_none_now(
     else:
         drain(group.query("a", stopped.finished, shared=False, failOnDataLoss="false"), 80)
         assert "leaseTable is not set" in caplog.text
+
+
+def test_the_table_of_another_group_is_no_loss_but_a_mistake(group: Group, stopped: Query) -> None:
+    with pytest.raises(StoreFormatError, match="belongs to"):
+        group.query("a", stopped.finished, consumerGroup="another")
 
 
 def test_a_query_that_had_none_and_has_one_now(group: Group) -> None:
