@@ -4,12 +4,26 @@ Two strategies that both keep a group balanced may still undo each other's moves
 are alive do not all name the same one, each of them decides by `cooperative`: it only asks for a surplus, everybody
 computes the same target, and pending handovers of any strategy count as done. No pair has to be refused. When the
 last member of the old strategy has gone the others find a balanced group, and go on by their own rule.
+
+What a strategy remembers is for itself: whoever decides now begins anew where another decided before, and times that
+were noted before a group was mixed mean nothing after it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any
+
 from spark_ehbalance.strategies.base import Decision, Strategy, View
 from spark_ehbalance.strategies.cooperative import cooperative
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What `by` has left for its own next decision."""
+
+    by: Strategy
+    memory: Any
 
 
 def unless_mixed(strategy: Strategy) -> Strategy:
@@ -17,14 +31,19 @@ def unless_mixed(strategy: Strategy) -> Strategy:
 
     def decide(view: View) -> Decision:
         names = view.shared("strategies", lambda: _strategies(view))
-        if len(names) <= 1:
-            return strategy(view)
-        decision = cooperative(view)
-        shown = ", ".join(sorted(name or "unnamed" for name in names))
-        why = f"by cooperative, because the members' strategies are {shown}"
-        return Decision(f"{decision.reason}; {why}", decision.transitions)
+        mixed = len(names) > 1
+        chosen, kept = cooperative if mixed else strategy, view.memory
+        known = isinstance(kept, _Kept) and kept.by is chosen
+        decision = chosen(replace(view, memory=kept.memory if known else None))
+        decision = replace(decision, memory=_Kept(chosen, decision.memory))
+        return _explained(decision, names) if mixed else decision
 
     return decide
+
+
+def _explained(decision: Decision, names: frozenset[str]) -> Decision:
+    shown = ", ".join(sorted(name or "unnamed" for name in names))
+    return replace(decision, reason=f"{decision.reason}; by cooperative, because the members' strategies are {shown}")
 
 
 def _strategies(view: View) -> frozenset[str]:

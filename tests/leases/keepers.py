@@ -119,11 +119,40 @@ class Keepers:
         handover_timeout: float = 30.0,
         max_stall: float | None = None,
         strategy: Strategy = STRATEGIES["cooperative"],
+        strategy_name: str = "",
+        max_owned: int | None = None,
     ) -> Keeper:
         """A keeper that has joined and balanced once."""
+        keeper = self.begin(
+            name,
+            lease=lease,
+            interval=interval,
+            handover_timeout=handover_timeout,
+            max_stall=max_stall,
+            strategy=strategy,
+            strategy_name=strategy_name,
+            max_owned=max_owned,
+        )
+        assert keeper.wait_balanced(20)
+        return keeper
+
+    def begin(
+        self,
+        name: str,
+        *,
+        lease: float = LEASE,
+        interval: float = INTERVAL,
+        handover_timeout: float = 30.0,
+        max_stall: float | None = None,
+        strategy: Strategy,
+        strategy_name: str = "",
+        max_owned: int | None = None,
+    ) -> Keeper:
+        """A keeper that has been started."""
         rng, store = random.Random(), self._watched()
         author = Author(name, f"{name}-{len(self.stores)}")
-        membership = Membership(author, Settings(strategy, lease, handover_timeout, host="here"), rng)
+        settings = Settings(strategy, lease, handover_timeout, max_owned, host="here", strategy_name=strategy_name)
+        membership = Membership(author, settings, rng)
         keeper = Keeper(
             membership,
             lambda: store,
@@ -135,7 +164,6 @@ class Keepers:
         )
         self.stores[keeper] = store
         keeper.start()
-        assert keeper.wait_balanced(20)
         return keeper
 
     def say(self, *transitions: Transition) -> Snapshot:

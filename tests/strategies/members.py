@@ -16,7 +16,7 @@ from spark_ehbalance.leases.membership import Clocks, Finished, Membership, Sett
 from spark_ehbalance.leases.memory import MemoryStore
 from spark_ehbalance.leases.model import Author, Group, Lease, Load, Member, MemberState, Position, Snapshot
 from spark_ehbalance.leases.store import commit
-from spark_ehbalance.leases.transitions import Claim, Drain, HandOver, Release, Steal, Transition
+from spark_ehbalance.leases.transitions import Claim, Drain, HandOver, Rejected, Release, Steal, Transition
 from spark_ehbalance.strategies import PROMPT, STRATEGIES, Strategy
 
 #: Seconds, as in the keeper and in the options' defaults.
@@ -80,6 +80,8 @@ class Members:
         #: (partition, first, last + 1) of everything that a sink has finished.
         self.read: list[tuple[str, int, int]] = []
         self.loads: Callable[[], Mapping[str, Load]] = dict
+        #: Told of every commit: the state before and after it.
+        self.wrote: Callable[[Snapshot, Snapshot], None] = lambda before, after: None
         self._last_owner = {each.partition: each.owner for each in given}
         self._joined = 0
 
@@ -113,15 +115,25 @@ class Members:
         """The process stands still, its batch in flight with it."""
         self.nodes[name].frozen = True
 
+    def thaw(self, name: str) -> None:
+        """It goes on where it stood still."""
+        node = self.nodes[name]
+        node.frozen, node.look_at = False, self.now
+
     def drain(self, name: str, *, undo: bool = False) -> None:
         """By an operator, also where that changes nothing."""
-        order = Drain(by=OPERATOR, at_ms=self._clocks().wall_ms, member=name, undo=undo)
-        commit(self.store, self.store.read(), [order])
+        self.order_if_valid(Drain(by=OPERATOR, at_ms=self._clocks().wall_ms, member=name, undo=undo))
 
     def order(self, *orders: Transition) -> None:
         """By an operator; all of it must be valid."""
-        _, rejected = commit(self.store, self.store.read(), orders)
-        assert not rejected
+        assert not self.order_if_valid(*orders)
+
+    def order_if_valid(self, *orders: Transition) -> list[Rejected]:
+        """By an operator; what was refused."""
+        before = self.store.read()
+        after, rejected = commit(self.store, before, orders)
+        self.wrote(before, after)
+        return rejected
 
     def add_partitions(self, count: int) -> None:
         self.partitions += tuple(str(len(self.partitions) + each) for each in range(count))
@@ -232,6 +244,7 @@ class Members:
         before = self.store.read()
         after, rejected = commit(self.store, before, said)
         node.membership.written(said, rejected, after, self._clocks())
+        self.wrote(before, after)
         accepted = {id(each) for each in said} - {id(each.transition) for each in rejected}
         handed_over = {each.partition for each in said if isinstance(each, HandOver) and id(each) in accepted}
         stolen = {each.partition for each in said if isinstance(each, Steal) and id(each) in accepted}
@@ -249,13 +262,15 @@ class Members:
         return after
 
     def _check(self, before: Lease | None, after: Lease, given: set[str]) -> None:
-        """A running, unhindered owner loses a lease only to whom it is given by a handover or a steal, or after the
-        deadline of a handover."""
+        """A running, unhindered owner that renews its lease loses it only to whom it is given by a handover or a steal,
+        or after the deadline of a handover."""
         if before is None or before.owner in (None, after.owner) or after.owner is None:
             return
         node = self.nodes.get(before.owner or "")
         if node is None or node.frozen or after.partition in given:
             return
+        if self._clocks().wall_ms - before.renewed_at_ms >= LEASE * 1000:
+            return  # it stood still until now
         promised = before.handover
         assert promised is not None, f"{after.owner} took partition {after.partition} from the living {before.owner}"
         assert promised.to == after.owner

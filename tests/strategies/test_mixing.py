@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import permutations
+from itertools import combinations, permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.model import Author
-from spark_ehbalance.strategies import STRATEGIES, View
+from spark_ehbalance.leases.model import Author, Snapshot
+from spark_ehbalance.strategies import STRATEGIES, Decision, View
+from spark_ehbalance.strategies.mixing import unless_mixed
 from tests.strategies.groups import FEW, assert_at_rest, is_balanced, run_until, seeds
 from tests.strategies.members import CYCLE, LEASE, Members, layout_of, snapshot_of
+from tests.strategies.rules import DECIDED, NOTICED, Fate, Rules
 
 PAIRS = pytest.mark.parametrize(("old", "new"), list(permutations(sorted(STRATEGIES), 2)))
+
+#: Every pair and every triple of strategies.
+MIXTURES = [mixture for size in (2, 3) for mixture in combinations(sorted(STRATEGIES), size)]
+EACH_MIXTURE = pytest.mark.parametrize("names", MIXTURES, ids="-".join)
 
 #: Within which a mixed group is balanced: most strategies decide once a cycle.
 SOON = 4 * CYCLE
@@ -74,6 +81,136 @@ def test_a_strategy_is_changed_member_by_member(old: str, new: str) -> None:
     assert moves <= 12 * 3, "each partition about twice: away from who leaves, and to who joins"
 
 
+# --- when nobody owns anything -----------------------------------------------------------------------------------
+
+
+def start(group: Members, names: Sequence[str]) -> None:
+    """A member of each strategy, all at the same moment."""
+    for name in names:
+        group.strategy = name
+        group.join(name)
+
+
+def turns(names: Sequence[str]) -> list[list[str]]:
+    """Each of the strategies comes first, the others after it."""
+    return [[first, *(name for name in names if name != first)] for first in names]
+
+
+def run_to_rest(group: Members, seconds: float) -> None:
+    """All is shared within `seconds`, and stays as it is."""
+    Rules(group)
+    run_until(group, seconds, lambda: is_balanced(group))
+    assert_at_rest(group, 60)
+
+
+@EACH_MIXTURE
+def test_members_that_start_together_share_an_empty_group(names: tuple[str, ...]) -> None:
+    for order in turns(names):
+        group = Members(9, seed=1)
+        start(group, order)
+        run_to_rest(group, SOON)
+        assert len(group.moves) == 9, "who starts together shares without a move"
+
+
+@EACH_MIXTURE
+def test_members_join_an_owner_of_another_strategy(names: tuple[str, ...]) -> None:
+    for first, *others in turns(names):
+        group = group_of(first, partitions=9, members=1, seed=1)
+        start(group, others)
+        run_to_rest(group, SOON)
+        assert all(move.planned for move in group.moves)
+
+
+@EACH_MIXTURE
+def test_members_take_over_from_an_only_owner_that_crashed(names: tuple[str, ...]) -> None:
+    for order in turns(names):
+        group = group_of(order[0], partitions=9, members=1, seed=1)
+        group.crash("member-0")
+        start(group, order)
+        run_to_rest(group, NOTICED + SOON)
+        assert len(group.moves) == 9
+
+
+@EACH_MIXTURE
+def test_members_take_over_from_a_mixed_group_that_crashed(names: tuple[str, ...]) -> None:
+    """From all but one, who is then by itself with what it remembers, and from all."""
+    group = Members(9, seed=1)
+    start(group, names)
+    run_until(group, SOON, lambda: is_balanced(group))
+    for name in names[1:]:
+        group.crash(name)
+    run_to_rest(group, NOTICED + 9 * DECIDED)
+    group.crash(names[0])
+    start(group, [name for name in sorted(STRATEGIES) if name not in names][:2])
+    run_to_rest(group, NOTICED + SOON)
+
+
+@PAIRS
+def test_a_group_is_mixed_while_one_of_its_strategies_is_at_a_race_or_in_the_lead(old: str, new: str) -> None:
+    """What one strategy remembers is nothing to another: a member that comes a moment later makes the group mixed, and
+    when it goes the group is back to the first strategy."""
+    for late in (0.0, 0.7, 4.0):
+        group = Members(9, seed=1, strategy=old)
+        group.join("ann", "bob")
+        group.run(late)
+        start(group, [new])
+        group.run(SOON)
+        assert is_balanced(group)
+        for name in ("ann", "bob"):
+            group.freeze(name)
+        group.crash(new)
+        group.run(LEASE + SOON)
+        for name in ("ann", "bob"):
+            group.thaw(name)
+        run_to_rest(group, NOTICED + 10 * SOON)
+
+
+@EACH_MIXTURE
+@settings(max_examples=3, deadline=None)
+@given(seed=seeds)
+def test_whatever_is_done_to_a_mixed_group_the_rules_hold(names: tuple[str, ...], seed: int) -> None:
+    """Joins, leaves, crashes, restarts, pauses, growth, batches, drains, pins."""
+    fate = Fate(seed, names, partitions=9, limits=False)
+    fate.begin(names)
+    fate.run(DECIDED)
+    fate.play(6)
+
+
+def test_what_a_strategy_remembers_is_its_own() -> None:
+    """A group that is mixed for a while: what was remembered before does not come back afterwards."""
+    snapshot = snapshot_of(["ann", "bob"], layout_of([None, None]))
+    shown: list[object] = []
+
+    def remembering(view: View) -> Decision:
+        shown.append(view.memory)
+        return Decision("nothing", memory="mine")
+
+    decide, memory = unless_mixed(remembering), None
+    for names in (("x", "x"), ("x", "x"), ("x", "y"), ("x", "y"), ("x", "x")):
+        members = {
+            id: replace(snapshot.members[id], strategy=name) for id, name in zip(("ann", "bob"), names, strict=True)
+        }
+        view = view_of(replace(snapshot, members=members), memory)
+        decision = decide(view)
+        memory = decision.memory
+        if names == ("x", "y"):
+            assert decision.again
+            assert decision.after
+    assert shown == [None, "mine", None]
+
+
+def view_of(snapshot: Snapshot, memory: object = None) -> View:
+    return View(
+        me=Author("ann", "1"),
+        at_ms=0,
+        snapshot=snapshot,
+        expired=frozenset(),
+        live=frozenset(snapshot.members),
+        rng=random.Random(0),
+        memory=memory,
+    )
+
+
 def test_a_mixed_group_steals_nothing() -> None:
     """Moves are handovers, so nothing is read twice, though both strategies would steal if they were alone."""
     group = group_of("greedy", partitions=8, members=2, seed=1)
@@ -88,13 +225,6 @@ def test_the_reason_names_the_strategies() -> None:
     snapshot = snapshot_of(["ann", "bob"], layout_of(["ann", "ann", None]))
     names = {"ann": "greedy", "bob": "race"}
     members = {id: replace(member, strategy=names[id]) for id, member in snapshot.members.items()}
-    view = View(
-        me=Author("ann", "1"),
-        at_ms=0,
-        snapshot=replace(snapshot, members=members),
-        expired=frozenset(),
-        live=frozenset(members),
-        rng=random.Random(0),
-    )
+    view = view_of(replace(snapshot, members=members))
     assert "greedy, race" in STRATEGIES["greedy"](view).reason
     assert "greedy, race" not in STRATEGIES["greedy"](replace(view, live=frozenset({"ann"}))).reason

@@ -1,0 +1,195 @@
+"""What must hold of a group at every moment, whatever is done to it, and a group that has much done to it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from math import inf
+
+from spark_ehbalance.leases.model import MemberState, Snapshot
+from spark_ehbalance.leases.transitions import PinTo, Transfer, Unpin
+from tests.strategies.members import CYCLE, HANDOVER_TIMEOUT, JITTER, LEASE, LOOK, OPERATOR, Members
+
+#: Seconds between two looks and two decisions at the most.
+LONGEST_LOOK, LONGEST_CYCLE = JITTER[1] * LOOK, JITTER[1] * CYCLE
+
+#: Seconds until everybody knows that somebody is gone: the last sign of life is seen at the next look, and has then to
+#: stand still for the lease duration.
+NOTICED = LONGEST_LOOK + LEASE
+
+#: Seconds until who is to do something has decided on what is known: most strategies do once a cycle, and whoever is
+#: asked does what it has to at its next look.
+DECIDED = LONGEST_CYCLE + LONGEST_LOOK
+
+
+class Rules:
+    """Watches `group`: call `look` often."""
+
+    def __init__(self, group: Members) -> None:
+        self._group = group
+        self._epochs: dict[str, tuple[int, str | None]] = {}
+        self._unread: dict[str, float] = {}  # since when nobody who runs has owned it
+        self._promised: dict[str, float] = {}  # since when an owner who runs has held it back for another
+        self._calm = group.now
+        #: The longest times that were seen, in seconds.
+        self.longest_unread = self.longest_promised = 0.0
+        group.wrote = self.wrote
+
+    def disturbed(self) -> None:
+        """Something is being done to the group: everybody's patience begins anew."""
+        self._calm = self._group.now
+
+    def wrote(self, before: Snapshot, after: Snapshot) -> None:
+        for partition, lease in after.leases.items():
+            epoch, owner = self._epochs.get(partition, (0, None))
+            assert lease.epoch >= epoch, f"partition {partition}: the epoch falls from {epoch} to {lease.epoch}"
+            if lease.epoch == epoch and lease.owner is not None and owner is not None:
+                assert lease.owner == owner, f"partition {partition}: {owner} and {lease.owner} have epoch {epoch}"
+            self._epochs[partition] = (lease.epoch, lease.owner or (owner if lease.epoch == epoch else None))
+        for id, member in after.members.items():
+            owned = len(after.owned_by(id))
+            assert member.max_owned is None or owned <= member.max_owned, f"{id} owns {owned} of {member.max_owned}"
+
+    def look(self) -> None:
+        """No partition is unread for longer than may be, but for those that nobody has room for, and none held back by
+        its owner, as it is promised to somebody."""
+        now, snapshot = self._group.now, self._group.snapshot
+        running = {name for name, node in self._group.nodes.items() if not node.frozen}
+        leases = {p: snapshot.leases.get(p) for p in self._group.partitions}
+        unread = [p for p, lease in leases.items() if lease is None or lease.owner not in running]
+        promised = [p for p, lease in leases.items() if lease and lease.handover and lease.owner in running]
+        self._unread = {p: self._unread.get(p, now) for p in unread}
+        self._promised = {p: self._promised.get(p, now) for p in promised}
+        waits = sorted((now - max(since, self._calm) for since in self._unread.values()), reverse=True)
+        waits = waits[self._without_room(snapshot, running) :]
+        promises = [now - max(since, self._calm) for since in self._promised.values()]
+        self.longest_unread = max([self.longest_unread, *waits])
+        self.longest_promised = max([self.longest_promised, *promises])
+        assert not waits or waits[0] <= self._bound(running), (
+            f"unread for {waits[0]:g} s: {unread}, {self._group.counts()}, {snapshot.members}"
+        )
+        longest = max(NOTICED, HANDOVER_TIMEOUT + LONGEST_LOOK) + DECIDED
+        assert not promises or max(promises) <= longest, f"promised for {max(promises):g} s: {promised}"
+
+    def _bound(self, running: set[str]) -> float:
+        """How long a partition may be unread: until the end of its owner is noticed, and until who is to have it has
+        decided. `balanced` takes one a cycle: where all have it, as many cycles as a member may have to take."""
+        names = {self._group.nodes[name].membership.settings.strategy_name for name in running}
+        cycles = len(self._group.partitions) if names == {"balanced"} else 1
+        return NOTICED + cycles * DECIDED
+
+    def _without_room(self, snapshot: Snapshot, running: set[str]) -> int:
+        """For how many partitions nobody has room who runs and is to be given any."""
+        members = [snapshot.members.get(name) for name in running]
+        able = [each for each in members if each is not None and each.state is MemberState.ACTIVE]
+        room = sum(inf if each.max_owned is None else each.max_owned for each in able)
+        return int(max(0, len(self._group.partitions) - room))
+
+
+class Fate:
+    """What is done to a group, at random: members of any of `strategies` come with and without limits, leave, crash,
+    stand still and go on, restart with another strategy and limit; operators pin, transfer, unpin and drain."""
+
+    def __init__(self, seed: int, strategies: Sequence[str], *, partitions: int, limits: bool = True) -> None:
+        self.rng = random.Random(f"{seed} fate")
+        self.strategies = strategies
+        self.group = Members(partitions, seed=seed, strategy=strategies[0])
+        self.rules = Rules(self.group)
+        self._limits = limits
+
+    def begin(self, names: Sequence[str]) -> None:
+        """A member of each strategy in `names` starts at the same moment."""
+        for number, name in enumerate(names):
+            self._start(f"member-{number}", name)
+
+    def play(self, events: int) -> None:
+        """Do so many things, one soon after the other or after a while; then let the group rest."""
+        for _ in range(events):
+            getattr(self, "_" + self.rng.choice(_HAPPENINGS))()
+            self.rules.disturbed()
+            self.run(self.rng.choice((0.0, 1.0, 15.0, 80.0)))
+        for name in [name for name, node in self.group.nodes.items() if node.frozen]:
+            self._go_on(name)
+        if not self.group.nodes:
+            self._join()
+        self.run(NOTICED + (len(self.group.partitions) + 1) * DECIDED)
+
+    def run(self, seconds: float) -> None:
+        """Let time pass, and look at every second of it."""
+        for _ in range(round(seconds)):
+            self.group.run(1.0)
+            self.rules.look()
+
+    def _start(self, name: str, strategy: str) -> None:
+        self.group.strategy = strategy
+        limit = self.rng.choice((None, None, 1, 2, 3, 5, 8)) if self._limits else None
+        self.group.join(name, max_owned=limit)
+        self.rules.disturbed()
+
+    def _some(self, fits: Callable[[str], bool] = lambda name: True) -> list[str]:
+        """One of the members that are so, if any."""
+        able = [name for name in self.group.nodes if fits(name)]
+        return [self.rng.choice(able)] if able else []
+
+    def _frozen(self, name: str) -> bool:
+        return self.group.nodes[name].frozen
+
+    def _join(self) -> None:
+        if len(self.group.nodes) < 6:
+            self._start(f"member-{self.rng.randrange(1000)}", self.rng.choice(self.strategies))
+
+    def _leave(self) -> None:
+        for name in self._some(lambda name: not self._frozen(name)):
+            self.group.leave(name)
+
+    def _crash(self) -> None:
+        for name in self._some():
+            self.group.crash(name)
+
+    def _restart(self) -> None:
+        for name in self._some():
+            self.group.crash(name)
+            self._start(name, self.rng.choice(self.strategies))
+
+    def _pause(self) -> None:
+        for name in self._some():
+            self.group.freeze(name)
+
+    def _resume(self) -> None:
+        for name in self._some(self._frozen):
+            self._go_on(name)
+
+    def _go_on(self, name: str) -> None:
+        self.group.thaw(name)
+        self.rules.disturbed()
+
+    def _grow(self) -> None:
+        if len(self.group.partitions) < 24:
+            self.group.add_partitions(self.rng.randint(1, 4))
+
+    def _batch(self) -> None:
+        for name in self._some(lambda name: not self._frozen(name)):
+            self.group.begin_batch(name, self.rng.uniform(1, 20))
+
+    def _partition(self) -> str:
+        return self.rng.choice(self.group.partitions)
+
+    def _pin(self) -> None:
+        for to in self._some():
+            at_ms, timeout_ms = round(self.group.now * 1000), round(HANDOVER_TIMEOUT * 1000)
+            kind = self.rng.choice((PinTo, PinTo, Transfer))
+            order = kind(by=OPERATOR, at_ms=at_ms, partition=self._partition(), to=to, timeout_ms=timeout_ms)
+            self.group.order_if_valid(order)
+
+    def _unpin(self) -> None:
+        self.group.order_if_valid(Unpin(by=OPERATOR, at_ms=0, partition=self._partition()))
+
+    def _drain(self) -> None:
+        for name in self._some():
+            self.group.drain(name, undo=self.rng.random() < 0.6)
+
+
+_HAPPENINGS = (
+    *("join", "leave", "crash", "restart", "pause", "resume"),
+    *("join", "grow", "batch", "pin", "pin", "unpin", "drain"),
+)
