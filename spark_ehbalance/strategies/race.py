@@ -31,6 +31,9 @@ from spark_ehbalance.values import one_of, parse_duration
 #: Loads are sums, which are not exact: less than this is no difference.
 _ROUNDING = 1e-9
 
+#: Contests that a lease outlives without a sign of its owner: with one, a single late owner would count as dead.
+_CONTESTS = 2
+
 #: Seconds until the next decision at the least, so that a race is no busy loop.
 _SHORTEST_WAIT = 0.05
 
@@ -41,7 +44,8 @@ class RaceParameters(Parameters):
 
     strategy = "race"
 
-    #: A lease is contested once in this time. Two lease durations: the source's 60 s where a lease lasts 30 s.
+    #: A lease is contested once in this time. Half the lease duration, as a death is to be noticed after one; the
+    #: source has 60 s, with a maximum lease much longer than that.
     normal_lease: float | None = parameter(None, parse_duration)
     #: A lease whose owner has shown no sign of life for so long is free. One lease duration, and never less.
     maximum_lease: float | None = parameter(None, parse_duration)
@@ -58,20 +62,27 @@ class RaceParameters(Parameters):
 
     def contested_every(self, lease_duration: float) -> float:
         """The normal lease time."""
-        return 2 * lease_duration if self.normal_lease is None else self.normal_lease
+        return lease_duration / 2 if self.normal_lease is None else self.normal_lease
 
     def grabbed_for(self, lease_duration: float) -> float:
         """The minimum grab time."""
         return self.contested_every(lease_duration) / 4 if self.minimum_grab is None else self.minimum_grab
 
+    def free_after(self, lease_duration: float) -> float:
+        """The maximum lease time."""
+        return lease_duration if self.maximum_lease is None else self.maximum_lease
+
     def problem(self, lease_duration: float) -> str | None:
         normal, grab = self.contested_every(lease_duration), self.grabbed_for(lease_duration)
+        maximum = self.free_after(lease_duration)
         if grab >= normal:
             return f"race.minimumGrab ({grab:g} s) must be shorter than race.normalLease ({normal:g} s)"
-        if self.maximum_lease is not None and self.maximum_lease < lease_duration:
+        if maximum < lease_duration:
+            return f"race.maximumLease ({maximum:g} s) must not be shorter than leaseDuration ({lease_duration:g} s)"
+        if maximum < _CONTESTS * normal:
             return (
-                f"race.maximumLease ({self.maximum_lease:g} s) must not be shorter than leaseDuration "
-                f"({lease_duration:g} s)"
+                f"race.maximumLease ({maximum:g} s) must be at least twice race.normalLease ({normal:g} s): a lease "
+                "is to be contested twice before its owner is taken for dead"
             )
         return None
 
@@ -162,7 +173,7 @@ class _Contest:
         self._standing = standing
         self._normal = parameters.contested_every(view.lease_duration)
         self._grab = parameters.grabbed_for(view.lease_duration)
-        self._maximum = max(parameters.maximum_lease or 0.0, view.lease_duration)
+        self._maximum = parameters.free_after(view.lease_duration)
         self._delay = parameters.delay_per_lease
         shutdown = parameters.maximum_shutdown
         self._shutdown_ms = view.handover_timeout_ms if shutdown is None else round(shutdown * 1000)

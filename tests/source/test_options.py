@@ -322,13 +322,24 @@ def test_a_wrong_parameter_is_named_with_what_is_allowed(name: str, value: str, 
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        ({"race.minimumGrab": "60 s"}, "race.minimumGrab (60 s) must be shorter than race.normalLease (60 s)"),
+        ({"race.minimumGrab": "60 s"}, "race.minimumGrab (60 s) must be shorter than race.normalLease (15 s)"),
         ({"race.normalLease": "10 s", "race.minimumGrab": "20 s"}, "shorter than race.normalLease (10 s)"),
         ({"race.maximumLease": "29 s"}, "race.maximumLease (29 s) must not be shorter than leaseDuration (30 s)"),
+        ({"race.normalLease": "60 s"}, "race.maximumLease (30 s) must be at least twice race.normalLease (60 s)"),
+        (
+            {"race.normalLease": "60 s", "race.maximumLease": "61 s"},
+            "race.maximumLease (61 s) must be at least twice race.normalLease (60 s)",
+        ),
     ],
 )
 def test_parameters_that_contradict_each_other_are_named(raw: dict[str, str], why: str) -> None:
     assert why in refusal(SHARED | {"strategy": "race"} | raw)
+
+
+@pytest.mark.parametrize("lease", ["11 s", "20.1 s", "30 s", "7 minutes"])
+def test_lease_times_of_a_race_follow_from_the_lease_duration(lease: str) -> None:
+    stream_options(SHARED | {"strategy": "race", "leaseDuration": lease})
+    stream_options(SHARED | {"strategy": "race", "race.normalLease": "60 s", "race.maximumLease": "120 s"})
 
 
 def test_a_parameter_of_another_strategy_is_an_error_that_says_so() -> None:
