@@ -105,6 +105,14 @@ class Administration(ABC):
                 )
             start = part.stop
 
+    def connections(self) -> int:
+        """How many TCP connections there are."""
+        return int(self._invoke("connections"))
+
+    def token_life(self, seconds: float) -> None:
+        """Let tokens that are put from now on count for `seconds` at the most, whatever they say; 0 ends it."""
+        self._invoke("token_life", seconds=seconds)
+
     def drop_connections(self, hub: str | None = None) -> None:
         """End the TCP connections that use a hub, or all, without a word."""
         self._invoke("drop_connections", hub=hub)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
 import math
+import re
 import time
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import NamedTuple
 from urllib.parse import unquote_plus
 
@@ -16,6 +19,7 @@ from .message import Sections
 from .request_response import Response
 
 _SCHEME = "SharedAccessSignature "
+_SECONDS = r"[0-9]{1,11}(\.[0-9]*)?"  # since 1970, as far as a datetime goes
 
 
 class TokenRefusedError(Exception):
@@ -30,17 +34,15 @@ class Grant(NamedTuple):
 
 
 def put_token(request: Sections, keys: Mapping[str, str] | None) -> tuple[Response, Grant | None]:
-    """Check the token of a put-token request; without `keys` every token is taken, for ever."""
+    """Check the token of a put-token request; without `keys` every token is taken until its own end."""
     if request.application.get("operation") != "put-token":
         return Response(400, "The operation must be put-token."), None
     audience = request.application.get("name")
     if not isinstance(audience, str):
         return Response(400, "The name of a put-token request must be an audience."), None
     path = entity_path(audience).lower()
-    if keys is None:
-        return Response(202, "Accepted"), Grant(path, math.inf)
     try:
-        grant = check_sas(request.value, keys)
+        grant = Grant(path, _live(_own_end(request.value))) if keys is None else check_sas(request.value, keys)
     except TokenRefusedError as error:
         return Response(401, str(error)), None
     if not covers(grant.path, path):
@@ -52,7 +54,7 @@ def check_sas(token: object, keys: Mapping[str, str]) -> Grant:
     """What a shared access signature allows. Raises TokenRefusedError."""
     if not isinstance(token, str) or not token.startswith(_SCHEME):
         raise TokenRefusedError("The token is not a shared access signature.")
-    fields = dict(field.split("=", 1) for field in token[len(_SCHEME) :].split("&") if "=" in field)
+    fields = _fields(token)
     if not {"sr", "sig", "se", "skn"} <= fields.keys():
         raise TokenRefusedError("The shared access signature lacks sr, sig, se or skn.")
     # the Azure Python client quotes the key's name twice
@@ -63,9 +65,36 @@ def check_sas(token: object, keys: Mapping[str, str]) -> Grant:
     expected = base64.b64encode(hmac.new(keys[name].encode(), signed, hashlib.sha256).digest())
     if not hmac.compare_digest(expected, unquote_plus(fields["sig"]).encode()):
         raise TokenRefusedError("The shared access signature is wrong.")
-    if not fields["se"].isdecimal() or int(fields["se"]) <= time.time():
-        raise TokenRefusedError("The shared access signature has expired.")
-    return Grant(entity_path(unquote_plus(fields["sr"])).lower(), float(fields["se"]))
+    if not re.fullmatch(_SECONDS, fields["se"]):
+        raise TokenRefusedError("The shared access signature does not say when it ends.")
+    return Grant(entity_path(unquote_plus(fields["sr"])).lower(), _live(float(fields["se"])))
+
+
+def _fields(signature: str) -> dict[str, str]:
+    return dict(field.split("=", 1) for field in signature[len(_SCHEME) :].split("&") if "=" in field)
+
+
+def _live(expires_at: float) -> float:
+    """`expires_at`, if that is still to come; else raises TokenRefusedError in Azure's words."""
+    if expires_at <= time.time():
+        ended = datetime.fromtimestamp(expires_at, timezone.utc)
+        raise TokenRefusedError(f"ExpiredToken: The token is expired. Expiration time: '{ended:%m/%d/%Y %H:%M:%S}'.")
+    return expires_at
+
+
+def _own_end(token: object) -> float:
+    """When a shared access signature or a JSON web token ends, as it says itself; never, if it does not."""
+    if not isinstance(token, str):
+        return math.inf
+    if token.startswith(_SCHEME):
+        said = _fields(token).get("se", "")
+    else:
+        claims = token.partition(".")[2].partition(".")[0]
+        try:
+            said = str(json.loads(base64.urlsafe_b64decode(claims + "==="))["exp"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return math.inf
+    return float(said) if re.fullmatch(_SECONDS, said) else math.inf
 
 
 def allows(token: object, keys: Mapping[str, str], path: str) -> bool:

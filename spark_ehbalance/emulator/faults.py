@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from .amqp.errors import AmqpError
@@ -16,6 +17,7 @@ class Faults:
     def __init__(self) -> None:
         self.refuse_connections = False
         self.silence_connections = False
+        self.token_life = math.inf  # seconds that a token counts for at the most, from when it is put
         self._busy_count = 0
         self._busy_until = 0.0
         self._delays: dict[tuple[str | None, str | None], float] = {}

@@ -19,7 +19,7 @@ from typing import Any
 from . import cbs, management
 from .addresses import entity_path, parse_entity
 from .amqp.connection import Connection
-from .amqp.errors import NOT_ALLOWED, RESOURCE_DELETED, UNAUTHORIZED, AmqpError
+from .amqp.errors import DETACH_FORCED, NOT_ALLOWED, RESOURCE_DELETED, UNAUTHORIZED, AmqpError
 from .amqp.frames import Attach, terminus
 from .amqp.link import Link
 from .amqp.session import Session
@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 _TICK = 1.0  # seconds between looks at time-outs, expired tokens and retention
 _MAX_GRANTS = 1000  # tokens a connection may hold; a client holds one per hub
+
+_RENEW = "The link is force detached. Code: RenewToken. Details: "  # Azure's words once a link's token is over
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ class Server:
                     connection.check_timeouts(time.monotonic())
                 for link in self._links():
                     if not self._may_use(link.session.connection, link.path):
-                        link.detach(AmqpError(UNAUTHORIZED, f"ExpiredToken: the token has expired. {tracking()}"))
+                        refusal = _unauthorized(link.path, isinstance(link, ReceiverLink))
+                        link.detach(AmqpError(DETACH_FORCED, f"{_RENEW}{refusal}"))
                 self._broker.expire()
             except OSError as error:
                 _log.error("cannot drop old events: %s", error)
@@ -142,9 +145,7 @@ class Server:
                 return AnswerLink(session, attach, node)
             return RequestLink(session, attach, node, self._handlers[node])
         if not self._may_use(session.connection, entity_path(address).lower()):
-            claim = "Listen" if receives else "Send"
-            text = f"Unauthorized access. '{claim}' claim(s) are required to perform this operation. {tracking()}"
-            raise AmqpError(UNAUTHORIZED, text)
+            raise AmqpError(UNAUTHORIZED, _unauthorized(entity_path(address), receives))
         entity = parse_entity(address)
         hub = self._broker.hub(entity.hub)
         self._faults.check_busy()
@@ -153,17 +154,16 @@ class Server:
         return SenderLink(session, attach, self._broker, hub, entity, self._faults)
 
     def _may_use(self, connection: Connection, path: str) -> bool:
-        if self._settings.sas_keys is None:
-            return True
-        now = time.time()
-        return any(expires_at > now and cbs.covers(granted, path) for granted, expires_at in connection.grants.items())
+        """Whether a token that covers `path` is still valid; without keys nobody needs one."""
+        ends = [expires_at for granted, expires_at in connection.grants.items() if cbs.covers(granted, path)]
+        return max(ends) > time.time() if ends else self._settings.sas_keys is None
 
     def _put_token(self, connection: Connection, request: Sections) -> Response:
         response, grant = cbs.put_token(request, self._settings.sas_keys)
         if grant is not None:
             if len(connection.grants) >= _MAX_GRANTS:
                 return Response(403, f"This connection holds {_MAX_GRANTS} tokens already.")
-            connection.grants[grant.path] = grant.expires_at
+            connection.grants[grant.path] = min(grant.expires_at, time.time() + self._faults.token_life)
         return response
 
     def _manage(self, connection: Connection, request: Sections) -> Response:
@@ -238,6 +238,12 @@ class Server:
         events = build_events(bodies, properties if isinstance(properties, list) else [properties], partition_key)
         self._broker.append(self._broker.hub(hub), partition, events * copies)
 
+    def connections(self) -> int:
+        return len(self._connections)
+
+    def token_life(self, seconds: float) -> None:
+        self._faults.token_life = seconds or math.inf
+
     def drop_connections(self, hub: str | None) -> None:
         named = {link.session.connection for link in self._links(hub)}
         for connection in named if hub is not None else list(self._connections):
@@ -268,3 +274,9 @@ class Server:
 
     def silence_connections(self, silence: bool) -> None:
         self._faults.silence_connections = silence
+
+
+def _unauthorized(path: str, receives: bool) -> str:
+    claim = "Listen" if receives else "Send"
+    text = f"Unauthorized access. '{claim}' claim(s) are required to perform this operation. Resource: 'sb://{path}'."
+    return f"{text} {tracking()}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from azure.core.credentials import AzureSasCredential
+from azure.core.credentials import AccessToken, AzureSasCredential
 from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerClient
 from azure.eventhub._pyamqp.utils import generate_sas_token
 from azure.eventhub.exceptions import AuthenticationError, EventHubError
@@ -126,3 +129,85 @@ def test_without_keys_every_token_passes(emulator: Emulator) -> None:
 def test_keys_are_not_shown() -> None:
     emulator = Emulator(sas_keys=KEYS)
     assert SECRET not in repr(emulator) + repr(vars(emulator))
+
+
+class _Given:
+    """A credential with one token, which the client takes to be good for an hour."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def get_token(self, *scopes: str, **_: object) -> AccessToken:
+        return AccessToken(self._token, int(time.time()) + 3600)
+
+
+def _jwt(claims: object) -> str:
+    parts = [base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in ({}, claims)]
+    return ".".join([*parts, "signature"])
+
+
+def _asking(emulator: Emulator, token: str) -> EventHubConsumerClient:
+    credential: Any = _Given(token)
+    return EventHubConsumerClient(f"localhost:{emulator.port}", "hub", "$Default", credential, use_tls=False, **FAST)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "x",
+        "a.b.c",
+        "..",
+        "a.W1td.c",
+        _jwt([]),
+        _jwt({}),
+        _jwt({"exp": "soon"}),
+        _jwt({"exp": 10**40}),
+        _jwt({"exp": 4e9}),
+    ],
+)
+def test_without_keys_a_token_that_does_not_end_passes(emulator: Emulator, token: str) -> None:
+    emulator.add_hub("hub", 1)
+    with _asking(emulator, token) as client:
+        assert client.get_partition_ids() == ["0"]
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        _jwt({"exp": 1_700_000_000}),
+        _jwt({"exp": 1.7e9}),
+        generate_sas_token("sb://localhost/hub", "k", "s", 1_700_000_000),
+    ],
+)
+def test_without_keys_a_token_passes_only_until_its_end(emulator: Emulator, token: str) -> None:
+    emulator.add_hub("hub", 1)
+    with _asking(emulator, token) as client, pytest.raises(AuthenticationError, match="ExpiredToken.*11/14/2023"):
+        client.get_partition_ids()
+
+
+def test_the_hub_ends_a_link_whose_token_is_over(emulator: Emulator) -> None:
+    emulator.add_hub("hub", 1)
+    emulator.token_life(1.0)
+    with reader(emulator.connection_string("hub")) as events:
+        with pytest.raises(EventHubError, match=r"RenewToken.*'Listen' claim\(s\).*hub/consumergroups") as caught:
+            wait_until(events.poll, "the link is detached")
+        assert caught.value.error == "link:detach-forced"
+
+
+def test_a_token_that_is_put_again_counts_anew(emulator: Emulator) -> None:
+    emulator.add_hub("hub", 1)
+    emulator.token_life(2.0)
+    with reader(emulator.connection_string("hub")) as renewed, reader(emulator.connection_string("hub")):
+        emulator.token_life(0)
+        renewed._consumer._handler._cbs_authenticator.update_token()
+        renewed.poll()
+        wait_until(lambda: len(emulator.readers("hub", 0)) == 1, "the other one is detached")
+        renewed.poll()  # would raise
+
+
+def test_connections_are_counted(emulator: Emulator) -> None:
+    emulator.add_hub("hub", 1)
+    assert emulator.connections() == 0
+    with reader(emulator.connection_string("hub")), reader(emulator.connection_string("hub")):
+        assert emulator.connections() == 2
+    wait_until(lambda: emulator.connections() == 0, "both are closed")
