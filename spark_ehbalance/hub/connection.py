@@ -101,6 +101,10 @@ class Connection:
         credential = _token_credential(self.credential or "default")
         return EventHubConsumerClient(self.namespace, self.hub, consumer_group, credential, **settings)
 
+    def renew(self) -> None:
+        """Tokens were refused: have the next client ask for a new one, and take none that this process has kept."""
+        _token_credential.cache_clear()
+
 
 @functools.cache
 def _token_credential(name: str) -> TokenCredential:

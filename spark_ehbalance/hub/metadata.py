@@ -31,8 +31,8 @@ _CONNECTION_AGE = 600.0
 #: Questions under way at once: a second's worth of what Event Hubs answers (50).
 _QUESTIONS_AT_ONCE = 50
 
-#: Seconds for which a token is sent again: the client makes a new one whenever it is asked, and each is encoded anew.
-#: Those that come from a cache have five minutes left (azure-identity).
+#: Seconds for which a token is sent again, or half of its life: the client makes a new one whenever it is asked, and
+#: each is encoded anew.
 _TOKEN_AGE = 60.0
 
 _HUB, _PARTITION = "com.microsoft:eventhub", "com.microsoft:partition"
@@ -65,7 +65,7 @@ class HubMetadata:
         self._management: Management | None = None
         self._auth: Any = None
         self._opened = 0.0
-        self._token, self._token_at = "", 0.0
+        self._token, self._token_until = "", 0.0
         self._public_only = False
 
     def partition_ids(self) -> tuple[str, ...]:
@@ -129,9 +129,13 @@ class HubMetadata:
                 self._use_public_calls(str(error))
             except Exception as error:
                 self.close()
-                # A connection that was kept open may have been closed by the service meanwhile: once more, afresh.
-                if fresh or attempt == 2:
+                # A connection that was kept open may have been closed by the service meanwhile, and the token that it
+                # was opened with may have come from a cache: once more, afresh.
+                refused = _is_refusal(error)
+                if attempt == 2 or (fresh and not refused):
                     raise self._unavailable(error) from error
+                if refused:
+                    self._connection.renew()
         return None
 
     def _open(self) -> None:
@@ -150,17 +154,17 @@ class HubMetadata:
         reason = unfit_management(handler, operation)
         if reason is None:
             self._management = Management(handler, operation, transport.get_error)
-            self._opened, self._token_at = time.monotonic(), float("-inf")
+            self._opened, self._token_until = time.monotonic(), 0.0
         else:
             self._use_public_calls(reason)
 
     def _request(self, questions: Sequence[Question]) -> list[dict[bytes, Any]] | None:
         if self._management is None:
             return None
-        client: Any = self._client
         now = time.monotonic()
-        if now - self._token_at > _TOKEN_AGE:
-            self._token, self._token_at = client._amqp_transport.get_updated_token(self._auth), now
+        if now >= self._token_until:
+            access = self._auth.get_token()
+            self._token, self._token_until = access.token, now + min(_TOKEN_AGE, (access.expires_on - time.time()) / 2)
         return self._management.ask(questions, self._token, _ANSWER_TIMEOUT)
 
     def _use_public_calls(self, reason: str) -> None:

@@ -45,6 +45,10 @@ class Disconnected(Exception):
         self.epoch = epoch
 
 
+class RefusedError(HubUnavailableError):
+    """The credentials were refused, or their time is over."""
+
+
 class Unreachable(Exception):
     """The connection broke or was refused for a reason that may pass: open a new receiver and go on."""
 
@@ -66,8 +70,7 @@ class Receiver:
     one. `json_properties` is as for `rows.record_batch`. Without `hot`, or where the installed client is not one that
     the hot loop knows, events come by the client's public calls: the same rows, at more than ten times the cost.
 
-    Receiving raises `Disconnected`, `Unreachable`, or `HubUnavailableError` if the credentials are refused, after
-    which the receiver is closed.
+    Receiving raises `Disconnected`, `Unreachable` or `RefusedError`, after which the receiver is closed.
     """
 
     def __init__(
@@ -105,10 +108,11 @@ class Receiver:
         # A receiver that was idle for too long is dropped by the service and opened anew.
         self._consumer._keep_alive = 0
 
-    def receive(self, most: int, wait: float) -> pa.RecordBatch:
+    def receive(self, most: int, wait: float, ahead: int | None = None) -> pa.RecordBatch:
         """Up to `most` rows of `rows.ARROW_SCHEMA`; more are awaited only as long as they come without a pause.
 
-        None if none came within `wait` seconds, or if it is closed.
+        None if none came within `wait` seconds, or if it is closed. `ahead` is how many are wanted now and later, if
+        that is known: the hub sends no more than that.
         """
         if self._consumer.closed:
             return self._rows([])
@@ -117,7 +121,10 @@ class Receiver:
             try:
                 if not self._consumer.running:
                     self._open()
-                batch = self._receive_public(most, deadline) if self._link is None else self._receive_hot(most, wait)
+                if self._link is None:
+                    batch = self._receive_public(most, deadline)
+                else:
+                    batch = self._receive_hot(self._link, most, wait, ahead)
             except (EventHubError, Unreachable):
                 raise
             except Exception as error:
@@ -131,6 +138,18 @@ class Receiver:
         if batch.num_rows:
             self.next = rows.numbers(batch)[-1].as_py() + 1
         return batch
+
+    def fileno(self) -> int:
+        """Of its socket: what comes there while nobody receives is a reason to ask whether it `stands`."""
+        return -1 if self._link is None else self._link.fileno()
+
+    def stands(self) -> bool:
+        """Whether it can be kept for later: not if it is disconnected, if its token is about to end, or if events
+        come by the client's public calls, which do not tell."""
+        try:
+            return self._link is not None and self._link.stands()
+        except Exception:  # of whatever kind: it ends here
+            return False
 
     def close(self) -> None:
         """Close the connection. May be called twice."""
@@ -160,12 +179,11 @@ class Receiver:
             else:
                 _warn_once(reason)
 
-    def _receive_hot(self, most: int, wait: float) -> pa.RecordBatch:
-        assert self._link is not None
+    def _receive_hot(self, link: HotLink, most: int, wait: float, ahead: int | None) -> pa.RecordBatch:
         try:
-            return self._columns.record_batch(*self._link.receive(most, wait))
+            return self._columns.record_batch(*link.receive(most, wait, ahead))
         finally:
-            self._link.release()
+            link.release()
 
     def _receive_public(self, most: int, deadline: float) -> pa.RecordBatch:
         events: list[rows.Event] = []
@@ -199,9 +217,9 @@ def _meaning(error: EventHubError, source: Source) -> Exception:
     told = re.search(r" epoch (?:of )?'(\d+)'", text)  # the first one is the other's; "epoch" alone may be a hub's name
     if told or getattr(error, "error", None) == "link:stolen":
         return Disconnected(text, int(told[1]) if told else None)
-    if isinstance(error, AuthenticationError):
+    if isinstance(error, AuthenticationError) or getattr(error, "error", None) == "unauthorized-access":
         hub, namespace = source.connection.hub, source.connection.namespace
-        return HubUnavailableError(
+        return RefusedError(
             f"partition {source.partition}: event hub {hub!r} at {namespace} refused the credentials: {text}"
         )
     return Unreachable(text)

@@ -1,40 +1,30 @@
-"""Reads one exact range of a partition, in an executor's Python worker, and copes with what may happen meanwhile.
-
-Receivers stay open between batches (`_RECEIVERS`), because a worker lives longer than a task and opening one costs
-several round trips.
-"""
+"""Reads one exact range of a partition, in an executor's Python worker, and copes with what may happen meanwhile."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
 import time
 from collections.abc import Generator
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_ehbalance.errors import DataLossError, EhBalanceError, ForeignReaderError, HubUnavailableError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable
+from spark_ehbalance.hub.receiver import Disconnected, Receiver, RefusedError, Source, Unreachable
 from spark_ehbalance.hub.rows import numbers
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.options import Options
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.source.receivers import RECEIVERS, Key
 
 _LOG = logging.getLogger(__name__)
 
 #: Rows of one record batch: Spark takes 10,000 in one go faster than 1,000. Receivers bound its bytes.
 MOST_ROWS = 10_000
-
-#: Open receivers kept by one worker; the ones unused longest are closed first. Each costs little while it waits, and
-#: 5 ms of CPU when it has to be opened anew (`docs/performance.md`).
-MOST_RECEIVERS = 256
-
-#: Seconds after which a receiver that no task has asked for is closed: Spark drops idle workers after as long.
-RECEIVER_IDLE = 60.0
 
 #: Seconds to wait before the first and before every later try to reconnect.
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
@@ -50,14 +40,48 @@ def read_range(
     `DataLossError`, `HubUnavailableError`.
     """
     source = Source(options.connection, options.consumer_group, wanted.partition)
-    key = _Key(source, owner_level, options.json_properties)
-    ended = ended or threading.Event()
-    position, progress, tries = wanted.start, time.monotonic(), 0
+    key = Key(source, owner_level, options.json_properties)
+    with contextlib.closing(_Hand(key, options.prefetch, wanted.end)) as hand:
+        yield from _read(options, wanted, owner, owner_level, ended or threading.Event(), hand)
+
+
+class _Hand:
+    """The receiver that a range is read with: taken when it is needed, and put back at the range's end."""
+
+    def __init__(self, key: Key, prefetch: int, end: int) -> None:
+        self._key = key
+        self._prefetch = prefetch
+        self._end = end
+        self._receiver: Receiver | None = None
+
+    def receive(self, position: int) -> pa.RecordBatch:
+        """Up to `MOST_ROWS` from `position` on. Raises what a `Receiver` raises; the next call opens another one."""
+        if self._receiver is None or self._receiver.next != position:
+            self.close()
+            self._receiver = RECEIVERS.take(self._key, position, self._prefetch)
+        left = self._end - position
+        try:
+            return self._receiver.receive(min(MOST_ROWS, left), 1.0, left)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the receiver. It is kept if it is where the next range begins."""
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None and receiver.next == self._end:
+            RECEIVERS.keep(self._key, receiver)
+        elif receiver is not None:
+            receiver.close()
+
+
+def _read(
+    options: Options, wanted: Range, owner: str | None, owner_level: int | None, ended: threading.Event, hand: _Hand
+) -> Generator[pa.RecordBatch, None, None]:
+    position, progress, tries, refused = wanted.start, time.monotonic(), 0, False
     while position < wanted.end and not ended.is_set():
         try:
-            receiver = _RECEIVERS.take(key, position, options.prefetch)
-            batch = receiver.receive(min(MOST_ROWS, wanted.end - position), wait=1.0)
-            _RECEIVERS.keep(key, receiver)
+            batch = hand.receive(position)
         except Disconnected as other:
             if owner is not None and not _still_held(options, wanted, owner):
                 _LOG.info("partition %s: lease lost while reading, ending at %d", wanted.partition, position)
@@ -68,7 +92,14 @@ def read_range(
             trouble: Exception = other
         except Unreachable as broken:
             trouble = broken
+        except RefusedError as refusal:
+            # The token of a receiver that waited for its sink, or for this task, may be over: once with a fresh one.
+            if refused:
+                raise
+            refused, trouble = True, refusal
+            options.connection.renew()
         else:
+            refused = False
             found = numbers(batch)
             if batch.num_rows:
                 first, position, before = found[0].as_py(), found[-1].as_py() + 1, position
@@ -153,53 +184,3 @@ def _state(options: Options, partition: str) -> PartitionState:
         return metadata.partition_states([partition])[partition]
     finally:
         metadata.close()
-
-
-class _Key(NamedTuple):
-    """What a receiver that is kept open must agree in with the one that is wanted."""
-
-    source: Source
-    owner_level: int | None
-    json_properties: bool
-
-
-class _Receivers:
-    """The open receivers of this process, one per key. For several threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: dict[_Key, tuple[float, Receiver]] = {}
-
-    def take(self, key: _Key, position: int, prefetch: int) -> Receiver:
-        """A receiver that goes on at `position`; out of here until it is given back."""
-        now = time.monotonic()
-        with self._lock:
-            self._close([key for key, (used, _) in self._open.items() if now - used > RECEIVER_IDLE])
-            kept = self._open.pop(key, None)
-            if kept is not None:
-                if kept[1].next == position:
-                    return kept[1]
-                kept[1].close()
-            self._close([each for each in self._open if each.source == key.source])  # an epoch that has passed
-        _LOG.debug("partition %s: opening a receiver at %d", key.source.partition, position)
-        return Receiver(
-            key.source,
-            position,
-            owner_level=key.owner_level,
-            prefetch=prefetch,
-            json_properties=key.json_properties,
-        )
-
-    def keep(self, key: _Key, receiver: Receiver) -> None:
-        """Keep `receiver` open for the next batch."""
-        with self._lock:
-            self._open[key] = (time.monotonic(), receiver)
-            self._close(list(self._open)[:-MOST_RECEIVERS])
-
-    def _close(self, keys: list[_Key]) -> None:
-        for key in keys:
-            self._open.pop(key)[1].close()
-
-
-#: Module-level, because a worker process keeps its modules from task to task.
-_RECEIVERS = _Receivers()

@@ -10,6 +10,7 @@ from typing import Any
 
 import azure.eventhub
 import pytest
+from azure.core.credentials import AccessToken
 from azure.eventhub._pyamqp.error import AMQPException
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -112,7 +113,7 @@ def test_tokens_are_renewed(metadata: HubMetadata, monkeypatch: pytest.MonkeyPat
     kept = asking._token
     assert metadata.partition_states(PARTITIONS).keys() == {*PARTITIONS}
     assert asking._token == kept
-    metadata._client._amqp_transport.get_updated_token = lambda auth: "another"  # type: ignore[union-attr,method-assign]
+    metadata._auth.get_token = lambda: AccessToken("another", int(time.time()) + 100)
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 61)
     assert metadata.partition_states(PARTITIONS).keys() == {*PARTITIONS}

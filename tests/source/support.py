@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.hub.receiver import Receiver
+from spark_ehbalance.hub.receiver import Receiver, Source
 from spark_ehbalance.options import Options, stream_options
+from spark_ehbalance.source import receivers
 from tests.waiting import wait_until
 
 HUB = "hub"
@@ -27,3 +29,16 @@ def receive(receiver: Receiver, count: int, most: int = 100) -> pa.Table:
 
     wait_until(enough, f"{count} events have come")
     return pa.Table.from_batches(batches)
+
+
+def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where receivers are opened from now on; filled as they are."""
+    starts: list[int] = []
+
+    class Counted(Receiver):
+        def __init__(self, source: Source, start: int, **settings: object) -> None:
+            starts.append(start)
+            super().__init__(source, start, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(receivers, "Receiver", Counted)
+    return starts

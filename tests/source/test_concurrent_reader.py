@@ -19,10 +19,10 @@ from spark_ehbalance.hub.rows import numbers as numbers_of
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Lease, Position
 from spark_ehbalance.options import Options
-from spark_ehbalance.source import range_reader
 from spark_ehbalance.source.concurrent_reader import Reader, read_together
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.source.receivers import RECEIVERS
 from tests.source.support import HUB, hub_options
 from tests.waiting import wait_until
 
@@ -112,7 +112,7 @@ def hub(emulator: Emulator) -> Iterator[None]:
     for partition in range(PARTITIONS):
         emulator.append(HUB, partition, [b"event"] * EVENTS)
     yield
-    range_reader._RECEIVERS._close(list(range_reader._RECEIVERS._open))
+    RECEIVERS.close()
 
 
 def reading(options: Options, *, owner: str | None = None, level: int | None = None) -> Iterator[Numbered]:

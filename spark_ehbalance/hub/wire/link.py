@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -51,7 +52,7 @@ _USED = {
     "session": "next_incoming_id incoming_window target_incoming_window remote_outgoing_window _input_handles state",
     "link": "remote_handle delivery_count current_link_credit flow get_state",
     "transport": "sock _read_buffer close",
-    "token": "handle_token",
+    "token": "handle_token _expires_on _refresh_window",
 }
 
 _COUNTERS = [
@@ -106,12 +107,13 @@ class HotLink:
     """
 
     def __init__(self, handler: Any, link: Any, prefetch: int) -> None:
-        """Gives the link credit for `prefetch` messages."""
+        """At most `prefetch` messages are asked for ahead."""
         self._token = handler._cbs_authenticator
         self._connection, self._session, self._link = handler._connection, handler._session, link
         self._transport = self._connection._transport
         self._socket: socket.socket = self._transport.sock
         self._prefetch = prefetch
+        self._ahead = 0  # messages to come that are wanted: none is asked for beyond them
         channel = next(key for key, value in self._connection._incoming_endpoints.items() if value is self._session)
         self._transfers = Transfers(channel, self._link.remote_handle, self._connection._max_frame_size)
         half_read = self._transport._read_buffer.read()
@@ -121,15 +123,18 @@ class HotLink:
         self._given = 0  # messages given out already
         self._failure: Exception | None = None  # that came after events which were still to be given out
         self._housekeeping = 0.0
-        self._link.flow(link_credit=prefetch)
 
-    def receive(self, most: int, wait: float) -> tuple[bytearray, Sequence[int], Sequence[int], list[bytes]]:
+    def receive(
+        self, most: int, wait: float, ahead: int | None = None
+    ) -> tuple[bytearray, Sequence[int], Sequence[int], list[bytes]]:
         """Up to `most` messages as `Transfers` describes them, with the buffer that they lie in until `release`.
 
         More are awaited for as long as they come without a pause; none came if there was none in `wait` seconds.
+        `ahead` is how many are wanted in this call and later ones, if that is known: the peer sends no more.
         """
         starts, ends = self._transfers.starts, self._transfers.ends
         if self._given == len(starts):
+            self._ahead = sys.maxsize if ahead is None else ahead
             if self._failure is not None:
                 raise self._failure
             try:
@@ -151,6 +156,28 @@ class HotLink:
             if len(_SPARE) < _MOST_SPARE:
                 _SPARE.append(large)
 
+    def fileno(self) -> int:
+        """Of the socket, to wait for what comes while nobody is receiving."""
+        return self._socket.fileno()
+
+    def stands(self) -> bool:
+        """Whether the link is of further use, to be asked while nobody is receiving: deals with what has come.
+
+        Not if its token is about to end, or if more has come than there is room for. Raises as `receive` does.
+        """
+        if time.time() >= self._token._expires_on - self._token._refresh_window:
+            return False
+        self._ahead = 0
+        if self._given == len(self._transfers.starts):
+            self._begin()
+            self._compact()
+        while room := len(self._data) - SLACK - self._have > _IDLE_BYTES // 2:
+            if not self._read(0):
+                break
+            self._find()
+        self._check()
+        return room
+
     def close(self) -> None:
         """Close the socket, which the client leaves open if the connection was broken when it was closed."""
         with contextlib.suppress(Exception):
@@ -159,8 +186,7 @@ class HotLink:
     def _fill(self, most: int, deadline: float) -> None:
         """Find up to `most` new messages, or some more that came with them."""
         starts = self._transfers.starts
-        self._transfers.clear()
-        self._given = 0
+        self._begin()
         while True:
             self._find()
             now = time.monotonic()
@@ -175,14 +201,20 @@ class HotLink:
             if pause <= 0 or (not self._read(pause) and starts):
                 return
 
+    def _begin(self) -> None:
+        """All messages that were found have been used."""
+        self._transfers.clear()
+        self._given = 0
+
     def _find(self) -> None:
         self._found = self._transfers.find(self._data, self._found, self._have, self._foreign)
         self._count()
         session, link = self._session, self._link
-        window = session.target_incoming_window
-        if link.current_link_credit <= self._prefetch // 2 or session.incoming_window <= window // 2:
+        window, credit = session.target_incoming_window, link.current_link_credit
+        wanted = max(credit, min(self._prefetch, self._ahead - len(self._transfers.starts)))
+        if (credit <= self._prefetch // 2 and credit < wanted) or session.incoming_window <= window // 2:
             session.incoming_window = window
-            link.flow(link_credit=self._prefetch)  # one frame renews both
+            link.flow(link_credit=wanted)  # one frame renews both
             self._check()
 
     def _count(self) -> None:

@@ -1,0 +1,94 @@
+"""Ways in whose tokens live for seconds, for the real clients: shared access signatures, and the tokens that
+azure-identity fetches for a managed identity."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+from azure.core.credentials import AccessToken
+from azure.eventhub import EventHubConsumerClient, parse_connection_string
+from azure.eventhub._pyamqp.utils import generate_sas_token
+
+from spark_ehbalance.hub.connection import Connection
+
+
+@dataclass(frozen=True)
+class ShortLived(Connection):
+    """A way into an emulator without TLS. With a connection string the client's signatures live for `life` seconds;
+    with a credential that is for who issues its tokens."""
+
+    life: float = 20.0
+
+    def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
+        if self.connection_string is None:
+            return super().consumer_client(consumer_group, use_tls=False, **settings)
+        parts = parse_connection_string(self.connection_string)
+        credential: Any = Signatures(str(parts.shared_access_key_name), str(parts.shared_access_key), self.life)
+        return EventHubConsumerClient(self.namespace, self.hub, consumer_group, credential, use_tls=False, **settings)
+
+
+class Signatures:
+    """The client's own credential for a key, but for the signatures' life, which is an hour there."""
+
+    token_type = b"servicebus.windows.net:sastoken"
+
+    def __init__(self, name: str, key: str, life: float) -> None:
+        self._name, self._key, self._life = name, key, life
+
+    def get_token(self, *scopes: str, **_: Any) -> AccessToken:
+        end = int(time.time() + self._life)
+        return AccessToken(generate_sas_token(scopes[0], self._name, self._key, end), end)
+
+
+class IdentityEndpoint:
+    """Where a managed identity of an App Service gets its tokens; they say themselves that they end in `life` seconds.
+
+    Whoever asks is told `told` instead, if that is given. `environment` is what leads azure-identity here, and
+    `issued` how many tokens were asked for.
+    """
+
+    def __init__(self, life: float, told: float | None = None) -> None:
+        self.issued = 0
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                endpoint.issued += 1
+                body = json.dumps(_answer(life, told or life, endpoint.issued)).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        address = f"http://127.0.0.1:{self._server.server_port}/token"
+        self.environment = {"IDENTITY_ENDPOINT": address, "IDENTITY_HEADER": "none"}
+
+    def __enter__(self) -> IdentityEndpoint:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _answer(life: float, told: float, number: int) -> dict[str, str]:
+    now = time.time()
+    parts = {"alg": "none"}, {"exp": int(now + life), "jti": number}
+    token = ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
+    return {"access_token": f"{token}.", "expires_on": str(int(now + told)), "resource": "r", "token_type": "Bearer"}
