@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import time
@@ -18,6 +19,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.source.datasource import EhBalanceDataSource
 from spark_ehbalance.source.notices import send
 from spark_ehbalance.source.offsets import StreamOffset
@@ -70,16 +72,14 @@ class BatchEndListener(StreamingQueryListener):
         pass
 
 
-def _tell(end: dict[str, Any], *, leave: bool = False) -> bool | None:
+def _tell(end: StreamOffset, *, leave: bool = False) -> bool | None:
     """Tell the planner of the batch that ends at `end` that it has been written; its answer, or None without one."""
-    return send(StreamOffset.from_json(end).reader, {"finished": end, "leave": leave})
+    return send(end.reader, {"finished": end.to_json(), "leave": leave})
 
 
-def _ends(progress: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _ends(progress: dict[str, Any]) -> Iterator[StreamOffset]:
     """The end offset of each of our sources in a progress report."""
     for source in progress["sources"]:
         end = source.get("endOffset")
-        if isinstance(end, str):
-            end = json.loads(end) if end.startswith("{") else None
-        if isinstance(end, dict) and "owner" in end and "partitions" in end:
-            yield end
+        with contextlib.suppress(EhBalanceError, ValueError):  # another source's
+            yield StreamOffset.from_json(json.loads(end) if isinstance(end, str) else end)

@@ -14,8 +14,10 @@ import json
 import logging
 import os
 import socket
+import stat
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,14 +27,27 @@ _LOG = logging.getLogger(__name__)
 #: Bytes of the largest notice: an offset with 2,000 partitions has 120 KB.
 _LARGEST = 1 << 20
 
+#: Seconds that a sender may take altogether, on a machine that is too busy.
+_PATIENCE = 2.0
 
-def _address(reader: str, *, create: bool = False) -> str:
-    """The socket of `reader`'s planner, in a folder that only this user can use. The name is short: there is a limit
-    of about 100 bytes."""
-    folder = Path(tempfile.gettempdir()) / f"ehbalance-{os.getuid()}"
-    if create:
-        folder.mkdir(mode=0o700, exist_ok=True)
-    return str(folder / hashlib.sha256(reader.encode()).hexdigest()[:24])
+#: Senders that are listened to at once; a driver has one thread that sends.
+_SENDERS = 16
+
+
+def _address(reader: str) -> str:
+    """The socket of `reader`'s planner. The name is short: there is a limit of about 100 bytes."""
+    return str(_folder() / hashlib.sha256(reader.encode()).hexdigest()[:24])
+
+
+def _folder() -> Path:
+    return Path(tempfile.gettempdir()) / f"ehbalance-{os.getuid()}"
+
+
+def _check_folder() -> None:
+    """Raises OSError if the folder is not this user's alone: whoever owns it hears what is sent, and answers."""
+    found = _folder().lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{_folder()} must be a folder, no link, that only this user can use: remove it")
 
 
 def send(reader: str, notice: dict[str, Any]) -> bool | None:
@@ -44,8 +59,9 @@ def send(reader: str, notice: dict[str, Any]) -> bool | None:
     if not hasattr(socket, "AF_UNIX"):
         return None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
-        sender.settimeout(2.0)
+        sender.settimeout(_PATIENCE)
         try:
+            _check_folder()
             sender.connect(_address(reader))
             sender.sendall(json.dumps(notice).encode())
             sender.shutdown(socket.SHUT_WR)
@@ -57,16 +73,23 @@ def send(reader: str, notice: dict[str, Any]) -> bool | None:
 
 
 class NoticeBoard:
-    """Receives notices for `reader`, in a thread, and passes each to `read`, which answers yes or no; until closed."""
+    """Receives notices for `reader`, each in a thread, and passes one at a time to `read`, which answers yes or no;
+    until closed."""
 
     def __init__(self, reader: str, read: Callable[[dict[str, Any]], bool]) -> None:
         self._read = read
+        self._reading = threading.Lock()
+        self._places = threading.Semaphore(_SENDERS)
+        self._closed = threading.Event()
         self._socket: socket.socket | None = None
         if not hasattr(socket, "AF_UNIX"):
             return
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._path = _address(reader, create=True)
+            self._path = _address(reader)
+            with contextlib.suppress(FileExistsError):
+                _folder().mkdir(mode=0o700)
+            _check_folder()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)  # left by an earlier life, which is fenced
             listener.bind(self._path)
@@ -81,6 +104,7 @@ class NoticeBoard:
 
     def close(self) -> None:
         """Take no more notices."""
+        self._closed.set()
         if self._socket is not None:
             # Closing alone would leave the thread waiting.
             with contextlib.suppress(OSError):
@@ -92,17 +116,35 @@ class NoticeBoard:
 
     def _listen(self) -> None:
         assert self._socket is not None
-        while True:
+        while not self._closed.is_set():
+            self._places.acquire()
             try:
                 sender, _ = self._socket.accept()
-            except OSError:
-                return
-            with sender:
-                try:
-                    sender.settimeout(2.0)
-                    text = b""
-                    while (part := sender.recv(65536)) and len(text) <= _LARGEST:
-                        text += part
-                    sender.sendall(b"yes" if self._read(json.loads(text)) else b"no")
-                except BaseException as error:  # a bad notice must not end the thread
-                    _LOG.warning("a notice could not be read: %r", error)
+                threading.Thread(target=self._hear, args=(sender,), name="ehbalance-notice", daemon=True).start()
+            except (OSError, RuntimeError):  # closed; or the process has no more files or threads, for a while
+                self._places.release()
+                self._closed.wait(1.0)
+
+    def _hear(self, sender: socket.socket) -> None:
+        with sender:
+            try:
+                notice = json.loads(_received(sender))
+                with self._reading:
+                    answer = self._read(notice)
+                sender.sendall(b"yes" if answer else b"no")
+            except BaseException as error:  # whatever it was, the query goes on
+                _LOG.warning("a notice could not be read: %r", error)
+            finally:
+                self._places.release()
+
+
+def _received(sender: socket.socket) -> bytes:
+    """All that `sender` says. Raises OSError if it takes too long, ValueError if it is too much."""
+    deadline, text = time.monotonic() + _PATIENCE, bytearray()
+    while len(text) <= _LARGEST:
+        sender.settimeout(max(0.001, deadline - time.monotonic()))
+        part = sender.recv(65536)
+        if not part:
+            return bytes(text)
+        text += part
+    raise ValueError(f"it is longer than {_LARGEST} bytes")

@@ -77,15 +77,38 @@ class StreamOffset:
     def from_json(cls, json: Mapping[str, Any]) -> StreamOffset:
         """The offset that `to_json` made. Raises `EhBalanceError` if it is not one of this version's."""
         try:
-            if json["format"] > _FORMAT:
+            if _whole(json["format"]) > _FORMAT:
                 raise EhBalanceError(
                     f"the query's checkpoint has offsets of format {json['format']}; this version of spark-ehbalance "
                     f"knows formats up to {_FORMAT}: upgrade it"
                 )
-            ranges = {p: Range(p, each["epoch"], each["from"], each["to"]) for p, each in json["partitions"].items()}
-            table = LeaseTable(**json["table"]) if "table" in json else None
-            return cls(json["owner"], ranges, json.get("group", ""), table)
+            ranges = {partition: _range(partition, each) for partition, each in json["partitions"].items()}
+            table = _table(json["table"]) if "table" in json else None
+            return cls(_text(json["owner"]), ranges, _text(json.get("group", "")), table)
         except (AttributeError, KeyError, TypeError):
             raise EhBalanceError(
                 "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"
             ) from None
+
+
+def _range(partition: Any, json: Mapping[str, Any]) -> Range:
+    start, end = _whole(json["from"]), _whole(json["to"])
+    if end < start:
+        raise TypeError(f"a range ends before it starts: {start} to {end}")
+    return Range(_text(partition), _whole(json["epoch"]), start, end)
+
+
+def _table(json: Mapping[str, Any]) -> LeaseTable:
+    return LeaseTable(_text(json["id"]), _text(json["location"]))
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:  # True is an int as well
+        raise TypeError("not a whole number of 64 bits")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.errors import EhBalanceError, StoreUnavailableError
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.leases.delta import PATIENCE, DeltaStore
 from spark_ehbalance.leases.keeper import Keeper
@@ -225,10 +225,13 @@ class Planner:
 
     def _take_notice(self, notice: dict[str, Any]) -> bool:
         """From the query's driver: a batch has ended, and maybe that the query is to leave. Whether that is done."""
-        end = StreamOffset.from_json(notice["finished"])
+        leave = notice.get("leave", False) if isinstance(notice, dict) else None
+        if not isinstance(leave, bool):
+            raise EhBalanceError("a notice says where a batch has ended, and true or false for leave")
+        end = StreamOffset.from_json(notice.get("finished", {}))
         if end == self._planned:
             self.finish(end)
-        if notice.get("leave"):
+        if leave:
             self._keeper.leave()
             return self._keeper.idle
         return True

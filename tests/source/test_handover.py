@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -218,6 +219,11 @@ def test_a_notice_of_another_batch_is_not_believed(group: Group) -> None:
     for end in (first, invented):
         assert a.notice(end) is True
     assert send(a.finished.reader, {"finished": {"format": 1}}) is None
+    for leave in ("false", 1, None, {}):
+        assert send(a.finished.reader, {"finished": first.to_json(), "leave": leave}) is None
+    wrong: Any = first.to_json()
+    wrong["partitions"]["0"]["to"] = True
+    assert send(a.finished.reader, {"finished": wrong}) is None
     b = group.query("b")
     wait_until(lambda: len(promised(group)) == 4, "four are promised")
     time.sleep(0.6)

@@ -20,7 +20,7 @@ numbers = st.integers(0, 2**63 - 1)
 @st.composite
 def offsets(draw: st.DrawFn) -> StreamOffset:
     partitions = draw(st.lists(st.integers(0, 2000).map(str), unique=True, max_size=40))
-    ranges = {p: Range(p, draw(numbers), draw(numbers), draw(numbers)) for p in partitions}
+    ranges = {p: Range(p, draw(numbers), *sorted((draw(numbers), draw(numbers)))) for p in partitions}
     table = draw(st.none() | st.builds(LeaseTable, st.text(), st.text()))
     return StreamOffset(draw(st.text()), ranges, draw(st.text()), table)
 
@@ -79,3 +79,27 @@ def test_an_offset_of_a_newer_version_says_so() -> None:
 def test_an_offset_of_another_source_says_what_to_do(foreign: Any) -> None:
     with pytest.raises(EhBalanceError, match="offsets of another source: give this query a new checkpointLocation"):
         StreamOffset.from_json(foreign)
+
+
+WRONG = [True, False, -1, 2**63, 10**400, 1.0, 1.5, float("nan"), float("inf"), "1", None, [], [1], {}, {"a": {}}]
+
+
+@pytest.mark.parametrize("value", WRONG)
+@pytest.mark.parametrize("field", ["epoch", "from", "to", "format", "owner", "group", "partition", "partitions"])
+def test_an_offset_with_values_of_wrong_types_is_refused_in_words(field: str, value: Any) -> None:
+    written: dict[str, Any] = StreamOffset("me", {"0": Range("0", 1, 0, 2**63 - 1)}).to_json()
+    if field in ("epoch", "from", "to"):
+        written["partitions"]["0"][field] = value
+    elif field == "partition":
+        written["partitions"]["0"] = value
+    elif not (field in ("owner", "group") and isinstance(value, str)) and not (field == "partitions" and value == {}):
+        written[field] = value
+    else:
+        return
+    with pytest.raises(EhBalanceError, match="offsets of another source"):
+        StreamOffset.from_json(written)
+
+
+def test_a_range_that_ends_before_it_starts_is_refused() -> None:
+    with pytest.raises(EhBalanceError, match="offsets of another source"):
+        StreamOffset.from_json(StreamOffset("me", {"0": Range("0", 1, 2, 1)}).to_json())
