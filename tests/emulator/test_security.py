@@ -181,7 +181,7 @@ def test_without_keys_a_token_that_does_not_end_passes(emulator: Emulator, token
 )
 def test_without_keys_a_token_passes_only_until_its_end(emulator: Emulator, token: str) -> None:
     emulator.add_hub("hub", 1)
-    with _asking(emulator, token) as client, pytest.raises(AuthenticationError, match="ExpiredToken.*11/14/2023"):
+    with _asking(emulator, token) as client, pytest.raises(AuthenticationError, match=r"ExpiredToken.*11/14/2023"):
         client.get_partition_ids()
 
 
