@@ -1,7 +1,8 @@
 """The control port: administration and faults for a server in another process.
 
 One JSON object a line: {"call": name, "args": {…}} is answered with {"result": …} or {"error": text}. Bytes are written
-as {"base64": text}.
+as {"base64": text}. Any other line ends the connection, and with it whatever a web page may have had its browser send:
+that begins with a line of HTTP, whatever its origin, content type and host.
 """
 
 from __future__ import annotations
@@ -60,20 +61,20 @@ class ControlServer:
         self._writers.add(writer)
         try:
             while line := await reader.readline():
-                writer.write(_encode(self._reply(line)))
+                request = _request(line)
+                writer.write(_refusal(line) if request is None else _encode(self._reply(*request)))
                 await writer.drain()
+                if request is None:
+                    break
         except (OSError, ValueError):
             pass  # gone, or a line beyond the limit
         finally:
             self._writers.discard(writer)
             writer.close()
 
-    def _reply(self, line: bytes) -> dict[str, Any]:
+    def _reply(self, call: str, arguments: dict[str, Any]) -> dict[str, Any]:
         try:
-            request = _decode(line)
-            if not isinstance(request, dict) or not isinstance(request.get("args", {}), dict):
-                raise ValueError('a request is {"call": name, "args": {...}}')
-            return {"result": carry_out(self._server, str(request.get("call")), request.get("args", {}))}
+            return {"result": carry_out(self._server, call, arguments)}
         except Exception as error:  # whatever a call stumbles over, its caller is told and the others go on
             return {"error": str(error) or repr(error)}
 
@@ -108,6 +109,22 @@ class EmulatorControl(Administration):
         if "error" in reply:
             raise ValueError(reply["error"])
         return reply.get("result")
+
+
+def _request(line: bytes) -> tuple[str, dict[str, Any]] | None:
+    """The call and its arguments; None for what is no request."""
+    try:
+        request = _decode(line)
+        call, arguments = request["call"], request.get("args", {})
+    except Exception:  # whatever a line stumbles over
+        return None
+    return (call, arguments) if isinstance(call, str) and isinstance(arguments, dict) else None
+
+
+def _refusal(line: bytes) -> bytes:
+    """What a line that is no request is told: in HTTP, if it is a request of that."""
+    text = _encode({"error": 'a request is one line of JSON, {"call": name, "args": {...}}: the connection ends'})
+    return b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\n\r\n" + text if b" HTTP/" in line else text
 
 
 def _encode(value: Any) -> bytes:

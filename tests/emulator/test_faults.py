@@ -197,3 +197,58 @@ def test_the_control_port_takes_the_same_calls(emulator: Emulator, connection: s
         with pytest.raises(ValueError, match="call 'pause'"):
             control._invoke("pause", wrong=1)
         assert control.readers("second", 0) == []
+
+
+CALL = b'{"call": "delete_hub", "args": {"name": "hub"}}\n'
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "GET", "OPTIONS"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "text/plain", "Origin": "http://evil.example"},
+        {"Content-Type": "application/json", "Origin": "null"},
+        {"Content-Type": "application/json", "Sec-Fetch-Site": "cross-site"},
+        {"Content-Type": "application/json", "Host": "evil.example"},
+        {"Content-Type": "application/json"},
+        {"X\r\n" + CALL.decode() + "Y": "Z"},
+    ],
+)
+def test_the_control_port_does_nothing_for_a_browser(
+    emulator: Emulator, connection: str, method: str, headers: dict[str, str]
+) -> None:
+    port = emulator.open_control_port()
+    lines = [f"{method} / HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    head = "\r\n".join([*lines, f"Content-Length: {len(CALL)}", "", ""])
+    assert _told(port, head.encode() + CALL).startswith(b"HTTP/1.1 403 Forbidden\r\n")
+    assert emulator.partition_state("hub", 0).next_sequence_number == 0, "the hub is still there"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n",
+        b"1\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"call": 1}\n',
+        b'{"call": "x", "args": 1}\n',
+        b"[" * 100_000 + b"\n",
+        b"\xff\n",
+    ],
+)
+def test_a_line_that_is_no_request_ends_the_control_connection(
+    emulator: Emulator, connection: str, line: bytes
+) -> None:
+    told = _told(emulator.open_control_port(), line + CALL)
+    assert told.count(b"\n") == 1
+    assert told.startswith(b'{"error": "a request is one line of JSON')
+    assert emulator.partition_state("hub", 0).next_sequence_number == 0, "the hub is still there"
+
+
+def _told(port: int, sent: bytes) -> bytes:
+    """All that the control port answers until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE) as peer:
+        peer.sendall(sent)
+        peer.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: peer.recv(1 << 16), b""))
