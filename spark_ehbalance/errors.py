@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from spark_ehbalance.text import plain_lines
+
 
 class EhBalanceError(Exception):
     """Anything that went wrong in `ehbalance`, said in one line."""
+
+    def __str__(self) -> str:
+        return plain_lines(super().__str__())  # names that are in it may be other people's
 
 
 class OptionError(EhBalanceError, ValueError):

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from spark_ehbalance.errors import EhBalanceError, OptionError, StoreUnavailableError
 from spark_ehbalance.leases.delta import DeltaStore
@@ -20,6 +21,7 @@ from spark_ehbalance.leases.store import commit
 from spark_ehbalance.leases.transitions import Transition, apply
 from spark_ehbalance.options import Options, checked_location, storage_options, stream_options
 from spark_ehbalance.secrets import REFERENCES, is_reference
+from spark_ehbalance.text import plain, plain_lines
 
 #: The environment variable with the connection string.
 _CONNECTION_STRING = "EHBALANCE_CONNECTION_STRING"
@@ -97,7 +99,7 @@ def order(store: DeltaStore, orders: Sequence[Transition]) -> Snapshot:
     try:
         store.record(ownership_changes(before, orders, rejected, after))
     except StoreUnavailableError as error:
-        typer.echo(f"Warning: done, but not in the history: {error}", err=True)
+        say(f"Warning: done, but not in the history: {error}", err=True)
     return after
 
 
@@ -113,6 +115,16 @@ def pairs(texts: list[str] | None) -> dict[str, str]:
             # What was meant as a value may be a secret: it is not repeated.
             raise OptionError("--storage-option is wrong: allowed is NAME=VALUE")
     return dict(text.split("=", 1) for text in texts or [])
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print `text`, in which other people's names may be."""
+    typer.echo(plain_lines(text), err=err)
+
+
+def cell(text: str | None) -> Text:
+    """Other people's text in a table: no markup, no emoji codes, nothing that a terminal obeys."""
+    return Text(plain(text or ""))
 
 
 def now_ms() -> int:

@@ -23,10 +23,12 @@ from spark_ehbalance.cli.common import (
     Namespace,
     StorageOption,
     age,
+    cell,
     group_options,
     iso,
     now_ms,
     open_store,
+    say,
 )
 from spark_ehbalance.cli.remembered import FromCheckpoint, Replaces, check_places, put_back, remembered
 from spark_ehbalance.errors import OptionError
@@ -75,7 +77,7 @@ def init(
         store.create(group)
         restored = put_back(store, memory, states) if memory else ""
     what = "is there" if there else "was made"
-    typer.echo(f"The lease table {lease_table} of {group} {what}; the hub has {len(states)} partitions.{restored}")
+    say(f"The lease table {lease_table} of {group} {what}; the hub has {len(states)} partitions.{restored}")
 
 
 def status(
@@ -152,20 +154,20 @@ def status_tables(snapshot: Snapshot, now_ms: int) -> Group:
 
 
 def _partition_table(snapshot: Snapshot, now_ms: int) -> Table:
-    table = Table(title=f"{snapshot.group}, {len(snapshot.members)} members", title_justify="left")
+    table = Table(title=cell(f"{snapshot.group}, {len(snapshot.members)} members"), title_justify="left")
     for column in ("partition", "owner", "epoch", "read up to", "renewed", "owned for", "next owner", "pinned to"):
         table.add_column(column, justify="right" if column in ("partition", "epoch", "read up to") else "left")
     for lease in snapshot.leases.values():
         owned, pin = lease.owner is not None, lease.pin
         table.add_row(
-            lease.partition,
-            Text(lease.owner or "nobody", style="" if owned else "dim"),  # a plain str may hold an emoji code
+            cell(lease.partition),
+            cell(lease.owner) if owned else Text("nobody", style="dim"),
             str(lease.epoch),
             "" if lease.checkpoint is None else str(lease.checkpoint.sequence_number),
             f"{age(now_ms - lease.renewed_at_ms)} ago" if owned else "",
             age(now_ms - lease.owned_since_ms) if owned else "",
-            Text(lease.handover.to if lease.handover else ""),
-            Text(f"{pin.to} (transfer)" if pin and pin.transfer else pin.to if pin else ""),
+            cell(lease.handover.to if lease.handover else ""),
+            cell(f"{pin.to} (transfer)" if pin and pin.transfer else pin.to if pin else ""),
         )
     return table
 
@@ -179,7 +181,7 @@ def _member_table(snapshot: Snapshot, now_ms: int) -> Table:
     for member in sorted(snapshot.members.values(), key=lambda member: member.joined):
         load, owned = member.load, len(snapshot.owned_by(member.id))
         table.add_row(
-            *map(Text, (member.id, member.host, member.state.value, member.strategy)),
+            *map(cell, (member.id, member.host, member.state.value, member.strategy)),
             str(owned) if member.max_owned is None else f"{owned} of at most {member.max_owned}",
             str(sum(each.pin is not None and each.pin.to == member.id for each in snapshot.leases.values())),
             f"{load.rate:,.0f}" if load else "",

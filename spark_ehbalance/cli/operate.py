@@ -9,9 +9,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from spark_ehbalance.cli.common import LeaseTable, StorageOption, Why, iso, now_ms, open_store, operator, order
+from spark_ehbalance.cli.common import (
+    LeaseTable,
+    StorageOption,
+    Why,
+    cell,
+    iso,
+    now_ms,
+    open_store,
+    operator,
+    order,
+    say,
+)
 from spark_ehbalance.leases.transitions import Drain
 
 
@@ -28,7 +38,7 @@ def drain(
     """
     with open_store(lease_table, storage_option) as store:
         order(store, [Drain(by=operator(), at_ms=now_ms(), member=owner, undo=undo, why=why)])
-    typer.echo(f"{owner} may take partitions again." if undo else f"{owner} is leaving.")
+    say(f"{owner} may take partitions again." if undo else f"{owner} is leaving.")
 
 
 def history(
@@ -47,10 +57,10 @@ def history(
     for column in ("time", "partition", "event", "from", "to", "epoch", "read up to", "by", "why"):
         table.add_column(column)
     for each in changes:
-        owners = (Text(each.owner_before or "nobody"), Text(each.owner or "nobody"))
+        owners = (cell(each.owner_before or "nobody"), cell(each.owner or "nobody"))
         numbers = ("" if number is None else str(number) for number in (each.epoch, each.sequence_number))
-        said = (Text(each.by), Text(each.why or ""))
-        table.add_row(iso(each.at_ms), each.partition or "", each.event, *owners, *numbers, *said)
+        what, said = (cell(each.partition), cell(each.event)), (cell(each.by), cell(each.why))
+        table.add_row(iso(each.at_ms), *what, *owners, *numbers, *said)
     Console().print(table)
 
 
@@ -63,4 +73,4 @@ def maintain(lease_table: LeaseTable, storage_option: StorageOption = None) -> N
     with open_store(lease_table, storage_option) as store:
         store.read()
         store.maintain()
-    typer.echo(f"The lease table {lease_table} is tidied up.")
+    say(f"The lease table {lease_table} is tidied up.")

@@ -22,6 +22,7 @@ from spark_ehbalance.cli.common import (
     open_store,
     operator,
     order,
+    say,
 )
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
@@ -58,7 +59,7 @@ def transfer(
     asked = Transfer(
         by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=_ms(handover_timeout)
     )
-    typer.echo(f"Partition {partition} is to go to {to}{_ordered(asked, lease_table, storage_option)}.")
+    say(f"Partition {partition} is to go to {to}{_ordered(asked, lease_table, storage_option)}.")
 
 
 def pin(
@@ -71,14 +72,14 @@ def pin(
 ) -> None:
     """Have a partition belong to a member whenever that is alive, until it is unpinned."""
     asked = PinTo(by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=_ms(handover_timeout))
-    typer.echo(f"Partition {partition} is pinned to {to}{_ordered(asked, lease_table, storage_option)}.")
+    say(f"Partition {partition} is pinned to {to}{_ordered(asked, lease_table, storage_option)}.")
 
 
 def unpin(lease_table: LeaseTable, partition: Partition, why: Why = "", storage_option: StorageOption = None) -> None:
     """Let the strategy decide about a partition again."""
     with open_store(lease_table, storage_option) as store:
         order(store, [Unpin(by=operator(), at_ms=now_ms(), partition=partition, why=why)])
-    typer.echo(f"Partition {partition} is not pinned any more.")
+    say(f"Partition {partition} is not pinned any more.")
 
 
 def seek(
@@ -126,7 +127,7 @@ def seek(
             ],
         )
     for each, position in positions.items():
-        typer.echo(f"Partition {each} goes on at sequence number {position.next}.")
+        say(f"Partition {each} goes on at sequence number {position.next}.")
 
 
 def _ordered(asked: Transfer | PinTo, lease_table: str, storage_option: list[str] | None) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import partition_order
+from spark_ehbalance.text import plain_lines
 
 #: Colours that also the colour-blind can tell apart (Okabe and Ito, then those of Tol that are unlike them).
 _PALETTE = (
@@ -208,7 +209,7 @@ def _draw_lanes(figure: Any, picture: Picture, owners: Sequence[str], colours: S
                 y=[place[each.partition] for each in theirs],
                 base=[_time(picture, each.start) for each in theirs],
                 x=[each.end - each.start for each in theirs],
-                customdata=[each.partition for each in theirs],
+                customdata=[_escaped(each.partition) for each in theirs],
                 width=0.8 if labelled else 1.0,
                 marker={"color": colour, "line": {"width": 0}},
                 name=_escaped(owner),
@@ -224,7 +225,7 @@ def _draw_lanes(figure: Any, picture: Picture, owners: Sequence[str], colours: S
     figure.update_yaxes(
         title_text="partition",
         tickvals=[place[partition] for partition in shown],
-        ticktext=shown,
+        ticktext=[_escaped(each) for each in shown],
         range=[len(place) - 0.5, -0.5],
         showgrid=False,
         row=1,
@@ -380,4 +381,4 @@ def _colours(count: int) -> list[str]:
 
 def _escaped(text: str) -> str:
     """As text in HTML: ids and reasons are other people's."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return plain_lines(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
