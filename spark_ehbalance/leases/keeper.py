@@ -17,7 +17,7 @@ from typing import Protocol
 from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
 from spark_ehbalance.leases.decisions import DecisionLog, view_line
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
-from spark_ehbalance.leases.membership import Clocks, Finished, Holding, Membership, startable
+from spark_ehbalance.leases.membership import Clocks, Finished, Holding, Membership, in_force, startable
 from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Position, Snapshot
 from spark_ehbalance.leases.rhythm import FIRST_PAUSE, Rhythm
 from spark_ehbalance.leases.store import LONGEST_RETRY_WAIT, LeaseStore, commit
@@ -92,6 +92,7 @@ class Keeper:
         self._drained = False  # by itself, because the query hangs
         self._looked = 0.0  # the last time that the store was asked, and whether it was away then
         self._away = False
+        self._assured = membership.assured
         self._tidied = (0, 0.0)  # version and time
         self._cycles = 0
         self._settled = 0  # cycles in which there was nothing to take
@@ -120,16 +121,16 @@ class Keeper:
         """The partitions that a batch may be planned with: owned, not promised to another, and renewed within the
         lease duration.
 
-        While the store is away they stay, as nobody else can take them in the table either, and the hub's epochs
-        still keep two readers apart. Raises what has ended the keeper: `FencedError`, `StoreFormatError`.
+        While the store is away, or nobody can write it, they stay, as nobody else can take them in the table either,
+        and the hub's epochs still keep two readers apart. Raises what has ended the keeper: `FencedError`,
+        `StoreFormatError`.
         """
         with self._lock:
             if self._error is not None:
                 raise self._error
             now = time.monotonic()
             trying = self._away and now - self._looked < 2 * self._interval  # not stopped and woken up long after
-            oldest = float("-inf") if trying else now - self._membership.settings.lease_duration
-            return {p: holding for p, holding in self._holdings.items() if holding.renewed >= oldest}
+            return in_force(self._holdings, now, self._membership.settings, now if trying else self._assured)
 
     def reserve(self, epochs: Mapping[str, int]) -> frozenset[str]:
         """Begin a batch with these partitions, given with the epochs that it was planned with. Returns those that are
@@ -219,7 +220,7 @@ class Keeper:
                 pause = 0.0
                 if failures:
                     _LOG.warning("the lease table is back after %d tries", failures)
-                failures, self._away = 0, False
+                failures = 0
                 if stopping:
                     _LOG.info("%s", self._decisions.tally())
                     return
@@ -228,8 +229,6 @@ class Keeper:
                 _LOG.info("the lease table is contended: trying again later")
             except StoreUnavailableError as error:
                 failures += 1
-                with self._lock:
-                    self._looked, self._away = time.monotonic(), True
                 pause = self._rhythm.pause(failures)
                 level = logging.WARNING if failures == 1 else logging.INFO
                 _LOG.log(level, "%s. What is owned is read on; until that is over nothing is taken or given", error)
@@ -255,9 +254,10 @@ class Keeper:
     def _turn(self, store: LeaseStore, stopping: bool) -> None:
         """Look, decide, commit."""
         member, decision = self._membership, None
-        snapshot, now = store.read(), _clocks()
+        snapshot, now = self._look(store), _clocks()
         member.see(snapshot, now)
         with self._lock:
+            self._looked, self._away, self._assured = now.monotonic, False, member.assured
             # From here on no batch is planned with what is given away below. What has finished is taken over in the
             # same moment as what is in flight: a handover without the final checkpoint would be read twice.
             self._take_over()
@@ -278,7 +278,11 @@ class Keeper:
             said += self._drain(snapshot, now, leaving)
             said = self._rhythm.passed_on(said, now.monotonic, member.renewal_due())
         before, began = snapshot, time.monotonic()
-        snapshot, rejected = commit(store, snapshot, said)
+        try:
+            snapshot, rejected = commit(store, snapshot, said)
+        except StoreUnavailableError:
+            member.unwritten()
+            raise
         took = time.monotonic() - began if snapshot.version != before.version else None
         member.written(said, rejected, snapshot, now)
         self._keep_house(store, ownership_changes(before, said, rejected, snapshot), snapshot, now)
@@ -286,13 +290,20 @@ class Keeper:
         with self._lock:
             self._hold(member.plannable())
             self.members = len(snapshot.members)
-            self._looked = now.monotonic
             if decision is not None:
                 decision = replace(decision, again=decision.again or (self._settling and bool(decision.transitions)))
                 self._cycles += not decision.again
                 self._settled += not (decision.again or decision.after is not None or waits)
             self._rhythm.turned(now.monotonic, members=len(snapshot.members), waits=waits, took=took, decision=decision)
             self._lock.notify_all()
+
+    def _look(self, store: LeaseStore) -> Snapshot:
+        try:
+            return store.read()
+        except StoreUnavailableError:
+            with self._lock:
+                self._looked, self._away = time.monotonic(), True
+            raise
 
     def _drain(self, snapshot: Snapshot, now: Clocks, leaving: bool) -> list[Transition]:
         """Tell the others to take what this member gives back: for good, or as long as the query hangs."""

@@ -111,6 +111,14 @@ _RENEWING = frozenset({Claim, Defend, Steal, Renew, Checkpoint, Reset})
 _ROUTINE = frozenset({Checkpoint, Heartbeat, Renew})
 
 
+def in_force(holdings: Mapping[str, Holding], now: float, settings: Settings, assured: float) -> dict[str, Holding]:
+    """Those of `holdings` that nobody else can have been free to take at `now`: renewed within the lease duration; or
+    all, if it was `assured` just now that nobody could write the table, and who can by now has to wait for longer."""
+    if now - assured < settings.renewal_interval:
+        return dict(holdings)
+    return {p: holding for p, holding in holdings.items() if now - holding.renewed < settings.lease_duration}
+
+
 def is_routine(said: Iterable[Transition]) -> bool:
     """Whether `said` may wait for the next commit that is due."""
     return all(type(each) in _ROUTINE for each in said)
@@ -149,11 +157,16 @@ class Membership:
         self.in_flight: frozenset[str] = frozenset()
         #: The query hangs: everything is given back, and nothing taken, until that is over.
         self.stalled = False
+        #: When it was last seen that nobody had written the table for half a lease duration. Everybody who is alive
+        #: tries to after a third, so that they all cannot, and nobody counts others' time before the first who can.
+        self.assured = float("-inf")
         #: What the strategy was last shown; None where it was not asked.
         self.view: View | None = None
         self._rng = rng
         self._sightings = Sightings(horizon=settings.minimum_tenure)
         self._looked = float("-inf")
+        self._moved = float("inf")  # when the table was last seen to have changed
+        self._mute = False  # the last commit has failed, and none has succeeded since
         self._ownership: Ownership | None = None  # at the last balancing
         self._memory: Any = None  # the strategy's
         self._finished = dict(finished or {})
@@ -173,10 +186,16 @@ class Membership:
 
     def see(self, snapshot: Snapshot, now: Clocks) -> None:
         """Take note of the group's state. Raises `FencedError` if a later process goes by this member's id."""
-        if now.monotonic - self._looked > self.settings.lease_duration / 2:
+        long = self.settings.lease_duration / 2
+        if self._mute or now.monotonic - self._looked > long:
             # Who has not looked for long, because the store was away or this process stood still, has not seen
-            # whether others were alive meanwhile: everybody gets a full lease duration again.
+            # whether others were alive meanwhile; who cannot write must think that of others too. Everybody gets a
+            # full lease duration again.
             self._sightings = self._sightings.afresh()
+        if self._snapshot is None or self._snapshot.version != snapshot.version:
+            self._moved = now.monotonic
+        elif now.monotonic - self._moved > long:
+            self.assured = now.monotonic
         self._looked, self._snapshot = now.monotonic, snapshot
         self._sightings = self._sightings.updated(snapshot, now.monotonic)
         if not self._joined:
@@ -342,6 +361,10 @@ class Membership:
             said.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
         return [*said, Leave(by=by, at_ms=at_ms)] if self._joined else []
 
+    def unwritten(self) -> None:
+        """A commit has failed, though the table could be read."""
+        self._mute = True
+
     def written(
         self, said: Sequence[Transition], rejected: Iterable[Rejected], snapshot: Snapshot, now: Clocks
     ) -> None:
@@ -370,7 +393,11 @@ class Membership:
                 self._heartbeat = now.monotonic
         row = snapshot.members.get(self.author.id)
         self._joined = self._joined or (row is not None and row.incarnation == self.author.incarnation)
-        self._sightings = self._sightings.updated(snapshot, now.monotonic)
+        if not self._mute:
+            self._sightings = self._sightings.updated(snapshot, now.monotonic)
+        elif len(refused) < len(said):
+            # Others' time is counted from the next look, before which they have all been able to see this commit.
+            self._mute, self._sightings = False, self._sightings.afresh()
         self._hold(snapshot, now, renewed)
 
     # --- inside ------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from spark_ehbalance.errors import FencedError
-from spark_ehbalance.leases.membership import Clocks, Finished, Membership, Settings, startable
+from spark_ehbalance.leases.membership import Clocks, Finished, Membership, Settings, in_force, startable
 from spark_ehbalance.leases.model import Author, Position, Snapshot
 from spark_ehbalance.leases.rhythm import Rhythm
 from spark_ehbalance.leases.store import ATTEMPTS, LONGEST_RETRY_WAIT, longest_wait
@@ -95,6 +95,7 @@ class Node:
         self.skew_ms = 0
         self.slowness = 1.0
         self.until_awake = 0.0  # stands still until then
+        self.read_only_until = 0.0  # may not write the store until then
         self._world = world
         self._rng = rng
         self._membership = Membership(Author(name, f"{name}.{number}"), settings, rng)
@@ -107,6 +108,7 @@ class Node:
         self._looked = 0.0
         self._not_before = 0.0  # after a lost crowd of races, or while the store is away
         self._failures = 0
+        self._away = False  # the store, when it was last looked at
         self._batch: Batch | None = None
         self._batch_number = 0
         self._positions: dict[str, tuple[int, int]] = {}  # partition → (epoch, where the next batch begins)
@@ -191,8 +193,9 @@ class Node:
     def _turn(self) -> None:
         """As `Keeper._turn`: look, decide, commit."""
         store, member, now, decision = self._world.store, self._membership, self._clocks(), None
+        self._away, self._looked = store.away, self._now
         if store.away:
-            self._store_is_away()
+            self._failed()
             return
         snapshot = store.look(self._known)
         self._known = snapshot.version
@@ -233,8 +236,9 @@ class Node:
 
     def _land(self, commit: _Commit, base: Snapshot, began: float) -> None:
         store = self._world.store
-        if store.away:
-            self._store_is_away()
+        if store.away or self._now < self.read_only_until:
+            self._membership.unwritten()
+            self._failed()
         elif store.snapshot.version == base.version:
             new, rejected = apply(base, commit.said)
             if new is base:
@@ -253,7 +257,8 @@ class Node:
 
     def _again(self, commit: _Commit) -> None:
         if self._world.store.away:
-            self._store_is_away()
+            self._membership.unwritten()
+            self._failed()
             return
         base = self._world.store.look(self._known)
         self._known = base.version
@@ -261,7 +266,7 @@ class Node:
 
     def _turned(self, commit: _Commit, snapshot: Snapshot, rejected: list[Rejected], took: float | None) -> None:
         member, now = self._membership, commit.now
-        self._known, self._failures, self._looked = snapshot.version, 0, now.monotonic
+        self._known, self._failures = snapshot.version, 0
         member.written(commit.said, rejected, snapshot, now)
         if commit.farewell and self._stopping:
             self.crash()
@@ -273,9 +278,9 @@ class Node:
         )
         self._wait()
 
-    def _store_is_away(self) -> None:
+    def _failed(self) -> None:
+        """The store could not be read, or not be written."""
         self._failures += 1
-        self._looked = self._now
         if self._stopping:
             # Nobody can be told: what it holds will expire.
             self.crash()
@@ -323,15 +328,15 @@ class Node:
 
     def _plannable(self) -> dict[str, tuple[int, int]]:
         """As `Keeper.holdings`: partition → (epoch, where to begin)."""
-        trying = self._failures and self._now - self._looked < 2 * self._interval
-        oldest = float("-inf") if trying else self._now - self._membership.settings.lease_duration
+        member = self._membership
+        trying = self._away and self._now - self._looked < 2 * self._interval
+        assured = self._now if trying else member.assured
         plannable, positions = {}, self._positions
-        for partition, holding in self._membership.plannable().items():
-            if holding.renewed >= oldest:
-                known = positions.get(partition)
-                if known is None or known[0] != holding.epoch:
-                    known = holding.epoch, holding.checkpoint.next
-                plannable[partition] = known
+        for partition, holding in in_force(member.plannable(), self._now, member.settings, assured).items():
+            known = positions.get(partition)
+            if known is None or known[0] != holding.epoch:
+                known = holding.epoch, holding.checkpoint.next
+            plannable[partition] = known
         return plannable
 
     def _end(self) -> None:

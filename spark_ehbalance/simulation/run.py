@@ -30,6 +30,10 @@ def simulate(
     return Simulation(scenario, strategy, seed).run(progress)
 
 
+#: What goes on for a time.
+_LASTING = frozenset({"restart", "pause", "outage", "read-only", "burst", "slow", "slow-store"})
+
+
 class Simulation:
     """One group in made-up time. Everything follows from the seed; what is random about a member follows from its name
     and the seed, so that strategies meet the same members."""
@@ -122,7 +126,7 @@ class Simulation:
         now = self._engine.now
         doing = getattr(self, "_" + event.do.replace("-", "_"))
         steps = event.count if event.every else 1
-        lasts = event.lasts if event.do in ("restart", "pause", "outage", "burst", "slow", "slow-store") else 0.0
+        lasts = event.lasts if event.do in _LASTING else 0.0
         self._disturbances.append((event.do, now, now + (steps - 1) * event.every + lasts))
         chosen = self._chosen(event)
         for step in range(steps):
@@ -209,6 +213,10 @@ class Simulation:
     def _outage(self, event: Event, chosen: list[str]) -> None:
         self.store.away = True
         self._engine.at(self._engine.now + event.lasts, partial(setattr, self.store, "away", False))
+
+    def _read_only(self, event: Event, chosen: list[str]) -> None:
+        for name in chosen:
+            self._nodes[name].read_only_until = self._engine.now + event.lasts
 
     def _slow_store(self, event: Event, chosen: list[str]) -> None:
         self.store.slowness = event.factor

@@ -72,6 +72,7 @@ ACTIONS: Mapping[str, frozenset[str]] = {
     "burst": frozenset({"count", "factor", "lasts"}),
     "add-partitions": frozenset({"count"}),
     "outage": frozenset({"lasts"}),
+    "read-only": frozenset({"count", "every", "lasts"}),
     "slow-store": frozenset({"factor", "lasts"}),
 }
 
@@ -85,8 +86,9 @@ class Event:
     """Something that is done to the group at a time.
 
     To `count` members or partitions chosen at random, one `every` so many seconds (0: all at once); `lasts` is how
-    long a pause, an outage, a burst or a restart goes on, `factor` how many times more events come in or how many
-    times slower something is, `offset` how far a clock is moved, `max_owned` the limit of who joins.
+    long a pause, an outage, a burst or a restart goes on, or members can read the store and not write it; `factor` how
+    many times more events come in or how many times slower something is, `offset` how far a clock is moved, `max_owned`
+    the limit of who joins.
     """
 
     at: float = _value(0.0, _NOT_NEGATIVE)

@@ -54,6 +54,7 @@ class Watched(LeaseStore):
         self._store = store
         self._all_written = all_written
         self.away = False
+        self.read_only = False
         self.stuck: threading.Event | None = None
         self.delay = 0.0  # seconds that a write takes
         self.failures = 0
@@ -79,6 +80,9 @@ class Watched(LeaseStore):
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
         self._pass()
         time.sleep(self.delay)
+        if self.read_only:
+            self.failures += 1
+            raise StoreUnavailableError("the lease table could not be written: permission denied")
         with self.lock:
             written = self._store.write(base, new)
             self._all_written.append(written)
@@ -205,7 +209,7 @@ class Keepers:
 
     def close(self) -> None:
         for keeper, store in self.stores.items():
-            store.away = False
+            store.away = store.read_only = False
             if store.stuck is not None:
                 store.stuck.set()
             keeper.stop()

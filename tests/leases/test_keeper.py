@@ -408,6 +408,44 @@ def test_one_member_without_the_store_loses_its_leases_and_knows_it_when_it_is_b
 
 
 @pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+@pytest.mark.parametrize("kind", ["memory", "delta"])
+def test_after_a_spell_in_which_nobody_could_write_nobody_is_taken_for_dead(
+    make: Make, tmp_path: Path, kind: str, name: str
+) -> None:
+    group = make(6, (lambda: DeltaStore(str(tmp_path / "leases"))) if kind == "delta" else None)
+    keepers = [group.start(each, lease=3.0, strategy=STRATEGIES[name]) for each in ("ann", "bob", "cat")]
+    group.wait_owned(ann=2, bob=2, cat=2)
+    wait_until(lambda: all(len(keeper.holdings()) == 2 for keeper in keepers), "all know")
+    layout, stores = group.layout(), [group.stores[keeper] for keeper in keepers]
+    for store in stores:
+        store.read_only = True
+    let_pass(2 * 3.0)
+    assert all(len(keeper.holdings()) == 2 for keeper in keepers), "what is held is read on"
+    stores[0].read_only = False  # not all find out in the same moment
+    let_pass(0.5)
+    for store in stores[1:]:
+        store.read_only = False
+    let_pass(2 * 3.0)
+    assert group.layout() == layout
+
+
+@pytest.mark.usefixtures("quickly")
+def test_who_alone_cannot_write_stops_before_others_take_its_leases(make: Make) -> None:
+    group = make()
+    ann, bob = group.start("ann", lease=3.0), group.start("bob", lease=3.0)
+    group.wait_owned(ann=2, bob=2)
+    wait_until(lambda: len(ann.holdings()) == len(bob.holdings()) == 2, "both know")
+    group.stores[ann].read_only = True
+    while len(bob.holdings()) < 4:
+        assert not ann.holdings().keys() & bob.holdings().keys()
+    assert not ann.holdings()
+    group.stores[ann].read_only = False
+    group.wait_owned(ann=2, bob=2)
+    assert {change.event for change in group.stores[ann].recorded} <= {"Claim", "HandOver"}
+
+
+@pytest.mark.usefixtures("quickly")
 def test_who_stood_still_plans_nothing_until_it_has_looked(make: Make) -> None:
     group = make()
     ann = group.start("ann")

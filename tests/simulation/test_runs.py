@@ -111,6 +111,17 @@ def test_an_outage_of_the_store_moves_nothing() -> None:
         assert not reading
 
 
+def test_who_could_not_write_does_not_take_others_for_dead_that_could_not_either() -> None:
+    for strategy in STRATEGIES:
+        result = play(
+            'partitions = 12\nmembers = 3\nevents = [{ at = 50, do = "read-only", count = 3, lasts = 90 }]', strategy
+        )
+        assert (result.moves, result.duplicates) == (0, 0)
+    one = play('partitions = 12\nmembers = 3\nevents = [{ at = 50, do = "read-only", lasts = 90 }]')
+    assert one.moves == 4 + 4
+    assert one.duplicates < 4 * 100 * (30 + 10), "of a lease duration and a batch: then it stops, and others take over"
+
+
 def test_added_partitions_are_read_from_their_first_event() -> None:
     scenario = parse('partitions = 4\nmembers = 2\nevents = [{ at = 55, do = "add-partitions", count = 2 }]', "mine")
     simulation = Simulation(scenario, "cooperative", 0)
