@@ -34,6 +34,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.locations import is_relative
 from spark_ehbalance.options import parse_duration, stream_options
 from spark_ehbalance.secrets import REFERENCES, is_reference, looks_secret, shown
 
@@ -75,7 +76,14 @@ class Settings:
                 raise SettingError(f"{PREFIX}{name} is not set: a path or an address that Spark can write is needed")
             if looks_secret(value):
                 raise SettingError(f"{PREFIX}{name} holds what looks like a key or a signed address, for all to see")
-        return cls(table, checkpoint, _trigger(trigger), _source(source, environment))
+        checked = _source(source, environment)
+        leases = next((value for name, value in source.items() if name.lower() == "leasetable"), "/")
+        if is_relative(leases) and not conf.get("spark.master", "local").startswith("local"):
+            raise SettingError(
+                f"{SOURCE}leaseTable={shown(leases)} is a relative path, which is another place for every job on a "
+                "cluster: write an address or a whole path"
+            )
+        return cls(table, checkpoint, _trigger(trigger), checked)
 
 
 def _trigger(text: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.locations import check_storage, location
 from spark_ehbalance.positions import EARLIEST, LATEST, StartingPositions
 from spark_ehbalance.secrets import (
     REFERENCES,
@@ -118,7 +119,9 @@ def storage_options(public: Mapping[str, str], secret: Mapping[str, str]) -> dic
                 f"option {option} holds a secret, which would be shown: give a reference as its value, {REFERENCES}, "
                 f"or write {_STORAGE_SECRET}{name}, whose value Spark hides"
             )
-    return {option.partition(".")[2]: resolved(option, value) for option, value in given.items()}
+    options = {option.partition(".")[2]: resolved(option, value) for option, value in given.items()}
+    check_storage(options, os.environ)
+    return options
 
 
 # --- one option each -------------------------------------------------------------------------------------------
@@ -128,7 +131,7 @@ def checked_location(lease_table: str) -> str:
     """`lease_table` as an address, or a path that holds in any working directory. Raises `OptionError`."""
     _refuse_secret("leaseTable", lease_table)
     try:
-        return _location(lease_table.strip())
+        return location(lease_table.strip())
     except ValueError as allowed:
         raise _wrong("leaseTable", lease_table, allowed) from None
 
@@ -137,14 +140,6 @@ def _owner_id(value: str) -> str:
     if not re.fullmatch(r"[\w.:@-]{1,200}", value, re.ASCII):
         raise ValueError("1 to 200 letters, digits and any of _ - . : @")
     return value
-
-
-def _location(value: str) -> str:
-    # delta-rs has panicked on such paths.
-    if not value.strip() or re.search(r"[\"'\[\]{}<>|*?`\x00-\x1f]", value):
-        raise ValueError("a path or an address without quotes, brackets, wildcards and control characters")
-    # delta-rs runs in other processes, whose working directory may be another one.
-    return value if "://" in value else os.path.abspath(value)
 
 
 def _name(value: str) -> str:
@@ -174,7 +169,7 @@ _COMMON: dict[str, tuple[str, Callable[[str], Any]]] = {
     "jsonProperties": ("json_properties", flag),
 }
 _STREAM: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "leaseTable": ("lease_table", _location),
+    "leaseTable": ("lease_table", location),
     "strategy": ("strategy", one_of(*sorted(PARAMETERS))),
     "ownerId": ("owner_id", _owner_id),
     "maxEventsPerTrigger": ("max_events_per_trigger", whole(1)),

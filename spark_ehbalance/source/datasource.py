@@ -15,11 +15,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.rows import SPARK_SCHEMA
+from spark_ehbalance.locations import is_relative
 from spark_ehbalance.logs import set_up_logging
 from spark_ehbalance.options import Options, batch_options, check_options, stream_options
+from spark_ehbalance.secrets import shown
 from spark_ehbalance.source.batch import batch_ranges
 from spark_ehbalance.source.concurrent_reader import read_together
+from spark_ehbalance.source.host import spark_master
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.planner import Planner, mint_owner_id
 from spark_ehbalance.source.range_reader import read_range
@@ -34,6 +38,12 @@ class EhBalanceDataSource(DataSource):
         super().__init__(options)  # type: ignore[arg-type]
         # What `reader` and `streamReader` raise reaches the user garbled, so that options are checked here.
         check_options(options)
+        table = next((value for name, value in options.items() if name.lower() == "leasetable"), "/")
+        if is_relative(table.strip()) and not (spark_master() or "").startswith("local"):
+            raise OptionError(
+                f"option leaseTable={shown(table)} is a relative path, another place for every job on a cluster: "
+                "that is allowed only where Spark's master is known to be local. Write an address or a whole path"
+            )
 
     @classmethod
     def name(cls) -> str:

@@ -366,4 +366,4 @@ def test_the_installed_command_ends_in_order_every_time(used: Path, name: str) -
         subprocess.Popen([command, name, used, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for _ in range(12)
     ]
-    assert [(run.communicate(timeout=60)[1], run.returncode) for run in runs] == [(b"", 0)] * 12
+    assert [(run.communicate(timeout=240)[1], run.returncode) for run in runs] == [(b"", 0)] * 12
