@@ -83,12 +83,13 @@ def _read(
         try:
             batch = hand.receive(position)
         except Disconnected as other:
-            if owner is not None and not _still_held(options, wanted, owner):
-                _LOG.info("partition %s: lease lost while reading, ending at %d", wanted.partition, position)
-                return
             if other.epoch is None or other.epoch > (owner_level if owner_level is not None else -1):
+                if owner is not None and not _still_held(options, wanted, owner):
+                    _LOG.info("partition %s: lease lost while reading, ending at %d", wanted.partition, position)
+                    return
                 raise _foreign(wanted, other) from other
-            # A reader with our own epoch: the cached one of another worker, or the same task run twice.
+            # A reader with our own level: the kept one of another worker, the same task run twice, or `ehbalance seek`,
+            # which looks for a time. None of them takes the range from us.
             trouble: Exception = other
         except Unreachable as broken:
             trouble = broken

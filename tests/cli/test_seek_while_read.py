@@ -1,0 +1,124 @@
+"""`ehbalance seek --to TIME --force` on partitions that a running query reads: with its keeper, planner and readers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.hub.rows import numbers
+from spark_ehbalance.source import range_reader, receivers
+from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.ranges import Range
+from tests.cli.command import Command
+from tests.source.support import HUB, hub_options
+from tests.source.test_planner import Query
+from tests.waiting import wait_until
+
+EVENTS = 2000
+
+
+class Reading:
+    """A query with one partition, and what its executors do; `times` are those of every thousandth event."""
+
+    def __init__(self, emulator: Emulator, table: Path) -> None:
+        emulator.add_hub(HUB, 1)
+        self.times = [self._append(emulator) for _ in range(EVENTS // 1000)]
+        raw = {"leaseTable": table, "startingPosition": "earliest", "prefetch": 100, "balanceInterval": "1 s"}
+        self.options = hub_options(emulator, **raw)
+        self.query = Query(self.options, "ann")
+
+    def _append(self, emulator: Emulator) -> datetime:
+        last = emulator.partition_state(HUB, 0).last_enqueued_ms or 0
+        wait_until(lambda: time.time_ns() // 1_000_000 > last, "no other event has that time")
+        emulator.append(HUB, 0, [b"x"] * 1000)
+        enqueued = emulator.partition_state(HUB, 0).last_enqueued_time
+        assert enqueued is not None
+        return enqueued
+
+    def read(self, wanted: Range) -> Iterator[int]:
+        for batch in read_range(self.options, wanted, "ann", wanted.epoch):
+            yield from numbers(batch).to_pylist()
+
+    def batch(self, limit: int) -> Range:
+        """The next batch, which is finished when it has been read."""
+        (planned,) = self.query.planner.ranges(self.query.batch(limit))
+        return planned
+
+    def finish(self) -> None:
+        self.query.finished = self.query.logged
+
+
+@pytest.fixture
+def reading(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
+    monkeypatch.setattr(range_reader, "MOST_ROWS", 100)
+    made = Reading(emulator, tmp_path / "leases")
+    yield made
+    made.query.stop()
+    receivers.RECEIVERS.close()
+
+
+@pytest.fixture
+def seek(ehbalance: Command, emulator: Emulator, tmp_path: Path) -> Callable[[datetime], str]:
+    def order(moment: datetime) -> str:
+        secret = tmp_path / "connection"
+        secret.write_text(emulator.connection_string(HUB))
+        where = ("--to", moment.isoformat(), "--connection-string", f"file:{secret}")
+        outcome = ehbalance("seek", tmp_path / "leases", "0", "--force", *where)
+        assert (outcome.code, outcome.err) == (0, "")
+        return outcome.out
+
+    return order
+
+
+@pytest.mark.parametrize(("to", "first"), [(1, 1000), (0, 0)], ids=["forward", "back"])
+@pytest.mark.parametrize("seeks", [1, 3])
+def test_the_batch_in_flight_comes_whole_and_the_next_one_begins_at_the_time(
+    reading: Reading, seek: Callable[[datetime], str], to: int, first: int, seeks: int
+) -> None:
+    in_flight = reading.batch(600)
+    rows = reading.read(in_flight)
+    got = [next(rows)]
+    for _ in range(seeks):
+        assert seek(reading.times[to]) == f"Partition 0 goes on at sequence number {first}.\n"
+    keeper = reading.query.planner._keeper
+    wait_until(lambda: keeper.holdings()["0"].epoch == in_flight.epoch + seeks, "the query has learnt of it")
+    assert got + list(rows) == list(range(600))
+    reading.finish()
+    assert list(reading.read(reading.batch(50))) == list(range(first, first + 50))
+
+
+def test_seeks_while_batches_follow_each_other(reading: Reading, seek: Callable[[datetime], str]) -> None:
+    read: list[int] = []
+    trouble: list[BaseException] = []
+    ended = threading.Event()
+
+    def run() -> None:
+        try:
+            while not ended.is_set():
+                if reading.query.plan(100) is not None:
+                    for wanted in reading.query.planner.ranges(reading.query.logged):
+                        read.extend(reading.read(wanted))
+                    reading.finish()
+        except BaseException as error:
+            trouble.append(error)
+
+    running = threading.Thread(target=run)
+    running.start()
+    try:
+        for to in (1, 0, 0, 1, 0):
+            seek(reading.times[to])
+        before = len(read)
+        wait_until(lambda: trouble or read[before:].count(EVENTS - 1), "all is read to the end")
+    finally:
+        ended.set()
+        running.join()
+    assert trouble == []
+    jumps = {after for last, after in pairwise(read) if after != last + 1}
+    assert jumps <= {0, 1000}, "nothing is left out but by a seek"
