@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from enum import Enum
 
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.secrets import shown
 
 
 class Edge(Enum):
@@ -54,7 +55,9 @@ class StartingPositions:
     def check(self, partitions: tuple[str, ...]) -> None:
         """Raise `OptionError` if a partition is named that the hub does not have, or one is left out."""
         if unknown := sorted(set(self.named) - set(partitions)):
-            raise OptionError(f"a position is given for partition {unknown[0]!r}: the hub has {', '.join(partitions)}")
+            raise OptionError(
+                f"a position is given for partition {shown(unknown[0])}: the hub has {', '.join(partitions)}"
+            )
         if self.others is None and (left_out := [p for p in partitions if p not in self.named]):
             raise OptionError(f'no position is given for partition {left_out[0]}: name it, or all others as "*"')
 

@@ -32,6 +32,7 @@ from spark_ehbalance.leases.model import Position, Snapshot
 from spark_ehbalance.leases.transitions import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.options import Options, parse_duration
 from spark_ehbalance.positions import Place, parse_place
+from spark_ehbalance.secrets import shown
 
 Partition = Annotated[str, typer.Argument(help="The partition's id.")]
 Destination = Annotated[str, typer.Option("--to", help="The owner id of a member, as `status` shows it.")]
@@ -106,7 +107,7 @@ def seek(
     try:
         place = parse_place(to)
     except ValueError as allowed:
-        raise OptionError(f"--to={to!r} is wrong: allowed is {allowed}") from None
+        raise OptionError(f"--to={shown(to)} is wrong: allowed is {allowed}") from None
     options = group_options(
         lease_table,
         event_hub_name,
@@ -147,7 +148,7 @@ def _ms(handover_timeout: str) -> int:
     try:
         return round(1000 * parse_duration(handover_timeout))
     except ValueError as allowed:
-        raise OptionError(f"--handover-timeout={handover_timeout!r} is wrong: allowed is {allowed}") from None
+        raise OptionError(f"--handover-timeout={shown(handover_timeout)} is wrong: allowed is {allowed}") from None
 
 
 def _wanted(snapshot: Snapshot, options: Options, partition: str | None) -> tuple[str, ...]:

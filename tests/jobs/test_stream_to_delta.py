@@ -1,0 +1,57 @@
+"""The job's settings: no secret is taken from a property, and none that is there is repeated."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from jobs.stream_to_delta import PREFIX, SECRET, SOURCE, SettingError, Settings
+from spark_ehbalance.options import _COMMON, _CONNECTION, _STREAM
+
+KEY = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode()
+STRING = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey={KEY};EntityPath=hub"
+CONF = {PREFIX + "table": "/t", PREFIX + "checkpointLocation": "/c", PREFIX + "trigger": "1 s"}
+CONF |= {SOURCE + "leaseTable": "/leases"}
+
+
+def read(conf: dict[str, str]) -> Settings:
+    return Settings.read(CONF | conf, {SECRET: STRING})
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET, STRING)
+
+
+@pytest.mark.parametrize("value", [KEY, STRING, f"https://a.blob.core.windows.net/c?sig={KEY}"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(PREFIX + name for name in ("table", "checkpointLocation", "trigger", "unknown", KEY)),
+        *(SOURCE + name for name in (*_CONNECTION, *_COMMON, *_STREAM, "unknown", KEY)),
+        *(SOURCE + name for name in ("storageOptions.account_key", "storageOptions.endpoint", "storageSecrets.x")),
+    ],
+)
+def test_a_secret_in_any_property_is_refused_and_not_repeated(name: str, value: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        read({name: value})
+    assert KEY.rstrip("=") not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert name in str(caught.value) or "(not shown" in str(caught.value) or f"{SOURCE}*" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["storageSecrets.account_key", "storageSecrets.x", "STORAGEsecrets.x", "connectionSTRING"]
+)
+def test_a_secret_of_a_property_is_a_reference(name: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(STRING)
+    with pytest.raises(SettingError, match="write env:NAME"):
+        read({SOURCE + name: "short"})
+    reference = f"file:{tmp_path / 'secret'}"
+    assert read({SOURCE + name: reference}).source[name] == reference
+
+
+def test_plans_hold_only_where_the_connection_string_is() -> None:
+    assert read({}).source["connectionString"] == f"env:{SECRET}"
