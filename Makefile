@@ -12,7 +12,7 @@ export PATH := $(VENV)/bin:$(PATH)
 # Another Spark's home would be used instead of the virtual environment's pyspark.
 unexport SPARK_HOME
 
-.PHONY: help setup run test bench chaos soak contention handover lint format types check clean
+.PHONY: help setup run test bench chaos workers soak contention handover lint format types check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ bench: setup ## Measure speed, latency and cost beside their bars: make bench AR
 
 chaos: setup ## Kill, pause and disturb queries, then count every event: make chaos MINUTES=10 SEED=1
 	@.venv/bin/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+workers: setup ## 8 and 16 Python workers with short tokens, every event counted: make workers MINUTES=10 ARGS="plain"
+	@.venv/bin/python -m chaos.workers --minutes $(MINUTES) $(ARGS)
 
 soak: setup ## The lease store alone, as fast as it can: make soak ARGS="--commits 5000"
 	@.venv/bin/python -m chaos.soak $(ARGS)

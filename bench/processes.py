@@ -32,6 +32,11 @@ def largest_worker() -> float:
     return max((_peak(pid) for pid, command in _below() if _WORKER in command), default=0.0)
 
 
+def workers_cpu() -> float:
+    """Seconds of CPU that the workers which are there have used."""
+    return sum(_cpu(pid)[0] for pid, command in _below() if _WORKER in command)
+
+
 def planners() -> list[int]:
     """The planner processes of this process's streaming queries."""
     return [pid for pid, command in _below() if _PLANNER in command]

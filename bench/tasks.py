@@ -1,19 +1,30 @@
-"""What tasks cost: a batch from many partitions that hold little, in packed tasks, and with a task for each."""
+"""What tasks cost: a batch from many partitions that hold little, in packed tasks, and with a task for each; and one
+without owner level, whose receivers are closed with their task, beside one with a level, whose receivers are kept."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from bench.common import HUB, Row, Say, batches, emulator, start
+from bench.processes import workers_cpu
 
 SUBJECT = "tasks"
 
+#: Partitions of the query whose receivers are closed or kept.
+_FEW = 8
 
-def measure(spark: SparkSession, folder: Path, say: Say, *, partitions: int, runs: int) -> Iterator[Row]:
-    """`addBatch` with many `partitions` that hold an event each: packed, and a task for each."""
+
+def measure(spark: SparkSession, folder: Path, say: Say, *, partitions: int, count: int, runs: int) -> Iterator[Row]:
+    """`addBatch` with many `partitions` that hold an event each; and, with a few, of `count` batches in a row."""
+    yield from _packed(spark, folder, say, partitions, runs)
+    yield from _kept(spark, folder, say, count, runs)
+
+
+def _packed(spark: SparkSession, folder: Path, say: Say, partitions: int, runs: int) -> Iterator[Row]:
     times: dict[str, list[float]] = {"packed": [], "a task each": []}
     with emulator(partitions) as server:
         for run in range(runs + 1):
@@ -29,3 +40,26 @@ def measure(spark: SparkSession, folder: Path, say: Say, *, partitions: int, run
                 found += [batch["durationMs"]["addBatch"] for batch in batches(query)]
     packed, each = (tuple(found[1:]) for found in times.values())
     yield Row(SUBJECT, f"{partitions} partitions with an event each, packed", "ms", packed, None, {"a task each": each})
+
+
+def _kept(spark: SparkSession, folder: Path, say: Say, count: int, runs: int) -> Iterator[Row]:
+    times: dict[str, list[float]] = {"closed": [], "kept": []}
+    spent: dict[str, list[float]] = {"closed": [], "kept": []}
+    with emulator(_FEW) as server:
+        for partition in range(_FEW):
+            server.fill(partition, b"x" * 1000, count)
+        for run in range(runs + 1):
+            for how in times:
+                say(f"receivers {how}: run {run} of {runs}")
+                options = {"connectionString": server.address, "startingPosition": "earliest"}
+                options |= {"maxEventsPerTrigger": str(_FEW)} | ({"ownerLevel": "1"} if how == "kept" else {})
+                before = workers_cpu()
+                query = start(spark, options, folder / f"{how}-{run}", available_now=True)
+                query.awaitTermination()
+                took = [batch["durationMs"]["addBatch"] for batch in batches(query)]
+                times[how].append(statistics.median(took))
+                spent[how].append((workers_cpu() - before) / len(took) * 1e3)
+    what = f"{_FEW} partitions with an event each, receivers closed after it"
+    for name, unit, found in (("batch", "ms", times), ("CPU of the workers a batch", "ms", spent)):
+        closed, kept = (tuple(each[1:]) for each in found.values())
+        yield Row(SUBJECT, f"{what}: {name}", unit, closed, None, {"kept": kept})

@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
 
     def write(self, frames: bytes | bytearray) -> None:
         """Send encoded frames; nothing happens on a closed connection."""
-        if not self._closed:
+        if not self._closed and not self._transport.is_closing():
             self._transport.write(frames)
 
     def drop(self) -> None:

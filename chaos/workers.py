@@ -1,0 +1,240 @@
+"""Many Python workers and short tokens: `python -m chaos.workers [plain] [leases] [--minutes 10] [--batches 100]`.
+
+Real Spark with so many cores that each partition of a batch has a task and a Python worker of its own, and tokens that
+live for `--token-life` seconds, which the emulator enforces. Events come in bursts with pauses between them that are
+shorter and longer than a token. Every event is counted, and after each batch the connections that the query has left.
+
+| query | partitions and workers | owner level | tokens |
+|---|---|---|---|
+| `plain` | 8 | none | shared access signatures |
+| `leases` | 16 | the epochs | of Entra ID, as azure-identity gets them for a managed identity |
+
+Nothing may be missing or doubled, and no batch may fail. At most partitions + workers + 1 connections may be open.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+import spark_ehbalance
+from bench.common import session
+from chaos.processes import running, wait_for
+from chaos.tokens import IdentityEndpoint, ShortLived
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.options import Options, stream_options
+from spark_ehbalance.source.datasource import EhBalanceDataSource, StreamReader, Task
+
+HUB = "hub"
+KEYS = {"reader": "emulator"}
+
+#: Pauses between two bursts, in lives of a token.
+_PAUSES = (0.0,) * 8 + (0.01, 0.02, 0.05, 0.1, 0.3, 0.7, 1.1)
+
+#: Most events of a partition in one burst.
+_BURST = 60
+
+#: Seconds for what is left to be read, on a busy machine.
+_PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A query to run. `workers` are as many as `partitions`."""
+
+    name: str
+    partitions: int
+    signatures: bool
+    leases: bool
+
+    @property
+    def allowed(self) -> int:
+        """Connections once a batch has ended."""
+        return 2 * self.partitions + 1
+
+
+CASES = {each.name: each for each in (Case("plain", 8, True, False), Case("leases", 16, False, True))}
+
+
+@dataclass
+class Outcome:
+    """What was read, by (partition, sequence number), and what was open after each batch."""
+
+    read: Counter[tuple[str, int]] = field(default_factory=Counter)
+    connections: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    workers: int = 0
+    error: str = ""
+    sent: set[tuple[str, int]] = field(default_factory=set)
+
+    @property
+    def missing(self) -> int:
+        return len(self.sent - self.read.keys())
+
+    @property
+    def doubled(self) -> int:
+        return sum(self.read.values()) - len(self.read)
+
+    def passed(self, case: Case, batches: int) -> bool:
+        lost = self.missing or self.doubled or self.read.keys() - self.sent
+        few = len(self.connections) < batches or self.workers < case.partitions
+        return not (self.error or lost or few or max(self.connections) > case.allowed)
+
+    def told(self, case: Case) -> str:
+        """One line for people."""
+        return (
+            f"{case.name}: {self.workers} workers, {case.partitions} partitions, {self.seconds:.0f} s, "
+            f"{len(self.connections)} batches, {len(self.sent):,} events, {self.missing} missing, {self.doubled} "
+            f"doubled; connections after a batch: at most {max(self.connections, default=0)}, allowed {case.allowed}"
+            + (f"; failed: {self.error}" if self.error else "")
+        )
+
+
+def source(life: float) -> type[EhBalanceDataSource]:
+    """The data source, but for its tokens and for its tasks: one for each partition, however little it holds."""
+
+    class Reader(StreamReader):
+        def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+            tasks: Any = super().partitions(start, end)
+            return [Task((each,), task.owner) for task in tasks for each in task.ranges]
+
+    class Source(EhBalanceDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "ehbalance_short_tokens"
+
+        def streamReader(self, schema: StructType) -> StreamReader:
+            options: Options = stream_options(self.options)
+            way = options.connection
+            short = ShortLived(way.namespace, way.hub, way.credential, way.connection_string, life)
+            return Reader(replace(options, connection=short))
+
+    return Source
+
+
+def run(case: Case, folder: Path, *, minutes: float, batches: int, life: float, seed: int) -> Outcome:
+    """Have `case` read until both the time and the batches are over, and then all that is left."""
+    outcome = Outcome()
+    with _emulator(case) as server, _session(folder, case.partitions) as spark:
+        spark.dataSource.register(source(life))
+        query = _start(spark, case, server, folder, outcome)
+        began, sent = time.monotonic(), dict.fromkeys(map(str, range(case.partitions)), 0)
+        chance = random.Random(seed)
+        with contextlib.suppress(TimeoutError):
+            while time.monotonic() - began < 60 * minutes or len(outcome.connections) < batches:
+                if not query.isActive:
+                    break
+                _burst(server, sent, chance)
+                _pause(life * chance.choice(_PAUSES), query)
+            all_read = lambda: sum(outcome.read.values()) >= sum(sent.values())  # noqa: E731
+            wait_for(lambda: all_read() or not query.isActive, "all are read", _PATIENCE)
+        outcome.sent = {(partition, number) for partition, count in sent.items() for number in range(count)}
+        outcome.seconds = time.monotonic() - began
+        outcome.workers = _workers()
+        error = query.exception()
+        outcome.error = str(error).splitlines()[0] if error else ""
+        spark_ehbalance.stop(query)
+    return outcome
+
+
+def _emulator(case: Case) -> Emulator:
+    return Emulator({HUB: case.partitions}, sas_keys=KEYS if case.signatures else None)
+
+
+@contextlib.contextmanager
+def _session(folder: Path, cores: int) -> Iterator[SparkSession]:
+    spark = session(folder, cores)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _start(spark: SparkSession, case: Case, server: Emulator, folder: Path, outcome: Outcome) -> StreamingQuery:
+    options = {"startingPosition": "earliest"}
+    if case.signatures:
+        options["connectionString"] = server.connection_string(HUB)
+    else:
+        place = {"fullyQualifiedNamespace": f"127.0.0.1:{server.port}", "eventHubName": HUB}
+        options |= {**place, "credential": "managedIdentity"}
+    if case.leases:
+        options["leaseTable"] = str(folder / "leases")
+    frame = spark.readStream.format("ehbalance_short_tokens").options(**options).load()
+
+    def sink(batch: DataFrame, number: int) -> None:
+        rows = batch.select("partition", "sequenceNumber").toArrow().to_pydict()
+        if rows["partition"]:
+            outcome.connections.append(server.connections())
+            outcome.read.update(zip(rows["partition"], rows["sequenceNumber"], strict=True))
+
+    return frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint")).start()
+
+
+def _burst(server: Emulator, sent: dict[str, int], chance: random.Random) -> None:
+    """Some events for each partition; which, a task of each tells by itself."""
+    for partition in sent:
+        count = chance.randrange(1, _BURST)
+        server.append(HUB, partition, [b"x" * 100] * count)
+        sent[partition] += count
+
+
+def _pause(seconds: float, query: StreamingQuery) -> None:
+    """A batch, and `seconds` more."""
+    before = len(query.recentProgress)
+    with contextlib.suppress(TimeoutError):
+        wait_for(lambda: len(query.recentProgress) > before or not query.isActive, "a batch has ended", 60)
+    threading.Event().wait(seconds)
+
+
+def _workers() -> int:
+    """The Python workers of this process's Spark; each is forked by a daemon."""
+    processes = running()
+    daemons = {each.pid for each in processes if "pyspark.daemon" in each.command}
+    return sum(each.parent in daemons for each in processes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=list(CASES), help=f"{' or '.join(CASES)}; both, if none is named")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long each query runs at the least")
+    parser.add_argument("--batches", type=int, default=100, help="how many batches each query has at the least")
+    parser.add_argument("--token-life", type=float, default=20.0, help="seconds")
+    parser.add_argument("--seed", type=int, default=0, help="of bursts and pauses")
+    arguments = parser.parse_args()
+    for name in arguments.cases:
+        if name not in CASES:
+            parser.error(f"{name!r}: allowed are {', '.join(CASES)}")
+    passed = True
+    with IdentityEndpoint(arguments.token_life) as identity, tempfile.TemporaryDirectory() as folder:
+        os.environ.update(identity.environment)
+        for name in arguments.cases:
+            place = Path(folder) / name
+            place.mkdir()
+            life, batches = arguments.token_life, arguments.batches
+            outcome = run(
+                CASES[name], place, minutes=arguments.minutes, batches=batches, life=life, seed=arguments.seed
+            )
+            print(outcome.told(CASES[name]), flush=True)
+            passed &= outcome.passed(CASES[name], batches)
+    print("OK" if passed else "FAILED")
+    sys.exit(not passed)
+
+
+if __name__ == "__main__":
+    main()
