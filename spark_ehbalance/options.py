@@ -127,13 +127,13 @@ def storage_options(public: Mapping[str, str], secret: Mapping[str, str]) -> dic
 # --- one option each -------------------------------------------------------------------------------------------
 
 
-def checked_location(lease_table: str) -> str:
-    """`lease_table` as an address, or a path that holds in any working directory. Raises `OptionError`."""
-    _refuse_secret("leaseTable", lease_table)
+def checked_location(text: str, option: str = "leaseTable") -> str:
+    """The place that `option` gives: an address, or a path for any working directory. Raises `OptionError`."""
+    _refuse_secret(option, text)
     try:
-        return location(lease_table.strip())
+        return location(text.strip())
     except ValueError as allowed:
-        raise _wrong("leaseTable", lease_table, allowed) from None
+        raise _wrong(option, text, allowed) from None
 
 
 def _owner_id(value: str) -> str:

@@ -41,9 +41,10 @@ def remembered(checkpoints: list[str], replaces: str | None, storage_options: Ma
     given where they know of several. Raises `OptionError`."""
     if not checkpoints:
         raise OptionError("--replaces needs --from-checkpoint: the positions are those of the queries' checkpoints")
-    batches = [batch for each in checkpoints for batch in read_checkpoint(checked_location(each), storage_options)]
+    places = [checked_location(each, "--from-checkpoint") for each in checkpoints]
+    batches = [batch for each in places for batch in read_checkpoint(each, storage_options)]
     tables = {batch.end.group: _named(batch) for batch in batches}
-    wanted = next(iter(tables)) if replaces is None else group_name(checked_location(replaces))
+    wanted = next(iter(tables)) if replaces is None else group_name(checked_location(replaces, "--replaces"))
     if wanted not in tables or (replaces is None and len(tables) > 1):
         raise OptionError(f"--replaces={replaces} is wrong: the checkpoints know of {', '.join(tables.values())}")
     own = [batch for batch in batches if batch.end.group == wanted]
