@@ -65,21 +65,34 @@ class Event(NamedTuple):
 
     def render(self, sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
         """The whole encoded message as readers get it; `enqueued_ms` is in milliseconds since 1970."""
-        text = offset.encode()
+        place = _place(sequence_number, offset, enqueued_ms)
         key = b"" if self.partition_key is None else _pair(PARTITION_KEY, self.partition_key)
-        size = 4 + len(self.annotations) + _BEFORE_OFFSET.size + len(text) + _AFTER_OFFSET.size + len(key)
         return b"".join(
             (
                 self.head,
-                _MAP_HEADER.pack(b"\x00\x53\x72\xd1", size, self.items + (8 if key else 6)),
+                _MAP_HEADER.pack(
+                    b"\x00\x53\x72\xd1",
+                    4 + len(self.annotations) + len(place) + len(key),
+                    self.items + (8 if key else 6),
+                ),
                 self.annotations,
-                _BEFORE_OFFSET.pack(_SEQUENCE_KEY, sequence_number, _OFFSET_KEY, len(text)),
-                text,
-                _AFTER_OFFSET.pack(_TIME_KEY, enqueued_ms),
+                place,
                 key,
                 self.tail,
             )
         )
+
+
+def _place(sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
+    """The annotations that say which event of its partition it is."""
+    text = offset.encode()
+    number = _BEFORE_OFFSET.pack(_SEQUENCE_KEY, sequence_number, _OFFSET_KEY, len(text))
+    return number + text + _AFTER_OFFSET.pack(_TIME_KEY, enqueued_ms)
+
+
+def is_at(message: bytes, sequence_number: int, offset: str, enqueued_ms: int) -> bool:
+    """Whether a rendered message says that this is its place."""
+    return _place(sequence_number, offset, enqueued_ms) in message
 
 
 class Sections(NamedTuple):

@@ -5,7 +5,8 @@ becomes the transfer header when a reader is sent a copy. Records lie in append-
 (position and time) find where a reader starts. An event's offset is its record's position in the partition, in bytes.
 
 In files, appends are handed to the operating system at once and never forced to disk: they survive the end of this
-process (kill -9 too), not a power failure. An incomplete or damaged last record is cut off when the log is opened.
+process (kill -9 too), not a power failure. When the log is opened, an incomplete or damaged last record is cut off, and
+damage before the end costs only the events that it has hit: what comes after it keeps its numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .amqp.fast_transfer import HEADER_SIZE
-from .message import Event
+from .message import Event, is_at
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ _RECORD = struct.Struct(f">4sIIqq{HEADER_SIZE - 28}x")  # magic, payload length,
 
 
 class LogCorruptError(RuntimeError):
-    """A file of a log is damaged before its end, where nothing may be cut off silently."""
+    """A log's files do not fit together."""
 
 
 class Chunk(NamedTuple):
@@ -116,6 +117,7 @@ class PartitionLog:
         self._segments: list[_MemorySegment | _FileSegment] = []
         self._positions = array("q", [_FIRST_POSITION])  # one more than events held: the last is where the log ends
         self._times = array("q")
+        self._lost: list[range] = []  # sequence numbers of damaged events; they take up the space up to the next one
         self._held_from = 0  # sequence number of the first event in the arrays; those before the first retained wait
         self.first_sequence_number = 0
         self.largest_record = 0
@@ -183,8 +185,10 @@ class PartitionLog:
             self._waiting.remove(wake)
 
     def read(self, sequence_number: int, max_events: int, max_bytes: int) -> Chunk:
-        """Some records from a retained `sequence_number` on: at least one, which may exceed `max_bytes`."""
+        """Some records from a `readable` sequence number on: at least one, which may exceed `max_bytes`."""
         first = sequence_number - self._held_from
+        ahead = (lost.start - sequence_number for lost in self._lost)
+        max_events = min([max_events, *(distance for distance in ahead if distance > 0)])
         start = self._positions[first]
         segment = self._segments[bisect_right(self._segments, start, key=lambda each: each.position) - 1]
         limit = min(start + max_bytes, segment.position + segment.size)
@@ -192,6 +196,11 @@ class PartitionLog:
         last = max(last, first + 1)
         starts = [position - start for position in self._positions[first : last + 1]]
         return Chunk(segment.read(start - segment.position, start - segment.position + starts[-1]), starts)
+
+    def readable(self, sequence_number: int) -> int:
+        """The first number from `sequence_number` on whose event is retained and not lost, or is the next to come."""
+        wanted = max(sequence_number, self.first_sequence_number)
+        return next((lost.stop for lost in self._lost if wanted in lost), wanted)
 
     def holds_offset(self, offset: int) -> bool:
         """Whether `offset` is not beyond the end of the partition."""
@@ -258,10 +267,14 @@ class PartitionLog:
             if not self._segments:
                 self._held_from = self.first_sequence_number = segment.first_sequence_number
                 self._positions[0] = segment.position
+            self._lose(segment.first_sequence_number, segment.position, self.last_enqueued_ms or 0)
             if (segment.first_sequence_number, segment.position) != (self.next_sequence_number, self._positions[-1]):
                 raise LogCorruptError(f"{path} does not continue the file before it")
             self._segments.append(segment)
             self._scan(segment, is_last=path == paths[-1])
+        if self._lost:
+            told = ", ".join(f"{lost.start} to {lost.stop - 1}" for lost in self._lost)
+            _log.warning("%s: damage has cost the events %s; all others are kept", directory, told)
         trimmed = directory / "first"
         if trimmed.exists():
             self.first_sequence_number = min(
@@ -269,22 +282,41 @@ class PartitionLog:
             )
 
     def _scan(self, segment: _FileSegment, is_last: bool) -> None:
-        data = memoryview(segment.path.read_bytes())
-        expected = segment.first_sequence_number
-        start, positions, times = 0, [], []
-        while start + HEADER_SIZE <= len(data):
-            magic, length, check, sequence_number, enqueued_ms = _RECORD.unpack_from(data, start)
-            end = start + HEADER_SIZE + length
-            if (magic, sequence_number) != (_MAGIC, expected) or end > len(data):
-                break
-            if zlib.crc32(data[start + HEADER_SIZE : end]) != check:
-                break
-            positions.append(segment.position + end)
-            times.append(enqueued_ms)
-            expected, start = expected + 1, end
-        if start != len(data):
-            if not is_last:
-                raise LogCorruptError(f"{segment.path} is damaged at byte {start}, and other files follow it")
-            _log.warning("%s: cut off %d damaged bytes after %d events", segment.path, len(data) - start, len(times))
+        data = segment.path.read_bytes()
+        start, before = 0, len(self._times)
+        while (found := self._next_sound(data, start, segment.position)) is not None:
+            start, end, sequence_number, enqueued_ms = found
+            self._lose(sequence_number, segment.position + start, enqueued_ms)
+            self._extend([segment.position + end], [enqueued_ms])
+            start = end
+        if start != len(data) and is_last:
+            count = len(self._times) - before
+            _log.warning("%s: cut off %d damaged bytes after %d events", segment.path, len(data) - start, count)
             segment.truncate(start)
-        self._extend(positions, times)
+
+    def _next_sound(self, data: bytes, start: int, position: int) -> tuple[int, int, int, int] | None:
+        """The first sound record from `start` on: start, end, sequence number and time; `position` is that of `data`.
+
+        An event's own annotations must say the same as its header, so that nothing else can be taken for a record.
+        """
+        while (start := data.find(_MAGIC, start)) >= 0 and start + HEADER_SIZE <= len(data):
+            _, length, check, sequence_number, enqueued_ms = _RECORD.unpack_from(data, start)
+            end = start + HEADER_SIZE + length
+            payload = data[start + HEADER_SIZE : end]
+            if (
+                end <= len(data)
+                and zlib.crc32(payload) == check
+                and is_at(payload, sequence_number, str(position + start), enqueued_ms)
+                and sequence_number >= self.next_sequence_number
+            ):
+                return start, end, sequence_number, enqueued_ms
+            start += 1
+        return None
+
+    def _lose(self, until: int, position: int, enqueued_ms: int) -> None:
+        """The events that are still to come before number `until`, which is at `position`, are damaged."""
+        lost = range(self.next_sequence_number, until)
+        if lost:
+            joins = bool(self._lost) and self._lost[-1].stop == lost.start
+            self._lost.append(range(self._lost.pop().start, until) if joins else lost)
+            self._extend([position] * len(lost), [enqueued_ms] * len(lost))

@@ -79,7 +79,7 @@ class ReceiverLink(OutboundLink):
             return
         sent = 0
         while self.session.connection.writable and self.continue_message() and (room := self.room):
-            self._next = max(self._next, self._log.first_sequence_number)
+            self._next = self._log.readable(self._next)
             if self._next >= self._log.next_sequence_number:
                 self.finish_drain()
                 self._log.forget(self._wake)

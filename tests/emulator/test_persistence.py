@@ -93,15 +93,90 @@ def test_a_torn_tail_is_cut_off(tmp_path: Path, damage: str, caplog: pytest.LogC
     assert [record.message for record in caplog.records if "cut off" in record.message]
 
 
-def test_damage_before_the_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+COUNT = 20
+
+
+@pytest.mark.parametrize("segment_bytes", [1000, 1 << 20], ids=["many files", "one file"])
+@pytest.mark.parametrize("lost", [[0], [7], [7, 8, 9], [3, 11, 12], [0, 1, 18]], ids=str)
+@pytest.mark.parametrize("part", ["magic", "length", "check", "number", "time", "body"])
+def test_damage_before_the_end_costs_only_what_it_has_hit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    segment_bytes: int,
+    lost: list[int],
+    part: str,
+) -> None:
+    monkeypatch.setattr(partition_log, "SEGMENT_BYTES", segment_bytes)
+    sent = [b"%02d" % number * 200 for number in range(COUNT)]
+    with Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
+        for body in sent:
+            emulator.append("hub", 0, [body])
+        with reader(emulator.connection_string("hub")) as events:
+            offsets = [event.offset for event in events.read(COUNT)]
+        before = emulator.partition_state("hub", 0)
+    place = {"magic": 0, "length": 4, "check": 8, "number": 12, "time": 20, "body": -100}[part]
+    for number in lost:
+        _damage(tmp_path, sent[number], place)
+    kept = [number for number in range(COUNT) if number not in lost]
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING), Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
+            (said,) = (record.message for record in caplog.records)
+            assert "damage has cost the events" in said
+            after = emulator.partition_state("hub", 0)
+            assert (after.next_sequence_number, after.last_offset) == (before.next_sequence_number, before.last_offset)
+            with reader(emulator.connection_string("hub")) as events:
+                events.read(len(kept))
+                assert numbers(events.events) == kept
+                assert bodies(events.events) == [sent[number] for number in kept]
+                assert [event.offset for event in events.events] == [offsets[number] for number in kept]
+            for start in (lost[0], kept[3]):
+                with reader(emulator.connection_string("hub"), start=start, inclusive=True) as events:
+                    assert numbers(events.read(1))[0] == min(number for number in kept if number >= start)
+    with Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
+        emulator.append("hub", 0, [b"new"])
+        with reader(emulator.connection_string("hub"), start=offsets[-1]) as events:
+            assert (numbers(events.read(1)), bodies(events.events)) == ([COUNT], [b"new"])
+
+
+def _damage(directory: Path, body: bytes, place: int) -> None:
+    """Flip a bit of the record of the event with `body`, at `place` from its start, or from the end of its body."""
+    for path in _segments(directory):
+        data = bytearray(path.read_bytes())
+        end = data.find(body) + len(body)
+        if end >= len(body):
+            data[(end if place < 0 else data.rfind(b"EHB1", 0, end)) + place] ^= 0x10
+            path.write_bytes(data)
+
+
+def test_a_file_of_a_log_that_is_gone_costs_its_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_log, "SEGMENT_BYTES", 1000)
     with Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
-        for _ in range(5):
+        for _ in range(10):
             emulator.append("hub", 0, [b"x" * 600])
-    first = _segments(tmp_path)[0]
-    first.write_bytes(first.read_bytes()[:-1])
-    with pytest.raises(LogCorruptError, match="is damaged at byte"):
-        Emulator({"hub": 1}, data_dir=tmp_path).start()
+    gone = _segments(tmp_path)[1]
+    first, after = (int(path.stem.split("-")[0]) for path in (gone, _segments(tmp_path)[2]))
+    gone.unlink()
+    with Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
+        with reader(emulator.connection_string("hub")) as events:
+            assert numbers(events.read(10 - after + first)) == [*range(first), *range(after, 10)]
+        emulator.trim("hub", 0, after)
+        assert emulator.partition_state("hub", 0).first_sequence_number == after
+
+
+def test_a_record_inside_an_event_is_not_taken_for_one(tmp_path: Path) -> None:
+    with Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
+        emulator.append("hub", 0, [b"first"])
+        inside = _segments(tmp_path)[0].read_bytes()
+        emulator.append("hub", 0, [b"a copy: " + inside * 3, b"last"])
+    _damage(tmp_path, b"a copy: ", -1)
+    with (
+        Emulator({"hub": 1}, data_dir=tmp_path) as emulator,
+        reader(emulator.connection_string("hub")) as events,
+    ):
+        assert bodies(events.read(2)) == [b"first", b"last"]
+        assert numbers(events.events) == [0, 2]
 
 
 @pytest.mark.parametrize("name", ["hub/hub.json", "hub/0/first", "hub/0/x-y.log"])
