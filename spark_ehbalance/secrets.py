@@ -24,17 +24,19 @@ _LARGEST = 65536
 #: What only a secret looks like.
 _SECRET = re.compile(
     # `SharedAccessKey=…`, `sig=…` and their kind
-    r"(?i:(account_?key|access_?key|signature|\bsig|secret|password|token)\"?\s*[=:]\s*(?!env:|file:)[^\s;&]{8})"
+    r"(?i:sharedaccess(key|signature)\s*=)"
+    r"|(?i:(account_?key|access_?key|signature|\bsig|secret|password|token)\"?\s*[=:]\s*(?!env:|file:)[^\s;&]{8})"
     r"|://[^/\s:@]*:[^/\s@]+@"  # a password in an address
     r"|-----BEGIN|private_key"
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}"  # a token of Entra ID or Google
     # a key of Event Hubs or of a storage account, a signature
-    r"|(?<![A-Za-z0-9+/_-])([A-Za-z0-9+/_-]|%2[BbFf]){16,}(=|%3[Dd]){1,2}(?!\w)"
+    r"|(?<![A-Za-z0-9+/_%-])([A-Za-z0-9+/_-]|%2[BbFf]){16,}(=|%3[Dd]){1,2}(?!\w)"
 )
 
-#: What could be a key: letters and digits in a long run, with slashes as well where the whole is no path.
+#: What could be a key: what has such a name; letters and digits in a long run, with slashes where the whole is no path.
 _RUN = re.compile(
-    r"(?<![A-Za-z0-9+=%])(?=[A-Za-z+=%]*\d)(?=[\d+=%]*[A-Za-z])[A-Za-z0-9+=%]{20,}"
+    r"(?i:key|sig|signature|secret|password|token)\s*="
+    r"|(?<![A-Za-z0-9+=%])(?=[A-Za-z+=%]*\d)(?=[\d+=%]*[A-Za-z])[A-Za-z0-9+=%]{20,}"
     r"|^(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9+=%][A-Za-z0-9+=%/]{31,}$"
 )
 

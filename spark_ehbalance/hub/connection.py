@@ -60,9 +60,9 @@ class Connection:
         try:
             parts = parse_connection_string(text)
         except (ValueError, TypeError, KeyError):
-            raise OptionError(f"option connectionString is wrong: allowed is {_FORM}") from None
+            raise OptionError(f"option connectionString is wrong: allowed is {_FORM}; or {REFERENCES}") from None
         if looks_secret(parts.fully_qualified_namespace):
-            raise OptionError(f"option connectionString has a secret for an Endpoint: allowed is {_FORM}")
+            raise OptionError(f"option connectionString has a secret as its Endpoint: allowed is {_FORM}")
         if text == given and not hidden_by_spark(text):
             raise OptionError(f"connectionString without SharedAccessKey would be shown by Spark: write {REFERENCES}")
         hub, inside = options["eventHubName"], parts.eventhub_name

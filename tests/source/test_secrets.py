@@ -106,6 +106,24 @@ def test_a_wrong_value_that_could_be_a_key_is_not_repeated(value: str) -> None:
     assert (value in message) == (value == "[]")
 
 
+@pytest.mark.parametrize("option", ["leaseTable", "eventHubName", "prefetch", "ownerId"])
+@pytest.mark.parametrize("value", ["SharedAccessKey=hidden", "AccountKey=hidden", "password=hidden", "?sig=hidden"])
+def test_what_has_the_name_of_a_secret_is_not_repeated_however_short(option: str, value: str) -> None:
+    wrong = SHARED | {option: value + "<>"}
+    assert option in refusal(wrong, "hidden")
+    assert "hidden" not in refusal(wrong, "hidden")
+
+
+def test_the_endpoint_of_a_connection_string_is_no_secret() -> None:
+    assert "Endpoint" in refusal({"connectionString": STRING.replace("ns.servicebus.windows.net", HUB_KEY)}, HUB_KEY)
+
+
+def test_looking_for_secrets_takes_no_longer_than_reading() -> None:
+    for text in ("a" * 200_000, "aB3" * 70_000, "sig" * 70_000, "://a:" * 40_000, "key " * 50_000, "%2B" * 70_000):
+        assert not looks_secret(text)
+        could_be_secret(text)
+
+
 @given(st.binary(min_size=32, max_size=64))
 def test_keys_of_azure_look_secret(key: bytes) -> None:
     text = base64.b64encode(key).decode()
