@@ -24,11 +24,11 @@ _PALETTE = (
     *("#332288", "#882255", "#999933", "#117733", "#7f7f7f"),
 )
 
-#: What moved a partition, with its name and colour in the chart of moves.
+#: What moved a partition, with its name and its grey in the chart of moves: colours are the owners'.
 _KINDS = {
-    "HandOver": ("handed over", "#009e73"),
-    "Claim": ("claimed", "#0072b2"),
-    "Steal": ("stolen", "#d55e00"),
+    "HandOver": ("handed over", "#c9c9c9"),
+    "Claim": ("claimed", "#8c8c8c"),
+    "Steal": ("stolen", "#333333"),
 }
 
 #: What changes an owner; everything else in a history is an operator's doing and is drawn as a mark.
@@ -182,7 +182,13 @@ def html(picture: Picture) -> str:
         legend={"title": {"text": "owners"}, "tracegroupgap": 2, "y": 1, "yanchor": "top"},
         legend2={"title": {"text": "moves"}, "y": 160 / (sum(heights) + 40), "yanchor": "top"},
     )
-    figure.update_xaxes(range=[_time(picture, picture.begin), _time(picture, picture.end)], showticklabels=True)
+    figure.update_xaxes(
+        # Not left to plotly, which would go by the bars' lengths: these are numbers also where times are dates.
+        type="date" if picture.dated else "linear",
+        range=[_time(picture, picture.begin), _time(picture, picture.end)],
+        showticklabels=True,
+        hoverformat="%Y-%m-%d %H:%M:%S.%3f UTC" if picture.dated else ".1f",
+    )
     figure.update_xaxes(title_text="UTC" if picture.dated else "seconds", row=3, col=1)
     text: str = figure.to_html(
         include_plotlyjs=True, include_mathjax=False, full_html=True, div_id="ehbalance", config=_CONFIG
@@ -209,13 +215,18 @@ def _draw_lanes(figure: Any, picture: Picture, owners: Sequence[str], colours: S
                 y=[place[each.partition] for each in theirs],
                 base=[_time(picture, each.start) for each in theirs],
                 x=[each.end - each.start for each in theirs],
-                customdata=[_escaped(each.partition) for each in theirs],
+                customdata=[
+                    [_escaped(each.partition), _shown(picture, each.start), _shown(picture, each.end)]
+                    for each in theirs
+                ],
                 width=0.8 if labelled else 1.0,
                 marker={"color": colour, "line": {"width": 0}},
                 name=_escaped(owner),
                 legendgroup=owner,
                 showlegend=len(owners) <= _LEGEND,
-                hovertemplate="partition %{customdata}<br>from %{base}<extra>" + _escaped(owner) + "</extra>",
+                hovertemplate="partition %{customdata[0]}<br>from %{customdata[1]}<br>to %{customdata[2]}<extra>"
+                + _escaped(owner)
+                + "</extra>",
             ),
             row=1,
             col=1,
@@ -248,7 +259,7 @@ def _draw_loads(figure: Any, picture: Picture, owners: Sequence[str], colours: S
                     name=_escaped(owner),
                     legendgroup=owner,
                     showlegend=False,
-                    hovertemplate="%{y:,.4~g}",
+                    hovertemplate="%{x}: %{y:,.4~g}",
                 ),
                 row=2,
                 col=1,
@@ -275,7 +286,7 @@ def _draw_moves(figure: Any, picture: Picture) -> None:
                 name=name,
                 legend="legend2",
                 showlegend=True,
-                hovertemplate="%{y}",
+                hovertemplate="%{x}: %{y}",
             ),
             row=3,
             col=1,
@@ -298,7 +309,7 @@ def _draw_marks(figure: Any, picture: Picture, texts: Sequence[Mark]) -> None:
                 mode="markers",
                 marker={"symbol": "diamond", "size": 10, "color": "black", "line": {"width": 1, "color": "white"}},
                 name="operators",
-                hovertemplate="%{text}<extra></extra>",
+                hovertemplate="%{x}<br>%{text}<extra></extra>",
             ),
             row=1,
             col=1,
@@ -352,6 +363,11 @@ def _time(picture: Picture, at: float) -> Any:
     from datetime import datetime, timezone
 
     return datetime.fromtimestamp(at / 1000, timezone.utc).replace(tzinfo=None)
+
+
+def _shown(picture: Picture, at: float) -> str:
+    """A time as it is shown under the pointer."""
+    return f"{_time(picture, at):%Y-%m-%d %H:%M:%S} UTC" if picture.dated else f"{at:.1f} s"
 
 
 def _owners(picture: Picture) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,43 @@ def test_a_history_is_drawn_with_operators_orders_as_marks(ehbalance: Command, r
     for text in ("PinTo 0 by operator:me@here", "Drain by operator:me@here", "Seek 1", "Transfer 0", "Unpin 1"):
         assert text in page
     assert "<b>knows</b>" not in page, "reasons are text"
+
+
+def drawn(page: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The traces of a page's figure, and its layout."""
+    decode = json.JSONDecoder().raw_decode
+    begin = page.index("[", page.index("Plotly.newPlot("))
+    traces, end = decode(page, begin)
+    return traces, decode(page, page.index("{", end))[0]
+
+
+def seconds(date: str) -> float:
+    """Since `T0`."""
+    return datetime.fromisoformat(date).replace(tzinfo=timezone.utc).timestamp() - T0 / 1000
+
+
+def test_every_time_axis_is_one_of_dates_and_bars_begin_when_they_did(
+    ehbalance: Command, recorded: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.html"
+    ehbalance("report", recorded, "--out", path)
+    traces, layout = drawn(path.read_text(encoding="utf-8"))
+    axes = {name: axis for name, axis in layout.items() if name.startswith("xaxis")}
+    assert {axis["type"] for axis in axes.values()} == {"date"}
+    assert len(axes) == 3
+    for axis in axes.values():
+        assert [seconds(at) for at in axis["range"]] == [1.0, 10.0], "to a second after the last entry"
+    assert axes["xaxis3"]["title"]["text"] == "UTC"
+    lanes = [trace for trace in traces if trace.get("orientation") == "h"]
+    bars = {
+        (trace["name"], partition, seconds(base), seconds(base) + length / 1000)
+        for trace in lanes
+        for (partition, *_), base, length in zip(trace["customdata"], trace["base"], trace["x"], strict=True)
+    }
+    assert bars == {("ann", "0", 1.0, 9.0), ("ann", "1", 1.0, 6.0), ("bob", "1", 6.0, 10.0)}
+    for trace in traces:
+        if trace not in lanes:
+            assert all(1.0 <= seconds(at) <= 10.0 for at in trace["x"])
 
 
 def test_a_group_without_a_history_is_said_to_have_none(ehbalance: Command, table: Path) -> None:
