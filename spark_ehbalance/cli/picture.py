@@ -322,7 +322,7 @@ def _draw_marks(figure: Any, picture: Picture, texts: Sequence[Mark]) -> None:
             y=1,
             yref="y domain",
             yshift=14 + 14 * (number % 3),
-            xanchor="left",
+            xanchor="left" if mark.at < (picture.begin + 2 * picture.end) / 3 else "right",  # so that it fits in
             text=_escaped(mark.text if len(mark.text) <= 40 else mark.text[:39] + "…"),
             hovertext=_escaped(mark.text),
             showarrow=False,
