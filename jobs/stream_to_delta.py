@@ -1,4 +1,4 @@
-"""Stream an event hub into a Delta table.
+"""Stream an event hub into a Delta table, or into a table of another format.
 
     EHBALANCE_CONNECTION_STRING=... spark-submit --properties-file conf/stream_to_delta.conf jobs/stream_to_delta.py
 
@@ -15,11 +15,15 @@ with a MERGE on (partition, sequenceNumber), which identify an event, or drop du
 Several queries may append to one table where Delta's commits exclude each other, as on Azure storage and HDFS. On a
 local disk they do not between two JVMs (Delta looks whether the commit's file is there, then renames): there give
 each query a table of its own.
+
+With a lease table Spark's file sink (Parquet, JSON and the like) is refused: of queries that write into one folder each
+skips the batches whose number another has written, in silence.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,6 +32,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import AnalysisException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -42,6 +47,9 @@ PREFIX = "spark.ehbalance.job."
 SOURCE = PREFIX + "source."
 SECRET = "EHBALANCE_CONNECTION_STRING"
 
+#: What Spark writes with its file sink.
+FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
+
 #: Seconds that a stop waits for the batch in flight. Kubernetes, YARN and systemd kill after 30 to 90.
 STOP_TIMEOUT = 25.0
 
@@ -55,27 +63,45 @@ class Settings:
     """The job's settings, checked."""
 
     table: str
+    format: str
     checkpoint_location: str
     trigger: Mapping[str, Any]
     source: Mapping[str, str]
+
+    @property
+    def in_catalog(self) -> bool:
+        """Whether `table` is a name in Spark's catalog: paths and addresses have a slash."""
+        return not re.search(r"[/\\]", self.table)
+
+    def check_format(self, format: str) -> None:
+        """Raises `SettingError` where `format` loses rows when queries share."""
+        if format.lower() in FILE_FORMATS and any(name.lower() == "leasetable" for name in self.source):
+            raise SettingError(
+                f"{PREFIX}table={self.table} is of the format {format}, and {SOURCE}leaseTable is set: queries that "
+                "write files into one folder lose rows in silence; use the format delta, or leave the lease table out"
+            )
 
     @classmethod
     def read(cls, conf: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
         """From Spark's properties and the environment. Raises `SettingError`."""
         source = {key.removeprefix(SOURCE): value for key, value in conf.items() if key.startswith(SOURCE)}
-        names = ("table", "checkpointLocation", "trigger")
+        names = ("table", "format", "checkpointLocation", "trigger")
         given = {key.removeprefix(PREFIX) for key in conf if key.startswith(PREFIX) and not key.startswith(SOURCE)}
         if unknown := sorted(given - set(names)):
             allowed = ", ".join(PREFIX + name for name in names)
             raise SettingError(
                 f"there is no setting {shown(PREFIX + unknown[0])}: allowed are {allowed} and {SOURCE}OPTION"
             )
-        table, checkpoint, trigger = (conf.get(PREFIX + name, "").strip() for name in names)
+        table, format, checkpoint, trigger = (conf.get(PREFIX + name, "").strip() for name in names)
         for name, value in (("table", table), ("checkpointLocation", checkpoint)):
             if not value:
                 raise SettingError(f"{PREFIX}{name} is not set: a path or an address that Spark can write is needed")
             if looks_secret(value):
                 raise SettingError(f"{PREFIX}{name} holds what looks like a key or a signed address, for all to see")
+        if not re.fullmatch(r"\w{0,30}", format):
+            raise SettingError(
+                f"{PREFIX}format={shown(format)} is wrong: allowed is a format's short name, such as delta"
+            )
         checked = _source(source, environment)
         leases = next((value for name, value in source.items() if name.lower() == "leasetable"), "/")
         if is_relative(leases) and not conf.get("spark.master", "local").startswith("local"):
@@ -83,7 +109,9 @@ class Settings:
                 f"{SOURCE}leaseTable={shown(leases)} is a relative path, which is another place for every job on a "
                 "cluster: write an address or a whole path"
             )
-        return cls(table, checkpoint, _trigger(trigger), checked)
+        settings = cls(table, format or "delta", checkpoint, _trigger(trigger), checked)
+        settings.check_format(settings.format)
+        return settings
 
 
 def _trigger(text: str) -> dict[str, Any]:
@@ -129,16 +157,30 @@ def rows(spark: SparkSession, settings: Settings) -> DataFrame:
     )
 
 
+def check_table(spark: SparkSession, settings: Settings) -> None:
+    """Check the catalog's table, if it is there already. Raises `SettingError`."""
+    if not settings.in_catalog:
+        return
+    try:
+        if not spark.catalog.tableExists(settings.table):
+            return
+        described = spark.sql(f"DESCRIBE TABLE EXTENDED {settings.table}").collect()
+    except AnalysisException as error:
+        why = str(error).splitlines()[0]
+        raise SettingError(f"{PREFIX}table={shown(settings.table)} is no path and cannot be looked up: {why}") from None
+    settings.check_format(next((row.data_type for row in described if row.col_name == "Provider"), settings.format))
+
+
 def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
     """Start the query that appends `rows` to the table."""
-    return (
+    writer = (
         rows(spark, settings)
-        .writeStream.format("delta")
+        .writeStream.format(settings.format)
         .outputMode("append")
         .option("checkpointLocation", settings.checkpoint_location)
         .trigger(**settings.trigger)
-        .start(settings.table)
     )
+    return writer.toTable(settings.table) if settings.in_catalog else writer.start(settings.table)
 
 
 class StopRequest:
@@ -174,10 +216,11 @@ def main() -> None:
     SparkContext._ensure_initialized()  # connects to spark-submit's JVM, which has the properties; starts no Spark yet
     try:
         settings = Settings.read(dict(SparkConf().getAll()), os.environ)
+        spark = SparkSession.builder.getOrCreate()
+        check_table(spark, settings)
     except SettingError as error:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(2)
-    spark = SparkSession.builder.getOrCreate()
     spark_ehbalance.register(spark)
     stop_request = StopRequest(spark)
     query = start(spark, settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import logging
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +24,8 @@ from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.source.datasource import EhBalanceDataSource
 from spark_ehbalance.source.notices import send
 from spark_ehbalance.source.offsets import StreamOffset
+
+_LOG = logging.getLogger(__name__)
 
 
 def register(spark: SparkSession) -> None:
@@ -56,14 +59,23 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
 
 
 class BatchEndListener(StreamingQueryListener):
-    """Passes the end of every batch on to the planner of each of its `ehbalance` sources."""
+    """Passes the end of every batch on to the planner of each of its `ehbalance` sources, and warns of sinks that lose
+    rows where queries share."""
+
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        for end in _ends(json.loads(event.progress.json)):
+        progress = json.loads(event.progress.json)
+        ends = list(_ends(progress))
+        for end in ends:
             _tell(end)
+        if progress["id"] not in self._warned and (warning := _sink_warning(progress, ends)):
+            self._warned.add(progress["id"])
+            _LOG.warning(warning)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         pass
@@ -75,6 +87,18 @@ class BatchEndListener(StreamingQueryListener):
 def _tell(end: StreamOffset, *, leave: bool = False) -> bool | None:
     """Tell the planner of the batch that ends at `end` that it has been written; its answer, or None without one."""
     return send(end.reader, {"finished": end.to_json(), "leave": leave})
+
+
+def _sink_warning(progress: dict[str, Any], ends: list[StreamOffset]) -> str | None:
+    """What to say where a query with a lease table writes with Spark's file sink."""
+    sink = progress["sink"]["description"]
+    if not sink.startswith("FileSink[") or not any(end.group for end in ends):
+        return None
+    return (
+        f"query {progress['name'] or progress['id']} has a lease table and writes plain files, {sink}: of queries that "
+        "write into one folder each skips the batches whose number another has written, so that rows are lost; write "
+        "Delta, or give each query a folder of its own"
+    )
 
 
 def _ends(progress: dict[str, Any]) -> Iterator[StreamOffset]:
