@@ -24,6 +24,10 @@ class DataLossError(EhBalanceError):
     """Events that were to be read are gone: the position has aged out, or the hub was made anew."""
 
 
+class MalformedEventError(EhBalanceError):
+    """An event cannot be read. Names partition, sequence number and reason, and how to go on."""
+
+
 class ForeignReaderError(EhBalanceError):
     """Somebody outside the group reads a partition, with an owner level that shuts this query out."""
 

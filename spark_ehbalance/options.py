@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.unreadable import FAIL, POLICIES
 from spark_ehbalance.locations import check_storage, location
 from spark_ehbalance.positions import EARLIEST, LATEST, StartingPositions
 from spark_ehbalance.secrets import (
@@ -58,6 +59,7 @@ class Options:
     receiver_timeout: float = 60.0  # the Scala connector's
     owner_level: int | None = None
     json_properties: bool = False
+    on_malformed: str = FAIL  # losing events silently must be asked for
 
     def __post_init__(self) -> None:
         if self.lease_duration <= self.balance_interval:
@@ -167,6 +169,7 @@ _COMMON: dict[str, tuple[str, Callable[[str], Any]]] = {
     "receiverTimeout": ("receiver_timeout", parse_duration),
     "ownerLevel": ("owner_level", whole(0)),
     "jsonProperties": ("json_properties", flag),
+    "onMalformed": ("on_malformed", one_of(*POLICIES)),
 }
 _STREAM: dict[str, tuple[str, Callable[[str], Any]]] = {
     "leaseTable": ("lease_table", location),

@@ -9,7 +9,7 @@ from datetime import datetime
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable
-from spark_ehbalance.hub.rows import numbers
+from spark_ehbalance.hub.unreadable import KEEP
 from spark_ehbalance.leases.model import Position
 from spark_ehbalance.positions import Edge, Place
 
@@ -36,10 +36,13 @@ def _first_at(moment: datetime, source: Source, state: PartitionState, timeout: 
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:
-            with contextlib.closing(Receiver(source, moment, owner_level=level, prefetch=1)) as receiver:
-                batch = receiver.receive(1, wait=1.0)
-            if batch.num_rows:
-                return int(numbers(batch)[0].as_py())
+            receiver = Receiver(source, moment, owner_level=level, prefetch=1, on_malformed=KEEP)
+            with contextlib.closing(receiver):
+                # More than one only where the first one's number cannot be read.
+                while not receiver.closed and time.monotonic() < deadline:
+                    receiver.receive(1, wait=1.0)
+                    if receiver.first is not None:
+                        return receiver.first
         except Disconnected as other:
             # Beside a reader with an owner level nobody gets in without one. With the same level one does, for a
             # moment: that reader is disconnected, and opens anew.

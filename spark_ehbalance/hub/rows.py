@@ -6,12 +6,13 @@ The columns are those of the Scala connector, so that jobs move over unchanged.
 from __future__ import annotations
 
 import base64
+import io
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import pairwise
 from math import isfinite
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
 from azure.eventhub import EventData
@@ -45,50 +46,98 @@ KEY, PUBLISHER = b"x-opt-partition-key", b"x-opt-publisher"
 COLUMN_ANNOTATIONS = frozenset((NUMBER, OFFSET, TIME, KEY, PUBLISHER))
 
 
-#: What a row is made of: the body; the message properties and all annotations, which are taken apart for it; and the
-#: application's properties.
-Event = tuple[bytes, dict[Any, Any], Mapping[Any, Any]]
+#: What a row is made of: the body, None if there is none; the message properties and all annotations, which are taken
+#: apart for it; and the application's properties.
+Event = tuple[bytes | None, dict[Any, Any], Mapping[Any, Any]]
+
+#: Keys in `systemProperties` of an event that could not be read: why, and its bytes in base64, if they are known.
+REASON, RAW = b"ehbalance-malformed", b"ehbalance-raw"
+
+#: The largest sequence number, and the largest number of milliseconds that is a time in microseconds.
+_MOST = {NUMBER: 2**63 - 1, TIME: (2**63 - 1) // 1000}
 
 
-class UnfitError(ValueError):
-    """Of the events, the one in `row` is the first that has a sequence number or a time that no column can hold."""
+class Binary(bytes):
+    """A value that was sent as AMQP binary. What is plain `bytes` was sent as text."""
 
-    def __init__(self, text: str, row: int) -> None:
-        super().__init__(text)
-        self.row = row
+    __slots__ = ()
+
+
+class UnreadableError(Exception):
+    """An event is no row. `known` has what can be read of the annotations that have a column."""
+
+    def __init__(self, reason: str, known: Mapping[Any, Any] | None = None) -> None:
+        super().__init__(reason)
+        self.known = {key: value for key, value in (known or {}).items() if key in COLUMN_ANNOTATIONS}
 
 
 def received(event: EventData) -> Event:
-    """An event as the client gives it."""
-    parts: Any = event.body
-    if event.body_type == AmqpMessageBodyType.DATA:
-        body = parts if isinstance(parts, bytes) else b"".join(parts)
-    elif event.body_type == AmqpMessageBodyType.SEQUENCE:
-        body = sequence_body(parts)
-    else:
-        body = value_body(parts)
-    return body, {**event.system_properties}, event.properties or {}
+    """An event as the client gives it. Raises `UnreadableError`."""
+    system: dict[Any, Any] = {}
+    try:
+        system = {**event.system_properties}
+        check(system)
+        body, properties = _body(event.body_type, event.body), event.properties or {}
+        if not isinstance(properties, dict):
+            raise TypeError("a section of pairs is no map")
+    except TypeError as error:
+        raise UnreadableError(f"a section is not what it should be: {error}", system) from error
+    return body, system, properties
 
 
-def sequence_body(parts: Iterable[Iterable[Any]]) -> bytes:
+def _body(kind: AmqpMessageBodyType, parts: Any) -> bytes | None:
+    if kind == AmqpMessageBodyType.DATA:
+        return data_body([parts] if isinstance(parts, bytes) else parts)
+    return sequence_body(parts) if kind == AmqpMessageBodyType.SEQUENCE else value_body(parts)
+
+
+def check(system: Mapping[Any, Any]) -> None:
+    """Raise `UnreadableError` if there is no sequence number among the annotations, or if no column can hold it or the
+    time."""
+    if NUMBER not in system:
+        raise UnreadableError("it has no sequence number", system)
+    for key, value, name in ((NUMBER, system[NUMBER], "sequence number"), (TIME, system.get(TIME) or 0, "time")):
+        if not _fits(key, value):
+            raise UnreadableError(f"no column can hold its {name}", system)
+
+
+def _fits(key: bytes, value: Any) -> bool:
+    return type(value) is int and abs(value) <= _MOST[key]
+
+
+def unreadable(raw: bytes | None, error: UnreadableError) -> Event:
+    """What is left of an event that is no row: what is known of it, why it is none, and its bytes if they are known."""
+    known = {key: value for key, value in error.known.items() if key not in _MOST or _fits(key, value)}
+    system = {NUMBER: None, **known, REASON: str(error).encode(errors="replace")}
+    return None, system if raw is None else {**system, RAW: base64.b64encode(raw)}, {}
+
+
+def data_body(parts: Iterable[bytes | None]) -> bytes | None:
+    """The body of an event from its data sections; None if there are none, or all of them are null."""
+    present = [part for part in parts if part is not None]
+    return b"".join(present) if present else None
+
+
+def sequence_body(parts: Iterable[Iterable[Any]]) -> bytes | None:
     """The body of an event that was sent as AMQP sequences: it has no bytes of its own, so its text stands for it."""
     return value_body([item for part in parts for item in part])
 
 
-def value_body(value: Any) -> bytes:
-    """The body of an event that was sent as an AMQP value: its bytes if it has any, else its text."""
-    return value if isinstance(value, bytes) else _TEXT_OF.get(type(value), _json)(value).encode()
+def value_body(value: Any) -> bytes | None:
+    """The body of an event that was sent as an AMQP value: its bytes if it has any, else its text; None for null."""
+    return value if value is None or isinstance(value, bytes) else _TEXT_OF.get(type(value), _json)(value).encode()
 
 
 def record_batch(events: Iterable[Event], partition: str, *, json_properties: bool) -> pa.RecordBatch:
     """`events` of `partition` as a record batch of `ARROW_SCHEMA`.
 
-    Property values are strings as they are and anything else as JSON text; with `json_properties` all are JSON text,
-    as the Scala connector has them. Raises `UnfitError`.
+    Property values are strings as they are, binary as a JSON array of its bytes, from -128 to 127, and anything else as
+    JSON text; with `json_properties` all are JSON text, as the Scala connector has them. Of keys with the same text in
+    one map the last one's value counts.
     """
     # No event is kept: many at a time would keep Python's garbage collector busy.
     bodies, offsets, sequence, moments, publishers, partition_keys = (list[Any]() for _ in range(6))
-    own, others = Maps(), Maps()
+    own, others = Maps(json_properties), Maps(json_properties)
     for body, system, properties in events:
         bodies.append(body)
         take = system.pop
@@ -99,39 +148,23 @@ def record_batch(events: Iterable[Event], partition: str, *, json_properties: bo
         partition_keys.append(take(KEY, None))
         own.add(properties)
         others.add(system)
-    numbered, enqueued = _numbers_and_times(sequence, moments)
     columns = [
         pa.array(bodies, pa.binary()),
         pa.repeat(pa.scalar(partition, pa.string()), len(bodies)),
         _texts(offsets),
-        numbered,
-        enqueued,
+        pa.array(sequence, pa.int64()),
+        times(moments),
         _texts(publishers),
         _texts(partition_keys),
-        own.column(json_properties),
-        others.column(json_properties),
+        own.column(),
+        others.column(),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
 
 def numbers(batch: pa.RecordBatch) -> pa.Int64Array:
-    """The sequence numbers of a record batch's rows, which rise."""
+    """The sequence numbers of a record batch's rows, which rise; null where an event's could not be read."""
     return batch.column("sequenceNumber")
-
-
-def _numbers_and_times(numbers: list[Any], milliseconds: list[Any]) -> tuple[pa.Array, pa.Array]:
-    try:
-        return pa.array(numbers, pa.int64()), times(milliseconds)
-    except (pa.ArrowException, OverflowError) as error:
-        if len(numbers) == 1:
-            raise UnfitError(f"event {numbers[0]!r} with the time {milliseconds[0]!r} is no row: {error}", 0) from error
-        for row in range(len(numbers)):
-            try:
-                _numbers_and_times(numbers[row : row + 1], milliseconds[row : row + 1])
-            except UnfitError as unfit:
-                unfit.row = row
-                raise
-        raise
 
 
 def times(milliseconds: Any) -> pa.Array:
@@ -140,23 +173,40 @@ def times(milliseconds: Any) -> pa.Array:
 
 
 class Maps:
-    """A column of maps in the making, from AMQP values."""
+    """A column of maps in the making, from AMQP values; `as_json` as for `record_batch`."""
 
-    def __init__(self) -> None:
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
         self._keys: list[Any] = []
-        self._values: list[Any] = []
+        self._values: list[str | bytes] = []
         self._offsets = [0]
 
     def add(self, row: Mapping[Any, Any]) -> None:
         """The next row."""
-        self._keys += row
-        self._values += row.values()
+        if row:
+            self._keys += row
+            self._values += _forms(row.values(), self._as_json)  # at once: some values are larger than their texts
         self._offsets.append(len(self._keys))
 
-    def column(self, as_json: bool) -> pa.MapArray:
-        """All rows; `as_json` as for `record_batch`."""
-        keys = _texts([each if type(each) is bytes else str(each) for each in self._keys])
-        return pa.MapArray.from_arrays(pa.array(self._offsets, pa.int32()), keys, texts(self._values, as_json))
+    def column(self) -> pa.MapArray:
+        """All rows."""
+        try:
+            if not all(type(each) is bytes for each in self._keys):
+                raise pa.ArrowInvalid("keys that are no texts may be texts that are there already")
+            keys = pa.array(self._keys, pa.string())
+        except pa.ArrowInvalid:
+            keys = self._distinct_keys()
+        return pa.MapArray.from_arrays(pa.array(self._offsets, pa.int32()), keys, _texts(self._values))
+
+    def _distinct_keys(self) -> pa.StringArray:
+        keys, values, offsets = list[str](), list[str | bytes](), [0]
+        for start, end in pairwise(self._offsets):
+            row = dict(zip(map(_text, self._keys[start:end]), self._values[start:end], strict=True))
+            keys += row
+            values += row.values()
+            offsets.append(len(keys))
+        self._values, self._offsets = values, offsets
+        return pa.array(keys, pa.string())
 
 
 def no_pairs(count: int) -> pa.MapArray:
@@ -167,9 +217,13 @@ def no_pairs(count: int) -> pa.MapArray:
 
 def texts(values: Iterable[Any], as_json: bool) -> pa.StringArray:
     """Values of maps as texts; `as_json` as for `record_batch`."""
+    return _texts(_forms(values, as_json))
+
+
+def _forms(values: Iterable[Any], as_json: bool) -> list[str | bytes]:
     if as_json:
-        return _texts(list(map(_json, values)))
-    return _texts([each if type(each) is bytes else _TEXT_OF.get(type(each), _json)(each) for each in values])
+        return list(map(_json, values))
+    return [each if type(each) is bytes else _TEXT_OF.get(type(each), _json)(each) for each in values]
 
 
 def optional_text(value: Any) -> str | None:
@@ -185,15 +239,26 @@ def _texts(values: list[Any]) -> pa.StringArray:
 
 
 def _text(value: Any) -> str:
-    return _utf8(value) if isinstance(value, bytes) else str(value)
+    """Of a key or of a text in a column."""
+    if isinstance(value, bytes):
+        return _utf8(value)
+    return _json(value) if isinstance(value, (list, dict)) else str(value)
 
 
 def _utf8(value: bytes) -> str:
-    # The client tells binary and text apart only by whether it is text.
+    """What is no text was meant as binary: the client's own decoder does not tell the two apart."""
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return base64.b64encode(value).decode()
+        return _bytes(value)
+
+
+def _bytes(value: bytes) -> str:
+    return f"[{','.join(map(_SIGNED.__getitem__, value))}]"
+
+
+#: A byte as the Scala connector writes it: Java's bytes have a sign.
+_SIGNED = [str(each - 256 * (each > 127)) for each in range(256)]
 
 
 def _float(value: float) -> str:
@@ -201,25 +266,54 @@ def _float(value: float) -> str:
 
 
 #: How the types that nearly all values have become text: faster than as JSON, and the same.
-_TEXT_OF: dict[type, Callable[[Any], str]] = {str: str, int: repr, float: _float}
+_TEXT_OF: dict[type, Callable[[Any], str]] = {str: str, int: repr, float: _float, Binary: _bytes}
 
 
 def _json(value: Any) -> str:
-    return _JSON.encode(_jsonable(value))
+    """JSON text, without recursion: values may be nested deeper than Python's stack."""
+    if not isinstance(value, (list, dict)):
+        return _scalar(value)
+    write = (text := io.StringIO()).write
+    around: list[tuple[Iterator[tuple[str | None, Any]], str]] = []
+    rest: Iterator[tuple[str | None, Any]] = iter([(None, value)])
+    end = between = ""
+    while True:
+        for key, item in rest:
+            write(between if key is None else between + _JSON.encode(key) + ": ")
+            if isinstance(item, (list, dict)):
+                around.append((rest, end))
+                rest, start, end = _items(item)
+                write(start)
+                between = ""
+                break
+            write(_scalar(item))
+            between = ", "
+        else:
+            write(end)
+            if not around:
+                return text.getvalue()
+            rest, end = around.pop()
+            between = ", "
+
+
+def _items(value: Any) -> tuple[Iterator[tuple[str | None, Any]], str, str]:
+    """What a list or map holds, with keys if it has any, and the signs around it."""
+    if isinstance(value, list):
+        return ((None, item) for item in value), "[", "]"
+    return iter({_text(key): item for key, item in value.items()}.items()), "{", "}"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, Binary):
+        return _bytes(value)
+    if isinstance(value, bytes):
+        try:
+            return _JSON.encode(value.decode())
+        except UnicodeDecodeError:
+            return _bytes(value)
+    if isinstance(value, datetime):
+        return _JSON.encode(value.isoformat())
+    return _JSON.encode(value if isinstance(value, (str, int, float, type(None))) else str(value))
 
 
 _JSON = json.JSONEncoder(ensure_ascii=False)
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return _utf8(value)
-    if isinstance(value, UUID):
-        return str(value)
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return {_text(key): _jsonable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_jsonable(item) for item in value]
-    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

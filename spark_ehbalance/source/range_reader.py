@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from spark_ehbalance.errors import DataLossError, EhBalanceError, ForeignReaderError, HubUnavailableError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.receiver import Disconnected, Receiver, RefusedError, Source, Unreachable
+from spark_ehbalance.hub.receiver import Disconnected, Receiver, RefusedError, Source, Undecodable, Unreachable
 from spark_ehbalance.hub.rows import numbers
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.options import Options
@@ -37,10 +37,10 @@ def read_range(
 
     `owner` is the member that holds the lease, None without leases. Ends early, and quietly, if the lease is lost
     while reading: its new owner reads the rest; and soon after `ended` is set. Raises `ForeignReaderError`,
-    `DataLossError`, `HubUnavailableError`.
+    `DataLossError`, `MalformedEventError`, `HubUnavailableError`.
     """
     source = Source(options.connection, options.consumer_group, wanted.partition)
-    key = Key(source, owner_level, options.json_properties)
+    key = Key(source, owner_level, options.json_properties, options.on_malformed)
     with contextlib.closing(_Hand(key, options.prefetch, wanted.end)) as hand:
         yield from _read(options, wanted, owner, owner_level, ended or threading.Event(), hand)
 
@@ -53,18 +53,29 @@ class _Hand:
         self._prefetch = prefetch
         self._end = end
         self._receiver: Receiver | None = None
+        self._one = False
+        #: As of the receiver, after the last call of `receive`.
+        self.first: int | None = None
+        self.next = 0
 
     def receive(self, position: int) -> pa.RecordBatch:
         """Up to `MOST_ROWS` from `position` on. Raises what a `Receiver` raises; the next call opens another one."""
-        if self._receiver is None or self._receiver.next != position:
+        if self._receiver is None or self._receiver.closed or self._receiver.next != position:
             self.close()
-            self._receiver = RECEIVERS.take(self._key, position, self._prefetch)
-        left = self._end - position
+            self._receiver = RECEIVERS.take(self._key, position, 1 if self._one else self._prefetch)
+        receiver, left = self._receiver, self._end - position
         try:
-            return self._receiver.receive(min(MOST_ROWS, left), 1.0, left)
+            batch = receiver.receive(1 if self._one else min(MOST_ROWS, left), 1.0, left)
+        except Undecodable:
+            self.close()
+            self._one = True  # one by one up to the event that it is
+            return self.receive(position)
         except BaseException:
             self.close()
             raise
+        self._one = self._one and not receiver.closed
+        self.first, self.next = receiver.first, position if receiver.next is None else receiver.next
+        return batch
 
     def close(self) -> None:
         """Let go of the receiver. It is kept if it is where the next range begins."""
@@ -101,19 +112,19 @@ def _read(
             options.connection.renew()
         else:
             refused = False
-            found = numbers(batch)
-            if batch.num_rows:
-                first, position, before = found[0].as_py(), found[-1].as_py() + 1, position
+            before, position = position, hand.next
+            if position > before:
                 progress, tries = time.monotonic(), 0
-                if first > before:
-                    _check_gap(options, wanted.partition, before, first)
-                if position > wanted.end:  # the numbers have gaps, so that there were fewer events than was thought
-                    batch = batch.slice(0, pc.sum(pc.less(found, wanted.end)).as_py())
+                if hand.first != before:
+                    _check_gap(options, wanted.partition, before, hand.first)
+                beyond = pc.index(pc.greater_equal(numbers(batch), wanted.end), True).as_py()
+                if beyond >= 0:  # the numbers have gaps, so that there were fewer events than was thought
+                    batch = batch.slice(0, beyond)
             if batch.num_rows:
                 yield batch
                 progress = time.monotonic()  # what the sink took its time for is not the hub's fault
             trouble = TimeoutError("no event came")
-            if len(found) or time.monotonic() - progress < options.receiver_timeout:
+            if position > before or time.monotonic() - progress < options.receiver_timeout:
                 continue
         if time.monotonic() - progress >= options.receiver_timeout:
             lost_to = _lost_to(options, wanted, position)
@@ -148,11 +159,12 @@ def _foreign(wanted: Range, other: Disconnected) -> EhBalanceError:
     )
 
 
-def _check_gap(options: Options, partition: str, expected: int, found: int) -> None:
-    """Events between `expected` and `found` did not come: fine in a compacted hub, loss if they were dropped."""
+def _check_gap(options: Options, partition: str, expected: int, found: int | None) -> None:
+    """The event `expected` did not come, or may not have come where it is not known what was `found`: fine in a
+    compacted hub, loss if it was dropped."""
     begin = _state(options, partition).begin
     if begin > expected:
-        _lost(options, partition, expected, found, f"have aged out (the first retained event is {begin})")
+        _lost(options, partition, expected, found or begin, f"have aged out (the first retained event is {begin})")
 
 
 def _lost_to(options: Options, wanted: Range, position: int) -> int:

@@ -31,6 +31,7 @@ class Key(NamedTuple):
     source: Source
     owner_level: int | None
     json_properties: bool
+    on_malformed: str
 
 
 class Receivers:
@@ -66,6 +67,7 @@ class Receivers:
             owner_level=key.owner_level,
             prefetch=prefetch,
             json_properties=key.json_properties,
+            on_malformed=key.on_malformed,
         )
 
     def keep(self, key: Key, receiver: Receiver) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
+from spark_ehbalance.hub.wire.scan import SLACK
+
 Bytes = st.SearchStrategy[bytes]
 
 
@@ -64,7 +66,18 @@ _FIXED: dict[int, Bytes] = {
 }
 _EMPTY = st.sampled_from([bytes((code,)) for code in (0x40, 0x41, 0x42, 0x43, 0x44)])
 _RAW = st.one_of(st.binary(max_size=20), st.text(max_size=12).map(str.encode), st.integers(250, 260).map(bytes))
-TEXTS: Bytes = st.builds(text, _RAW, st.sampled_from([0xA0, 0xA1, 0xA3]), st.booleans())
+
+
+def _as_the_client_tells(raw: bytes, code: int, wide: bool) -> bytes:
+    """Binary only where it is no text: the client's own decoder does not tell the two apart."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return text(raw, code, wide)
+    return text(raw, max(code, 0xA1), wide)
+
+
+TEXTS: Bytes = st.builds(_as_the_client_tells, _RAW, st.sampled_from([0xA0, 0xA1, 0xA3]), st.booleans())
 SCALARS: Bytes = st.one_of(_EMPTY, TEXTS, *_FIXED.values())
 
 
@@ -81,7 +94,8 @@ def _arrays(draw: st.DrawFn, values: Bytes) -> bytes:
         items = draw(st.lists(strategy, min_size=1, max_size=4))
         return compound(0xE0, len(items), items[0][:1] + b"".join(item[1:] for item in items), wide)
     code, large = draw(st.sampled_from([0xA0, 0xA1, 0xA3])), draw(st.booleans())
-    items = [text(raw, code, large) for raw in draw(st.lists(st.binary(max_size=9), min_size=1, max_size=4))]
+    raws = draw(st.lists(st.binary(max_size=9), min_size=1, max_size=4))
+    items = [text(b"\xff" * (code == 0xA0) + raw, code, large) for raw in raws]
     return compound(0xE0, len(items), items[0][:1] + b"".join(item[1:] for item in items), wide)
 
 
@@ -198,3 +212,15 @@ def contradictions(draw: st.DrawFn) -> bytes:
     parts.append(section(0x75, text(body, 0xA0, draw(st.booleans()))))
     whole = b"".join(parts)
     return whole[: len(whole) - draw(st.integers(0, len(body)))]
+
+
+def in_buffer(sent: list[bytes], gap: bytes = b"\xffgap") -> tuple[bytearray, list[int], list[int]]:
+    """Messages as `Transfers` describes them: a buffer, and where in it they begin and end."""
+    starts, ends = [], []
+    data = bytearray()
+    for each in sent:
+        data += gap
+        starts.append(len(data))
+        data += each
+        ends.append(len(data))
+    return data + bytes(SLACK), starts, ends

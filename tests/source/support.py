@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.message import Event
 from spark_ehbalance.hub.receiver import Receiver, Source
 from spark_ehbalance.options import Options, stream_options
 from spark_ehbalance.source import receivers
@@ -42,3 +43,13 @@ def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(receivers, "Receiver", Counted)
     return starts
+
+
+def append_encoded(emulator: Emulator, partition: str, *events: Event) -> None:
+    """Keep events that no hub would take from a sender, in `HUB`."""
+    broker = emulator._running()._broker
+
+    async def append() -> None:
+        broker.append(broker.hub(HUB), partition, events)
+
+    emulator._wait_for(append())

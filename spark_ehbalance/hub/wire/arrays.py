@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from spark_ehbalance.hub import rows
 from spark_ehbalance.hub.wire.pairs import Pairs
-from spark_ehbalance.hub.wire.scan import INTEGER, TEXT, Integers, Spans, integers
-from spark_ehbalance.hub.wire.values import DECODERS
+from spark_ehbalance.hub.wire.scan import BINARY, INTEGER, TEXT, Integers, Spans, integers
+from spark_ehbalance.hub.wire.values import decode
 
 
 def slices(data: bytearray, spans: Spans, kind: pa.DataType) -> pa.Array:
@@ -82,7 +82,7 @@ def joined(first: pa.MapArray, second: pa.MapArray) -> pa.MapArray:
 
 def _values(data: bytearray, codes: Integers, spans: Spans, as_json: bool) -> pa.StringArray:
     """Values as texts, whole numbers and texts many at a time."""
-    whole, text = INTEGER[codes], TEXT[codes] & (not as_json)
+    whole, text = INTEGER[codes], TEXT[codes] & ~BINARY[codes] & (not as_json)
     parts, places = [], []
     for which in (whole, text, ~(whole | text)):
         if not len(at := np.flatnonzero(which)):
@@ -94,9 +94,13 @@ def _values(data: bytearray, codes: Integers, spans: Spans, as_json: bool) -> pa
             parts.append(texts(data, spans.of(at)))
         else:
             raws = slices(data, spans.of(at), pa.binary()).to_pylist()
-            held = [
-                raw if is_text else DECODERS[code](raw, 0)[0]
-                for raw, code, is_text in zip(raws, codes[at].tolist(), TEXT[codes[at]].tolist(), strict=True)
-            ]
+            held = map(_held, raws, codes[at].tolist())
             parts.append(rows.texts(held, as_json))
     return in_order(parts, places)
+
+
+def _held(raw: bytes, code: int) -> Any:
+    """The value that begins with `code`, from what comes after it and after its size."""
+    if BINARY[code]:
+        return rows.Binary(raw)
+    return raw if TEXT[code] else decode(bytes((code,)) + raw, 0)[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,13 @@ _block = np.empty(8 << 20, np.uint8)
 del _block
 
 
+class Made(NamedTuple):
+    """Rows, and why some of them, by their place, are only what is left of an event that cannot be read."""
+
+    batch: pa.RecordBatch
+    unreadable: dict[int, str]
+
+
 class Columns:
     """Makes record batches of the messages of one partition; `json_properties` as for `rows.record_batch`."""
 
@@ -47,17 +54,9 @@ class Columns:
         self._json = json_properties
         self._templates: list[Template] = []  # the last one that fitted comes first
         self._steady: Template | None = None  # has fitted all messages of the batch before
-        self._failure: MalformedError | None = None  # of a message after those that were given out
 
-    def record_batch(
-        self, data: bytearray, starts: Sequence[int], ends: Sequence[int], joined: list[bytes]
-    ) -> pa.RecordBatch:
-        """The messages that `Transfers` has found in `data`, or those before the first that cannot be read.
-
-        Raises `MalformedError` if that is the first one, or was the one after the batch before.
-        """
-        if self._failure is not None:
-            raise self._failure
+    def record_batch(self, data: bytearray, starts: Sequence[int], ends: Sequence[int], joined: list[bytes]) -> Made:
+        """The messages that `Transfers` has found in `data`."""
         view = memoryview(data)
 
         def message(at: int) -> bytes:
@@ -97,27 +96,20 @@ class Columns:
                     places.append(left[good])
                     left = left[~good]
         others = np.sort(np.concatenate((left, np.flatnonzero(all_starts < 0))))
+        unreadable: dict[int, str] = {}
         if len(others) or not batches:
-            at = 0
 
             def events() -> Iterator[rows.Event]:
-                nonlocal at
                 for at in others.tolist():
-                    yield parse(message(at))
+                    try:
+                        yield parse(message(at))
+                    except rows.UnreadableError as error:
+                        unreadable[at] = str(error)
+                        yield rows.unreadable(message(at), error)
 
-            try:
-                batches.append(rows.record_batch(events(), self._partition, json_properties=self._json))
-            except (MalformedError, rows.UnfitError) as error:
-                if isinstance(error, rows.UnfitError):
-                    at = int(others[error.row])
-                failure = MalformedError(f"partition {self._partition}: {error}")
-                if not at:
-                    raise failure from error
-                before = self.record_batch(data, starts[:at], ends[:at], joined)
-                self._failure = self._failure or failure
-                return before
+            batches.append(rows.record_batch(events(), self._partition, json_properties=self._json))
             places.append(others)
-        return arrays.in_order(batches, places)
+        return Made(arrays.in_order(batches, places), unreadable)
 
     def _promises(self, template: Template, data: bytearray, starts: Integers, ends: Integers) -> bool:
         """Whether `template` fits one of a few of the messages, if there are enough for that to pay."""
@@ -200,7 +192,7 @@ class Columns:
 
     def _maps(self, data: bytearray, spans: Spans, read: Callable[[bytes], dict[Any, Any]]) -> pa.MapArray:
         """A column of maps, from sections of which many may be alike: each is read once."""
-        made = rows.Maps()
+        made = rows.Maps(self._json)
         if not spans.lengths.any():
             if not (shared := read(b"")):
                 return rows.no_pairs(len(spans.lengths))
@@ -212,7 +204,7 @@ class Columns:
             codes = np.fromiter((index.setdefault(raw, len(index)) for raw in raws), np.int32, len(raws))
             for raw in index:
                 made.add(read(raw))
-        column = made.column(self._json)
+        column = made.column()
         return column if len(column) == len(codes) else column.take(pa.array(codes))
 
 

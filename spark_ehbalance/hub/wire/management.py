@@ -13,7 +13,7 @@ from typing import Any
 
 from spark_ehbalance.hub.wire.link import HotLink, unfit
 from spark_ehbalance.hub.wire.messages import APPLICATION, PROPERTIES, VALUE
-from spark_ehbalance.hub.wire.values import DECODERS, MALFORMED, MalformedError, decode
+from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
 
 #: The name of a question, and its properties.
 Question = tuple[str, tuple[tuple[str, str], ...]]
@@ -125,7 +125,7 @@ class Management:
         try:
             while pos < len(message):
                 section, pos = decode(message, pos + 1)
-                sections[section], pos = DECODERS[message[pos]](message, pos + 1)
+                sections[section], pos = decode(message, pos)
             number, said = sections[PROPERTIES][_CORRELATION], sections[APPLICATION]
             status, description = int(said[b"status-code"]), said.get(b"status-description")
             if not isinstance(number, bytes):

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
-from spark_ehbalance.hub.rows import NUMBER, Event, sequence_body, value_body
-from spark_ehbalance.hub.wire.values import DECODERS, MALFORMED, MalformedError, decode
+from spark_ehbalance.hub.rows import (
+    COLUMN_ANNOTATIONS,
+    Event,
+    UnreadableError,
+    check,
+    data_body,
+    sequence_body,
+    value_body,
+)
+from spark_ehbalance.hub.wire.values import MALFORMED, TEXTS, Room, decode, end_of
 
 ANNOTATIONS, PROPERTIES, APPLICATION, DATA = range(0x72, 0x76)
 _SEQUENCE, VALUE = 0x76, 0x77
@@ -39,25 +48,23 @@ _FIELDS = (
 
 
 def parse(message: bytes) -> Event:
-    """The event that `message` is. Raises `MalformedError`."""
+    """The event that `message` is. Raises `UnreadableError`."""
     system: dict[Any, Any] = {}
     standard: dict[Any, Any] = {}
     application: dict[Any, Any] = {}
-    data: list[bytes] = []
+    data: list[bytes | None] = []
     sequences: list[Any] = []
     single: Any = None
-    pos, end = 0, len(message)
+    pos, end, room = 0, len(message), Room.of(message)
     try:
         while pos < end:
-            if message[pos]:
-                raise ValueError("a section has no descriptor")
-            if message[pos + 1] == 0x53:
-                section: Any = message[pos + 2]
-                pos += 3
-            else:
-                section, pos = decode(message, pos + 1)
-                section = _BY_NAME.get(section, section)
-            value, pos = DECODERS[message[pos]](message, pos + 1)
+            section, pos = _descriptor(message, pos)
+            code = message[pos]
+            if section == DATA and code & 0xEF == 0xA0:
+                raw, pos = TEXTS[code](message, pos + 1)  # a body is not copied to say that it is binary
+                data.append(raw)
+                continue
+            value, pos = decode(message, pos, room)
             if section == DATA:
                 data.append(value)
             elif section == ANNOTATIONS:
@@ -70,12 +77,53 @@ def parse(message: bytes) -> Event:
                 single = value
             elif section == _SEQUENCE:
                 sequences.append(value)
-        if not isinstance(system.get(NUMBER), int):
-            raise MalformedError("an event has come without a sequence number")
-        body = b"".join(data) if data else sequence_body(sequences) if sequences else value_body(single)
+        check(system)
+        body = data_body(data) if data else sequence_body(sequences) if sequences else value_body(single)
         return body, {**standard, **system} if standard else system, application
     except MALFORMED as error:
-        raise MalformedError(f"event {system.get(NUMBER, '')} is no sound AMQP message: {error}") from error
+        cut = isinstance(error, (IndexError, struct.error))
+        reason = "it is no sound AMQP message: " + ("it is cut off" if cut else str(error))
+        raise UnreadableError(reason, system or _annotations(message)) from error
+
+
+def _descriptor(message: bytes, pos: int) -> tuple[Any, int]:
+    """Which section begins at `pos`, and where its value does."""
+    if message[pos]:
+        raise ValueError("a section has no descriptor")
+    if message[pos + 1] == 0x53:
+        return message[pos + 2], pos + 3
+    section, pos = decode(message, pos + 1)
+    return _BY_NAME.get(section, section), pos
+
+
+def _annotations(message: bytes) -> dict[Any, Any]:
+    """The service's annotations in a message of which not all can be decoded: by the standard the size of every value
+    is known even if its type is not. None of them where the sizes do not fit together."""
+    try:
+        pos = 0
+        while pos < len(message):
+            section, start = _descriptor(message, pos)
+            pos = end_of(message, start)
+            if section == ANNOTATIONS:
+                return _simple_pairs(message, start, pos)
+    except MALFORMED:
+        pass
+    return {}
+
+
+def _simple_pairs(message: bytes, pos: int, end: int) -> dict[Any, Any]:
+    found = {}
+    width = {0xC1: 1, 0xD1: 4}.get(message[pos], 0)
+    count = int.from_bytes(message[pos + 1 + width : pos + 1 + 2 * width], "big")
+    pos += 1 + 2 * width
+    for _ in range(count // 2):
+        at = end_of(message, pos)
+        key, pos = message[pos:at], end_of(message, at)
+        if key[0] in TEXTS and (name := decode(key, 0)[0]) in COLUMN_ANNOTATIONS:
+            found[name] = decode(message[at:pos], 0)[0]
+    if not width or pos != end:
+        raise ValueError("a map's size contradicts its elements")
+    return found
 
 
 def properties(fields: Any) -> dict[Any, Any]:

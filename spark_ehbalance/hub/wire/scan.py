@@ -22,8 +22,9 @@ def _codes(*codes: int) -> Booleans:
     return np.isin(np.arange(256), codes)
 
 
-#: By the byte that a value begins with: text, a symbol or binary; a number that fits 64 bits with a sign.
+#: By the byte that a value begins with: text, a symbol or binary; binary; a number that fits 64 bits with a sign.
 TEXT = _codes(0xA0, 0xA1, 0xA3, 0xB0, 0xB1, 0xB3)
+BINARY = _codes(0xA0, 0xB0)
 _SIGNED = _codes(0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83)
 INTEGER = _SIGNED | _codes(0x50, 0x52, 0x53, 0x60, 0x70)
 

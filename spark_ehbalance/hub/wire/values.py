@@ -1,9 +1,13 @@
 """AMQP 1.0 values from bytes.
 
-They come out as the client's own decoder gives them, so that rows are the same by either way: text, symbols and binary
-all as `bytes`, times as milliseconds, a described value without its descriptor. What contradicts itself is read as the
-client reads it: a compound value ends after as many elements as it counts, whatever its size says, and a text that is
-cut off is what there is of it. Types that the client cannot decode (char, the decimals) come out too.
+They come out as the client's own decoder gives them, so that rows are the same by either way: text and symbols as
+`bytes`, binary as `Binary`, which is `bytes` too, times as milliseconds, a described value without its descriptor. What
+contradicts itself is read as the client reads it: a compound value ends after as many elements as it counts, whatever
+its size says, and a text that is cut off is what there is of it. Types that the client cannot decode (char, the
+decimals) come out too.
+
+Whatever the bytes say, the work is bounded by their number: nothing is recursive, each element takes a byte at least,
+and of elements that take none there are no more than the `Room` for them.
 """
 
 from __future__ import annotations
@@ -14,10 +18,22 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-#: Elements without bytes of their own cost the sender nothing, so that their number must be bounded.
-MAX_EMPTY_ITEMS = 16
+from spark_ehbalance.hub.rows import Binary
+
+#: Values in values. The client's decoder, which is recursive, ends a little below Python's limit, which is as much.
+MAX_DEPTH = 1000
+
+#: Elements without bytes of their own in values that are no whole message, where nobody sends any.
+_FEW_EMPTY_ITEMS = 16
 
 _Decoder = Callable[[bytes, int], tuple[Any, int]]
+
+#: What a compound value makes of its elements; None if the list of them is the value.
+_Maker = Callable[[list[Any]], Any] | None
+
+#: The beginning of a compound value: how many elements there are, the byte that all of them begin with (-1 if each has
+#: its own), what is made of them, and where they start.
+_Opened = tuple[int, int, _Maker, int]
 
 #: What the client makes of these described types: a mapping from their name to their value.
 _OUTCOMES = {0x23: "received", 0x24: "accepted", 0x25: "rejected", 0x26: "released", 0x27: "modified"}
@@ -27,12 +43,87 @@ class MalformedError(Exception):
     """What the peer has sent is no AMQP, or more than a peer may send."""
 
 
-def decode(data: bytes, pos: int) -> tuple[Any, int]:
+class Room:
+    """For elements of arrays that take no bytes: they cost the sender nothing, so that their number is bounded."""
+
+    def __init__(self, items: int) -> None:
+        self._left = items
+
+    @classmethod
+    def of(cls, message: bytes) -> Room:
+        """As many as the message has bytes, and as many as the smallest array can have."""
+        return cls(len(message) + 255)
+
+    def take(self, items: int) -> None:
+        self._left -= items
+        if self._left < 0:
+            raise ValueError("arrays of more elements than the message has bytes")
+
+
+def decode(data: bytes, pos: int, room: Room | None = None) -> tuple[Any, int]:
     """The value at `pos` and where it ends, or would end if it were not cut off.
 
     Raises one of `MALFORMED` for what is no value.
     """
-    return DECODERS[data[pos]](data, pos + 1)
+    scalar = SCALARS[data[pos]]
+    if scalar is not None:
+        return scalar(data, pos + 1)
+    room = room or Room(_FEW_EMPTY_ITEMS)
+    around: list[tuple[list[Any], int, int, _Maker]] = []
+    items: list[Any] = []
+    made: _Maker = _only
+    left, element = 1, -1
+    while True:
+        while left:
+            left -= 1
+            code = element
+            if code < 0:
+                code = data[pos]
+                pos += 1
+            if code == 0xA1 or code == 0xA3:  # without a call, as nearly all keys are, and many values
+                at = pos + 1
+                pos = at + data[pos]
+                items.append(data[at:pos])
+            elif code == 0x81 or code == 0x83:
+                items.append(_LONG(data, pos)[0])
+                pos += 8
+            elif (scalar := SCALARS[code]) is not None:
+                value, pos = scalar(data, pos)
+                items.append(value)
+            else:
+                if len(around) > MAX_DEPTH:
+                    raise ValueError(f"values nested more than {MAX_DEPTH} deep")
+                around.append((items, left, element, made))
+                items = []
+                left, element, made, pos = _OPENERS[code](data, pos, room)
+        value = items if made is None else made(items)
+        if not around:
+            return value, pos
+        items, left, element, made = around.pop()
+        items.append(value)
+
+
+def end_of(data: bytes, pos: int) -> int:
+    """Where the value at `pos` ends by the sizes in it, be its types known or not. Raises one of `MALFORMED`."""
+    values = 1
+    while values:
+        values -= 1
+        kind, pos = data[pos] >> 4, pos + 1
+        if kind < 4:
+            if data[pos - 1]:
+                raise ValueError(f"unknown type 0x{data[pos - 1]:02x}")
+            values += 2  # a descriptor and what it describes
+        elif kind < 10:
+            pos += (0, 1, 2, 4, 8, 16)[kind - 4]
+        else:
+            pos += 1 + data[pos] if kind % 2 == 0 else 4 + _UINT(data, pos)[0]
+    if pos > len(data):
+        raise ValueError("a value is cut off")
+    return pos
+
+
+def _only(items: list[Any]) -> Any:
+    return items[0]
 
 
 #: What `decode` raises. Whoever calls it turns these into a `MalformedError` once, instead of at every value.
@@ -68,6 +159,14 @@ def _bytes32(data: bytes, pos: int) -> tuple[bytes, int]:
     return data[start:end], end
 
 
+def _binary(decoder: _Decoder) -> _Decoder:
+    def decoded(data: bytes, pos: int) -> tuple[Binary, int]:
+        raw, end = decoder(data, pos)
+        return Binary(raw), end
+
+    return decoded
+
+
 def _fixed(size: int, made: Callable[[bytes], Any]) -> _Decoder:
     def decoder(data: bytes, pos: int) -> tuple[Any, int]:
         end = pos + size
@@ -79,7 +178,8 @@ def _fixed(size: int, made: Callable[[bytes], Any]) -> _Decoder:
 
 
 def _char(raw: bytes) -> bytes:
-    return raw.decode("utf-32-be").encode()
+    """U+FFFD for what is no character: half a surrogate pair, as Java's `char` may be one, or a number too large."""
+    return raw.decode("utf-32-be", "replace").encode()
 
 
 def _decimal(bits: int, digits: int, exponent_bits: int, bias: int) -> _Decoder:
@@ -102,93 +202,97 @@ def _decimal(bits: int, digits: int, exponent_bits: int, bias: int) -> _Decoder:
     return _fixed(bits // 8, made)
 
 
-def _compound(form: str) -> tuple[Callable[[bytes, int], tuple[int, int]], int]:
-    """For a compound value's header: what gives its size and its count, and the header's own size."""
+def _counted(form: str) -> Callable[[bytes, int], tuple[int, int, int]]:
+    """What gives a compound value's count, where its elements start, and where it says that it ends."""
     header = struct.Struct(">" + form)
-    return header.unpack_from, header.size
+
+    def counted(data: bytes, pos: int) -> tuple[int, int, int]:
+        length, count = header.unpack_from(data, pos)
+        start = pos + header.size
+        return count, start, pos + header.size // 2 + length
+
+    return counted
 
 
-def _list(form: str) -> _Decoder:
-    (header, size), decoders = _compound(form), DECODERS
-
-    def decoder(data: bytes, pos: int) -> tuple[list[Any], int]:
-        _, count = header(data, pos)
-        pos += size
-        values = []
-        for _ in range(count):
-            value, pos = decoders[data[pos]](data, pos + 1)
-            values.append(value)
-        return values, pos
-
-    return decoder
+def _check_count(count: int, data: bytes, pos: int) -> None:
+    if count > len(data) - pos:
+        raise ValueError(f"{count} elements in {max(0, len(data) - pos)} bytes")
 
 
-def _map(form: str) -> _Decoder:
-    (header, size), decoders = _compound(form), DECODERS
+def _list(form: str) -> Callable[[bytes, int, Room], _Opened]:
+    counted = _counted(form)
 
-    def decoder(data: bytes, pos: int) -> tuple[dict[Any, Any], int]:
-        _, count = header(data, pos)
-        pos += size
-        values = {}
-        for _ in range(count // 2):
-            code = data[pos]
-            if code == 0xA3 or code == 0xA1:  # without a call, as nearly all keys are, and many values
-                at = pos + 2
-                pos = at + data[pos + 1]
-                key: Any = data[at:pos]
-            else:
-                key, pos = decoders[code](data, pos + 1)
-            code = data[pos]
-            if code == 0x81 or code == 0x83:
-                values[key] = _LONG(data, pos + 1)[0]
-                pos += 9
-            elif code == 0xA1:
-                at = pos + 2
-                pos = at + data[pos + 1]
-                values[key] = data[at:pos]
-            else:
-                values[key], pos = decoders[code](data, pos + 1)
-        return values, pos
+    def opened(data: bytes, pos: int, room: Room) -> _Opened:
+        count, pos, _ = counted(data, pos)
+        _check_count(count, data, pos)
+        return count, -1, None, pos
 
-    return decoder
+    return opened
 
 
-def _array(form: str) -> _Decoder:
-    header, size = _compound(form)
+def _map(form: str) -> Callable[[bytes, int, Room], _Opened]:
+    counted = _counted(form)
 
-    def decoder(data: bytes, pos: int) -> tuple[list[Any], int]:
-        length, count = header(data, pos)
-        end = pos + size // 2 + length
-        pos += size
+    def opened(data: bytes, pos: int, room: Room) -> _Opened:
+        count, pos, _ = counted(data, pos)
+        count &= -2  # the client passes over a key without a value
+        _check_count(count, data, pos)
+        return count, -1, _mapping, pos
+
+    return opened
+
+
+def _mapping(items: list[Any]) -> dict[Any, Any]:
+    try:
+        return dict(zip(items[::2], items[1::2], strict=True))
+    except TypeError:
+        raise ValueError("a map has a list or a map as a key") from None
+
+
+def _array(form: str) -> Callable[[bytes, int, Room], _Opened]:
+    counted = _counted(form)
+
+    def opened(data: bytes, pos: int, room: Room) -> _Opened:
+        count, pos, end = counted(data, pos)
         if not count:
-            return [], end
-        described = []
+            return 0, -1, None, end
+        names = []
         while data[pos] == 0:
-            descriptor, pos = decode(data, pos + 1)
-            described.append(descriptor)
-        code = data[pos]
-        room = min(end, len(data)) - pos + MAX_EMPTY_ITEMS
-        if code >> 4 == 4 and count > room:
-            raise ValueError(f"an array of {count} elements in {room - MAX_EMPTY_ITEMS} bytes")
-        element, pos, values = DECODERS[code], pos + 1, []
-        for _ in range(count):
-            value, pos = element(data, pos)
-            for descriptor in reversed(described):
-                value = _undescribed(descriptor, value)
-            values.append(value)
-        return values, pos
+            descriptor = SCALARS[data[pos + 1]]
+            if descriptor is None:
+                raise ValueError("an array's descriptor is compound")
+            name, pos = descriptor(data, pos + 2)
+            if name in _OUTCOMES:
+                names.append(_OUTCOMES[name])
+        code, pos = data[pos], pos + 1
+        if code >> 4 == 4:
+            room.take(count)
+        else:
+            _check_count(count, data, pos)
+        if not names:
+            return count, code, None, pos
+        room.take(4 * count * len(names))  # each makes a dictionary
 
-    return decoder
+        def described(items: list[Any]) -> list[Any]:
+            for name in reversed(names):
+                items = [{name: item} for item in items]
+            return items
+
+        return count, code, described, pos
+
+    return opened
 
 
-def _described(data: bytes, pos: int) -> tuple[Any, int]:
-    descriptor, pos = decode(data, pos)
-    value, pos = decode(data, pos)
-    return _undescribed(descriptor, value), pos
+def _described(data: bytes, pos: int, room: Room) -> _Opened:
+    return 2, -1, _undescribed, pos
 
 
-def _undescribed(descriptor: Any, value: Any) -> Any:
-    name = _OUTCOMES.get(descriptor)
+def _undescribed(items: list[Any]) -> Any:
+    descriptor, value = items
+    try:
+        name = _OUTCOMES.get(descriptor)
+    except TypeError:
+        raise ValueError("a descriptor is a list or a map") from None
     return value if name is None else {name: value}
 
 
@@ -198,16 +302,21 @@ def _unknown(data: bytes, pos: int) -> tuple[Any, int]:
 
 _LONG = struct.Struct(">q").unpack_from
 _UINT = struct.Struct(">I").unpack_from
-#: By the byte that a value begins with: takes the bytes and the place after it, as `decode` the place of it.
-DECODERS: list[_Decoder] = [_unknown] * 256
+#: What text, symbols and binary hold.
+TEXTS: dict[int, Callable[[bytes, int], tuple[bytes, int]]] = {
+    **dict.fromkeys((0xA0, 0xA1, 0xA3), _bytes8),
+    **dict.fromkeys((0xB0, 0xB1, 0xB3), _bytes32),
+}
+#: By the byte that a value begins with: takes the bytes and the place after it, as `decode` the place of it. None for
+#: what is compound.
+SCALARS: list[_Decoder | None] = [_unknown] * 256
 for _code, _decoder in {
-    0x00: _described,
     0x40: _empty(None),
     0x41: _empty(True),
     0x42: _empty(False),
     0x43: _empty(0),
     0x44: _empty(0),
-    0x45: lambda data, pos: ([], pos),
+    0x45: _empty([]),  # the same one for all: nobody adds to it
     0x50: _small,
     0x51: _number("b"),
     0x52: _small,
@@ -228,13 +337,20 @@ for _code, _decoder in {
     0x94: _decimal(128, 34, 14, 6176),
     0x98: _fixed(16, lambda raw: uuid.UUID(bytes=raw)),
     **dict.fromkeys((0x81, 0x83), _number("q")),
-    **dict.fromkeys((0xA0, 0xA1, 0xA3), _bytes8),
-    **dict.fromkeys((0xB0, 0xB1, 0xB3), _bytes32),
+    **TEXTS,
+    0xA0: _binary(_bytes8),
+    0xB0: _binary(_bytes32),
+}.items():
+    SCALARS[_code] = _decoder
+
+_OPENERS: dict[int, Callable[[bytes, int, Room], _Opened]] = {
+    0x00: _described,
     0xC0: _list("BB"),
     0xC1: _map("BB"),
     0xD0: _list("II"),
     0xD1: _map("II"),
     0xE0: _array("BB"),
     0xF0: _array("II"),
-}.items():
-    DECODERS[_code] = _decoder
+}
+for _code in _OPENERS:
+    SCALARS[_code] = None

@@ -1,0 +1,157 @@
+"""Events that cannot be read: the range fails, goes on with a row for each, or without, and always gets past them."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.message import Event
+from spark_ehbalance.errors import MalformedEventError
+from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.source import range_reader
+from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.ranges import Range
+from tests.source.poison import NUMBERED, READABLE, UNNUMBERED
+from tests.source.support import HUB, append_encoded, hub_options
+
+POISONS = {**NUMBERED, "no number": UNNUMBERED}
+
+pytestmark = pytest.mark.usefixtures("way")
+
+
+@pytest.fixture(autouse=True)
+def worker(emulator: Emulator) -> Iterator[None]:
+    """A hub, and a worker process's open receivers, which are closed in the end."""
+    emulator.add_hub(HUB, 1)
+    yield
+    range_reader._RECEIVERS._close(list(range_reader._RECEIVERS._open))
+
+
+def fill(emulator: Emulator, layout: str, poison: Event) -> None:
+    """A partition with a sound event for each `.` and `poison` for each `x`."""
+    for number, kind in enumerate(layout):
+        if kind == "x":
+            append_encoded(emulator, "0", poison)
+        else:
+            emulator.append(HUB, 0, [b"%d" % number])
+
+
+def read(emulator: Emulator, end: int, start: int = 0, **raw: object) -> pa.Table:
+    begun = time.monotonic()
+    batches = list(read_range(hub_options(emulator, **raw), Range("0", 0, start, end), None, None))
+    assert time.monotonic() - begun < 30, "it has not waited for what never comes"
+    return pa.Table.from_batches(batches) if batches else pa.table({"body": [], "sequenceNumber": []})
+
+
+LAYOUTS = ["..x..", "x....", "....x", "x", "xxxxx", ".x.x.xx.", "." * 50 + "x" + "." * 50 + "xx"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("what", POISONS)
+def test_they_are_left_out(emulator: Emulator, what: str, layout: str, caplog: pytest.LogCaptureFixture) -> None:
+    fill(emulator, layout, POISONS[what])
+    table = read(emulator, len(layout), onMalformed="skip")
+    sound = [number for number, kind in enumerate(layout) if kind == "."]
+    assert table["body"].to_pylist() == [b"%d" % number for number in sound]
+    assert table["sequenceNumber"].to_pylist() == sound
+    told = [record.args for record in caplog.records if "left out, because onMalformed=skip" in record.getMessage()]
+    assert sum(args[1] for args in told if isinstance(args, tuple)) == layout.count("x")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("what", POISONS)
+def test_a_row_is_kept(emulator: Emulator, way: str, what: str, layout: str) -> None:
+    fill(emulator, layout, POISONS[what])
+    rows = read(emulator, len(layout), onMalformed="keep").to_pylist()
+    assert len(rows) == len(layout)
+    for number, (row, kind) in enumerate(zip(rows, layout, strict=True)):
+        system = dict(row["systemProperties"])
+        if kind == ".":
+            assert (row["body"], row["sequenceNumber"], system) == (b"%d" % number, number, {})
+            continue
+        assert (row["body"], row["partition"], row["properties"]) == (None, "0", [])
+        assert system.pop("ehbalance-malformed")
+        if way == "hot":
+            raw = base64.b64decode(system.pop("ehbalance-raw"))
+            assert POISONS[what].tail in raw
+            if what != "no number":
+                assert (row["sequenceNumber"], row["enqueuedTime"] is None) == (number, False)
+                assert row["offset"].encode() in raw
+        assert row["sequenceNumber"] in (number, None)
+        assert not system
+
+
+def test_a_number_is_known_where_it_can_be_no_other(emulator: Emulator, way: str) -> None:
+    fill(emulator, "..xx.x", UNNUMBERED)
+    rows = read(emulator, 6, onMalformed="keep")
+    assert rows["sequenceNumber"].to_pylist() == (
+        [0, 1, 2, 3, 4, None] if way == "hot" else [0, 1, None, None, 4, None]
+    )
+
+
+@pytest.mark.parametrize("what", POISONS)
+@pytest.mark.parametrize("before", [0, 5])
+def test_the_range_fails_at_once_and_says_how_to_go_on(emulator: Emulator, way: str, what: str, before: int) -> None:
+    fill(emulator, "." * before + "x.", POISONS[what])
+    got = []
+
+    def read_on() -> None:
+        for batch in read_range(hub_options(emulator), Range("0", 0, 0, before + 2), None, None):
+            got.extend(batch["sequenceNumber"].to_pylist())
+
+    with pytest.raises(MalformedEventError) as caught:
+        read_on()
+    named = f"event {before} cannot" if way == "hot" else f"({before} or higher) cannot"
+    for part in ("partition 0: ", named, "cannot be read: ", "Set onMalformed=skip", "onMalformed=keep"):
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert got == list(range(before))
+
+
+def test_a_poisonous_event_after_the_range_does_not_matter(emulator: Emulator) -> None:
+    fill(emulator, "...x..", NUMBERED["unknown type"])
+    assert read(emulator, 3)["sequenceNumber"].to_pylist() == [0, 1, 2]
+    assert read(emulator, 6, start=4)["sequenceNumber"].to_pylist() == [4, 5]
+
+
+def test_the_next_range_goes_on_after_a_last_event_that_was_left_out(emulator: Emulator) -> None:
+    fill(emulator, "..xx....x", UNNUMBERED)
+    found = [
+        number
+        for start in range(0, 9, 3)
+        for number in read(emulator, start + 3, start, onMalformed="skip")["sequenceNumber"].to_pylist()
+    ]
+    assert found == [0, 1, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("what", READABLE)
+def test_what_can_be_read_is(emulator: Emulator, way: str, what: str) -> None:
+    event, expected = READABLE[what]
+    append_encoded(emulator, "0", event)
+    row = read(emulator, 1, onMalformed="keep").to_pylist()[0]
+    if way == "hot" or not dict(row["systemProperties"]).get("ehbalance-malformed"):
+        assert (dict(row["properties"]), row["body"]) == ({"p": expected}, b"body")
+
+
+def test_a_time_is_found_where_the_first_event_cannot_be_read(emulator: Emulator) -> None:
+    fill(emulator, "xx..", NUMBERED["unknown type"])
+    moment = emulator.partition_state(HUB, 0).last_enqueued_time
+    assert moment is not None
+    reader = Receiver(
+        Source(hub_options(emulator).connection, "$Default", "0"),
+        moment.replace(year=moment.year - 1),
+        owner_level=None,
+        prefetch=1,
+        on_malformed="keep",
+    )
+    try:
+        batch = reader.receive(1, 5.0)
+        assert batch.num_rows == 1
+        assert batch["body"].to_pylist() == [None]
+    finally:
+        reader.close()
