@@ -53,8 +53,9 @@ Event = tuple[bytes | None, dict[Any, Any], Mapping[Any, Any]]
 #: Keys in `systemProperties` of an event that could not be read: why, and its bytes in base64, if they are known.
 REASON, RAW = b"ehbalance-malformed", b"ehbalance-raw"
 
-#: The largest sequence number, and the largest number of milliseconds that is a time in microseconds.
-_MOST = {NUMBER: 2**63 - 1, TIME: (2**63 - 1) // 1000}
+#: The largest number of a column, and the largest number of milliseconds that is a time in microseconds.
+_MOST_NUMBER = 2**63 - 1
+_MOST_TIME = _MOST_NUMBER // 1000
 
 
 class Binary(bytes):
@@ -94,21 +95,23 @@ def _body(kind: AmqpMessageBodyType, parts: Any) -> bytes | None:
 def check(system: Mapping[Any, Any]) -> None:
     """Raise `UnreadableError` if there is no sequence number among the annotations, or if no column can hold it or the
     time."""
-    if NUMBER not in system:
-        raise UnreadableError("it has no sequence number", system)
-    for key, value, name in ((NUMBER, system[NUMBER], "sequence number"), (TIME, system.get(TIME) or 0, "time")):
-        if not _fits(key, value):
-            raise UnreadableError(f"no column can hold its {name}", system)
+    number, time = system.get(NUMBER), system.get(TIME)
+    if not _fits(number, _MOST_NUMBER):
+        raise UnreadableError(f"{'it has no' if number is None else 'no column can hold its'} sequence number", system)
+    if time and not _fits(time, _MOST_TIME):
+        raise UnreadableError("no column can hold its time", system)
 
 
-def _fits(key: bytes, value: Any) -> bool:
-    return type(value) is int and abs(value) <= _MOST[key]
+def _fits(value: Any, most: int) -> bool:
+    return type(value) is int and -most <= value <= most
 
 
 def unreadable(raw: bytes | None, error: UnreadableError) -> Event:
     """What is left of an event that is no row: what is known of it, why it is none, and its bytes if they are known."""
-    known = {key: value for key, value in error.known.items() if key not in _MOST or _fits(key, value)}
-    system = {NUMBER: None, **known, REASON: str(error).encode(errors="replace")}
+    system = {NUMBER: None, **error.known, REASON: str(error).encode(errors="replace")}
+    for key, most in ((NUMBER, _MOST_NUMBER), (TIME, _MOST_TIME)):
+        if not _fits(system.get(key), most):
+            system[key] = None
     return None, system if raw is None else {**system, RAW: base64.b64encode(raw)}, {}
 
 

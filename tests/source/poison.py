@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_ehbalance.emulator.message import Event
-from tests.hub.encodings import compound, section, text
+from tests.hub.encodings import compound, long, section, text
 
 _BODY = section(0x75, text(b"body", 0xA0))
 
@@ -30,3 +30,8 @@ READABLE = {
     "deep": (_with_property(b"\xc0\xff\x01" * 900 + b"\x45"), "[" * 901 + "]" * 901),
     "half a pair": (_with_property(b"\x73\x00\x00\xd8\x3d"), "\ufffd"),
 }
+
+
+def two_keys_of_one_text() -> Event:
+    pairs = text(b"1") + text(b"a") + long(1) + text(b"b")
+    return Event(b"", b"", 0, section(0x74, compound(0xC1, 4, pairs)) + _BODY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -223,6 +223,15 @@ def test_zero_is_too_little(name: str) -> None:
 def test_prefetch_has_a_maximum() -> None:
     assert stream_options(KEYED | {"prefetch": "10000"}).prefetch == 10_000
     assert "1 to 10000" in refusal(KEYED | {"prefetch": "10001"})
+
+
+@pytest.mark.parametrize("read", [stream_options, batch_options])
+def test_malformed_events(read: Callable[[Mapping[str, str]], Options]) -> None:
+    assert read(KEYED).on_malformed == "fail"
+    for value in ("fail", "keep", "skip"):
+        assert read(KEYED | {"onMalformed": value}).on_malformed == value
+    with pytest.raises(OptionError, match="^option onMalformed='ignore' is wrong: allowed is one of fail, keep, skip$"):
+        read(KEYED | {"onMalformed": "ignore"})
 
 
 @pytest.mark.parametrize("name", ["failOnDataLoss", "jsonProperties"])

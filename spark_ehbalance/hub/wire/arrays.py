@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from spark_ehbalance.hub import rows
 from spark_ehbalance.hub.wire.pairs import Pairs
 from spark_ehbalance.hub.wire.scan import BINARY, INTEGER, TEXT, Integers, Spans, integers
-from spark_ehbalance.hub.wire.values import decode
+from spark_ehbalance.hub.wire.values import SCALARS, TEXTS
 
 
 def slices(data: bytearray, spans: Spans, kind: pa.DataType) -> pa.Array:
@@ -101,6 +101,10 @@ def _values(data: bytearray, codes: Integers, spans: Spans, as_json: bool) -> pa
 
 def _held(raw: bytes, code: int) -> Any:
     """The value that begins with `code`, from what comes after it and after its size."""
-    if BINARY[code]:
+    if code == 0xA0 or code == 0xB0:
         return rows.Binary(raw)
-    return raw if TEXT[code] else decode(bytes((code,)) + raw, 0)[0]
+    if code in TEXTS:
+        return raw
+    scalar = SCALARS[code]
+    assert scalar is not None
+    return scalar(raw, 0)[0]

@@ -29,6 +29,9 @@ _BY_NAME = {
     b"amqp:amqp-value:*": VALUE,
 }
 
+#: Elements without bytes of their own that a message may have beyond its bytes: a small array can say so many.
+_SMALL_ARRAY = 255
+
 #: Names of the fields of the properties section, in their order on the wire.
 _FIELDS = (
     b"message-id",
@@ -55,10 +58,13 @@ def parse(message: bytes) -> Event:
     data: list[bytes | None] = []
     sequences: list[Any] = []
     single: Any = None
-    pos, end, room = 0, len(message), Room.of(message)
+    pos, end, room = 0, len(message), Room(len(message) + _SMALL_ARRAY)
     try:
         while pos < end:
-            section, pos = _descriptor(message, pos)
+            if message[pos] == 0 and message[pos + 1] == 0x53:
+                section, pos = message[pos + 2], pos + 3
+            else:
+                section, pos = _descriptor(message, pos)
             code = message[pos]
             if section == DATA and code & 0xEF == 0xA0:
                 raw, pos = TEXTS[code](message, pos + 1)  # a body is not copied to say that it is binary

@@ -39,6 +39,10 @@ _Opened = tuple[int, int, _Maker, int]
 _OUTCOMES = {0x23: "received", 0x24: "accepted", 0x25: "rejected", 0x26: "released", 0x27: "modified"}
 
 
+#: Takes the bytes, and the place after the one that a compound value begins with.
+_Opener = Callable[[bytes, int, "Room"], _Opened]
+
+
 class MalformedError(Exception):
     """What the peer has sent is no AMQP, or more than a peer may send."""
 
@@ -46,18 +50,15 @@ class MalformedError(Exception):
 class Room:
     """For elements of arrays that take no bytes: they cost the sender nothing, so that their number is bounded."""
 
+    __slots__ = ("_left",)
+
     def __init__(self, items: int) -> None:
         self._left = items
-
-    @classmethod
-    def of(cls, message: bytes) -> Room:
-        """As many as the message has bytes, and as many as the smallest array can have."""
-        return cls(len(message) + 255)
 
     def take(self, items: int) -> None:
         self._left -= items
         if self._left < 0:
-            raise ValueError("arrays of more elements than the message has bytes")
+            raise ValueError(f"an array of {items} elements in no bytes: more than the message has in all")
 
 
 def decode(data: bytes, pos: int, room: Room | None = None) -> tuple[Any, int]:
@@ -65,14 +66,14 @@ def decode(data: bytes, pos: int, room: Room | None = None) -> tuple[Any, int]:
 
     Raises one of `MALFORMED` for what is no value.
     """
-    scalar = SCALARS[data[pos]]
+    code = data[pos]
+    scalar = SCALARS[code]
     if scalar is not None:
         return scalar(data, pos + 1)
     room = room or Room(_FEW_EMPTY_ITEMS)
     around: list[tuple[list[Any], int, int, _Maker]] = []
     items: list[Any] = []
-    made: _Maker = _only
-    left, element = 1, -1
+    left, element, made, pos = _OPENERS[code](data, pos + 1, room)
     while True:
         while left:
             left -= 1
@@ -91,7 +92,7 @@ def decode(data: bytes, pos: int, room: Room | None = None) -> tuple[Any, int]:
                 value, pos = scalar(data, pos)
                 items.append(value)
             else:
-                if len(around) > MAX_DEPTH:
+                if len(around) == MAX_DEPTH:
                     raise ValueError(f"values nested more than {MAX_DEPTH} deep")
                 around.append((items, left, element, made))
                 items = []
@@ -202,16 +203,10 @@ def _decimal(bits: int, digits: int, exponent_bits: int, bias: int) -> _Decoder:
     return _fixed(bits // 8, made)
 
 
-def _counted(form: str) -> Callable[[bytes, int], tuple[int, int, int]]:
-    """What gives a compound value's count, where its elements start, and where it says that it ends."""
+def _header(form: str) -> tuple[Callable[[bytes, int], tuple[int, int]], int]:
+    """What gives a compound value's size and its count, and the bytes that these two have."""
     header = struct.Struct(">" + form)
-
-    def counted(data: bytes, pos: int) -> tuple[int, int, int]:
-        length, count = header.unpack_from(data, pos)
-        start = pos + header.size
-        return count, start, pos + header.size // 2 + length
-
-    return counted
+    return header.unpack_from, header.size
 
 
 def _check_count(count: int, data: bytes, pos: int) -> None:
@@ -219,43 +214,46 @@ def _check_count(count: int, data: bytes, pos: int) -> None:
         raise ValueError(f"{count} elements in {max(0, len(data) - pos)} bytes")
 
 
-def _list(form: str) -> Callable[[bytes, int, Room], _Opened]:
-    counted = _counted(form)
+def _list(form: str) -> _Opener:
+    header, size = _header(form)
 
     def opened(data: bytes, pos: int, room: Room) -> _Opened:
-        count, pos, _ = counted(data, pos)
+        _, count = header(data, pos)
+        pos += size
         _check_count(count, data, pos)
         return count, -1, None, pos
 
     return opened
 
 
-def _map(form: str) -> Callable[[bytes, int, Room], _Opened]:
-    counted = _counted(form)
+def _map(form: str) -> _Opener:
+    header, size = _header(form)
 
     def opened(data: bytes, pos: int, room: Room) -> _Opened:
-        count, pos, _ = counted(data, pos)
-        count &= -2  # the client passes over a key without a value
+        _, count = header(data, pos)
+        pos += size
         _check_count(count, data, pos)
-        return count, -1, _mapping, pos
+        return count & -2, -1, _mapping, pos  # the client passes over a key without a value
 
     return opened
 
 
 def _mapping(items: list[Any]) -> dict[Any, Any]:
+    pairs = iter(items)
     try:
-        return dict(zip(items[::2], items[1::2], strict=True))
+        return dict(zip(pairs, pairs, strict=False))
     except TypeError:
         raise ValueError("a map has a list or a map as a key") from None
 
 
-def _array(form: str) -> Callable[[bytes, int, Room], _Opened]:
-    counted = _counted(form)
+def _array(form: str) -> _Opener:
+    header, size = _header(form)
 
     def opened(data: bytes, pos: int, room: Room) -> _Opened:
-        count, pos, end = counted(data, pos)
+        length, count = header(data, pos)
         if not count:
-            return 0, -1, None, end
+            return 0, -1, None, pos + size // 2 + length
+        pos += size
         names = []
         while data[pos] == 0:
             descriptor = SCALARS[data[pos + 1]]
@@ -343,7 +341,7 @@ for _code, _decoder in {
 }.items():
     SCALARS[_code] = _decoder
 
-_OPENERS: dict[int, Callable[[bytes, int, Room], _Opened]] = {
+_OPENERS: dict[int, _Opener] = {
     0x00: _described,
     0xC0: _list("BB"),
     0xC1: _map("BB"),

@@ -1,0 +1,80 @@
+"""Events that cannot be read, through Spark: in streams and batches, also as the only or the last ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_ehbalance.emulator import Emulator
+from tests.source.poison import NUMBERED, UNNUMBERED, two_keys_of_one_text
+from tests.source.support import append_encoded
+from tests.spark.conftest import HUB
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def poisoned(hub: Emulator) -> Emulator:
+    """Partition 0: sound, not, sound, not; 1: only one that is not; 2: one without a number after a sound one."""
+    for _ in range(2):
+        hub.append(HUB, "0", [b"sound"])
+        append_encoded(hub, "0", NUMBERED["map as key"])
+    append_encoded(hub, "1", NUMBERED["unknown type"])
+    hub.append(HUB, "2", [b"sound"])
+    append_encoded(hub, "2", UNNUMBERED)
+    return hub
+
+
+SOUND = {("0", 0), ("0", 2), ("2", 0)}
+KEPT = SOUND | {("0", 1), ("0", 3), ("1", 0), ("2", None)}
+
+
+def found(rows: DataFrame) -> set[tuple[str, int | None]]:
+    got = [(row.partition, row.sequenceNumber, row.body, row.systemProperties) for row in rows.collect()]
+    for _, _, body, system in got:
+        assert (body is None) == ("ehbalance-malformed" in system) == ("ehbalance-raw" in system)
+    assert len({each[:2] for each in got}) == len(got)
+    return {each[:2] for each in got}
+
+
+def test_a_batch(spark: SparkSession, poisoned: Emulator, options: dict[str, str]) -> None:
+    read = spark.read.format("ehbalance").options(**options)
+    with pytest.raises(PySparkException, match=r"partition \d: event \d cannot be read: .*onMalformed=skip"):
+        read.load().count()
+    assert found(read.option("onMalformed", "skip").load()) == SOUND
+    assert found(read.option("onMalformed", "keep").load()) == KEPT
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "with leases"])
+def test_a_stream_fails_and_goes_on_once_it_is_told_to(
+    spark: SparkSession, poisoned: Emulator, options: dict[str, str], shared: bool, tmp_path: Path
+) -> None:
+    if shared:
+        options = {**options, "leaseTable": str(tmp_path / "leases")}
+
+    def run(**more: str) -> None:
+        rows = spark.readStream.format("ehbalance").options(**options, **more).load()
+        writing = rows.writeStream.format("delta").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writing.trigger(availableNow=True).start(str(tmp_path / "rows")).awaitTermination()
+
+    with pytest.raises(PySparkException, match=r"partition \d: event \d cannot be read: .*onMalformed=skip"):
+        run()
+    run(onMalformed="skip")
+    poisoned.append(HUB, "1", [b"sound"])
+    append_encoded(poisoned, "0", NUMBERED["too deep"], UNNUMBERED)
+    run(onMalformed="skip")
+    assert found(spark.read.format("delta").load(str(tmp_path / "rows"))) == SOUND | {("1", 1)}
+    append_encoded(poisoned, "1", NUMBERED["too deep"])
+    run(onMalformed="keep")
+    assert found(spark.read.format("delta").load(str(tmp_path / "rows"))) == SOUND | {("1", 1), ("1", 2)}
+
+
+def test_maps_have_no_key_twice(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
+    append_encoded(hub, "0", two_keys_of_one_text())
+    rows = spark.read.format("ehbalance").options(**options).load()
+    row = rows.selectExpr("properties", "size(properties) size").head()
+    assert row is not None
+    assert (row.properties, row.size) == ({"1": "b"}, 1)
