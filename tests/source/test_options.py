@@ -230,7 +230,7 @@ def test_malformed_events(read: Callable[[Mapping[str, str]], Options]) -> None:
     assert read(KEYED).on_malformed == "fail"
     for value in ("fail", "keep", "skip"):
         assert read(KEYED | {"onMalformed": value}).on_malformed == value
-    with pytest.raises(OptionError, match="^option onMalformed='ignore' is wrong: allowed is one of fail, keep, skip$"):
+    with pytest.raises(OptionError, match="onMalformed='ignore' is wrong: allowed is one of fail, keep, skip"):
         read(KEYED | {"onMalformed": "ignore"})
 
 
