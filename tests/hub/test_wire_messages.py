@@ -65,7 +65,7 @@ def with_property(value: bytes) -> bytes:
     "value",
     [
         b"\xf0" + struct.pack(">II", 5, 2**32 - 1) + b"\x40",
-        b"\xf0" + struct.pack(">II", 5, 500) + b"\x40",
+        b"\xf0" + struct.pack(">II", 5, 1500) + b"\x40",
         b"\xf0" + struct.pack(">II", 13, 2**32 - 1) + b"\x81" + bytes(8),
         b"\xd0" + struct.pack(">II", 5, 2**32 - 1) + b"\x40",
         b"\xd1" + struct.pack(">II", 6, 2**32 - 2) + b"\x41\x41",

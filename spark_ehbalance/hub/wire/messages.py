@@ -29,8 +29,8 @@ _BY_NAME = {
     b"amqp:amqp-value:*": VALUE,
 }
 
-#: Elements without bytes of their own that a message may have beyond its bytes: a small array can say so many.
-_SMALL_ARRAY = 255
+#: Elements without bytes of their own that a message may have beyond its bytes: a few small arrays, of 255 at the most.
+_SMALL_ARRAYS = 4 * 255
 
 #: Names of the fields of the properties section, in their order on the wire.
 _FIELDS = (
@@ -58,7 +58,7 @@ def parse(message: bytes) -> Event:
     data: list[bytes | None] = []
     sequences: list[Any] = []
     single: Any = None
-    pos, end, room = 0, len(message), Room(len(message) + _SMALL_ARRAY)
+    pos, end, room = 0, len(message), Room(len(message) + _SMALL_ARRAYS)
     try:
         while pos < end:
             if message[pos] == 0 and message[pos + 1] == 0x53:
