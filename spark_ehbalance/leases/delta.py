@@ -42,6 +42,7 @@ from spark_ehbalance.leases.table_format import (
     to_table,
     to_time,
 )
+from spark_ehbalance.secrets import could_be_secret, names_secret
 
 #: A commit's cost grows with the log since the last checkpoint, by 0.1 ms each time, and a checkpoint costs 5 ms. So 10
 #: and 20 cost the same, and with 10, Delta's own default, who comes later has less of the log to read.
@@ -258,7 +259,7 @@ class DeltaStore(LeaseStore):
                 self._history_uri, table, mode="append", schema_mode="merge", storage_options=self._storage_options
             )
         except (OSError, DeltaError, ValueError) as error:
-            raise StoreUnavailableError(f"{self._history_uri} could not be written: {_one_line(error)}") from error
+            raise StoreUnavailableError(f"{self._history_uri} could not be written: {self._said(error)}") from error
 
     def history(self) -> list[OwnershipChange]:
         """All changes of ownership that were recorded, the oldest first."""
@@ -269,7 +270,7 @@ class DeltaStore(LeaseStore):
             files = DeltaStorageHandler(self._history_uri, self._storage_options)._handler
             rows = _content(table, files, HISTORY_SCHEMA).to_pylist()
         except (OSError, DeltaError, ValueError) as error:
-            raise StoreUnavailableError(f"{self._history_uri} could not be read: {_one_line(error)}") from error
+            raise StoreUnavailableError(f"{self._history_uri} could not be read: {self._said(error)}") from error
         changes = [OwnershipChange(at_ms=to_ms(row.pop("at")), **row) for row in rows]
         return sorted(changes, key=lambda change: (change.at_ms, change.epoch or 0))
 
@@ -330,8 +331,14 @@ class DeltaStore(LeaseStore):
         self._table = None
         self._snapshot = None
 
+    def _said(self, error: Exception) -> str:
+        """What delta-rs says on one line, which may be a value that it does not understand."""
+        if any(value in str(error) for name, value in self._storage_options.items() if _hidden(name, value)):
+            error.args = ("it does not understand a storage option that may hold a secret",)  # in tracebacks as well
+        return _one_line(error)
+
     def _unavailable(self, what: str, error: Exception) -> StoreUnavailableError:
-        return StoreUnavailableError(f"the lease table at {self._uri} could not be {what}: {_one_line(error)}")
+        return StoreUnavailableError(f"the lease table at {self._uri} could not be {what}: {self._said(error)}")
 
 
 def _content(table: DeltaTable, files: Any, schema: pa.Schema) -> pa.Table:
@@ -348,6 +355,10 @@ def _content(table: DeltaTable, files: Any, schema: pa.Schema) -> pa.Table:
 def _rows(name: str, files: Any) -> pa.Table:
     file = files.open_input_file(name)
     return pq.ParquetFile(pa.BufferReader(file.read(file.size()))).read(use_threads=False)
+
+
+def _hidden(name: str, value: str) -> bool:
+    return bool(value) and (names_secret(name) or could_be_secret(value))
 
 
 def _one_line(error: Exception) -> str:

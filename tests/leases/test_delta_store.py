@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import replace
@@ -497,3 +498,13 @@ def test_an_old_table_is_read_and_written_and_maintaining_gives_it_the_new_colum
         writes(at_work, 2)
         rows = DeltaTable(old_uri).to_pyarrow_table().to_pylist()
         assert {row["pinned_to"] for row in rows if row["kind"] == "partition"} == {"ann"}
+
+
+@pytest.mark.parametrize("name", ["timeout", "allow_http", "endpoint", "account_key"])
+def test_a_secret_that_the_storage_does_not_understand_is_not_repeated(name: str) -> None:
+    key = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode() + "%"
+    store = DeltaStore("az://container/leases", {"azure_storage_account_name": "account", name: key})
+    for ask in (store.exists, store.read, store.history):
+        with pytest.raises(StoreUnavailableError) as caught:
+            ask()
+        assert key.rstrip("=%") not in "".join(traceback.format_exception(caught.value))
