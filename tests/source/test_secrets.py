@@ -45,7 +45,7 @@ PUBLIC_NAMES = [
     *("account_name", "azure_storage_client_id", "azure_tenant_id", "authority_host", "azure_msi_endpoint"),
     *("federated_token_file", "azure_fabric_token_service_url", "skip_signature", "use_emulator", "container_name"),
     *("region", "aws_endpoint_url", "aws_sse_kms_key_id", "aws_sse_bucket_key_enabled", "aws_role_arn"),
-    *("aws_web_identity_token_file", "aws_container_authorization_token_file", "aws_s3_allow_unsafe_rename"),
+    *("aws_web_identity_token_file", "aws_container_authorization_token_file", "aws_virtual_hosted_style_request"),
     *("google_service_account", "google_application_credentials", "timeout", "max_retries", "proxy_url"),
     *("credential_type", "allow_http", "user_agent"),
 ]
