@@ -32,6 +32,7 @@ from spark_ehbalance.leases.model import (
 )
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
+    CancelHandover,
     Checkpoint,
     Claim,
     Defend,
@@ -472,21 +473,29 @@ class Membership:
     def _resumed(self, snapshot: Snapshot, at_ms: int) -> list[Transition]:
         """Claims of what an earlier life of this member had: each start goes on with a new epoch, which fences it.
 
-        What is more than it may own by now is given back, though not what it was reading, as far as it may have that.
+        What is more than it may own by now is given back, though not what it was reading, as far as it may have that;
+        and what is promised to it beyond that is called off.
         """
-        by, again = self.author, []
+        by, again, limit = self.author, [], self.settings.max_owned
         candidates = {lease.partition for lease in snapshot.owned_by(by.id)} | self._resume.keys()
         for partition in sorted(candidates & snapshot.leases.keys(), key=partition_order):
             lease = snapshot.leases[partition]
             reading = lease.checkpoint is not None and self._resume.get(partition) == lease.checkpoint.next
             if lease.owner == by.id or (lease.owner is None and reading):
                 again.append((not reading, lease))
+        own = [lease for _, lease in sorted(again, key=lambda each: each[0])]
+        kept = own[:limit]
         said: list[Transition] = []
-        for place, (_, lease) in enumerate(sorted(again, key=lambda each: each[0])):
+        for lease in own[len(kept) :]:  # first of all, as nothing more can be claimed before
             said.append(Claim(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch))
-            if self.settings.max_owned is not None and place >= self.settings.max_owned:
-                said.append(Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch + 1))
-        return said
+            said.append(Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch + 1))
+        if limit is not None:
+            promised = [p for p, each in snapshot.ownership.pending.items() if each.to == by.id]
+            said += [
+                CancelHandover(by=by, at_ms=at_ms, partition=p, epoch=snapshot.leases[p].epoch)
+                for p in promised[limit - len(kept) :]
+            ]
+        return said + [Claim(by=by, at_ms=at_ms, partition=each.partition, epoch=each.epoch) for each in kept]
 
 
 def unread(said: Iterable[Transition], snapshot: Snapshot) -> list[str]:

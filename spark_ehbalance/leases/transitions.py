@@ -120,6 +120,15 @@ class _State:
     leases: _Rows[Lease]
     members: _Rows[Member]
 
+    def full(self, id: str, partition: str) -> str | None:
+        """Why the member `id` may not have `partition` as well; what is promised to it counts."""
+        limit = self.members[id].max_owned
+        if limit is None:
+            return None
+        others = (lease for lease in self.leases.all().values() if lease.partition != partition)
+        taken = sum(id in (lease.owner, lease.handover and lease.handover.to) for lease in others)
+        return f"{id} has {taken} partitions, and maxPartitionsOwned={limit}" if taken >= limit else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition(ABC):
@@ -341,7 +350,7 @@ class LeaseTransition(Transition):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim(LeaseTransition):
     """Take a lease that is free for the author: nobody's, its own from an earlier life, expired, or promised to it
-    by a handover whose deadline has passed.
+    by a handover whose deadline has passed. Beyond its limit it may only claim what is its own already.
 
     `still` is the lease's counter of which the author says that it has stood still for the lease duration, `overdue`
     the handover to it of which it says that the deadline has passed (the owner's renewals do not save it then).
@@ -351,6 +360,12 @@ class Claim(LeaseTransition):
     still: tuple[int, int] | None = None
     overdue: Handover | None = None
     start: Position | None = None
+
+    def refusal(self, state: _State) -> str | None:
+        if refused := LeaseTransition.refusal(self, state):
+            return refused
+        own = state.leases[self.partition].owner == self.by.id
+        return None if own else state.full(self.by.id, self.partition)
 
     def invalid(self, lease: Lease) -> str | None:
         if lease.checkpoint is None and self.start is None:
@@ -370,7 +385,11 @@ class Steal(LeaseTransition):
     """Take a live lease from its owner without its help, as the Event Processor's strategies do."""
 
     def refusal(self, state: _State) -> str | None:
-        return LeaseTransition.refusal(self, state) or _pinned_to_owner(state.leases[self.partition], state)
+        return (
+            LeaseTransition.refusal(self, state)
+            or _pinned_to_owner(state.leases[self.partition], state)
+            or state.full(self.by.id, self.partition)
+        )
 
     def invalid(self, lease: Lease) -> str | None:
         if lease.owner in (None, self.by.id):
@@ -466,7 +485,11 @@ class RequestHandover(LeaseTransition):
     def refusal(self, state: _State) -> str | None:
         if not _is_active(self.to, state):
             return f"{self.to} is not an active member"
-        return LeaseTransition.refusal(self, state) or _pinned_to_owner(state.leases[self.partition], state)
+        return (
+            LeaseTransition.refusal(self, state)
+            or _pinned_to_owner(state.leases[self.partition], state)
+            or state.full(self.to, self.partition)
+        )
 
     def invalid(self, lease: Lease) -> str | None:
         if lease.owner in (None, self.to):
@@ -568,17 +591,9 @@ class MoveTo(OperatorTransition):
         if lease.owner == self.to:
             return replace(pinned, handover=None)
         pending = lease.handover is not None and lease.handover.to == self.to
-        if lease.owner is None or pending or not _is_active(self.to, state) or self._full(state):
+        if lease.owner is None or pending or not _is_active(self.to, state) or state.full(self.to, self.partition):
             return pinned
         return replace(pinned, handover=Handover(self.to, self.timeout_ms, self.at_ms))
-
-    def _full(self, state: _State) -> str | None:
-        """Why `to` may not have one partition more."""
-        limit = state.members[self.to].max_owned
-        others = (lease for lease in state.leases.values() if lease.partition != self.partition)
-        taken = sum(self.to in (lease.owner, lease.handover and lease.handover.to) for lease in others)
-        full = limit is not None and taken >= limit
-        return f"{self.to} has {taken} partitions, and maxPartitionsOwned={limit}" if full else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -610,7 +625,7 @@ class Transfer(MoveTo):
             return f"partition {self.partition} is owned by {self.to} already"
         if pin is not None and not pin.transfer:
             return f"partition {self.partition} is pinned to {pin.to}: unpin it first, or pin it to another member"
-        return self._full(state)
+        return state.full(self.to, self.partition)
 
     def after(self, lease: Lease, state: _State) -> Lease:
         return self._marked(lease, state, Pin(self.to, self.by.id, self.why, transfer=True))

@@ -1,12 +1,11 @@
 """The Event Processor's balanced strategy: at most one partition more per cycle.
 
 Source: the partition load balancers of the Azure SDKs (`EventProcessorClient`, LoadBalancingStrategy.Balanced).
-With P partitions and K active owners every owner should hold at least P // K, and P % K of them one more.
+With P partitions and K active owners every owner should hold at least P // K, and P % K of them one more. Where that is
+over the limit of some, which the SDKs do not know, the others share what is left in the same way.
 """
 
 from __future__ import annotations
-
-import random
 
 from spark_ehbalance.strategies.base import Decision, Layout, View
 
@@ -14,20 +13,20 @@ from spark_ehbalance.strategies.base import Decision, Layout, View
 def balanced(view: View) -> Decision:
     """Claim one random unclaimed partition; else steal one from an owner above its share; else nothing."""
     layout = Layout.of(view)
-    partition, reason = next_partition(layout, view.me.id, view.rng, view.max_owned)
+    partition, reason = next_partition(layout, view)
     if partition is None:
         return Decision(reason)
     free = partition in layout.unclaimed
     return Decision(reason, (view.claim(partition) if free else view.steal(partition),))
 
 
-def next_partition(layout: Layout, me: str, rng: random.Random, max_owned: int | None) -> tuple[str | None, str]:
-    """The partition that `me` should take next, if any, and why (not)."""
+def next_partition(layout: Layout, view: View) -> tuple[str | None, str]:
+    """The partition that this member should take next, if any, and why (not)."""
+    me, rng, partitions = view.me.id, view.rng, layout.partitions
     own = len(layout.owned[me])
-    if max_owned is not None and own >= max_owned:
-        return None, f"nothing, because maxPartitionsOwned={max_owned} is reached"
-    partitions = layout.partitions
-    floor, remainder = divmod(partitions, len(layout.owned))
+    if layout.full(me):
+        return None, f"nothing, because maxPartitionsOwned={view.max_owned} is reached"
+    floor, remainder = layout.share()
     with_extra = sum(len(theirs) > floor for owner, theirs in layout.owned.items() if owner != me) if remainder else 0
     share = floor + 1 if with_extra < remainder else floor
     if own >= share:

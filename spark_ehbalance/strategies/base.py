@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Hashable, Set
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from spark_ehbalance.leases.expiry import Sightings
 from spark_ehbalance.leases.model import Author, MemberState, Snapshot, partition_order
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, Defend, RequestHandover, Steal, Transition
+from spark_ehbalance.strategies.shares import level
 
 _T = TypeVar("_T")
 
@@ -63,6 +66,20 @@ class View:
         members = self.snapshot.members
         active = [id for id in self.live if members[id].state is MemberState.ACTIVE]
         return tuple(sorted(active, key=lambda id: (members[id].joined, id)))
+
+    def limit(self, id: str) -> int | None:
+        """The most partitions that the member `id` may own; None: no limit, as for one that has left no word."""
+        if id == self.me.id:
+            return self.max_owned
+        member = self.snapshot.members.get(id)
+        return None if member is None else member.max_owned
+
+    def promised(self) -> Mapping[str, str]:
+        """The partitions that are to come to an active member, by a handover, or that an operator wants there, with the
+        members."""
+        active, ownership = frozenset(self.active), self.snapshot.ownership
+        promised = {partition: each.to for partition, each in ownership.pending.items() if each.to in active}
+        return promised | {partition: pin.to for partition, pin in ownership.pins.items() if partition in self.pinned}
 
     def shared(self, name: str, compute: Callable[[], _T], *more: Hashable) -> _T:
         """The result of `compute`, which is called once for all members that see the same.
@@ -150,12 +167,14 @@ Strategy = Callable[[View], Decision]
 class Layout:
     """Who owns what among the living. Not frozen: a strategy plays its own moves through on its own copy.
 
-    What is `pinned` counts as its owner's, and is neither among the `unclaimed` nor `movable`.
+    What is `pinned` counts as its owner's, and is neither among the `unclaimed` nor `movable`. `limits` are those of
+    the owners that have one, less what is still to come to them by a handover or an operator's order.
     """
 
     unclaimed: list[str] = field(default_factory=list)
     owned: dict[str, tuple[str, ...]] = field(default_factory=dict)
     pinned: frozenset[str] = frozenset()
+    limits: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, view: View) -> Layout:
@@ -174,12 +193,24 @@ class Layout:
                 del owned[owner]
         if expired:
             free = sorted((*free, *expired), key=partition_order)
-        return cls([p for p in free if p not in view.pinned], owned, view.pinned)
+        coming = Counter(to for p, to in view.promised().items() if p not in owned.get(to, ()))
+        limits = {id: max(0, limit - coming[id]) for id in owned if (limit := view.limit(id)) is not None}
+        return cls([p for p in free if p not in view.pinned], owned, view.pinned, limits)
 
     @property
     def partitions(self) -> int:
         """How many there are to share."""
         return len(self.unclaimed) + sum(map(len, self.owned.values()))
+
+    def share(self) -> tuple[int, int]:
+        """What every owner should have at least, as far as its limit allows, and how many should have one more."""
+        limits = [self.limits.get(owner, self.partitions) for owner in self.owned]
+        floor = int(min(level(self.partitions, limits), self.partitions))
+        return floor, self.partitions - sum(min(limit, floor) for limit in limits)
+
+    def full(self, owner: str) -> bool:
+        """Whether `owner` may not have one more."""
+        return len(self.owned[owner]) >= self.limits.get(owner, math.inf)
 
     def movable(self, owner: str) -> list[str]:
         """What may be taken from `owner`."""

@@ -8,8 +8,6 @@ the epoch that it holds, and a renewal which is refused means that the lease is 
 
 from __future__ import annotations
 
-import math
-
 from spark_ehbalance.strategies.base import Decision, Layout, View
 
 #: Who has so many partitions more than oneself is stolen from: with less, nothing would be gained.
@@ -21,12 +19,11 @@ def eph(view: View) -> Decision:
     layout = Layout.of(view)
     me, hosts, partitions = view.me.id, len(layout.owned), layout.partitions
     own = len(layout.owned[me])
-    if view.max_owned is not None and own >= view.max_owned:
+    if layout.full(me):
         return Decision(f"nothing, because maxPartitionsOwned={view.max_owned} is reached")
+    floor, remainder = layout.share()
     # Rounded up, as the remainder would be left lying otherwise: unowned leases are not stolen.
-    target = math.ceil(partitions / hosts)
-    if view.max_owned is not None:
-        target = min(target, view.max_owned)
+    target = min(floor + (remainder > 0), layout.limits.get(me, partitions))
     what = f"{own} of {partitions} are this owner's among {hosts}"
     if own < target and layout.unclaimed:
         grabbed = view.rng.sample(layout.unclaimed, min(target - own, len(layout.unclaimed)))

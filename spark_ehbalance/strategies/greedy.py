@@ -18,7 +18,7 @@ def greedy(view: View) -> Decision:
     transitions: list[Transition] = []
     first_reason = ""
     while True:
-        partition, reason = next_partition(layout, view.me.id, view.rng, view.max_owned)
+        partition, reason = next_partition(layout, view)
         first_reason = first_reason or reason
         if partition is None:
             return Decision(first_reason, tuple(transitions), again=bool(transitions))

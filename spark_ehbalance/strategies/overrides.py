@@ -25,7 +25,7 @@ def with_overrides(strategy: Strategy) -> Strategy:
             return strategy(view)
         pins, refused = honoured(view)
         ordered = _ordered(view, pins)
-        decision = strategy(replace(view, pinned=frozenset(pins), max_owned=_room_left(view, pins)))
+        decision = strategy(replace(view, pinned=frozenset(pins)))
         # Not every strategy has to know of pins: a decision about one is dropped.
         decided = [
             each for each in decision.transitions if not (isinstance(each, LeaseTransition) and each.partition in pins)
@@ -91,11 +91,3 @@ def _ended(view: View) -> list[Transition]:
         if pin.transfer and (settled or (pin.to not in active and active[:1] == (me.id,))):
             ended.append(EndTransfer(by=me, at_ms=view.at_ms, partition=partition, epoch=lease.epoch))
     return ended
-
-
-def _room_left(view: View, pins: Mapping[str, str]) -> int | None:
-    """How many partitions the strategy may let this member own: what is still to come to it as pinned is left out."""
-    if view.max_owned is None:
-        return None
-    leases, me = view.snapshot.leases, view.me.id
-    return view.max_owned - sum(to == me != leases[partition].owner for partition, to in pins.items())

@@ -14,28 +14,25 @@ _ROUNDING = 1e-9
 
 
 def held(view: View) -> Mapping[str, tuple[str, ...]]:
-    """What each active member has, a pending handover counting as done."""
-    ownership = view.snapshot.ownership
+    """What each active member has, a pending handover or an operator's order counting as done."""
     owned: dict[str, list[str]] = {id: [] for id in view.active}
-    for owner, partitions in ownership.owned.items():
+    promised = view.promised()
+    for owner, partitions in view.snapshot.ownership.owned.items():
         for partition in partitions:
-            handover = ownership.pending.get(partition)
-            to = handover.to if handover and handover.to in owned else owner
-            if to in owned and (to != owner or partition not in view.expired):
+            to = promised.get(partition, owner)
+            if to in owned and (partition in promised or partition not in view.expired):
                 owned[to].append(partition)
     return {id: tuple(partitions) for id, partitions in owned.items()}
 
 
 def begun(view: View, weights: Mapping[str, float]) -> tuple[Plan, list[str]]:
-    """The plan in which everybody has what it has, a pending handover counting as done, and what is nobody's, or the
-    partition of a member that leaves. What is pinned is never among the latter."""
-    members, leases = view.snapshot.members, view.snapshot.leases
+    """The plan in which everybody has what it has, a pending handover or an operator's order counting as done, and what
+    is nobody's, or the partition of a member that leaves. What is pinned is never among the latter."""
+    members, leases, promised = view.snapshot.members, view.snapshot.leases, view.promised()
     plan = Plan({id: members[id].max_owned for id in view.active}, weights)
     homeless = []
     for partition, lease in leases.items():
-        owner = None if partition in view.expired else lease.owner
-        if lease.handover is not None and lease.handover.to in plan:
-            owner = lease.handover.to
+        owner = promised.get(partition, None if partition in view.expired else lease.owner)
         if owner is not None and owner in plan:
             plan.give(partition, owner)
         elif (owner is None or owner in members) and partition not in view.pinned:

@@ -25,6 +25,7 @@ from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.parameters import Parameters, parameter
 from spark_ehbalance.strategies.plan import held
+from spark_ehbalance.strategies.shares import level
 from spark_ehbalance.strategies.weights import BAND, shared_weights
 from spark_ehbalance.values import one_of, parse_duration
 
@@ -130,22 +131,13 @@ def _standing(view: View, weight: str) -> _Standing:
 def _fair(total: float, bounds: list[tuple[float, int | None]]) -> float:
     """The level up to which everybody is to be filled, each between what is pinned to it and its limit, to take
     `total`."""
-    able = sorted((float("inf") if limit is None else limit, pinned) for pinned, limit in bounds)
-    level = _level(total, [limit for limit, _ in able])
-    while over := [each for each in able if each[1] > level]:
-        able = [each for each in able if each[1] <= level]
+    able = [(float("inf") if limit is None else limit, pinned) for pinned, limit in bounds]
+    fair = level(total, (limit for limit, _ in able))
+    while over := [each for each in able if each[1] > fair]:
+        able = [each for each in able if each[1] <= fair]
         total -= sum(pinned for _, pinned in over)
-        level = _level(total, [limit for limit, _ in able])
-    return level
-
-
-def _level(total: float, limits: list[float]) -> float:
-    """The same without pins, with the limits in their order."""
-    for place, limit in enumerate(limits):
-        if limit * (len(limits) - place) >= total:
-            return total / (len(limits) - place)
-        total -= limit
-    return float("inf")
+        fair = level(total, (limit for limit, _ in able))
+    return fair
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from math import inf
 
-from spark_ehbalance.leases.model import MemberState, Snapshot
+from spark_ehbalance.leases.model import Member, MemberState, Snapshot
 from spark_ehbalance.leases.transitions import PinTo, Transfer, Unpin
 from tests.strategies.members import CYCLE, HANDOVER_TIMEOUT, JITTER, LEASE, LOOK, OPERATOR, Members
 
@@ -54,36 +54,42 @@ class Rules:
         """No partition is unread for longer than may be, but for those that nobody has room for, and none held back by
         its owner, as it is promised to somebody."""
         now, snapshot = self._group.now, self._group.snapshot
-        running = {name for name, node in self._group.nodes.items() if not node.frozen}
+        running = self._running()
         leases = {p: snapshot.leases.get(p) for p in self._group.partitions}
         unread = [p for p, lease in leases.items() if lease is None or lease.owner not in running]
         promised = [p for p, lease in leases.items() if lease and lease.handover and lease.owner in running]
         self._unread = {p: self._unread.get(p, now) for p in unread}
         self._promised = {p: self._promised.get(p, now) for p in promised}
         waits = sorted((now - max(since, self._calm) for since in self._unread.values()), reverse=True)
-        waits = waits[self._without_room(snapshot, running) :]
+        waits = waits[self._without_room() :]
         promises = [now - max(since, self._calm) for since in self._promised.values()]
         self.longest_unread = max([self.longest_unread, *waits])
         self.longest_promised = max([self.longest_promised, *promises])
-        assert not waits or waits[0] <= self._bound(running), (
+        assert not waits or waits[0] <= self.patience(), (
             f"unread for {waits[0]:g} s: {unread}, {self._group.counts()}, {snapshot.members}"
         )
         longest = max(NOTICED, HANDOVER_TIMEOUT + LONGEST_LOOK) + DECIDED
         assert not promises or max(promises) <= longest, f"promised for {max(promises):g} s: {promised}"
 
-    def _bound(self, running: set[str]) -> float:
+    def patience(self) -> float:
         """How long a partition may be unread: until the end of its owner is noticed, and until who is to have it has
         decided. `balanced` takes one a cycle: where all have it, as many cycles as a member may have to take."""
-        names = {self._group.nodes[name].membership.settings.strategy_name for name in running}
+        names = {member.strategy for member in self._able()}
         cycles = len(self._group.partitions) if names == {"balanced"} else 1
         return NOTICED + cycles * DECIDED
 
-    def _without_room(self, snapshot: Snapshot, running: set[str]) -> int:
-        """For how many partitions nobody has room who runs and is to be given any."""
-        members = [snapshot.members.get(name) for name in running]
-        able = [each for each in members if each is not None and each.state is MemberState.ACTIVE]
-        room = sum(inf if each.max_owned is None else each.max_owned for each in able)
+    def _without_room(self) -> int:
+        """For how many partitions nobody has room."""
+        room = sum(inf if each.max_owned is None else each.max_owned for each in self._able())
         return int(max(0, len(self._group.partitions) - room))
+
+    def _able(self) -> list[Member]:
+        """Who runs and is not leaving."""
+        members = self._group.snapshot.members.values()
+        return [each for each in members if each.id in self._running() and each.state is MemberState.ACTIVE]
+
+    def _running(self) -> set[str]:
+        return {name for name, node in self._group.nodes.items() if not node.frozen}
 
 
 class Fate:
@@ -107,16 +113,18 @@ class Fate:
         for _ in range(events):
             getattr(self, "_" + self.rng.choice(_HAPPENINGS))()
             self.rules.disturbed()
-            self.run(self.rng.choice((0.0, 1.0, 15.0, 80.0)))
+            self.run(self.rng.choice((0.0, 1.0, 15.0, 60.0)))
         for name in [name for name, node in self.group.nodes.items() if node.frozen]:
             self._go_on(name)
         if not self.group.nodes:
             self._join()
-        self.run(NOTICED + (len(self.group.partitions) + 1) * DECIDED)
+        self.run(self.rules.patience() + DECIDED)
 
     def run(self, seconds: float) -> None:
-        """Let time pass, and look at every second of it."""
+        """Let time pass, in which queries have batches, and look at every second of it."""
         for _ in range(round(seconds)):
+            for name in self._some(lambda name: not self._frozen(name)):
+                self.group.begin_batch(name, self.rng.uniform(1, 20))
             self.group.run(1.0)
             self.rules.look()
 
@@ -167,10 +175,6 @@ class Fate:
         if len(self.group.partitions) < 24:
             self.group.add_partitions(self.rng.randint(1, 4))
 
-    def _batch(self) -> None:
-        for name in self._some(lambda name: not self._frozen(name)):
-            self.group.begin_batch(name, self.rng.uniform(1, 20))
-
     def _partition(self) -> str:
         return self.rng.choice(self.group.partitions)
 
@@ -191,5 +195,5 @@ class Fate:
 
 _HAPPENINGS = (
     *("join", "leave", "crash", "restart", "pause", "resume"),
-    *("join", "grow", "batch", "pin", "pin", "unpin", "drain"),
+    *("join", "crash", "restart", "pause", "pin", "pin", "unpin", "drain", "grow"),
 )
