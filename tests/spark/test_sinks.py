@@ -62,7 +62,7 @@ def test_the_readmes_first_example_started_twice_loses_nothing(
     spark.sql("DROP TABLE IF EXISTS flights")
     for number in "12":
         exec(example.replace("NUMBER", number), {})
-        wait_until(lambda: spark.catalog.tableExists("flights"), "the table is there")
+        wait_until(lambda: spark.catalog.tableExists("flights"), "the table is there", timeout=120)
     wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4", timeout=120)
 
     def read() -> list[tuple[str, int]]:
@@ -75,7 +75,7 @@ def test_the_readmes_first_example_started_twice_loses_nothing(
         for partition in (str(number) for number in range(8) if by_owner[number] == owner):
             hub.append(HUB, partition, [b"event"])
             sent.add((partition, 0))
-        wait_until(lambda: set(read()) >= sent, "every event is in the table")
+        wait_until(lambda: set(read()) >= sent, "every event is in the table", timeout=120)
     assert read() == sorted(sent)
     assert len(spark.streams.active) == 2
 
