@@ -40,6 +40,11 @@ class StoreUnavailableError(StoreError):
     """The lease store could not be reached or written. Nothing was changed as far as is known."""
 
 
+class StoreDamagedError(StoreUnavailableError):
+    """The lease table's log or rows make no sense, as after a crash of the storage or somebody else's writing. Names
+    the file and the way to mend it. Until then it is as if the store were away."""
+
+
 class StoreFormatError(StoreError):
     """The table is not a lease table, or belongs to another group, or has a newer format."""
 

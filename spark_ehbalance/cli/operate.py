@@ -22,6 +22,7 @@ from spark_ehbalance.cli.common import (
     order,
     say,
 )
+from spark_ehbalance.leases.repair import Repair
 from spark_ehbalance.leases.transitions import Drain
 
 
@@ -64,13 +65,34 @@ def history(
     Console().print(table)
 
 
-def maintain(lease_table: LeaseTable, storage_option: StorageOption = None) -> None:
+def maintain(
+    lease_table: LeaseTable,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Mend a table that a crash or somebody else's writing has damaged.")
+    ] = False,
+    storage_option: StorageOption = None,
+) -> None:
     """Tidy a lease table and its history up thoroughly, as its leader does in passing while there is one.
 
     Worth running now and then for a group in which processes are often killed: it also removes files that were
     written but never committed. A table made by an earlier version gets the columns that have come since.
     """
     with open_store(lease_table, storage_option) as store:
+        if repair:
+            _tell(lease_table, store.repair())
+            return
         store.read()
         store.maintain()
     say(f"The lease table {lease_table} is tidied up.")
+
+
+def _tell(lease_table: str, done: Repair) -> None:
+    if not done.problems:
+        say(f"The lease table {lease_table} is sound: nothing was changed.")
+        return
+    for problem in done.problems:
+        say(f"Found: {problem}.")
+    for partition, lease in done.leases.items():
+        place = "was never read" if lease.checkpoint is None else f"goes on at sequence number {lease.checkpoint.next}"
+        say(f"Partition {partition} {place}, with epoch {lease.epoch}, owned by {lease.owner or 'nobody'}.")
+    say(f"The lease table {lease_table} is mended. What was taken away or replaced is in {done.kept}")

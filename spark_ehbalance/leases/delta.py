@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -26,9 +28,20 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
-from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.errors import ConflictError, StoreDamagedError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.leases.delta_log import (
+    LOG,
+    damaged_log,
+    file_names,
+    found_leases,
+    listed,
+    log_problem,
+    parquet_rows,
+    read_file,
+)
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Group, Snapshot, TableIdentity
+from spark_ehbalance.leases.repair import Repair, merged, missing
 from spark_ehbalance.leases.store import LeaseStore
 from spark_ehbalance.leases.table_format import (
     HISTORY_SCHEMA,
@@ -69,6 +82,9 @@ _READ_TRIES = 3
 #: for 30 s and tries again for 180 s: a lease would be over before its owner knows that the storage is silent.
 PATIENCE = 5.0
 
+#: Features of Delta that change nothing about how a data file is read.
+_PLAIN = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+
 _COMMIT_TOKEN = "ehbalance.commit"
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
@@ -92,6 +108,7 @@ class DeltaStore(LeaseStore):
         self._unused: str | None = None  # a file that a lost race has left
         self._snapshot: Snapshot | None = None
         self._quiet = False  # the last look has found nothing new
+        self._kept = ""  # where a repair puts what it takes away
 
     def __repr__(self) -> str:
         return f"DeltaStore({self._uri!r})"
@@ -168,19 +185,60 @@ class DeltaStore(LeaseStore):
             table = self._update()
             version = table.version()
             self._quiet = known is not None and known.version == version
+            if known is not None and version <= known.version and not self._in_log(known.version):
+                return self._afresh()  # the log is gone, or another one
             if not self._quiet:
                 group = group_of(table.metadata().description, self._uri)
-                self._snapshot = from_table(_content(table, self._file_system(), SCHEMA), group, version)
-            elif not self._in_log(version) and not self.exists():  # looking for a newer version was no error
-                raise TableNotFoundError(self._uri)
+                self._check(version)
+                self._snapshot = self._rows_of(table, group)
         except TableNotFoundError:
             self._forget()
             raise StoreUnavailableError(f"there is no lease table at {self._uri}: `ehbalance init` makes one") from None
+        except StoreUnavailableError:
+            self._forget()
+            raise
         except (OSError, DeltaError, ValueError, KeyError) as error:
             self._forget()
+            if damage := self._damaged_log():
+                raise self._damaged(damage) from error
             raise self._unavailable("read", error) from error
         assert self._snapshot is not None
         return self._snapshot
+
+    def _afresh(self) -> Snapshot:
+        self._forget()
+        return self._read()
+
+    def _check(self, version: int) -> None:
+        """delta-rs takes a log file that a crash has left empty, or without its last lines, for a commit of nothing."""
+        name = f"_delta_log/{version:020}.json"
+        with contextlib.suppress(FileNotFoundError):
+            if problem := log_problem(read_file(self._file_system(), name)):
+                raise self._damaged(f"{name} {problem}")
+
+    def _damaged_log(self) -> str:
+        """The file of the log that cannot be read, and why; empty if there is none."""
+        try:
+            return next(iter(damaged_log(self._file_system())), "")
+        except (OSError, DeltaError, ValueError):
+            return ""
+
+    def _rows_of(self, table: DeltaTable, group: Group) -> Snapshot:
+        names = file_names(table)
+        try:
+            return from_table(_content(table, self._file_system(), SCHEMA), group, table.version())
+        except FileNotFoundError as error:
+            there = {name for name, _ in listed(self._file_system(), "")}
+            gone = [name for name in names if name not in there] or names
+            raise self._damaged(f"{gone[0]} is missing") from error
+        except (ValueError, pa.ArrowException) as error:
+            raise self._damaged(f"{', '.join(names[:3]) or 'its data'}: {_one_line(error)}") from error
+
+    def _damaged(self, what: str) -> StoreDamagedError:
+        return StoreDamagedError(
+            f"the lease table at {self._uri} is damaged: {what}. Queries that run read on what they own, and "
+            f"`ehbalance maintain --repair {self._uri}` mends it"
+        )
 
     def _update(self) -> DeltaTable:
         if self._table is None:
@@ -206,7 +264,8 @@ class DeltaStore(LeaseStore):
             self._files = DeltaStorageHandler(self._uri, self._storage_options)._handler
         return self._files
 
-    def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
+    def write(self, base: Snapshot, new: Snapshot, *, schema: Schema | None = None) -> Snapshot:
+        """As `LeaseStore.write`; with a `schema` the table has that from now on."""
         if self._snapshot is None or self._snapshot.version != base.version:
             raise ConflictError(f"version {base.version} of {self._uri} is not the one that was read last")
         try:
@@ -226,7 +285,7 @@ class DeltaStore(LeaseStore):
             table.create_write_transaction(
                 [AddAction(name, size, {}, time.time_ns() // 1_000_000, data_change=True, stats=stats)],
                 mode="overwrite",
-                schema=table.schema(),
+                schema=schema or table.schema(),
                 commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={_COMMIT_TOKEN: token}),
                 post_commithook_properties=_HOOKS,
             )
@@ -306,6 +365,88 @@ class DeltaStore(LeaseStore):
         except (OSError, DeltaError, ValueError) as error:
             raise self._unavailable("maintained", error) from error
 
+    def repair(self) -> Repair:
+        """Mend a damaged table: files of the log that cannot be read are taken away with all that follow them, and the
+        latest state that can be found in the folder is written. A sound table is left alone.
+
+        Raises `StoreFormatError`, `StoreDamagedError` where nothing sound is left, `StoreUnavailableError`.
+        """
+        self._kept = f"{self._uri}_damaged/{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:6]}"
+        try:
+            return self._put_back(self.read())
+        except StoreDamagedError as damage:
+            problem = str(damage).partition(" is damaged: ")[2].partition(". Queries that run")[0]
+        try:
+            return self._rewritten(problem)
+        except StoreUnavailableError:
+            raise
+        except (OSError, DeltaError, ValueError) as error:
+            raise self._unavailable("mended", error) from error
+        finally:
+            self._forget()
+
+    def _put_back(self, snapshot: Snapshot) -> Repair:
+        """The partitions that a table which can be read has lost."""
+        lost = missing(snapshot.leases, found_leases(self._file_system())[0])
+        if not lost:
+            return Repair((), snapshot.leases)
+        self._keep(file_names(self._update()), self._kept)
+        leases = MappingProxyType({**snapshot.leases, **lost})
+        self.write(snapshot, replace(snapshot, leases=leases))
+        return Repair(tuple(f"partition {p} is missing" for p in lost), leases, self._kept)
+
+    def _rewritten(self, problem: str) -> Repair:
+        """The table with the latest leases that can be found, and no members, who join again by themselves."""
+        files = self._file_system()
+        cut = self._take_log_away(files)
+        try:
+            table = DeltaTable(self._uri, storage_options=self._storage_options)
+        except (OSError, DeltaError) as error:
+            raise self._hopeless() from error
+        found, unread = found_leases(files)
+        there, names = {name for name, _ in listed(files, "")}, file_names(table)
+        # What was in a commit whose log is lost is in a data file, which was written before.
+        all_read = not (unread & there if cut else {name for name in names if name in unread or name not in there})
+        leases = MappingProxyType(merged(found, all_read=all_read))
+        if not leases:
+            raise self._hopeless()
+        self._keep([name for name in names if name in there], self._kept)
+        group = group_of(table.metadata().description, self._uri)
+        self._table, self._snapshot = table, Snapshot(group, table.version(), leases)
+        self.write(self._snapshot, self._snapshot, schema=Schema.from_arrow(SCHEMA))
+        return Repair((problem,), leases, self._kept)
+
+    def _hopeless(self) -> StoreDamagedError:
+        return StoreDamagedError(
+            f"the lease table at {self._uri} is damaged, and nothing sound is left of it: move its folder away and "
+            f"make one of the queries' own checkpoints with `ehbalance init {self._uri} --from-checkpoint DIR`"
+        )
+
+    def _take_log_away(self, files: Any) -> bool:
+        """Move the files of the log that cannot be read, and all of later versions, which need them. Whether commits
+        were among them."""
+        bad = {each.partition(" ")[0].removeprefix(f"{LOG}/") for each in damaged_log(files)}
+        first = min((name[:20] for name in bad if name.endswith(".json")), default="~")
+        log = [name for name, _ in listed(files, LOG)]
+        away = [name for name in log if name in bad or (name[:20].isdigit() and name[:20] >= first)]
+        if away:
+            away += [name for name in log if name == "_last_checkpoint"]
+        paths = [f"{LOG}/{name}" for name in away]
+        self._keep(paths, self._kept)
+        for path in paths:
+            files.delete_file(path)
+        return first != "~"
+
+    def _keep(self, names: Sequence[str], folder: str) -> None:
+        """Copy files of the table to `folder`, which is beside it."""
+        if "://" not in folder:
+            os.makedirs(folder, exist_ok=True)
+        to: Any = DeltaStorageHandler(folder, self._storage_options)._handler
+        for name in names:
+            stream = to.open_output_stream(name)
+            stream.write(read_file(self._file_system(), name))
+            stream.close()
+
     def close(self) -> None:
         if self._unused is not None:
             with contextlib.suppress(OSError, DeltaError):
@@ -346,15 +487,11 @@ def _content(table: DeltaTable, files: Any, schema: pa.Schema) -> pa.Table:
 
     Arrow's own readers start threads, which end a process that exits soon after by an abort, one time in six when busy.
     """
-    if table.protocol().min_reader_version > 1:
+    protocol = table.protocol()
+    if protocol.min_reader_version == 2 or set(protocol.reader_features or ()) - _PLAIN:
         raise ValueError("it uses features of Delta that only a whole engine reads, such as deletion vectors")
-    names = [uri.rsplit("/", 1)[1] for uri in table.file_uris()]
-    return pa.concat_tables([schema.empty_table(), *(conformed(_rows(name, files), schema) for name in names)])
-
-
-def _rows(name: str, files: Any) -> pa.Table:
-    file = files.open_input_file(name)
-    return pq.ParquetFile(pa.BufferReader(file.read(file.size()))).read(use_threads=False)
+    parts = [conformed(parquet_rows(files, name), schema) for name in file_names(table)]
+    return pa.concat_tables([schema.empty_table(), *parts])
 
 
 def _hidden(name: str, value: str) -> bool:

@@ -16,6 +16,7 @@ from spark_ehbalance.leases.transitions import (
     LeaseTransition,
     MoveTo,
     OperatorTransition,
+    PutBack,
     Rejected,
     Release,
     Restore,
@@ -55,7 +56,7 @@ def ownership_changes(
     for transition in said:
         if id(transition) in refused:
             continue
-        if isinstance(transition, (Claim, Steal, HandOver, Release, Restore, OperatorTransition)):
+        if isinstance(transition, (Claim, Steal, HandOver, Release, PutBack, Restore, OperatorTransition)):
             changes.append(_change(before, transition, after))
         elif isinstance(transition, Drain) and transition.member != transition.by.id:
             changes.append(_drained(transition))
@@ -63,7 +64,7 @@ def ownership_changes(
 
 
 def _change(
-    before: Snapshot, transition: LeaseTransition | Restore | OperatorTransition, after: Snapshot
+    before: Snapshot, transition: LeaseTransition | PutBack | Restore | OperatorTransition, after: Snapshot
 ) -> OwnershipChange:
     earlier, lease = before.leases.get(transition.partition), after.leases[transition.partition]
     return OwnershipChange(

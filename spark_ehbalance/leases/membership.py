@@ -42,6 +42,7 @@ from spark_ehbalance.leases.transitions import (
     Join,
     LeaseTransition,
     Leave,
+    PutBack,
     Rejected,
     Release,
     Renew,
@@ -167,6 +168,7 @@ class Membership:
         self._sightings = Sightings(horizon=settings.minimum_tenure)
         self._looked = float("-inf")
         self._moved = float("inf")  # when the table was last seen to have changed
+        self._told = False  # that the table has lost partitions
         self._mute = False  # the last commit has failed, and none has succeeded since
         self._ownership: Ownership | None = None  # at the last balancing
         self._memory: Any = None  # the strategy's
@@ -209,7 +211,15 @@ class Membership:
                 "Spark checkpoint: this one stops"
             )
         self._leaving = row is not None and row.state is MemberState.LEAVING
-        self._hold(snapshot, now)
+        lost = self._lost(snapshot, now.wall_ms)
+        if lost and not self._told:
+            _LOG.warning(
+                "somebody has taken partitions %s out of the lease table, or set them back: they are put back as last "
+                "seen, and reading goes on", ", ".join(each.partition for each in lost),
+            )  # fmt: skip
+        self._told = bool(lost)
+        self._say_again(snapshot)
+        self._hold(self._mended(snapshot, now.wall_ms), now)
 
     def measure(self, loads: Mapping[str, Load], load: MemberLoad | None = None) -> None:
         """What the partitions bring in, written along with the next renewals, and what this member carries in all,
@@ -268,21 +278,13 @@ class Membership:
         Renewals go along with every commit once half their time has passed, so that few commits are for them alone.
         """
         by, at_ms = self.author, now.wall_ms
-        if self.author.id not in snapshot.members or not self._joined:
-            joining = [
-                Join(
-                    by=by,
-                    at_ms=at_ms,
-                    host=self.settings.host,
-                    max_owned=self.settings.max_owned,
-                    strategy=self.settings.strategy_name,
-                ),
-                *self._checkpoints(at_ms),
-            ]
-            return joining + self._resumed(apply(snapshot, joining)[0], at_ms)
+        said = self._joining(snapshot, at_ms)
+        if not self._joined:
+            said += self._checkpoints(at_ms)
+            return said + self._resumed(apply(snapshot, said)[0], at_ms)
         due = now.monotonic - self.settings.renewal_interval / 2
-        said: list[Transition] = []
-        if self._heartbeat <= due:
+        said += self._lost(snapshot, at_ms)
+        if self._heartbeat <= due and self.author.id in snapshot.members:
             said.append(Heartbeat(by=by, at_ms=at_ms, load=self._load))
         said += self._checkpoints(at_ms)
         for partition, holding in self.holdings.items():
@@ -309,9 +311,10 @@ class Membership:
             # First be seen, then look who else is there, then decide: members who start together share at once.
             return said, Decision("nothing yet, because this member is joining", again=True)
         by, at_ms = self.author, now.wall_ms
-        known = bool(snapshot.leases)
-        if not snapshot.ownership.covers(partitions):
-            for partition in (each for each in partitions if each not in snapshot.leases):
+        mended = self._mended(snapshot, at_ms)
+        known = bool(mended.leases)
+        if not mended.ownership.covers(partitions):
+            for partition in (each for each in partitions if each not in mended.leases):
                 # A partition that is added while the group is at work is read from its first event, as Kafka's are.
                 checkpoint = first(partition) if known else None
                 said.append(AddPartitions(by=by, at_ms=at_ms, partitions=(partition,), checkpoint=checkpoint))
@@ -402,6 +405,47 @@ class Membership:
         self._hold(snapshot, now, renewed)
 
     # --- inside ------------------------------------------------------------------------------------------------
+
+    def _joining(self, snapshot: Snapshot, at_ms: int) -> list[Transition]:
+        """To be a member (again)."""
+        if self._joined and self.author.id in snapshot.members:
+            return []
+        settings = self.settings
+        return [
+            Join(
+                by=self.author,
+                at_ms=at_ms,
+                host=settings.host,
+                max_owned=settings.max_owned,
+                strategy=settings.strategy_name,
+            )
+        ]
+
+    def _say_again(self, snapshot: Snapshot) -> None:
+        """Checkpoints of its own that the table had and has no more, as whoever has put them back had seen less."""
+        for lease in [] if snapshot.trail else self._own:
+            found, known = snapshot.leases.get(lease.partition), lease.checkpoint
+            if found is None or (found.owner, found.epoch) != (lease.owner, lease.epoch):
+                continue
+            behind = found.checkpoint and known and found.checkpoint.sequence_number < known.sequence_number
+            if known and behind and lease.partition not in self._resets:
+                self._finished.setdefault(lease.partition, Finished(lease.epoch, known))
+
+    def _lost(self, snapshot: Snapshot, at_ms: int) -> list[PutBack]:
+        """What the table does not know any more, or only as it was before, though this member has seen it there. Where
+        a snapshot has a trail nobody else can write the table."""
+        if snapshot.leases is self._leases or snapshot.trail is not None:
+            return []
+        return [
+            PutBack(by=self.author, at_ms=at_ms, lease=lease)
+            for partition, lease in self._leases.items()
+            if (found := snapshot.leases.get(partition)) is None or found.epoch < lease.epoch
+        ]
+
+    def _mended(self, snapshot: Snapshot, at_ms: int) -> Snapshot:
+        """`snapshot` as it will be when everything that is lost is put back."""
+        lost = self._lost(snapshot, at_ms)
+        return apply(snapshot, [*self._joining(snapshot, at_ms), *lost])[0] if lost else snapshot
 
     def _decide(self, view: View) -> Decision:
         if self.stalled:

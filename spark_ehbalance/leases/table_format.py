@@ -5,6 +5,7 @@ Two kinds of rows in one table: `partition` (a lease) and `member` (a heartbeat)
 
 from __future__ import annotations
 
+import contextlib
 import json
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
@@ -68,6 +69,9 @@ SCHEMA = pa.schema(
     ]
 )
 
+#: Those that every table has had from the beginning.
+_ALWAYS = SCHEMA.names[: SCHEMA.names.index("pinned_to")]
+
 HISTORY_SCHEMA = pa.schema(
     [
         ("at", _TIME),
@@ -124,7 +128,9 @@ def to_table(snapshot: Snapshot) -> pa.Table:
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """`table` with the columns of `schema`, in its types: what is missing is null, what is more is left out, and times
-    without a zone are UTC. Raises `ValueError` where a column cannot be that."""
+    without a zone are UTC. Raises `ValueError` where a column cannot be that, or is missing that was always there."""
+    if missing := [name for name in _ALWAYS if schema is SCHEMA and name not in table.column_names]:
+        raise ValueError(f"there is no column {missing[0]}")
 
     def column(field: pa.Field) -> Any:
         if field.name not in table.column_names:
@@ -138,13 +144,21 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
-    """The snapshot whose rows `table` holds, in any order."""
-    leases, members = {}, {}
+    """The snapshot whose rows `table` holds, in any order. Raises `ValueError` where leases make no sense; a member
+    whose row does not is left out, and joins again by itself."""
+    leases: dict[str, Lease] = {}
+    members: dict[str, Member] = {}
     for row in table.to_pylist():
         if row["kind"] == "partition":
-            leases[row["id"]] = _lease(row)
+            lease = lease_of(row)
+            if leases.setdefault(lease.partition, lease) != lease:
+                raise ValueError(f"partition {lease.partition} has two rows that differ")
         elif row["kind"] == "member":
-            members[row["id"]] = _member(row)
+            with contextlib.suppress(ValueError):
+                member = _member(row)
+                members[member.id] = max(member, members.get(member.id, member), key=lambda each: each.renewal)
+        else:
+            raise ValueError(f"there is a row of kind {row['kind']!r}")
     return Snapshot(
         group,
         version,
@@ -178,17 +192,26 @@ def _lease_row(lease: Lease) -> dict[str, Any]:
     }
 
 
-def _lease(row: dict[str, Any]) -> Lease:
+def lease_of(row: dict[str, Any]) -> Lease:
+    """The lease in a row, without which nothing of the partition is known. Times are for people, and may be missing.
+    Raises `ValueError`."""
+    partition, epoch, number = row["id"], row["epoch"], row["sequence_number"]
+    if partition is None:
+        raise ValueError("there is a partition without an id")
+    if epoch is None or epoch < 0:
+        raise ValueError(f"partition {partition} has the epoch {epoch}")
+    if (number is None and epoch > 0 and row["owner"] is not None) or (number is not None and number < -1):
+        raise ValueError(f"partition {partition} has the sequence number {number}")
     return Lease(
-        partition=row["id"],
+        partition=partition,
         owner=row["owner"],
-        epoch=row["epoch"],
-        renewal=row["renewal"],
+        epoch=epoch,
+        renewal=row["renewal"] or 0,
         renewed_at_ms=to_ms(row["renewed_at"]),
         owned_since_ms=to_ms(row["owned_since"]),
-        checkpoint=None if row["sequence_number"] is None else Position(row["sequence_number"], row["offset"]),
+        checkpoint=None if number is None else Position(number, row["offset"]),
         handover=_handover(row),
-        load=None if row["rate"] is None else Load(row["rate"], row["backlog"]),
+        load=None if row["rate"] is None else Load(row["rate"], row["backlog"] or 0.0),
         pin=_pin(row),
         contest=row.get("contest") or 0,
     )
@@ -197,7 +220,7 @@ def _lease(row: dict[str, Any]) -> Lease:
 def _handover(row: dict[str, Any]) -> Handover | None:
     if row["next_owner"] is None:
         return None
-    return Handover(row["next_owner"], row["handover_timeout_ms"], to_ms(row["handover_requested_at"]))
+    return Handover(row["next_owner"], row["handover_timeout_ms"] or 0, to_ms(row["handover_requested_at"]))
 
 
 def _pin(row: dict[str, Any]) -> Pin | None:
@@ -228,14 +251,16 @@ def _member_row(member: Member) -> dict[str, Any]:
 
 
 def _member(row: dict[str, Any]) -> Member:
+    if None in (row["id"], row["incarnation"], row["joined"]):
+        raise ValueError("a member without a name")
     return Member(
         id=row["id"],
         incarnation=row["incarnation"],
         joined=row["joined"],
-        renewal=row["renewal"],
+        renewal=row["renewal"] or 0,
         renewed_at_ms=to_ms(row["renewed_at"]),
         started_at_ms=to_ms(row["started_at"]),
-        host=row["host"],
+        host=row["host"] or "",
         state=MemberState(row["state"]),
         max_owned=row["max_owned"],
         strategy=row.get("strategy") or "",
@@ -246,7 +271,7 @@ def _member(row: dict[str, Any]) -> Member:
 def _member_load(row: dict[str, Any]) -> MemberLoad | None:
     if row.get("batch_seconds") is None:
         return None
-    return MemberLoad(row["rate"], row["backlog"], row["batch_seconds"], row["cpu"])
+    return MemberLoad(row["rate"] or 0.0, row["backlog"] or 0.0, row["batch_seconds"], row["cpu"])
 
 
 def to_time(ms: int) -> int:
@@ -254,6 +279,6 @@ def to_time(ms: int) -> int:
     return 1000 * ms
 
 
-def to_ms(time: datetime) -> int:
-    """A time of the table in milliseconds since 1970."""
-    return (time - _EPOCH) // timedelta(milliseconds=1)
+def to_ms(time: datetime | None) -> int:
+    """A time of the table in milliseconds since 1970; 0 where there is none."""
+    return 0 if time is None else (time - _EPOCH) // timedelta(milliseconds=1)

@@ -304,6 +304,28 @@ class Restore(Transition):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PutBack(Transition):
+    """Put a lease back as its author last saw it: the table does not know it any more, or has one with an older epoch.
+    As no partition is ever taken out and no epoch falls, somebody else has written the table."""
+
+    lease: Lease
+
+    @property
+    def partition(self) -> str:
+        return self.lease.partition
+
+    def refusal(self, state: _State) -> str | None:
+        if fenced := self._fenced(state):
+            return fenced
+        found = state.leases.get(self.partition)
+        newer = found is not None and found.epoch >= self.lease.epoch
+        return f"partition {self.partition} is there" if newer else None
+
+    def carry_out(self, state: _State) -> None:
+        state.leases[self.partition] = self.lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTransition(Transition):
     """A change of one lease. `epoch` is the lease's epoch as the author saw it: any change of owner since then
     makes this invalid."""

@@ -147,12 +147,13 @@ def test_a_later_process_is_noticed() -> None:
     assert not one.member.holdings
 
 
-def test_who_was_forgotten_joins_again() -> None:
+def test_who_was_forgotten_joins_again_and_goes_on() -> None:
     one = One()
     one.table = replace(one.table, members=MappingProxyType({}))
     said = one.turn()
-    assert kinds(said) == ["Join", "Claim", "Claim"]
-    assert {lease.epoch for lease in one.table.leases.values()} == {2}
+    assert kinds(said) == ["Join"]
+    assert {lease.epoch for lease in one.table.leases.values()} == {1}, "its batch in flight is its own"
+    assert one.member.holdings.keys() == {"0", "1"}
 
 
 # --- signs of life ---------------------------------------------------------------------------------------------
@@ -311,11 +312,38 @@ def test_who_never_joined_has_no_last_words() -> None:
     assert member.farewell(Clocks(0.0, 0)) == []
 
 
-def test_a_table_made_anew_is_no_surprise() -> None:
+def test_what_a_table_has_lost_is_put_back_as_it_was_last_seen() -> None:
+    one, gone = One(partitions=4), Position(50)
+    one.others(Join(by=BOB, at_ms=AT_MS), Release(by=ANN, at_ms=AT_MS, partition="3", epoch=1))
+    one.others(Claim(by=BOB, at_ms=AT_MS, partition="3", epoch=1))
+    one.member.finish("0", Finished(1, gone))
+    one.turn()
+    before = one.table.leases
+    stolen = Lease("1", "new", 1, checkpoint=Position(99))  # by who has not known anything
+    one.table = Snapshot(GROUP, one.table.version + 1, MappingProxyType({"1": replace(stolen, epoch=0)}))
+    one.see()
+    assert one.member.holdings.keys() == {"0", "1", "2"}, "reading goes on"
+    said, decision = one.member.balance(one.table, one.clocks, ("0", "1", "2", "3"), lambda p: Position(-1))
+    assert kinds(said)[:5] == ["Join", "PutBack", "PutBack", "PutBack", "PutBack"]
+    assert not decision.transitions
+    assert not {"AddPartitions", "Claim"} & set(kinds(said))
+    one.write(said)
+    after = one.table.leases
+    assert {p: (each.owner, each.epoch, each.checkpoint) for p, each in after.items()} == {
+        p: (each.owner, each.epoch, each.checkpoint) for p, each in before.items()
+    }
+    assert before["0"].checkpoint == gone
+    one.now += LEASE / 6
+    assert "PutBack" not in kinds(one.say()), "nothing is lost any more"
+
+
+def test_who_was_away_puts_nothing_back_that_is_newer() -> None:
     one = One()
-    one.table = Snapshot(GROUP)
+    newer = {p: replace(lease, owner="bob", epoch=2, checkpoint=Position(7)) for p, lease in one.table.leases.items()}
+    one.table = replace(one.table, leases=MappingProxyType(newer), version=one.table.version + 1)
     one.see()
     assert not one.member.holdings
+    assert "PutBack" not in kinds(one.say())
 
 
 # --- looking ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,96 @@
+"""The files of a Delta table as they lie in its folder: read one by one, and looked through for what is damaged.
+
+`files` is delta-rs's access to the folder (see `DeltaStore`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.leases.repair import salvaged
+from spark_ehbalance.leases.table_format import SCHEMA, conformed, lease_of
+
+LOG = "_delta_log"
+
+
+def listed(files: Any, folder: str) -> list[tuple[str, int]]:
+    """Name and size in bytes of the files in `folder`, which may be missing; not of those in folders below."""
+    found = files.get_file_info_selector(folder, True, False)
+    return sorted((each.path.rsplit("/", 1)[-1], each.size) for each in found if each.is_file)
+
+
+def read_file(files: Any, name: str) -> bytes:
+    """Raises `FileNotFoundError`, `OSError`."""
+    file = files.open_input_file(name)
+    size = file.size()
+    return bytes(file.read(size)) if size else b""
+
+
+def parquet_rows(files: Any, name: str) -> pa.Table:
+    """The rows of a Parquet file. Raises `FileNotFoundError`, and `ValueError` or `OSError` if it is none.
+
+    Arrow's own readers start threads, which end a process that exits soon after by an abort, one time in six when busy.
+    """
+    return pq.ParquetFile(pa.BufferReader(read_file(files, name))).read(use_threads=False)
+
+
+def file_names(table: DeltaTable) -> list[str]:
+    """The names of the table's data files in its folder."""
+    return [uri.rsplit("/", 1)[1] for uri in table.file_uris()]
+
+
+def log_problem(content: bytes) -> str:
+    """What is wrong with a log file: it is empty, cut off, or a write that adds nothing; empty if all is well."""
+    try:
+        actions = [json.loads(line) for line in content.decode().splitlines() if line.strip()]
+        kinds = {kind for action in actions for kind in action}
+        writes = any(action.get("commitInfo", {}).get("operation") == "WRITE" for action in actions)
+    except (ValueError, TypeError, AttributeError):
+        return "cannot be read"
+    if not actions:
+        return "is empty"
+    return "is cut off" if writes and not kinds & {"add", "remove"} else ""
+
+
+def damaged_log(files: Any) -> Iterator[str]:
+    """The files of the log that cannot be read and what is wrong with each, the newest first."""
+    for name, _ in reversed(listed(files, LOG)):
+        path = f"{LOG}/{name}"
+        if name.endswith(".json") and (problem := log_problem(read_file(files, path))):
+            yield f"{path} {problem}"
+        elif name.endswith(".parquet"):
+            try:
+                parquet_rows(files, path)
+            except (ValueError, OSError):
+                yield f"{path} cannot be read"
+
+
+def found_leases(files: Any) -> tuple[list[Lease], set[str]]:
+    """The leases in all data files of the folder, committed or not, as far as they can be told; and the files that
+    cannot be read."""
+    leases, unread = [], set()
+    for name, _ in listed(files, ""):
+        if name.endswith(".parquet"):
+            try:
+                rows = conformed(parquet_rows(files, name), SCHEMA).to_pylist()
+            except FileNotFoundError:  # tidied away meanwhile
+                continue
+            except (ValueError, OSError):
+                unread.add(name)
+                continue
+            leases += [lease for row in rows if row["kind"] == "partition" and (lease := _found(row))]
+    return leases, unread
+
+
+def _found(row: dict[str, Any]) -> Lease | None:
+    try:
+        return lease_of(row)
+    except ValueError:
+        return salvaged(row)
