@@ -13,7 +13,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.message import Event
 from spark_ehbalance.errors import MalformedEventError
 from spark_ehbalance.hub.receiver import Receiver, Source
-from spark_ehbalance.source import range_reader
+from spark_ehbalance.source import receivers
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from tests.source.poison import NUMBERED, READABLE, UNNUMBERED
@@ -29,7 +29,7 @@ def worker(emulator: Emulator) -> Iterator[None]:
     """A hub, and a worker process's open receivers, which are closed in the end."""
     emulator.add_hub(HUB, 1)
     yield
-    range_reader._RECEIVERS._close(list(range_reader._RECEIVERS._open))
+    receivers.RECEIVERS.close()
 
 
 def fill(emulator: Emulator, layout: str, poison: Event) -> None:
