@@ -66,16 +66,16 @@ def init(
         consumer_group,
         storage_option,
     )
+    # The hub is asked after the checkpoints were read: running queries go on meanwhile.
+    memory = remembered(from_checkpoint or [], replaces, options) if from_checkpoint or replaces else None
     states = _states(options)
-    memory = None
-    if from_checkpoint or replaces:
-        memory = remembered(from_checkpoint or [], replaces, options.storage_options)
-        check_places(memory, states)
     group = options.connection.group(options.consumer_group)
     with open_store(lease_table, storage_option) as store:
-        there = store.exists()
+        there, restored = store.exists(), ""
+        if memory:
+            check_places(memory, states)
+            restored = put_back(store, group, memory, states)
         store.create(group)
-        restored = put_back(store, memory, states) if memory else ""
     what = "is there" if there else "was made"
     say(f"The lease table {lease_table} of {group} {what}; the hub has {len(states)} partitions.{restored}")
 

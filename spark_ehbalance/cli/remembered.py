@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from spark_ehbalance.cli.common import now_ms, operator, order
-from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.cli.common import now_ms, operator
+from spark_ehbalance.errors import EhBalanceError, OptionError, StoreError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.leases.model import Position
-from spark_ehbalance.leases.transitions import Restore
-from spark_ehbalance.options import checked_location
-from spark_ehbalance.source.continuity import Memory, restored, skipped
-from spark_ehbalance.source.offsets import group_name
-from spark_ehbalance.source.spark_checkpoint import LoggedBatch, read_checkpoint
+from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
+from spark_ehbalance.leases.model import Group, Position, Snapshot
+from spark_ehbalance.leases.store import commit
+from spark_ehbalance.leases.transitions import Restore, TakePlace, Transition, apply
+from spark_ehbalance.options import Options, checked_location
+from spark_ehbalance.source.continuity import LoggedBatch, Memory, restored, skipped
+from spark_ehbalance.source.offsets import Place
+from spark_ehbalance.source.spark_checkpoint import read_checkpoint
 
 FromCheckpoint = Annotated[
     list[str] | None,
@@ -29,26 +34,73 @@ FromCheckpoint = Annotated[
 Replaces = Annotated[
     str | None,
     typer.Option(
-        metavar="TABLE", help="With --from-checkpoint: the lost table, where checkpoints know of more than one."
+        metavar="TABLE",
+        help="With --from-checkpoint: the lost table, where the queries have last read with more than one. Or: none.",
     ),
 ]
 
 _WHY = "from the queries' checkpoints"
 
+#: Times that a change is tried which others keep from being written.
+_TRIES = 5
 
-def remembered(checkpoints: list[str], replaces: str | None, storage_options: Mapping[str, str]) -> Memory:
-    """What the queries with these checkpoints know of the group that shared by the table at `replaces`, which must be
-    given where they know of several. Raises `OptionError`."""
+
+def remembered(checkpoints: Sequence[str], replaces: str | None, options: Options) -> Memory:
+    """What the queries with these checkpoints know of the hub of `options`, and what their lease table's history adds.
+
+    `replaces` is that table, and must be given where they have last read with several. Raises `OptionError`.
+    """
     if not checkpoints:
         raise OptionError("--replaces needs --from-checkpoint: the positions are those of the queries' checkpoints")
-    places = [checked_location(each, "--from-checkpoint") for each in checkpoints]
-    batches = [batch for each in places for batch in read_checkpoint(each, storage_options)]
-    tables = {batch.end.group: _named(batch) for batch in batches}
-    wanted = next(iter(tables)) if replaces is None else group_name(checked_location(replaces, "--replaces"))
-    if wanted not in tables or (replaces is None and len(tables) > 1):
-        raise OptionError(f"--replaces={replaces} is wrong: the checkpoints know of {', '.join(tables.values())}")
-    own = [batch for batch in batches if batch.end.group == wanted]
-    return Memory.of([each.end for each in own if each.finished], [each.end for each in own if not each.finished])
+    places = dict.fromkeys(checked_location(each, "--from-checkpoint") for each in checkpoints)
+    logs = [log for each in places for log in _of_hub(each, options)]
+    tables = sorted({_table(log) for log in logs})
+    wanted = replaces if replaces in (None, "none") else checked_location(str(replaces), "--replaces")
+    if wanted not in (None, *tables) or (wanted is None and len(tables) > 1):
+        given = "is not given" if replaces is None else f"={wanted} is wrong"
+        raise OptionError(f"--replaces {given}: the queries have last read with {', '.join(tables)}")
+    table = wanted or tables[0]
+    memory = functools.reduce(Memory.joined, (Memory.of(*log) for log in logs if _table(log) == table))
+    return replace(memory, places=memory.joined(_history(table, options)).places)
+
+
+def _of_hub(checkpoint: str, options: Options) -> list[list[LoggedBatch]]:
+    logs, hub = read_checkpoint(checkpoint, options.storage_options), options.connection.hub.lower()
+    own = [log for log in logs if log[-1].end.hub in (hub, "")]
+    hubs = sorted({log[-1].end.hub or "one of an earlier version" for log in logs})
+    if not own or (len(own) > 1 and any(not log[-1].end.hub for log in own)):
+        raise OptionError(
+            f"--from-checkpoint={checkpoint} is wrong: its sources have read {', '.join(hubs)}; allowed is the "
+            f"checkpoint of a query that has read event hub {hub}, with offsets of this version if it has several"
+        )
+    return own
+
+
+def _table(log: Sequence[LoggedBatch]) -> str:
+    """Where the lease table is by which the last batch was read."""
+    end = log[-1].end
+    return end.table.location if end.table else end.group or "none"
+
+
+def _history(table: str, options: Options) -> Memory:
+    """What the last change of owner of each partition says, where the history has outlived its table: a batch may
+    have been broken off by it, or left out of a replay, which Spark takes for finished all the same."""
+    if "/" not in table:
+        return Memory()
+    try:
+        with DeltaStore(table, options.storage_options) as store:
+            return Memory(_last_places(store.history()))
+    except StoreError:
+        return Memory()
+
+
+def _last_places(changes: Sequence[OwnershipChange]) -> dict[str, Place]:
+    last = {each.partition: each for each in changes if each.partition is not None}
+    return {
+        partition: Place(each.epoch, each.sequence_number + 1)
+        for partition, each in last.items()
+        if each.epoch is not None and each.sequence_number is not None
+    }
 
 
 def check_places(memory: Memory, states: Mapping[str, PartitionState]) -> None:
@@ -63,35 +115,64 @@ def check_places(memory: Memory, states: Mapping[str, PartitionState]) -> None:
             )
 
 
-def put_back(store: DeltaStore, memory: Memory, states: Mapping[str, PartitionState]) -> str:
-    """Write what `memory` knows and the table does not, and that the table takes the place of the lost one; returns
-    what was done, in words. Raises `EhBalanceError` if the table would skip events."""
-    found, by, at_ms = store.read(), operator(), now_ms()
-    beyond = {} if store.identity().covers(memory.lineages) else skipped(memory, found)
-    for partition, (first, last) in beyond.items():
-        raise EhBalanceError(
-            f"partition {partition} would skip events {first} to {last}, because the table goes on after them; nothing "
-            f"was changed. Have it go on where the queries have ended: `ehbalance seek` {partition} --to {first}"
-        )
-    said = restored(memory, found, by, at_ms, _WHY)
+def put_back(store: DeltaStore, group: Group, memory: Memory, states: Mapping[str, PartitionState]) -> str:
+    """Write, in one commit, what `memory` knows and the table does not, and that the table takes the place of the lost
+    one; makes the table where there is none. Returns what was done, in words.
+
+    Raises `EhBalanceError` if the table would skip events: then nothing was changed.
+    """
+    if not store.exists():
+        said = _said(memory, Snapshot(group), states)
+        made, _ = apply(Snapshot(group), said)
+        store.create(group, made)
+        found = store.read()
+        if found.table is not None and made.table is not None and found.table.id == made.table.id:
+            store.record(ownership_changes(Snapshot(group), said, [], made))
+            return _told(said, memory)
+    store.create(group)
+    for _ in range(_TRIES):
+        found = store.read()
+        said = _said(memory, found, states)
+        after, rejected = commit(store, found, said)
+        store.record(ownership_changes(found, said, rejected, after))
+        if not any(isinstance(each.transition, Restore) for each in rejected):
+            return _told(said, memory)
+    raise EhBalanceError("others keep changing the table: try again")
+
+
+def _said(memory: Memory, found: Snapshot, states: Mapping[str, PartitionState]) -> list[Transition]:
+    if found.table is None or not found.table.covers(memory.lineages):
+        _check_skipped(memory, found)
+    by, at_ms = replace(operator(), incarnation=uuid.uuid4().hex), now_ms()
+    said: list[Transition] = list(restored(memory, found, by, at_ms, _WHY))
     # Nobody knows these, so nobody has read them as far as Spark's checkpoints go back.
-    unknown = [each for each in states if each not in memory.places and each not in found.leases]
     said += [
         Restore(by=by, at_ms=at_ms, partition=p, epoch=0, checkpoint=Position.before(states[p].begin), why=_WHY)
-        for p in unknown
+        for p in states
+        if p not in memory.places and p not in found.leases
     ]
-    order(store, said)
-    store.replace(memory.lineages)
-    known = f" {len(said) - len(unknown)} go on where the checkpoints' batches have ended."
+    return [*said, TakePlace(by=by, at_ms=at_ms, tables=memory.lineages)]
+
+
+def _check_skipped(memory: Memory, found: Snapshot) -> None:
+    between = skipped(memory, found)
+    if not between:
+        return
+    shown = ", ".join(f"{first} to {last} of partition {p}" for p, (first, last) in between.items())
+    seeks = "; ".join(f"ehbalance seek TABLE {p} --to {first}" for p, (first, _) in between.items())
+    raise EhBalanceError(
+        f"the table would skip events {shown}, as it goes on after them; nothing was changed. Have it go on where the "
+        f"queries have ended, and try again: {seeks}"
+    )
+
+
+def _told(said: Sequence[Transition], memory: Memory) -> str:
+    back = [each.partition for each in said if isinstance(each, Restore)]
+    unknown = [partition for partition in back if partition not in memory.places]
+    known = f" {len(back) - len(unknown)} go on where the checkpoints' batches have ended."
     if not unknown:
         return known
     return (
         f"{known} No checkpoint knows partitions {', '.join(unknown)}: they begin at their first retained event, "
         "unless `ehbalance seek` says otherwise."
     )
-
-
-def _named(batch: LoggedBatch) -> str:
-    if batch.end.table:
-        return batch.end.table.location
-    return f"a table whose address they do not tell ({batch.end.group})" if batch.end.group else "none"

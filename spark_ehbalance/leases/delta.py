@@ -40,7 +40,7 @@ from spark_ehbalance.leases.delta_log import (
     read_file,
 )
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.model import Group, Snapshot, TableIdentity
+from spark_ehbalance.leases.model import Group, Snapshot
 from spark_ehbalance.leases.repair import Repair, merged, missing
 from spark_ehbalance.leases.store import LeaseStore
 from spark_ehbalance.leases.table_format import (
@@ -50,7 +50,6 @@ from spark_ehbalance.leases.table_format import (
     description,
     from_table,
     group_of,
-    identity_of,
     to_ms,
     to_table,
     to_time,
@@ -124,48 +123,35 @@ class DeltaStore(LeaseStore):
         except (OSError, DeltaError, ValueError) as error:
             raise self._unavailable("reached", error) from error
 
-    def identity(self) -> TableIdentity:
-        """Which table it is that was read last."""
-        assert self._table is not None, "nothing was read yet"
-        metadata = self._table.metadata()
-        return identity_of(str(metadata.id), metadata.description)
-
-    def replace(self, others: frozenset[str]) -> None:
-        """Note that this table, which was read last, has taken the place of `others` too. Raises
-        `StoreUnavailableError`."""
-        identity, group = self.identity(), self.read().group
-        if identity.covers(others):
-            return
-        try:
-            table = DeltaTable(self._uri, storage_options=self._storage_options)
-            table.alter.set_table_description(description(group, identity.replaces | others))
-        except (OSError, DeltaError, ValueError) as error:
-            raise self._unavailable("written", error) from error
-
-    def create(self, group: Group) -> None:
+    def create(self, group: Group, content: Snapshot | None = None) -> None:
         if not self.exists():
             try:
-                DeltaTable.create(
-                    self._uri,
-                    schema=Schema.from_arrow(SCHEMA),
-                    mode="error",
-                    name="ehbalance lease table",
-                    description=description(group),
-                    configuration={
-                        "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-                        "delta.logRetentionDuration": _LOG_RETENTION,
-                        "delta.deletedFileRetentionDuration": _FILE_RETENTION,
-                    },
-                    storage_options=self._storage_options,
-                    # With retries a creator that lost the race would commit its metadata over the winner's.
-                    commit_properties=CommitProperties(max_commit_retries=0),
-                )
+                self._create(group, content)
             except (OSError, DeltaError, ValueError) as error:
                 if not self.exists():  # otherwise somebody else was faster, which is as good
                     raise self._unavailable("created", error) from error
         found = self.read().group
         if found != group:
             raise StoreFormatError(f"the lease table at {self._uri} belongs to {found}, not to {group}")
+
+    def _create(self, group: Group, content: Snapshot | None) -> None:
+        settings: dict[str, Any] = {
+            "mode": "error",
+            "name": "ehbalance lease table",
+            "description": description(group),
+            "configuration": {
+                "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+                "delta.logRetentionDuration": _LOG_RETENTION,
+                "delta.deletedFileRetentionDuration": _FILE_RETENTION,
+            },
+            "storage_options": self._storage_options,
+            # With retries a creator that lost the race would commit its metadata over the winner's.
+            "commit_properties": CommitProperties(max_commit_retries=0),
+        }
+        if content is None:
+            DeltaTable.create(self._uri, schema=Schema.from_arrow(SCHEMA), **settings)
+        else:  # in one commit: half a table would be taken for one that has lost its partitions
+            write_deltalake(self._uri, to_table(content), **settings)
 
     def read(self) -> Snapshot:
         began = time.monotonic()

@@ -18,7 +18,7 @@ from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailable
 from spark_ehbalance.leases.decisions import DecisionLog, view_line
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.membership import Clocks, Finished, Holding, Membership, in_force, startable
-from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Position, Snapshot
+from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Position, Snapshot, TableIdentity
 from spark_ehbalance.leases.rhythm import FIRST_PAUSE, Rhythm
 from spark_ehbalance.leases.store import LONGEST_RETRY_WAIT, LeaseStore, commit
 from spark_ehbalance.leases.transitions import Drain, Transition
@@ -164,6 +164,11 @@ class Keeper:
             self._leave = True
             self._rhythm.look_at = 0.0
             self._lock.notify_all()
+
+    @property
+    def table(self) -> TableIdentity | None:
+        """Which lease table it is, as of the last look; None where none has an identity."""
+        return self._membership.table
 
     @property
     def idle(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spark_ehbalance.errors import FencedError
+from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.leases.expiry import (
     Sightings,
     expired_leases,
@@ -28,6 +28,7 @@ from spark_ehbalance.leases.model import (
     Ownership,
     Position,
     Snapshot,
+    TableIdentity,
     partition_order,
 )
 from spark_ehbalance.leases.transitions import (
@@ -162,6 +163,8 @@ class Membership:
         #: When it was last seen that nobody had written the table for half a lease duration. Everybody who is alive
         #: tries to after a third, so that they all cannot, and nobody counts others' time before the first who can.
         self.assured = float("-inf")
+        #: Which lease table it is, as last seen; None while no partition was added, and in tables of earlier versions.
+        self.table: TableIdentity | None = None
         #: What the strategy was last shown; None where it was not asked.
         self.view: View | None = None
         self._rng = rng
@@ -188,7 +191,14 @@ class Membership:
     # --- what comes in -----------------------------------------------------------------------------------------
 
     def see(self, snapshot: Snapshot, now: Clocks) -> None:
-        """Take note of the group's state. Raises `FencedError` if a later process goes by this member's id."""
+        """Take note of the group's state. Raises `FencedError` if a later process goes by this member's id, and
+        `DataLossError` if this is another table, which does not know how far the group has read."""
+        if self.table is not None and snapshot.table is not None and not snapshot.table.covers({self.table.id}):
+            self.holdings, self._own = {}, []
+            raise DataLossError(
+                "while this query ran somebody has made another lease table at the place of its own, which does not "
+                "know how far the group has read: start the query again, which then says how to go on"
+            )
         long = self.settings.lease_duration / 2
         if self._mute or now.monotonic - self._looked > long:
             # Who has not looked for long, because the store was away or this process stood still, has not seen
@@ -437,7 +447,7 @@ class Membership:
         if snapshot.leases is self._leases or snapshot.trail is not None:
             return []
         return [
-            PutBack(by=self.author, at_ms=at_ms, lease=lease)
+            PutBack(by=self.author, at_ms=at_ms, lease=lease, table=self.table)
             for partition, lease in self._leases.items()
             if (found := snapshot.leases.get(partition)) is None or found.epoch < lease.epoch
         ]
@@ -462,7 +472,7 @@ class Membership:
 
     def _hold(self, snapshot: Snapshot, now: Clocks, renewed: set[str] | None = None) -> None:
         own, holdings, seen = snapshot.owned_by(self.author.id), {}, self._leases
-        self._leases = snapshot.leases
+        self._leases, self.table = snapshot.leases, snapshot.table or self.table
         if own == self._own and not renewed:
             return
         self._own = own

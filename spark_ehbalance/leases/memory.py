@@ -18,12 +18,15 @@ class MemoryStore(LeaseStore):
         self._lock = threading.Lock()
         self._snapshot = snapshot
 
-    def create(self, group: Group) -> None:
+    def create(self, group: Group, content: Snapshot | None = None) -> None:
         with self._lock:
             if self._snapshot is None:
-                self._snapshot = Snapshot(group)
+                self._snapshot = content or Snapshot(group)
             elif self._snapshot.group != group:
                 raise StoreFormatError(f"the lease store belongs to {self._snapshot.group}, not to {group}")
+
+    def exists(self) -> bool:
+        return self._snapshot is not None
 
     def read(self) -> Snapshot:
         with self._lock:

@@ -38,8 +38,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
-    """Which lease table it is, wherever it lies: `id` was minted when it was made; it `replaces` others whose positions
-    it was given."""
+    """Which lease table it is, wherever it lies: `id` was minted when its first partition was added, so that a table
+    which was emptied is another one afterwards; it `replaces` others whose positions it was given."""
 
     id: str
     replaces: frozenset[str] = frozenset()
@@ -214,6 +214,7 @@ class Change:
     leases_before: Mapping[str, Lease | None]
     members: Mapping[str, Member]
     members_before: Mapping[str, Member | None]
+    table: TableIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,7 +431,8 @@ def _marks(change: Change) -> tuple[tuple[list[str], list[str]], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A group's whole state at `version` of its store. Partition ids and member ids are the keys.
+    """A group's whole state at `version` of its store. Partition ids and member ids are the keys. `table` is None where
+    no partition was ever added, and in tables of earlier versions.
 
     A `trail`, where there is one, is followed by `apply`: for those with many observers of one chain of snapshots.
     """
@@ -439,6 +441,7 @@ class Snapshot:
     version: int = 0
     leases: Mapping[str, Lease] = field(default_factory=lambda: MappingProxyType({}))
     members: Mapping[str, Member] = field(default_factory=lambda: MappingProxyType({}))
+    table: TableIdentity | None = None
     trail: Trail | None = field(default=None, compare=False, repr=False)
     _ownership: Ownership | None = field(default=None, init=False, compare=False, repr=False)
     _burden: Burden | None = field(default=None, init=False, compare=False, repr=False)
@@ -464,12 +467,12 @@ class Snapshot:
     def after(self, change: Change) -> Snapshot:
         """The state after `change`. It has the same version: a store counts it up when it has written it."""
         trail = self.trail and self.trail.after(change)
-        after = Snapshot(self.group, self.version, change.leases, change.members, trail)
+        after = Snapshot(self.group, self.version, change.leases, change.members, change.table, trail)
         return after._derived(self.ownership.after(change), self.burden.after(change))
 
     def written_as(self, version: int) -> Snapshot:
         """The same state under another version."""
-        same = Snapshot(self.group, version, self.leases, self.members, self.trail)
+        same = Snapshot(self.group, version, self.leases, self.members, self.table, self.trail)
         return same._derived(self._ownership, self._burden)
 
     def _derived(self, ownership: Ownership | None, burden: Burden | None) -> Snapshot:

@@ -38,12 +38,16 @@ class LeaseStore(ABC):
     """
 
     @abstractmethod
-    def create(self, group: Group) -> None:
-        """Make the store for `group` where there is none yet; several may try at once.
+    def create(self, group: Group, content: Snapshot | None = None) -> None:
+        """Make the store for `group`, with `content` if any, where there is none yet; several may try at once.
 
         Raises `StoreFormatError` if there is something else at its place, `StoreUnavailableError` if it cannot be
         reached. Either the store is there afterwards or nothing is.
         """
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether there is a store at its place. Raises `StoreUnavailableError`."""
 
     @abstractmethod
     def read(self) -> Snapshot:

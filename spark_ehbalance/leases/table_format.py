@@ -1,6 +1,8 @@
 """The lease table's format: a snapshot as rows, and the note in the table that says whose rows they are.
 
 Two kinds of rows in one table: `partition` (a lease) and `member` (a heartbeat). Columns of the other kind are null.
+Rows of the kinds `table` and `replaced` have nothing but an id: the table's own, and those of tables whose place it
+takes.
 """
 
 from __future__ import annotations
@@ -87,20 +89,16 @@ HISTORY_SCHEMA = pa.schema(
 )
 
 
-def description(group: Group, replaces: frozenset[str] = frozenset()) -> str:
-    """The table's description, which marks it as the lease table of `group` that `replaces` others."""
-    fields: dict[str, Any] = {
-        "ehbalance": FORMAT,
-        "namespace": group.namespace,
-        "eventHub": group.hub,
-        "consumerGroup": group.consumer_group,
-    }
-    return json.dumps(fields | ({"replaces": sorted(replaces)} if replaces else {}))
-
-
-def identity_of(id: str, description: str | None) -> TableIdentity:
-    """The identity of the lease table whose id and description these are."""
-    return TableIdentity(id, frozenset(map(str, json.loads(description or "{}").get("replaces", ()))))
+def description(group: Group) -> str:
+    """The table's description, which marks it as the lease table of `group`."""
+    return json.dumps(
+        {
+            "ehbalance": FORMAT,
+            "namespace": group.namespace,
+            "eventHub": group.hub,
+            "consumerGroup": group.consumer_group,
+        }
+    )
 
 
 def group_of(description: str | None, where: str) -> Group:
@@ -122,6 +120,9 @@ def to_table(snapshot: Snapshot) -> pa.Table:
     """`snapshot` as rows: partitions in their order, then members by id."""
     rows = [_lease_row(lease) for lease in snapshot.leases.values()]
     rows += [_member_row(snapshot.members[id]) for id in sorted(snapshot.members)]
+    if snapshot.table is not None:
+        rows.append({"kind": "table", "id": snapshot.table.id})
+        rows += [{"kind": "replaced", "id": each} for each in sorted(snapshot.table.replaces)]
     columns = {name: [row.get(name) for row in rows] for name in SCHEMA.names}
     return pa.table(columns, schema=SCHEMA)
 
@@ -148,6 +149,7 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
     whose row does not is left out, and joins again by itself."""
     leases: dict[str, Lease] = {}
     members: dict[str, Member] = {}
+    tables: dict[str, set[str]] = {"table": set(), "replaced": set()}
     for row in table.to_pylist():
         if row["kind"] == "partition":
             lease = lease_of(row)
@@ -157,6 +159,8 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
             with contextlib.suppress(ValueError):
                 member = _member(row)
                 members[member.id] = max(member, members.get(member.id, member), key=lambda each: each.renewal)
+        elif row["kind"] in tables and row["id"] is not None:
+            tables[row["kind"]].add(row["id"])
         else:
             raise ValueError(f"there is a row of kind {row['kind']!r}")
     return Snapshot(
@@ -164,6 +168,7 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
         version,
         MappingProxyType({partition: leases[partition] for partition in sorted(leases, key=partition_order)}),
         MappingProxyType(members),
+        TableIdentity(min(tables["table"]), frozenset(tables["replaced"])) if tables["table"] else None,
     )
 
 

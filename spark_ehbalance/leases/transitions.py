@@ -26,6 +26,7 @@ from spark_ehbalance.leases.model import (
     Pin,
     Position,
     Snapshot,
+    TableIdentity,
     partition_order,
 )
 
@@ -44,7 +45,7 @@ def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> tuple[Snapsh
     Returns the new state, with the `version` of the old one (a store counts it up when it has written the state),
     and what was refused. Where there is nothing to write the state is `snapshot` itself.
     """
-    state = _State(_Rows(snapshot.leases), _Rows(snapshot.members))
+    state = _State(_Rows(snapshot.leases), _Rows(snapshot.members), snapshot.table)
     rejected = []
     for transition in transitions:
         reason = transition.refusal(state)
@@ -53,13 +54,15 @@ def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> tuple[Snapsh
         else:
             rejected.append(Rejected(transition, reason))
     leases_before, members_before = state.leases.before(), state.members.before()
-    if not leases_before and not members_before:
+    if not leases_before and not members_before and state.table == snapshot.table:
         return snapshot, rejected
     leases = state.leases.all()
     if len(leases) != len(snapshot.leases):
         leases = {partition: leases[partition] for partition in sorted(leases, key=partition_order)}
     members = MappingProxyType(state.members.all()) if members_before else snapshot.members
-    return snapshot.after(Change(MappingProxyType(leases), leases_before, members, members_before)), rejected
+    return snapshot.after(
+        Change(MappingProxyType(leases), leases_before, members, members_before, state.table)
+    ), rejected
 
 
 _Row = TypeVar("_Row")
@@ -94,6 +97,9 @@ class _Rows(MutableMapping[str, _Row]):
     def __len__(self) -> int:
         return len(self.all())
 
+    def __bool__(self) -> bool:
+        return bool(self._set) or len(self._rows) > len(self._deleted)
+
     def __contains__(self, key: object) -> bool:
         return key in self._set or (key in self._rows and key not in self._deleted)
 
@@ -119,6 +125,13 @@ class _State:
 
     leases: _Rows[Lease]
     members: _Rows[Member]
+    table: TableIdentity | None = None
+
+    def add(self, lease: Lease, by: Author, table: TableIdentity | None = None) -> None:
+        """Set a lease; the first one makes the table `table`, or a new one that is known by its author's process."""
+        if not self.leases:
+            self.table = table or TableIdentity(by.incarnation)
+        self.leases[lease.partition] = lease
 
     def full(self, id: str, partition: str) -> str | None:
         """Why the member `id` may not have `partition` as well; what is promised to it counts."""
@@ -279,14 +292,15 @@ class AddPartitions(Transition):
     def carry_out(self, state: _State) -> None:
         for partition in self.partitions:
             if partition not in state.leases:
-                state.leases[partition] = Lease(partition, checkpoint=self.checkpoint)
+                state.add(Lease(partition, checkpoint=self.checkpoint), self.by)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore(Transition):
     """Put back what the table does not know any more of a partition, from a query's own memory of it: where reading
     goes on (None: the first claim decides) and the last epoch that is known, below which the next one must not fall.
-    The author need not be a member; `why` is for people."""
+    The table has no row of it, no position, or an older epoch. The author need not be a member; its incarnation is a
+    new table's id. `why` is for people."""
 
     partition: str
     epoch: int
@@ -295,12 +309,28 @@ class Restore(Transition):
 
     def refusal(self, state: _State) -> str | None:
         lease = state.leases.get(self.partition)
-        known = lease is not None and (lease.checkpoint or self.checkpoint is None)
-        return f"partition {self.partition} is known already" if known else None
+        if lease is None or (lease.checkpoint is None and self.checkpoint is not None) or lease.epoch < self.epoch:
+            return None
+        return f"partition {self.partition} is known already"
 
     def carry_out(self, state: _State) -> None:
         lease = state.leases.get(self.partition, Lease(self.partition))
-        state.leases[self.partition] = replace(lease, epoch=max(lease.epoch, self.epoch), checkpoint=self.checkpoint)
+        epoch = max(lease.epoch, self.epoch)
+        state.add(replace(lease, epoch=epoch, checkpoint=self.checkpoint, handover=None), self.by)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakePlace(Transition):
+    """Note that the table takes the place of others, whose positions it has. The author need not be a member."""
+
+    tables: frozenset[str]
+
+    def refusal(self, state: _State) -> str | None:
+        return "it is known already" if state.table and state.table.covers(self.tables) else None
+
+    def carry_out(self, state: _State) -> None:
+        table = state.table or TableIdentity(self.by.incarnation)
+        state.table = replace(table, replaces=table.replaces | self.tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,6 +339,7 @@ class PutBack(Transition):
     As no partition is ever taken out and no epoch falls, somebody else has written the table."""
 
     lease: Lease
+    table: TableIdentity | None = None
 
     @property
     def partition(self) -> str:
@@ -322,7 +353,7 @@ class PutBack(Transition):
         return f"partition {self.partition} is there" if newer else None
 
     def carry_out(self, state: _State) -> None:
-        state.leases[self.partition] = self.lease
+        state.add(self.lease, self.by, self.table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

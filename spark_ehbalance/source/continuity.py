@@ -6,21 +6,12 @@ since it stopped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_ehbalance.leases.model import Author, Position, Snapshot, TableIdentity, partition_order
+from spark_ehbalance.leases.model import Author, Position, Snapshot, partition_order
 from spark_ehbalance.leases.transitions import Restore
-from spark_ehbalance.source.offsets import StreamOffset
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
-    """The last epoch that is known of a partition, and where reading goes on under it. The later epoch counts first:
-    what was read under an earlier one beyond that was broken off, or an operator has gone back."""
-
-    epoch: int
-    next: int
+from spark_ehbalance.source.offsets import Place, StreamOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,38 +23,60 @@ class Memory:
     lineages: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, finished: Sequence[StreamOffset], unfinished: Sequence[StreamOffset] = ()) -> Memory:
-        """Of the ends of batches that a sink has finished, and of batches that were only planned: what these begin
-        with was finished before, by whoever owned the partition then."""
-        known = [(p, Place(each.epoch, each.end)) for end in finished for p, each in end.ranges.items()]
-        known += [(p, Place(each.epoch, each.start)) for end in unfinished for p, each in end.ranges.items()]
+    def of(cls, *log: LoggedBatch) -> Memory:
+        """What one query's log of batches knows, the oldest first: of each partition what the last one says."""
         places: dict[str, Place] = {}
-        for partition, place in known:
+        for batch in log:
+            # What a batch begins with was finished before, by whoever owned the partition then.
+            ranges = batch.end.ranges.items()
+            places |= {p: Place(each.epoch, each.end if batch.finished else each.start) for p, each in ranges}
+            places |= batch.end.held
+        return cls(_ordered(places), frozenset(each.end.lineage for each in log))
+
+    def joined(self, other: Memory) -> Memory:
+        """What both know together: of each partition the further place."""
+        places = dict(self.places)
+        for partition, place in other.places.items():
             places[partition] = max(place, places.get(partition, place))
-        ordered = {partition: places[partition] for partition in sorted(places, key=partition_order)}
-        return cls(ordered, frozenset(each.lineage for each in [*finished, *unfinished]))
+        return Memory(_ordered(places), self.lineages | other.lineages)
 
 
-def lost_memory(known: StreamOffset, memory: Memory, found: Snapshot | None, identity: TableIdentity | None) -> str:
+@dataclass(frozen=True, slots=True)
+class LoggedBatch:
+    """The end of a batch, and whether the sink has finished it."""
+
+    end: StreamOffset
+    finished: bool
+
+
+def lost_memory(known: StreamOffset, memory: Memory, found: Snapshot | None) -> str:
     """In words, what a table does not know any more of what a query remembers that goes on after `known`; "" if it
-    knows all. `found` and `identity` are None where there is no table.
+    knows all. `found` is None where there is no table.
     """
-    if found is None or identity is None:
+    if found is None:
         return "there is no such table"
-    if not identity.covers({known.lineage}):
+    if not found.leases:
+        return "it has been emptied"
+    if found.table is not None and not found.table.covers({known.lineage}):
         return f"that is another table{_beyond(memory, found)}"
-    gone = [partition for partition in memory.places if _unknown(partition, found)]
-    if gone:
+    if gone := [partition for partition in memory.places if _unknown(partition, found)]:
         return f"it has no positions of {_named(gone)}"
-    return "" if found.leases else "it has been emptied"
+    older = {p: found.leases[p].epoch for p, place in memory.places.items() if found.leases[p].epoch < place.epoch}
+    return "".join(
+        f"it has partition {p} with epoch {epoch} only, where the checkpoint has {memory.places[p].epoch}: it was set "
+        "back or made anew"
+        for p, epoch in list(older.items())[:1]
+    )
 
 
 def restored(memory: Memory, found: Snapshot, by: Author, at_ms: int, why: str) -> list[Restore]:
-    """What puts back into the table that reads as `found` what it does not know of `memory`."""
+    """What puts back into the table that reads as `found` what it does not know of `memory`: partitions without a
+    position or, in the table by which they were found, with an older epoch."""
+    same = found.table is not None and found.table.covers(memory.lineages)
     return [
         Restore(by=by, at_ms=at_ms, partition=p, epoch=place.epoch, checkpoint=Position.before(place.next), why=why)
         for p, place in memory.places.items()
-        if _unknown(p, found)
+        if _unknown(p, found) or (same and found.leases[p].epoch < place.epoch)
     ]
 
 
@@ -76,6 +89,10 @@ def skipped(memory: Memory, found: Snapshot) -> dict[str, tuple[int, int]]:
         if lease is not None and lease.checkpoint is not None and lease.checkpoint.next > place.next:
             between[partition] = (place.next, lease.checkpoint.sequence_number)
     return between
+
+
+def _ordered(places: Mapping[str, Place]) -> dict[str, Place]:
+    return {partition: places[partition] for partition in sorted(places, key=partition_order)}
 
 
 def _unknown(partition: str, found: Snapshot) -> bool:

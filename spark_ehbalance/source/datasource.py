@@ -24,7 +24,7 @@ from spark_ehbalance.secrets import shown
 from spark_ehbalance.source.batch import batch_ranges
 from spark_ehbalance.source.concurrent_reader import read_together
 from spark_ehbalance.source.host import spark_master
-from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.planner import Planner, mint_owner_id
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
@@ -99,6 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._planner: Planner | None = None
+        self._owner = options.owner_id
         self._available_now = False
         self._start: dict[str, Any] | None = None
         self._begin = StreamOffset("")
@@ -106,9 +107,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- in the planner ----------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        # Asked again at every trigger until there is a batch: the owner id is minted once. Which lease table it is
-        # goes into Spark's checkpoint before anything is read.
-        return self._planning(StreamOffset(self._options.owner_id or mint_owner_id())).begin.to_json()
+        # Asked again at every trigger until there is a batch: the owner id is minted once.
+        self._owner = self._owner or mint_owner_id()
+        return StreamOffset(self._owner, group=group_name(self._options.lease_table)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_events_per_trigger
@@ -130,6 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._available_now:
             planner.fix_ends()
         end = planner.next_batch(begin, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        end = planner.noted(begin) if end is begin else end
         return start if end is begin else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -164,7 +166,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Ctrl-C reaches every process of a terminal; the driver decides what becomes of the query.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             set_up_logging()
-            self._planner = Planner(self._options, self._options.owner_id or finished.owner, finished, replayed)
+            # Spark asks for an initial offset also where the first batch of all was logged and is to be run again.
+            logged = replayed if replayed is not None and finished.first else finished
+            self._owner = self._options.owner_id or logged.owner
+            self._planner = Planner(self._options, self._owner, finished, replayed)
         return self._planner
 
     # --- in the executors --------------------------------------------------------------------------------------

@@ -6,17 +6,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
-from spark_ehbalance.errors import DataLossError
-from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.errors import DataLossError, OptionError
 from spark_ehbalance.leases.history import ownership_changes
 from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.store import commit
+from spark_ehbalance.leases.store import LeaseStore, commit
 from spark_ehbalance.leases.transitions import Restore
 from spark_ehbalance.options import Options
 from spark_ehbalance.source.continuity import Memory, lost_memory, restored, skipped
-from spark_ehbalance.source.offsets import LeaseTable, StreamOffset, group_name
+from spark_ehbalance.source.offsets import StreamOffset, group_name
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,26 +22,30 @@ _WHY = "the lease table did not know it any more"
 
 
 def join_table(
-    store: DeltaStore, options: Options, known: StreamOffset, memory: Memory, partitions: Sequence[str], by: Author
-) -> LeaseTable:
-    """The lease table of `options`, open as `store`, for a query that goes on after `known` and knows `memory`.
+    store: LeaseStore, options: Options, known: StreamOffset, memory: Memory, partitions: Sequence[str], by: Author
+) -> None:
+    """Make or check the lease table of `options`, open as `store`, for a query that goes on after `known` and knows
+    `memory`.
 
     `partitions` are the hub's. Where the table does not know all of `memory`, raises `DataLossError` or, with
     failOnDataLoss=false, puts it back. Raises `StoreFormatError`, `StoreUnavailableError`.
     """
-    location = str(options.lease_table)
     lost = "" if known.first else _lost(store, options, known, memory)
     if lost and options.fail_on_data_loss:
         raise DataLossError(
             f"{lost}. Nothing was read or created. Put the table back, set leaseTable to where it is, or make one of "
-            f"the queries' own checkpoints with `ehbalance init {location} --from-checkpoint DIR`, once for each query "
-            "of the group. With failOnDataLoss=false the query goes on from what its own checkpoint knows"
+            f"the queries' own checkpoints with `{_command(options)} --from-checkpoint DIR`, once for each query of "
+            "the group. With failOnDataLoss=false the query goes on from what its own checkpoint knows"
         )
     store.create(options.connection.group(options.consumer_group))
     if lost:
         _LOG.warning("%s. Going on from what this query's own checkpoint knows, because failOnDataLoss=false", lost)
         _put_back(store, memory, partitions, by)
-    return LeaseTable(store.identity().id, location)
+
+
+def _command(options: Options) -> str:
+    group = f"--event-hub-name {options.connection.hub} --consumer-group '{options.consumer_group}'"
+    return f"ehbalance init {options.lease_table} {group}"
 
 
 def check_alone(known: StreamOffset, options: Options) -> None:
@@ -59,15 +61,22 @@ def check_alone(known: StreamOffset, options: Options) -> None:
     _LOG.warning("%s. What it does not know of itself begins at startingPosition, as failOnDataLoss=false", lost)
 
 
-def _lost(store: DeltaStore, options: Options, known: StreamOffset, memory: Memory) -> str:
-    found, identity = None, None
-    if store.exists():
-        found, identity = store.read(), store.identity()
-        if found.group != options.connection.group(options.consumer_group):
-            return ""  # nobody's positions are lost by that: `create` says what is wrong
-        # Offsets of earlier versions name the table by its place.
-        identity = replace(identity, replaces=identity.replaces | {group_name(options.lease_table)})
-    lost = lost_memory(known, memory, found, identity)
+def check_hub(known: StreamOffset, options: Options) -> None:
+    """Raise `OptionError` where a query has read another event hub: its positions mean nothing in this one."""
+    if known.hub and known.hub != options.connection.hub.lower():
+        raise OptionError(
+            f"eventHubName={options.connection.hub}: this query's checkpoint has read event hub {known.hub}; set that "
+            "again, or give the query a new checkpointLocation"
+        )
+
+
+def _lost(store: LeaseStore, options: Options, known: StreamOffset, memory: Memory) -> str:
+    found = store.read() if store.exists() else None
+    if found is not None and found.group != options.connection.group(options.consumer_group):
+        return ""  # nobody's positions are lost by that: `create` says what is wrong
+    lost = lost_memory(known, memory, found)
+    if not lost and known.table is None and known.group != group_name(options.lease_table):
+        lost = "that may be another table"  # offsets of earlier versions name it by its place
     then = f"this query's checkpoint has read with {_named(known)}"
     return f"leaseTable={options.lease_table}: {lost}; {then}" if lost else ""
 
@@ -78,7 +87,7 @@ def _named(known: StreamOffset) -> str:
     return "a lease table" if known.group else "no lease table"
 
 
-def _put_back(store: DeltaStore, memory: Memory, partitions: Sequence[str], by: Author) -> None:
+def _put_back(store: LeaseStore, memory: Memory, partitions: Sequence[str], by: Author) -> None:
     found, at_ms = store.read(), time.time_ns() // 1_000_000
     said = restored(memory, found, by, at_ms, _WHY)
     # In a table with positions what is not in it counts as added to the hub, and would be read from its first event.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.leases.model import partition_order
@@ -20,6 +20,8 @@ def group_name(lease_table: str | None) -> str:
     """Tells the group whose lease table is there from any other on this machine; empty without a lease table."""
     return "" if lease_table is None else hashlib.sha256(lease_table.encode()).hexdigest()[:12]
 
+
+_T = TypeVar("_T")
 
 #: Rises when older versions of this package must not read the offset any more.
 _FORMAT = 1
@@ -33,16 +35,29 @@ class LeaseTable:
     location: str
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """The last epoch that is known of a partition, and where reading goes on under it. The later epoch counts first:
+    what was read under an earlier one beyond that was broken off, or an operator has gone back."""
+
+    epoch: int
+    next: int
+
+
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
     """The end of a batch: the `owner` that read it, and the range of each partition in it. `group` tells one lease
     table's place from another; it is empty without one. `table` is None without one, and before anything was planned.
+    `hub` is the event hub's name, and `held` has the places of the other partitions that the query had leases of; both
+    are empty in offsets of earlier versions.
     """
 
     owner: str
     ranges: Mapping[str, Range] = field(default_factory=dict)
     group: str = ""
     table: LeaseTable | None = None
+    hub: str = ""
+    held: Mapping[str, Place] = field(default_factory=dict)
 
     @property
     def lineage(self) -> str:
@@ -62,14 +77,13 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, Any]:
         """The offset as Spark keeps it."""
-        offset = {
-            "format": _FORMAT,
-            "group": self.group,
-            "owner": self.owner,
-            "partitions": {
-                partition: {"epoch": each.epoch, "from": each.start, "to": each.end}
-                for partition, each in sorted(self.ranges.items(), key=lambda item: partition_order(item[0]))
-            },
+        offset: dict[str, Any] = {"eventHub": self.hub} if self.hub else {}
+        offset |= {"format": _FORMAT, "group": self.group}
+        if self.held:
+            offset["held"] = {p: asdict(place) for p, place in _in_order(self.held)}
+        offset["owner"] = self.owner
+        offset["partitions"] = {
+            p: {"epoch": each.epoch, "from": each.start, "to": each.end} for p, each in _in_order(self.ranges)
         }
         return offset | ({"table": asdict(self.table)} if self.table else {})
 
@@ -84,11 +98,17 @@ class StreamOffset:
                 )
             ranges = {partition: _range(partition, each) for partition, each in json["partitions"].items()}
             table = _table(json["table"]) if "table" in json else None
-            return cls(_text(json["owner"]), ranges, _text(json.get("group", "")), table)
+            held = {_text(p): _place(each) for p, each in json.get("held", {}).items()}
+            hub = _text(json.get("eventHub", ""))
+            return cls(_text(json["owner"]), ranges, _text(json.get("group", "")), table, hub, held)
         except (AttributeError, KeyError, TypeError):
             raise EhBalanceError(
                 "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"
             ) from None
+
+
+def _in_order(partitions: Mapping[str, _T]) -> list[tuple[str, _T]]:
+    return sorted(partitions.items(), key=lambda item: partition_order(item[0]))
 
 
 def _range(partition: Any, json: Mapping[str, Any]) -> Range:
@@ -100,6 +120,10 @@ def _range(partition: Any, json: Mapping[str, Any]) -> Range:
 
 def _table(json: Mapping[str, Any]) -> LeaseTable:
     return LeaseTable(_text(json["id"]), _text(json["location"]))
+
+
+def _place(json: Mapping[str, Any]) -> Place:
+    return Place(_whole(json["epoch"]), _whole(json["next"]))
 
 
 def _whole(value: Any) -> int:

@@ -13,8 +13,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from spark_ehbalance.errors import EhBalanceError, StoreUnavailableError
@@ -26,12 +25,12 @@ from spark_ehbalance.leases.memory import MemoryStore
 from spark_ehbalance.leases.model import Author, Lease, Position, Snapshot
 from spark_ehbalance.leases.store import LeaseStore
 from spark_ehbalance.options import Options
-from spark_ehbalance.source.continuity import Memory
+from spark_ehbalance.source.continuity import LoggedBatch, Memory
 from spark_ehbalance.source.host import cpu_time
-from spark_ehbalance.source.joining import check_alone, join_table
+from spark_ehbalance.source.joining import check_alone, check_hub, join_table
 from spark_ehbalance.source.load import LoadMeter, MemberMeter
 from spark_ehbalance.source.notices import NoticeBoard
-from spark_ehbalance.source.offsets import LeaseTable, StreamOffset, group_name
+from spark_ehbalance.source.offsets import LeaseTable, Place, StreamOffset, group_name
 from spark_ehbalance.source.ranges import Range, limit_by_backlog, retained_start
 from spark_ehbalance.source.tasks import WORTH_A_TASK
 from spark_ehbalance.strategies import PROMPT, strategy
@@ -83,7 +82,6 @@ class Planner:
     ) -> None:
         self.owner = owner
         self._group = group_name(options.lease_table)
-        self._table: LeaseTable | None = None
         self._options = options
         self._shared = options.lease_table is not None
         self._progress: dict[str, Finished] = {}
@@ -106,7 +104,8 @@ class Planner:
         except BaseException:
             self._watcher.stop()
             raise
-        self._notices = NoticeBoard(self.begin.reader, self._take_notice) if self._shared else None
+        reader = StreamOffset(owner, group=self._group).reader
+        self._notices = NoticeBoard(reader, self._take_notice) if self._shared else None
 
     def stop(self) -> None:
         """Give the leases back and leave the group."""
@@ -115,10 +114,16 @@ class Planner:
         self._watcher.stop()
         self._keeper.stop()
 
-    @property
-    def begin(self) -> StreamOffset:
-        """What a query begins with that has read nothing yet."""
-        return StreamOffset(self.owner, group=self._group, table=self._table)
+    def noted(self, start: StreamOffset) -> StreamOffset:
+        """What a batch without events has as its end after `start`: that itself, or another one if Spark's checkpoint
+        is to know which lease table is read with before anything is."""
+        now = self._offset({}, {})
+        return now if self._shared and now.table != start.table else start
+
+    def _offset(self, ranges: Mapping[str, Range], held: Mapping[str, Place]) -> StreamOffset:
+        identity, location = self._keeper.table if self._shared else None, self._options.lease_table
+        table = LeaseTable(identity.id, str(location)) if identity else None
+        return StreamOffset(self.owner, ranges, self._group, table, self._options.connection.hub.lower(), held)
 
     # --- what Spark asks ---------------------------------------------------------------------------------------
 
@@ -181,7 +186,7 @@ class Planner:
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in wanted.items()})
         if self._shared:
             wanted = {partition: each for partition, each in wanted.items() if partition in reserved}
-        self._planned = replace(self.begin, ranges=wanted)
+        self._planned = self._offset(wanted, self._held(holdings, positions, wanted))
         if wanted:
             self._watcher.rest()
             self._member_meter.batch_begins(time.monotonic())
@@ -240,6 +245,8 @@ class Planner:
         options, rng = self._options, random.Random()
         done, again = finished.ranges, replayed.ranges
         author = Author(self.owner, uuid.uuid4().hex)
+        known = finished if replayed.first else replayed  # the later one
+        check_hub(known, options)
         # Alone, a query has nobody to share with or to wait for.
         name = options.strategy if self._shared else "greedy"
         membership = Membership(
@@ -257,12 +264,12 @@ class Planner:
             resume={p: each.start for p, each in again.items()},
         )
         if self._shared:
-            memory = Memory.of([finished], [replayed])
+            memory = Memory.of(*(LoggedBatch(end, end is finished) for end in (finished, replayed) if not end.first))
             with self._open_table() as store:
-                self._table = join_table(store, options, finished, memory, self._watcher.partition_ids(), author)
-            open_store: Callable[[], LeaseStore] = self._open_table
+                join_table(store, options, known, memory, self._watcher.partition_ids(), author)
+            open_store = self._open_table
         else:
-            check_alone(finished, options)
+            check_alone(known, options)
             private = MemoryStore(self._own_state(done, again))
 
             def open_store() -> LeaseStore:
@@ -290,7 +297,7 @@ class Planner:
             raise
         return keeper
 
-    def _open_table(self) -> DeltaStore:
+    def _open_table(self) -> LeaseStore:
         options = self._options
         assert options.lease_table is not None
         # A commit that the storage does not answer takes two or three requests: they end before the lease does.
@@ -321,6 +328,13 @@ class Planner:
         progress = self._progress.get(partition)
         known = progress is not None and progress.epoch == holding.epoch
         return progress.position.next if known and progress is not None else holding.checkpoint.next
+
+    def _held(
+        self, holdings: Mapping[str, Holding], positions: Mapping[str, int], ranges: Mapping[str, Range]
+    ) -> dict[str, Place]:
+        """Where the partitions stand that are held and not among `ranges`, which without leases are all."""
+        others = positions.keys() - ranges.keys() if self._shared else ()
+        return {partition: Place(holdings[partition].epoch, positions[partition]) for partition in others}
 
     def _retained(self, holdings: Mapping[str, Holding]) -> dict[str, int]:
         """The positions in `holdings`, moved to where there still are events if that is allowed."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
 
 from spark_ehbalance.leases.model import Author, Group, Lease, Position, Snapshot, TableIdentity
 from spark_ehbalance.leases.transitions import Restore, apply
-from spark_ehbalance.source.continuity import Memory, Place, lost_memory, restored, skipped
-from spark_ehbalance.source.offsets import LeaseTable, StreamOffset
+from spark_ehbalance.source.continuity import LoggedBatch, Memory, lost_memory, restored, skipped
+from spark_ehbalance.source.offsets import LeaseTable, Place, StreamOffset
 from spark_ehbalance.source.ranges import Range
 
 TABLE = LeaseTable("t1", "/leases")
@@ -21,28 +22,45 @@ def offset(table: LeaseTable | None = TABLE, group: str = "place", **ends: tuple
     return StreamOffset("me", {p[1:]: Range(p[1:], *each) for p, each in ends.items()}, group, table)
 
 
-def state(**positions: int | None) -> Snapshot:
+def done(end: StreamOffset) -> LoggedBatch:
+    return LoggedBatch(end, finished=True)
+
+
+def planned(end: StreamOffset) -> LoggedBatch:
+    return LoggedBatch(end, finished=False)
+
+
+def state(table: TableIdentity | None = IDENTITY, **positions: int | None) -> Snapshot:
     """A table in which the partitions, named p0, p1, …, go on at these positions."""
     leases = {
         p[1:]: Lease(p[1:], epoch=3, checkpoint=None if next is None else Position.before(next))
         for p, next in positions.items()
     }
-    return Snapshot(Group("ns", "hub", "$default"), 5, MappingProxyType(leases))
+    return Snapshot(Group("ns", "hub", "$default"), 5, MappingProxyType(leases), table=table)
 
 
-def test_the_furthest_that_was_finished_counts() -> None:
-    memory = Memory.of([offset(p0=(2, 0, 40)), offset(p0=(2, 0, 10), p1=(7, 0, 5))], [offset(p2=(4, 90, 100))])
+def test_the_last_batch_of_a_log_counts_and_what_was_held_beside_it() -> None:
+    memory = Memory.of(
+        done(offset(p0=(2, 0, 40), p3=(1, 0, 9))),
+        done(replace(offset(p1=(7, 0, 5)), held={"0": Place(2, 40), "4": Place(1, 7)})),
+        planned(offset(p2=(4, 90, 100), p0=(2, 40, 60))),
+    )
     assert memory.places == {
         "0": Place(2, 40),
         "1": Place(7, 5),
         "2": Place(4, 90),  # of a batch that was only planned, what it begins with was finished
+        "3": Place(1, 9),
+        "4": Place(1, 7),
     }
     assert memory.lineages == {"t1"}
+    assert Memory.of(done(offset(p0=(1, 0, 90))), done(offset(p0=(1, 10, 30)))).places == {"0": Place(1, 30)}
 
 
-def test_what_a_later_owner_began_with_counts_more_than_a_batch_that_was_broken_off() -> None:
-    assert Memory.of([offset(p0=(1, 0, 100))], [offset(p0=(2, 60, 100))]).places == {"0": Place(2, 60)}
-    assert Memory.of([offset(p0=(2, 5, 20)), offset(p0=(1, 0, 100))]).places == {"0": Place(2, 20)}, "after a seek"
+def test_of_several_queries_the_furthest_counts_under_the_last_epoch() -> None:
+    one, other = Memory.of(done(offset(p0=(1, 0, 100)))), Memory.of(planned(offset(p0=(2, 60, 100))))
+    assert one.joined(other).places == other.joined(one).places == {"0": Place(2, 60)}, "the batch was broken off"
+    further = Memory.of(done(offset(LeaseTable("t2", "/leases"), p0=(1, 0, 300), p1=(1, 0, 1))))
+    assert one.joined(further) == Memory({"0": Place(1, 300), "1": Place(1, 1)}, frozenset({"t1", "t2"}))
 
 
 def test_offsets_of_earlier_versions_and_of_queries_alone_have_a_lineage() -> None:
@@ -50,8 +68,8 @@ def test_offsets_of_earlier_versions_and_of_queries_alone_have_a_lineage() -> No
     assert offset(None, "").lineage == "me"
 
 
-def lost(known: StreamOffset, found: Snapshot | None, identity: TableIdentity | None = IDENTITY) -> str:
-    return lost_memory(known, Memory.of([known]), found, identity if found else None)
+def lost(known: StreamOffset, found: Snapshot | None) -> str:
+    return lost_memory(known, Memory.of(done(known)), found)
 
 
 def test_a_table_that_knows_all_has_lost_nothing() -> None:
@@ -59,40 +77,66 @@ def test_a_table_that_knows_all_has_lost_nothing() -> None:
     assert lost(known, state(p0=10)) == ""
     assert lost(known, state(p0=50, p1=7)) == "", "others have gone on"
     assert lost(known, state(p0=4)) == "", "the last batch's checkpoint did not reach the table"
-    assert lost(known, state(p0=50), TableIdentity("t2", frozenset({"t0", "t1"}))) == "", "it has taken its place"
+    assert lost(known, state(TableIdentity("t2", frozenset({"t0", "t1"})), p0=50)) == "", "it has taken its place"
+    assert lost(known, state(None, p0=50)) == "", "a table of an earlier version, or one that was mended"
     assert lost(offset(), state(p0=None)) == "", "nothing was read yet"
 
 
 @pytest.mark.parametrize(
-    ("found", "identity", "said"),
+    ("found", "said"),
     [
-        (None, None, "there is no such table"),
-        (state(p0=99), TableIdentity("t2"), "that is another table, which would skip events 10 to 98 of partition 0"),
-        (state(p0=5), TableIdentity("t2"), "that is another table"),
-        (state(p1=9), IDENTITY, "it has no positions of partition 0"),
-        (state(p0=None), IDENTITY, "it has no positions of partition 0"),
-        (state(), IDENTITY, "it has no positions of partition 0"),
+        (None, "there is no such table"),
+        (
+            state(TableIdentity("t2"), p0=99),
+            "that is another table, which would skip events 10 to 98 of partition 0",
+        ),
+        (state(TableIdentity("t2"), p0=5), "that is another table"),
+        (state(p1=9), "it has no positions of partition 0"),
+        (state(p0=None), "it has no positions of partition 0"),
+        (state(), "it has been emptied"),
     ],
 )
-def test_what_a_table_does_not_know_is_said(found: Snapshot | None, identity: TableIdentity | None, said: str) -> None:
-    assert lost(offset(p0=(1, 0, 10)), found, identity) == said
+def test_what_a_table_does_not_know_is_said(found: Snapshot | None, said: str) -> None:
+    assert lost(offset(p0=(1, 0, 10)), found) == said
+
+
+def test_partitions_that_were_held_beside_the_last_batch_are_compared_too() -> None:
+    known = replace(offset(p0=(1, 0, 10)), held={"1": Place(1, 7)})
+    assert lost(known, state(p0=10)) == "it has no positions of partition 1"
+    assert lost(known, state(p0=10, p1=None)) == "it has no positions of partition 1"
+    assert lost(known, state(p0=10, p1=7)) == ""
+
+
+def test_an_epoch_that_has_fallen_tells_of_a_table_that_was_set_back() -> None:
+    assert lost(offset(p0=(4, 0, 10)), state(p0=99)) == (
+        "it has partition 0 with epoch 3 only, where the checkpoint has 4: it was set back or made anew"
+    )
 
 
 def test_an_emptied_table_is_noticed_by_a_query_that_has_read_nothing_yet() -> None:
     assert lost(offset(), state()) == "it has been emptied"
 
 
+ME = Author("me", "1")
+
+
 def test_what_is_put_back_keeps_epochs_from_falling_and_what_is_known_as_it_is() -> None:
-    memory = Memory.of([offset(p0=(9, 0, 10), p1=(2, 0, 20), p2=(5, 0, 30))])
-    found = state(p0=7, p1=None)
-    said = restored(memory, found, Author("me", "1"), 0, "why")
-    after, rejected = apply(found, said)
+    memory = Memory.of(done(offset(p0=(2, 0, 10), p1=(2, 0, 20), p2=(5, 0, 30), p3=(9, 0, 40))))
+    found = state(p0=7, p1=None, p3=90)
+    after, rejected = apply(found, restored(memory, found, ME, 0, "why"))
     assert not rejected
     assert {p: (each.epoch, each.checkpoint) for p, each in after.leases.items()} == {
         "0": (3, Position.before(7)),
         "1": (3, Position.before(20)),
         "2": (5, Position.before(30)),
+        "3": (9, Position.before(40)),  # its epoch had fallen
     }
-    late = Restore(by=Author("me", "1"), at_ms=0, partition="0", epoch=9, checkpoint=Position.before(10))
+    late = Restore(by=ME, at_ms=0, partition="0", epoch=3, checkpoint=Position.before(10))
     assert apply(after, [late])[1][0].reason == "partition 0 is known already"
-    assert skipped(Memory.of([offset(p0=(1, 0, 4), p1=(1, 0, 20))]), after) == {"0": (4, 6)}
+    assert skipped(Memory.of(done(offset(p0=(1, 0, 4), p1=(1, 0, 20)))), after) == {"0": (4, 6)}
+
+
+def test_another_table_s_epochs_do_not_compare() -> None:
+    memory = Memory.of(done(offset(p0=(9, 0, 10), p1=(9, 0, 10))))
+    said = restored(memory, state(TableIdentity("t2"), p0=90), ME, 0, "why")
+    assert [each.partition for each in said] == ["1"]

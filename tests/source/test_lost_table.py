@@ -101,7 +101,9 @@ def test_if_that_is_allowed_it_goes_on_from_what_it_knows_or_says_what_is_skippe
 def test_a_query_that_had_nothing_to_read_yet_knows_that_there_was_a_table(group: Group) -> None:
     group.raw["startingPosition"] = "latest"
     first = group.query("a")
-    begin = first.planner.begin
+    begin = first.planner.noted(first.finished)
+    assert begin != first.finished
+    assert first.planner.noted(begin) is begin
     first.stop()
     group.append(3)
     gone(group)
@@ -122,6 +124,9 @@ def test_a_first_start_and_a_new_query_need_nothing(group: Group, stopped: Query
 
 def test_checkpoints_of_earlier_versions_know_the_place_only(group: Group, stopped: Query) -> None:
     old = StreamOffset("a", stopped.finished.ranges, stopped.finished.group)
+    with pytest.raises(DataLossError, match="that is another table"):
+        group.query("a", old)
+    DeltaTable(str(group.table)).delete("kind = 'table'")  # earlier versions' tables have no such row
     group.query("a", old).stop()
     moved(group)
     with pytest.raises(DataLossError, match=r"there is no such table; .* has read with a lease table\."):
