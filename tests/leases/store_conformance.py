@@ -112,23 +112,24 @@ def renew_often(recipe: Recipe, me: Author, times: int) -> int:
 _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _longs = st.integers(-(2**63), 2**63 - 1)
 _times = st.integers(0, 253_402_300_799_999)  # to the end of the year 9999
-_positions = st.builds(Position, _longs, st.none() | _texts)
+_positions = st.builds(Position, st.integers(-1, 2**63 - 1), st.none() | _texts)
 _handovers = st.builds(Handover, _texts, _longs)
 
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    """Any state that the model can express, whether or not transitions lead to it."""
+    """Any state that the model can express, whether or not transitions lead to it; owners have a position."""
     partitions = draw(st.sets(st.integers(0, 2_000).map(str) | _texts, max_size=6))
+    owners = {partition: draw(st.none() | _texts) for partition in sorted(partitions)}
     leases = {
         partition: Lease(
             partition=partition,
-            owner=draw(st.none() | _texts),
-            epoch=draw(_longs),
+            owner=owners[partition],
+            epoch=draw(st.integers(0, 2**63 - 1)),
             renewal=draw(_longs),
             renewed_at_ms=draw(_times),
             owned_since_ms=draw(_times),
-            checkpoint=draw(st.none() | _positions),
+            checkpoint=draw(_positions if owners[partition] is not None else st.none() | _positions),
             handover=draw(st.none() | _handovers),
             load=draw(st.none() | st.builds(Load, st.floats(0, 1e9), st.floats(0, 1e9))),
             contest=draw(st.integers(0, 2**63 - 1)),

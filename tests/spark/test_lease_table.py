@@ -27,7 +27,9 @@ WRITTEN_BY_SPARK: dict[str, Write] = {
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Keepers]:
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keepers]:
+    # Spark takes seconds to read a log, of which old files are removed meanwhile: it would have to try again.
+    monkeypatch.setattr("spark_ehbalance.leases.keeper._TIDY_INTERVAL", 3600.0)
     group = Keepers(lambda: DeltaStore(str(tmp_path / "leases")))
     yield group
     group.close()
@@ -37,7 +39,7 @@ def running(tmp_path: Path) -> Iterator[Keepers]:
 def test_who_runs_reads_on_whatever_spark_writes(
     running: Keepers, spark: SparkSession, tmp_path: Path, what: str
 ) -> None:
-    ann = running.start("ann", lease=30.0)
+    ann = running.start("ann", lease=300.0)
     running.wait_owned(ann=4)
     end_batch(ann, begin_batch(ann), 41)
     wait_until(lambda: {each.checkpoint for each in running.leases.values()} == {Position(41)}, "all is checkpointed")
