@@ -55,3 +55,17 @@ def test_a_secret_of_a_property_is_a_reference(name: str, tmp_path: Path) -> Non
 
 def test_plans_hold_only_where_the_connection_string_is() -> None:
     assert read({}).source["connectionString"] == f"env:{SECRET}"
+
+
+@pytest.mark.parametrize("table", ["dbfs:/x", "main.ops.leases", "/Volumes/a/b/c", "~/x"])
+def test_a_lease_table_that_would_be_another_place_is_refused(table: str) -> None:
+    with pytest.raises(SettingError, match=r"source\.\*: option leaseTable=.* is wrong: allowed is "):
+        read({SOURCE + "leaseTable": table})
+
+
+def test_a_relative_lease_table_is_for_a_local_master() -> None:
+    relative = {SOURCE + "leaseTable": "data/leases"}
+    for local in ({}, {"spark.master": "local[*]"}):
+        assert read(relative | local).source == {**read(relative).source}
+    with pytest.raises(SettingError, match="leaseTable='data/leases' is a relative path"):
+        read(relative | {"spark.master": "yarn"})
