@@ -388,6 +388,7 @@ class Membership:
         """
         if not said and snapshot is self._snapshot:
             return
+        self._say_again(snapshot)  # another may have been quicker to put something back
         refused = {id(each.transition): each.reason for each in rejected}
         renewed: set[str] = set()
         for transition in said:

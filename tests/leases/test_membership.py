@@ -337,6 +337,30 @@ def test_what_a_table_has_lost_is_put_back_as_it_was_last_seen() -> None:
     assert "PutBack" not in kinds(one.say()), "nothing is lost any more"
 
 
+def test_what_another_has_put_back_with_less_is_said_again() -> None:
+    one = One()
+    less = one.table
+    one.member.finish("0", Finished(1, Position(50)))
+    one.turn()
+    one.table = Snapshot(GROUP, one.table.version + 1)
+    said = one.say()
+    one.table = replace(less, version=one.table.version + 1, members=one.table.members)  # by who was quicker
+    assert {type(each.transition).__name__ for each in one.write(said)} == {"PutBack"}
+    assert one.table.leases["0"].checkpoint == Position(-1)
+    one.turn()
+    assert one.table.leases["0"].checkpoint == Position(50)
+
+
+def test_a_reset_is_not_said_back() -> None:
+    one = One()
+    one.member.finish("0", Finished(1, Position(50)))
+    one.turn()
+    one.member.reset("0", Finished(1, Position(7)))
+    one.turn()
+    one.turn()
+    assert one.table.leases["0"].checkpoint == Position(7)
+
+
 def test_who_was_away_puts_nothing_back_that_is_newer() -> None:
     one = One()
     newer = {p: replace(lease, owner="bob", epoch=2, checkpoint=Position(7)) for p, lease in one.table.leases.items()}
