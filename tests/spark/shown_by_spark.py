@@ -1,0 +1,158 @@
+"""A process that reads with secrets in the options and keeps all that Spark shows of it, one file for each place.
+
+`python -m tests.spark.shown_by_spark` takes a JSON object on its standard input: `folder`, `ways` (name → options with
+which queries run) and `refused` (options that are tried one set after the other, and cannot be loaded or explained in
+secret). What Spark logs at DEBUG, its event log, its local files, checkpoints and tables are in `folder` as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import sys
+import traceback
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
+
+import spark_ehbalance
+
+LOGGING = """
+rootLogger.level = debug
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d %p %c: %m%n%ex
+"""
+
+MODES = ("simple", "extended", "codegen", "cost", "formatted")
+PAGES = (
+    *("/environment/", "/SQL/", "/SQL/execution/?id=0", "/StreamingQuery/", "/jobs/", "/stages/", "/executors/"),
+    *("/storage/", "/executors/threadDump/?executorId=driver"),
+)
+REST = (
+    "environment",
+    "sql?details=true&planDescription=true&length=1000",
+    "jobs",
+    "stages?details=true",
+    "allexecutors",
+)
+
+
+class Shown:
+    """Writes what is shown at each place."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir()
+
+    def keep(self, place: str, text: str) -> None:
+        with (self._folder / "".join(each if each.isalnum() else "-" for each in place)).open("a") as file:
+            file.write(text + "\n")
+
+    def printed(self, place: str, show: Callable[[], Any]) -> None:
+        """What `show` prints or raises."""
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            try:
+                print(show())
+            except Exception:
+                print(traceback.format_exc())
+        self.keep(place, out.getvalue())
+
+
+def _explain(shown: Shown, place: str, frame: DataFrame) -> None:
+    for mode in MODES:
+        shown.printed(f"{place} explain", lambda mode=mode: frame.explain(mode=mode))  # type: ignore[misc]
+
+
+def _run(spark: SparkSession, shown: Shown, way: str, options: dict[str, str], folder: Path) -> None:
+    """A stream, a batch, and their mistakes."""
+    stream = spark.readStream.format("ehbalance").options(**options).load()
+    _explain(shown, f"{way} stream", stream)
+    for mistake in (
+        lambda: stream.select("nope"),
+        lambda: stream.groupBy("partition").agg({"nope": "max"}),
+        lambda: stream.collect(),
+        lambda: stream.writeStream.format("noop").outputMode("complete").start(),
+    ):
+        shown.printed(f"{way} mistakes", mistake)
+    query = (
+        stream.writeStream.format("delta")
+        .option("checkpointLocation", str(folder / f"{way}-checkpoint"))
+        .start(str(folder / f"{way}-table"))
+    )
+    query.processAllAvailable()
+    java: Any = query._jsq  # type: ignore[attr-defined]
+    shown.keep(f"{way} query explain", java.explainInternal(True))
+    shown.keep(f"{way} progress", str([each.json for each in query.recentProgress]) + str(query.status))
+    _look(spark, shown, folder)
+    spark_ehbalance.stop(query)
+    alone = {name: value for name, value in options.items() if name in ("connectionString", "startingPosition")}
+    batch = spark.read.format("ehbalance").options(**alone).load()
+    _explain(shown, f"{way} batch", batch.where(col("partition") == "0"))
+    shown.keep(f"{way} batch rows", str(batch.count()))
+    shown.printed(f"{way} batch mistakes", lambda: batch.select("nope"))
+    failing = spark.readStream.format("ehbalance").options(**alone).load().selectExpr("raise_error('on purpose') as x")
+    writer = failing.writeStream.format("noop").option("checkpointLocation", str(folder / f"{way}-failing"))
+    shown.printed(f"{way} failure", lambda: writer.start().awaitTermination(60))
+
+
+def _look(spark: SparkSession, shown: Shown, folder: Path) -> None:
+    """The UI, the command lines and the local files while everything runs."""
+    base = str(spark.sparkContext.uiWebUrl)
+    rest = [f"/api/v1/applications/{spark.sparkContext.applicationId}/{each}" for each in REST]
+    for page in (*PAGES, *rest):
+        with urllib.request.urlopen(base + page, timeout=60) as answer:
+            shown.keep(f"ui {page}", answer.read().decode())
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            shown.keep("command lines", process.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    shutil.copytree(folder / "local", folder / "local-then", dirs_exist_ok=True, ignore_dangling_symlinks=True)
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    folder = Path(asked["folder"])
+    shown = Shown(folder / "shown")
+    (folder / "log4j2.properties").write_text(LOGGING.format(folder / "spark.log"))
+    (folder / "events").mkdir()
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.port", "0")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.eventLog.enabled", "true")
+        .config("spark.eventLog.compress", "false")
+        .config("spark.eventLog.dir", f"file://{folder}/events")
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.sql.maxPlanStringLength", "10000000")
+        .config(
+            "spark.driver.extraJavaOptions",
+            f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={folder}/log4j2.properties",
+        )
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.databricks.delta.snapshotPartitions", "2")
+        .getOrCreate()
+    )
+    spark_ehbalance.register(spark)
+    for number, options in enumerate(asked["refused"]):
+        reader = spark.read if "endingPosition" in options else spark.readStream
+        shown.printed(f"refused {number}", lambda: reader.format("ehbalance").options(**options).load().explain(True))  # noqa: B023
+    for way, options in asked["ways"].items():
+        _run(spark, shown, way, options, folder)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""A key put into every option and property in turn is found in nothing that Spark, the job or we show or keep."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.options import _BATCH, _COMMON, _CONNECTION, _STREAM
+
+HUB_KEY = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode()
+ACCOUNT_KEY = base64.b64encode(bytes(range(100, 164))).decode()
+ROOT = Path(__file__).parents[2]
+
+
+def forms(key: str) -> list[bytes]:
+    """How a key may stand somewhere: as it is, without its padding, in an address, in base64, in lower case."""
+    bare = key.rstrip("=")
+    found = [bare, quote(bare, safe=""), bare.lower()]
+    # Within a longer text in base64: by its place there, without what its neighbours have a part in.
+    found += [base64.b64encode(b"\0" * place + bare.encode()).decode()[4:-4] for place in range(3)]
+    return [each.encode() for each in dict.fromkeys(found)]
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def hits(found: dict[str, bytes]) -> list[str]:
+    return [
+        name
+        for name, content in found.items()
+        for key in (HUB_KEY, ACCOUNT_KEY)
+        for form in forms(key)
+        if form in content
+    ]
+
+
+def environment(hub: Emulator, secrets: Path, **more: str) -> dict[str, str]:
+    """Variables and a file with the secrets, for those who start a driver."""
+    secrets.mkdir()
+    (secrets / "account-key").write_text(ACCOUNT_KEY + "\n")
+    inherited = {name: value for name, value in os.environ.items() if name not in ("SPARK_HOME", "SPARK_CONF_DIR")}
+    return {
+        **inherited,
+        **more,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "EHBALANCE_LOG_LEVEL": "DEBUG",
+        "EHBALANCE_CONNECTION_STRING": hub.connection_string("hub"),
+        "LEASES_ACCOUNT_KEY": ACCOUNT_KEY,
+    }
+
+
+@pytest.fixture
+def hub() -> Iterator[Emulator]:
+    """A hub that checks the key."""
+    with Emulator({"hub": 2}, sas_keys={"reader": HUB_KEY}) as running:
+        for partition in (0, 1):
+            running.append("hub", partition, [b"x"] * 10)
+        yield running
+
+
+def in_every_option(base: dict[str, str]) -> list[dict[str, str]]:
+    """Options with a key in each in turn; `base` has what the others need."""
+    names = [
+        *_CONNECTION,
+        *_COMMON,
+        *_STREAM,
+        "storageOptions.account_key",
+        "storageOptions.endpoint",
+        "storageSecrets.x",
+    ]
+    refused = [base | {name: HUB_KEY} for name in names]
+    refused += [base | {prefix + ACCOUNT_KEY: "1"} for prefix in ("", "storageOptions.", "storageSecrets.", "race.")]
+    refused += [
+        {"connectionString": base["connectionString"], "endingPosition": "latest"} | {n: HUB_KEY} for n in _BATCH
+    ]
+    return refused
+
+
+@pytest.mark.timeout(300)  # each try of an option starts a worker
+def test_a_key_in_every_option_is_found_nowhere(hub: Emulator, tmp_path: Path) -> None:
+    folder = tmp_path / "shown"
+    folder.mkdir()
+    shared = {"leaseTable": str(folder / "leases"), "startingPosition": "earliest"}
+    literal = {"connectionString": hub.connection_string("hub"), "storageSecrets.account_key": ACCOUNT_KEY}
+    by_reference = {
+        "connectionString": "env:EHBALANCE_CONNECTION_STRING",
+        "storageSecrets.account_key": f"file:{tmp_path / 'secrets' / 'account-key'}",
+        "storageOptions.azure_storage_sas_token": "env:LEASES_ACCOUNT_KEY",
+    }
+    asked = {
+        "folder": str(folder),
+        "ways": {"literal": shared | literal, "reference": shared | by_reference},
+        "refused": in_every_option(shared | by_reference),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.shown_by_spark"],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment(hub, tmp_path / "secrets"),
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    found = everything(folder) | {"output": (done.stdout + done.stderr).encode()}
+    assert hits(found) == []
+
+    # What was searched does hold the options, and where they are hidden says so.
+    events = b"".join(content for name, content in found.items() if name.startswith("events/"))
+    for where in (found["shown/literal-stream-explain"], found["shown/literal-mistakes"], events):
+        assert b"storageSecrets.account_key=*********(redacted)" in where
+        assert b"connectionString=*********(redacted)" in where
+    for where in (found["shown/reference-stream-explain"], events):
+        assert b"connectionString=env:EHBALANCE_CONNECTION_STRING" in where
+    assert b"pyspark.daemon" in found["shown/command-lines"]
+    assert b"on purpose" in found["shown/reference-failure"]
+    assert b'"endOffset"' in found["shown/literal-progress"]
+    assert found["shown/literal-batch-rows"] == b"20\n"
+    assert b"DEBUG" in found["spark.log"]
+    assert b"view: " in found["output"]
+    refused = [content for name, content in found.items() if name.startswith("shown/refused")]
+    assert sum(b"OptionError" in each for each in refused) == len(refused) - 1  # all but storageSecrets.x
+
+
+@pytest.mark.timeout(300)
+def test_the_job_shows_no_key(hub: Emulator, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    (folder / "events").mkdir(parents=True)
+    settings = {
+        "spark.master": "local[2]",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": f"file://{folder}/events",
+        "spark.local.dir": str(folder / "local"),
+        "spark.ui.port": "0",
+        "spark.ehbalance.job.table": str(folder / "table"),
+        "spark.ehbalance.job.checkpointLocation": str(folder / "checkpoint"),
+        "spark.ehbalance.job.trigger": "availableNow",
+        "spark.ehbalance.job.source.leaseTable": str(folder / "leases"),
+        "spark.ehbalance.job.source.storageSecrets.account_key": f"file:{tmp_path / 'secrets' / 'account-key'}",
+    }
+    overrides = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--properties-file", "conf/stream_to_delta.conf"]
+    variables = environment(hub, tmp_path / "secrets")
+    done = subprocess.run(
+        [*submit, *overrides, "jobs/stream_to_delta.py"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=variables,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    found = everything(folder) | {"output": (done.stdout + done.stderr).encode()}
+    assert hits(found) == []
+    events = b"".join(content for name, content in found.items() if name.startswith("events/"))
+    assert b'"spark.ehbalance.job.source.storageSecrets.account_key":"*********(redacted)"' in events
+    assert any(name.startswith("table/") and name.endswith(".parquet") for name in found)
