@@ -12,16 +12,16 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import pyarrow as pa
-from azure.eventhub import EventData
+from azure.eventhub import EventHubConsumerClient
 from azure.eventhub.exceptions import AuthenticationError, EventHubError
 
 from spark_ehbalance.errors import HubUnavailableError, MalformedEventError
-from spark_ehbalance.hub import rows
+from spark_ehbalance.hub import public, rows
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle
 from spark_ehbalance.hub.watchdog import cut_off_after
 from spark_ehbalance.hub.wire.columns import Columns, Made
-from spark_ehbalance.hub.wire.link import MOST_BYTES, HotLink, unfit
+from spark_ehbalance.hub.wire.link import MOST_BYTES, HotLink, unfit, untested
 from spark_ehbalance.hub.wire.values import MALFORMED
 
 _LOG = logging.getLogger(__name__)
@@ -31,9 +31,6 @@ SOCKET_TIMEOUT = 0.02
 
 #: Seconds for TLS and SASL together: several round trips, also to another continent.
 _OPEN_TIMEOUT = 20.0
-
-#: Events at a time by the client's public calls: 0.2 s at the most where they trickle in, and few where they are large.
-_PUBLIC_EVENTS = 10
 
 
 class Disconnected(Exception):
@@ -103,25 +100,19 @@ class Receiver:
         self._prefetch = prefetch
         self._json = json_properties
         self._hot = hot
+        self._start = start
+        self._owner_level = owner_level
+        self.closed = False
         self._link: HotLink | None = None
+        self._public: public.PublicReceiver | None = None
         self._columns = Columns(source.partition, json_properties)
-        self._received: list[EventData] = []
-        client: Any = source.connection.consumer_client(
-            source.consumer_group, retry_total=0, socket_timeout=SOCKET_TIMEOUT
+        self._client: Any = self._make_client()
+        self._consumer: Any = None
+
+    def _make_client(self, **settings: Any) -> EventHubConsumerClient:
+        return self._source.connection.consumer_client(
+            self._source.consumer_group, **{"retry_total": 0, "socket_timeout": SOCKET_TIMEOUT, **settings}
         )
-        self._client = client
-        self._consumer = client._create_consumer(
-            source.consumer_group,
-            source.partition,
-            start,
-            self._received.extend,
-            owner_level=owner_level,
-            prefetch=prefetch,
-            event_position_inclusive=True,
-        )
-        # The keep-alive thread makes every close wait for it, and must not exist in a process that forks.
-        # A receiver that was idle for too long is dropped by the service and opened anew.
-        self._consumer._keep_alive = 0
 
     def receive(self, most: int, wait: float, ahead: int | None = None) -> pa.RecordBatch:
         """Up to `most` rows of `rows.ARROW_SCHEMA`; more are awaited only as long as they come without a pause.
@@ -130,27 +121,23 @@ class Receiver:
         that is known: the hub sends no more than that. It closes itself after an event that the client's public calls
         cannot decode.
         """
-        if self._consumer.closed:
+        if self.closed:
             return self._made([], {}).batch
         if self._failure is not None:
             self._fail(self._failure)
         deadline = time.monotonic() + wait
         try:
-            try:
-                if not self._consumer.running:
-                    self._open()
-                if self._link is None:
-                    made = self._receive_public(most, deadline)
-                else:
-                    made = self._receive_hot(self._link, most, wait, ahead)
-            except (EventHubError, Unreachable):
-                raise
-            except Exception as error:
-                raise self._consumer._handle_exception(error, is_consumer=True) from error
+            if self._link is None and self._public is None:
+                self._begin()
+            if self._public is not None:
+                made = self._receive_public(self._public, most, deadline)
+            else:
+                assert self._link is not None
+                made = self._receive_hot(self._link, most, wait, ahead)
         except EventHubError as error:
             self.close()
             if self._link is None and (reason := _undecodable(error)):
-                if most > 1:
+                if self._prefetch > 1:  # it may not be the next one
                     raise Undecodable(reason) from error
                 return self._settled(self._made([rows.unreadable(None, rows.UnreadableError(reason))], {0: reason}))
             raise _meaning(error, self._source) from error
@@ -180,10 +167,6 @@ class Receiver:
             f"onMalformed=keep to have a row for each with its bytes"
         )
 
-    @property
-    def closed(self) -> bool:
-        return bool(self._consumer.closed)
-
     def fileno(self) -> int:
         """Of its socket: what comes there while nobody receives is a reason to ask whether it `stands`."""
         return -1 if self._link is None else self._link.fileno()
@@ -198,14 +181,69 @@ class Receiver:
 
     def close(self) -> None:
         """Close the connection. May be called twice."""
-        for closing in (self._consumer, self._client):
-            with contextlib.suppress(Exception):  # a connection that is broken already has nothing left to close
-                closing.close()
+        self.closed = True
+        for closing in (self._consumer, self._public, self._client):
+            if closing is not None:
+                with contextlib.suppress(Exception):  # a connection that is broken already has nothing left to close
+                    closing.close()
         if self._link is not None:
             self._link.close()
 
+    def _begin(self) -> None:
+        """Open the connection by whichever way the client allows."""
+        reason = untested() if self._hot else ""
+        if reason is None:
+            reason = self._take_over()
+        if reason:
+            _warn_once(reason)
+        if reason is not None:
+            source = self._source
+            self._public = public.PublicReceiver(
+                self._make_client(**public.SETTINGS),
+                source.connection.namespace,
+                source.partition,
+                self._start,
+                self._owner_level,
+                self._prefetch,
+            )
+
+    def _take_over(self) -> str | None:
+        """Have the client open the link, and take it over; or why that cannot be done."""
+        try:
+            self._consumer = self._make_consumer()
+        except (AttributeError, TypeError) as error:
+            return f"its client is not as expected: {error}"
+        try:
+            self._open()
+            handler = self._consumer._handler
+            reason = unfit(handler, handler._link)
+            if reason is None:
+                self._link = HotLink(handler, handler._link, self._prefetch)
+                return None
+        except (EventHubError, Unreachable):
+            raise
+        except Exception as error:
+            raise self._consumer._handle_exception(error, is_consumer=True) from error
+        self._consumer.close()
+        return reason
+
+    def _make_consumer(self) -> Any:
+        consumer = self._client._create_consumer(
+            self._source.consumer_group,
+            self._source.partition,
+            self._start,
+            lambda _: None,
+            owner_level=self._owner_level,
+            prefetch=self._prefetch,
+            event_position_inclusive=True,
+        )
+        # The keep-alive thread makes every close wait for it, and must not exist in a process that forks.
+        # A receiver that was idle for too long is dropped by the service and opened anew.
+        consumer._keep_alive = 0
+        return consumer
+
     def _open(self) -> None:
-        """Open the connection and attach the link, without any credit yet; take it over if that can be done."""
+        """Open the connection and attach the link, without any credit yet."""
         deadline = time.monotonic() + _OPEN_TIMEOUT
         with cut_off_after(_OPEN_TIMEOUT, lambda: self._consumer._handler._connection):
             try:
@@ -216,42 +254,33 @@ class Receiver:
                 if self._consumer.running:
                     raise
                 raise Unreachable(f"no connection could be made to {self._source.connection.namespace}") from None
-        if self._hot:
-            handler = self._consumer._handler
-            reason = unfit(handler, handler._link)
-            if reason is None:
-                self._link = HotLink(handler, handler._link, self._prefetch)
-            else:
-                _warn_once(reason)
 
     def _receive_hot(self, link: HotLink, most: int, wait: float, ahead: int | None) -> Made:
         try:
             return self._columns.record_batch(*link.receive(most, wait, ahead))
+        except (EventHubError, Unreachable):
+            raise
+        except Exception as error:
+            raise self._consumer._handle_exception(error, is_consumer=True) from error
         finally:
             link.release()
 
-    def _receive_public(self, most: int, deadline: float) -> Made:
+    def _receive_public(self, way: public.PublicReceiver, most: int, deadline: float) -> Made:
         events: list[rows.Event] = []
         unreadable: dict[int, str] = {}
         size = 0
-        while len(events) < most and size < MOST_BYTES:
-            asked = min(most - len(events), _PUBLIC_EVENTS, self._prefetch)
-            # The client reads as many frames as it has credit for, as long as there are less than 20 ms between them.
-            self._consumer._prefetch = asked
-            # With its own max_wait_time the client would wait for a full batch.
-            self._consumer.receive(batch=True, max_batch_size=asked)
-            if not self._consumer.running:  # the client keeps that to itself, and would try again without a pause
-                raise Unreachable(f"no connection could be made to {self._source.connection.namespace}")
-            came, self._received[:] = list(self._received), []
-            for event in came:
-                try:
-                    events.append(rows.received(event))
-                except rows.UnreadableError as error:
-                    unreadable[len(events)] = str(error)
-                    events.append(rows.unreadable(None, error))
-                size += len(events[-1][0] or b"")
-            if (events and len(came) < asked) or time.monotonic() >= deadline:
+        while len(events) < most and size < MOST_BYTES and (not events or way.more):
+            event = way.next(deadline)
+            if event is None:
                 break
+            try:
+                events.append(rows.received(event))
+            except rows.UnreadableError as error:
+                unreadable[len(events)] = str(error)
+                events.append(rows.unreadable(None, error))
+            size += len(events[-1][0] or b"")
+        if not events:
+            way.check()
         return self._made(events, unreadable)
 
     def _made(self, events: list[rows.Event], unreadable: dict[int, str]) -> Made:

@@ -111,10 +111,9 @@ def _read(
             refused, trouble = True, refusal
             options.connection.renew()
         else:
-            refused = False
             before, position = position, hand.next
             if position > before:
-                progress, tries = time.monotonic(), 0
+                progress, tries, refused = time.monotonic(), 0, False
                 if hand.first != before:
                     _check_gap(options, wanted.partition, before, hand.first)
                 beyond = pc.index(pc.greater_equal(numbers(batch), wanted.end), True).as_py()

@@ -158,8 +158,9 @@ def test_five_may_read_without_owner_level_and_a_sixth_may_later(emulator: Emula
     five = [receiver() for _ in range(5)]
     for each in five:
         read(each, 10)
+    sixth = receiver()
     with pytest.raises(Unreachable, match="maximum number of allowed receivers"):
-        wait_until(lambda: receiver().receive(100, 1.0) is None, "it is refused", timeout=10)
+        wait_until(lambda: sixth.receive(100, 1.0) is None, "it is refused", timeout=10)
     five[0].close()
     wait_until(lambda: len(emulator.readers(HUB, 0)) == 4, "one is gone")
     assert len(read(receiver(), 10)) == 10

@@ -92,7 +92,8 @@ STRANGE: dict[str, tuple[Callable[[Any], object], str]] = {
 @pytest.mark.parametrize("what", STRANGE)
 def test_a_client_of_another_shape_is_not_taken_over(full: Emulator, what: str) -> None:
     change, reason = STRANGE[what]
-    with reading(source_of(full), hot=False) as reader:
+    with reading(source_of(full)) as reader:
+        reader._consumer = reader._make_consumer()
         reader._open()
         handler = reader._consumer._handler
         taken_over = handler._link
@@ -137,7 +138,7 @@ def test_the_session_s_window_is_renewed(full: Emulator) -> None:
 
 def test_counters_wrap(full: Emulator) -> None:
     with reading(source_of(full)) as reader:
-        reader._open()
+        reader._begin()
         client = reader._consumer._handler
         client._session.next_incoming_id = client._link.delivery_count = 2**32 - 3
         held = reader._link
@@ -317,7 +318,7 @@ def test_what_should_not_come_is_one_clear_error(full: Emulator, what: str) -> N
 def test_a_delivery_that_never_ends_is_one_clear_error(full: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfers, "MAX_DELIVERY_BYTES", 1 << 20)
     with reading(source_of(full)) as reader:
-        reader._open()
+        reader._begin()
         handle = reader._consumer._handler._link.remote_handle
     fields = [b"\x52" + bytes((handle,)), b"\x43", text(b"t", 0xA0), b"\x43", b"\x41", b"\x41"]
     more = frame(b"\x00\x53\x14" + compound(0xC0, 6, b"".join(fields)) + bytes(60_000))
@@ -423,7 +424,6 @@ def guarded() -> Iterator[Emulator]:
         yield running
 
 
-@pytest.mark.usefixtures("way")
 def test_a_token_is_renewed_in_mid_stream(guarded: Emulator) -> None:
     guarded.append(HUB, 0, [b"%d" % n for n in range(1000)])
     credential = Credential()
@@ -447,7 +447,6 @@ def test_a_token_is_renewed_in_mid_stream(guarded: Emulator) -> None:
         assert got + rest == list(range(2000))
 
 
-@pytest.mark.usefixtures("way")
 def test_an_expired_token_is_refused_credentials(guarded: Emulator) -> None:
     guarded.append(HUB, 0, [b"x"] * 10)
     with reading(source_of(guarded)) as reader:

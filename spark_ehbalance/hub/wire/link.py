@@ -61,13 +61,20 @@ _COUNTERS = [
 ]
 
 
+def untested() -> str | None:
+    """Why nothing but the public calls of the installed client may be used; None if its other parts are known."""
+    if azure.eventhub.__version__ in TESTED:
+        return None
+    return f"azure-eventhub {azure.eventhub.__version__} has not been tested; tested is {', '.join(TESTED)}"
+
+
 def unfit(handler: Any, link: Any, *, granted: int = 0) -> str | None:
     """Why the open `link` of the client's `handler` cannot be read from here; None if it can.
 
     `granted` is the credit that the client should have given the link already.
     """
-    if azure.eventhub.__version__ not in TESTED:
-        return f"azure-eventhub {azure.eventhub.__version__} has not been tested; tested is {', '.join(TESTED)}"
+    if (reason := untested()) is not None:
+        return reason
     try:
         connection, session = handler._connection, handler._session
         transport = connection._transport

@@ -1,0 +1,142 @@
+"""Where the client is not one that was tested, nothing of it is used but what is public: the same rows, and states."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+import azure.eventhub
+import pytest
+from azure.eventhub import EventData, EventHubConsumerClient, PartitionContext
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.hub.metadata import HubMetadata
+from spark_ehbalance.hub.receiver import Receiver, Source
+from tests.source.support import HUB, hub_options, receive
+from tests.waiting import wait_until
+
+OURS = "spark_ehbalance"
+
+
+@pytest.fixture
+def _guard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Refuses our package the client's private parts and modules; what it has reached for all the same."""
+    reached: list[str] = []
+    for guarded in (EventHubConsumerClient, EventData, PartitionContext):
+        monkeypatch.setattr(guarded, "__getattribute__", _refusing(guarded, reached))
+    monkeypatch.setattr(builtins, "__import__", _importing(builtins.__import__, reached))
+    yield reached
+    assert reached == []
+
+
+def _ours(depth: int = 2) -> bool:
+    return str(sys._getframe(depth).f_globals.get("__name__", "")).startswith(OURS)
+
+
+def _refusing(guarded: type, reached: list[str]) -> Any:
+    get = guarded.__getattribute__
+
+    def refuse(self: Any, name: str) -> Any:
+        if name.startswith("_") and not name.startswith("__") and _ours():
+            reached.append(f"{guarded.__name__}.{name}")
+            raise AttributeError(name)
+        return get(self, name)
+
+    return refuse
+
+
+def _importing(load: Any, reached: list[str]) -> Any:
+    def refuse(name: str, scope: Any = None, local: Any = None, wanted: Any = (), level: int = 0) -> ModuleType:
+        private = [each for each in (*name.split("."), *(wanted or ())) if each.startswith("_")]
+        if name.startswith("azure.") and private and _ours():
+            reached.append(f"{name}: {wanted}")
+            raise ImportError(name)
+        return load(name, scope, local, wanted, level)
+
+    return refuse
+
+
+@pytest.fixture
+def filled(emulator: Emulator) -> Emulator:
+    """Partition 0 with events of many kinds, 1 without any, 2 with what is left of some."""
+    emulator.add_hub(HUB, 3)
+    kinds = [{}, {"text": "ä", "number": 7, "real": 0.5, "yes": True, "bytes": b"\xff\x00", "none": None}]
+    emulator.append(HUB, 0, [b"%d" % n * (n % 50) for n in range(500)], [kinds[n % 2] for n in range(500)], "key")
+    emulator.append(HUB, 2, [b"x"] * 9)
+    emulator.trim(HUB, 2, 4)
+    return emulator
+
+
+def _seen(emulator: Emulator) -> list[Any]:
+    """Rows from a number, with a level and from a time; and what the hub says of itself."""
+    source = Source(hub_options(emulator).connection, "$Default", "0")
+    enqueued = emulator.partition_state(HUB, 0).last_enqueued_time
+    assert enqueued is not None
+    told: list[Any] = []
+    for start, level in ((0, None), (123, 5), (enqueued - timedelta(seconds=60), None)):
+        reader = Receiver(source, start, owner_level=level, prefetch=100)
+        try:
+            told.append(receive(reader, 377).to_pylist()[:377])
+        finally:
+            reader.close()
+    metadata = HubMetadata(source.connection, "$Default")
+    told += [metadata.partition_ids(), metadata.partition_states(["0", "1", "2"])]
+    metadata.close()
+    return told
+
+
+def test_the_public_calls_are_enough_and_say_the_same(
+    filled: Emulator, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    hot = _seen(filled)
+    monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")
+    request.getfixturevalue("_guard")
+    assert _seen(filled) == hot
+
+
+def test_a_client_without_the_parts_that_are_used_is_read_by_its_public_calls(
+    filled: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hot = _seen(filled)
+    for name in ("_create_consumer", "_create_auth"):
+        moved = getattr(EventHubConsumerClient, name)
+        monkeypatch.setattr(EventHubConsumerClient, name, property(_hidden(moved)))
+    assert _seen(filled) == hot
+
+
+def _hidden(part: Any) -> Any:
+    """A method that the client's own modules see and ours do not."""
+
+    def get(self: Any) -> Any:
+        if _ours():
+            raise AttributeError(part.__name__)
+        return part.__get__(self)
+
+    return get
+
+
+def test_the_guard_guards(filled: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached: list[str] = []
+    monkeypatch.setattr(EventHubConsumerClient, "__getattribute__", _refusing(EventHubConsumerClient, reached))
+    metadata = HubMetadata(hub_options(filled).connection, "$Default")
+    assert metadata.partition_ids() == ("0", "1", "2"), "by the public calls, as the others are refused"
+    assert reached == ["EventHubConsumerClient._create_auth"]
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.001, 0.01, 0.1])
+def test_a_receiver_that_is_closed_while_it_opens_does_not_stay(
+    filled: Emulator, monkeypatch: pytest.MonkeyPatch, wait: float
+) -> None:
+    monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")
+    source = Source(hub_options(filled).connection, "$Default", "0")
+    before = set(threading.enumerate())
+    reader = Receiver(source, 0, owner_level=5, prefetch=100)
+    reader.receive(1, wait)
+    reader.close()
+    wait_until(lambda: set(threading.enumerate()) <= before, "its threads have ended")
+    assert filled.readers(HUB, 0) == []
