@@ -203,9 +203,10 @@ def _pause(seconds: float, query: StreamingQuery) -> None:
 
 
 def _workers() -> int:
-    """The Python workers of this process's Spark; each is forked by a daemon."""
+    """The Python workers of this process's Spark: a daemon, which the JVM has started, forks each of them."""
     processes = running()
-    daemons = {each.pid for each in processes if "pyspark.daemon" in each.command}
+    jvms = {each.pid for each in processes if each.parent == os.getpid()}
+    daemons = {each.pid for each in processes if each.parent in jvms and "pyspark.worker" in each.command}
     return sum(each.parent in daemons for each in processes)
 
 
