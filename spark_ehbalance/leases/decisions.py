@@ -56,6 +56,38 @@ class DecisionLog:
         return f"tally: {json.dumps(dict(self._tally.most_common()))}"
 
 
+class Shortage:
+    """Tells once that members' limits leave partitions unread."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None  # by the member's monotonic clock
+        self._told = False
+
+    def note(self, view: View, *, at_once: bool) -> str | None:
+        """What there is to tell now, if anything: `at_once`, or when it has been so for a lease duration, as until then
+        others may still be starting."""
+        unread, room = _unread(view)
+        if not unread:
+            self._since, self._told = None, False
+            return None
+        self._since = view.now if self._since is None else self._since
+        if self._told or not (at_once or view.now - self._since >= view.lease_duration):
+            return None
+        self._told = True
+        return (
+            f"{unread} of {len(view.snapshot.leases)} partitions are read by nobody, because maxPartitionsOwned of the "
+            f"group's {len(view.active)} queries comes to {room} in all. Their events wait in the hub, as long as it "
+            "retains them: raise maxPartitionsOwned or start another query"
+        )
+
+
+def _unread(view: View) -> tuple[int, int]:
+    """How many partitions nobody may own, and how many all members together may; (0, 0) where there is no limit."""
+    limits = [view.snapshot.members[id].max_owned for id in view.active]
+    room = sum(limit for limit in limits if limit is not None)
+    return (0, 0) if None in limits or not limits else (max(0, len(view.snapshot.leases) - room), room)
+
+
 def seen(view: View) -> dict[str, Any]:
     """What `view` shows, in short: counts of what is as it should be, and the names of what is not."""
     leases = view.snapshot.leases

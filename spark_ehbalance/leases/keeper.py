@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
-from spark_ehbalance.leases.decisions import DecisionLog, view_line
+from spark_ehbalance.leases.decisions import DecisionLog, Shortage, view_line
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.membership import Clocks, Finished, Holding, Membership, in_force, startable
 from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Position, Snapshot, TableIdentity
@@ -87,6 +87,7 @@ class Keeper:
         self._loads: Mapping[str, Load] = {}
         self._load: MemberLoad | None = None
         self._decisions = DecisionLog()
+        self._shortage = Shortage()
         self._tally_at = time.monotonic() + _TALLY_INTERVAL
         self._leave = False
         self._drained = False  # by itself, because the query hangs
@@ -377,6 +378,9 @@ class Keeper:
         """Log what was decided and why, and now and then how often."""
         level, line = self._decisions.note(self._membership.author.id, view, decision)
         _LOG.log(level, "%s", line)
+        # Who waits for the group to settle reads what there is then, and may have ended before others have started.
+        if view is not None and (warning := self._shortage.note(view, at_once=self._settling)):
+            _LOG.warning("%s", warning)
         if view is not None and _LOG.isEnabledFor(logging.DEBUG):
             _LOG.debug("%s", view_line(view))
         if time.monotonic() >= self._tally_at:

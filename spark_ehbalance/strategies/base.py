@@ -193,9 +193,10 @@ class Layout:
                 del owned[owner]
         if expired:
             free = sorted((*free, *expired), key=partition_order)
-        coming = Counter(to for p, to in view.promised().items() if p not in owned.get(to, ()))
+        unclaimed = [p for p in free if p not in view.pinned]
+        coming = Counter(to for p, to in view.promised().items() if p not in (*unclaimed, *owned.get(to, ())))
         limits = {id: max(0, limit - coming[id]) for id in owned if (limit := view.limit(id)) is not None}
-        return cls([p for p in free if p not in view.pinned], owned, view.pinned, limits)
+        return cls(unclaimed, owned, view.pinned, limits)
 
     @property
     def partitions(self) -> int:

@@ -7,7 +7,7 @@ import logging
 import random
 from dataclasses import replace
 
-from spark_ehbalance.leases.decisions import DecisionLog, view_line
+from spark_ehbalance.leases.decisions import DecisionLog, Shortage, view_line
 from spark_ehbalance.leases.model import Author, Handover, Lease, MemberLoad, Pin, Position
 from spark_ehbalance.strategies import Decision, View
 from tests.strategies.members import snapshot_of
@@ -118,3 +118,34 @@ def test_the_whole_view_is_told_for_debugging() -> None:
     members = whole["allMembers"]
     assert isinstance(members, list)
     assert members[0]["load"] == {"rate": 10.0, "backlog": 3.0, "batch_seconds": 0.5, "cpu": 0.2}
+
+
+def limited(now: float, *limits: int | None, partitions: int = 4, live: str = "abc") -> View:
+    """What the first member sees, whose lease lasts 30 s."""
+    members = dict(zip("abc", limits, strict=False))
+    snapshot = snapshot_of(members, [Lease(str(number)) for number in range(partitions)])
+    alive = frozenset(live).intersection(members)
+    return View(Author("a", "1"), 0, snapshot, frozenset(), alive, random.Random(1), now=now, lease_duration=30.0)
+
+
+def test_limits_that_leave_partitions_unread_are_told_once_when_nobody_has_come_for_a_lease() -> None:
+    shortage = Shortage()
+    assert [shortage.note(limited(now, 1, 2), at_once=False) for now in (100.0, 129.0)] == [None, None]
+    assert shortage.note(limited(130.0, 1, 2), at_once=False) == (
+        "1 of 4 partitions are read by nobody, because maxPartitionsOwned of the group's 2 queries comes to 3 in all. "
+        "Their events wait in the hub, as long as it retains them: raise maxPartitionsOwned or start another query"
+    )
+    assert not any(shortage.note(limited(now, 1, 2), at_once=True) for now in (131.0, 500.0)), "told already"
+    assert shortage.note(limited(501.0, 1, 2, 1), at_once=False) is None
+    assert shortage.note(limited(502.0, 1, 2, 1, live="ab"), at_once=False) is None
+    assert shortage.note(limited(532.0, 1, 2, 1, live="ab"), at_once=False), "it was over in between"
+
+
+def test_who_cannot_wait_is_told_at_once() -> None:
+    assert Shortage().note(limited(100.0, 1, 2), at_once=True)
+
+
+def test_limits_that_leave_nothing_unread_are_not_told() -> None:
+    shortage = Shortage()
+    for limits in ((1, None), (2, 2), (4,), (9, 9)):
+        assert not any(shortage.note(limited(now, *limits), at_once=True) for now in (100.0, 200.0))

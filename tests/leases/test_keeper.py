@@ -648,3 +648,25 @@ def test_each_decision_is_told_with_its_reason_and_counted_at_the_end(
     (tally,) = (json.loads(line.removeprefix("tally: ")) for line in told if line.startswith("tally: "))
     assert sum(tally.values()) > len(decided), "but it is counted"
     assert not any(line.startswith("view: ") for line in told)
+
+
+# --- limits ------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_whose_limits_leave_partitions_unread_is_warned_once(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> list[str]:
+        lines = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        return [line for line in lines if "maxPartitionsOwned" in line]
+
+    group = make(4)
+    group.start("ann", max_owned=1)
+    bob = group.start("bob", max_owned=2)
+    wait_until(lambda: len(warnings()) == 2, "each of the two has told it")
+    assert all("1 of 4 partitions are read by nobody" in line for line in warnings())
+    group.wait_owned(ann=1, bob=2)
+    assert bob.wait_balanced(20, settled=True)
+    group.start("cat")
+    group.wait_owned(ann=1, bob=2, cat=1)
+    assert len(warnings()) == 2

@@ -661,3 +661,24 @@ def test_a_heartbeat_tells_what_the_member_carries_and_one_without_changes_nothi
     assert not rejected
     assert new.members["ann"].load == load
     assert new.members["bob"].load is None
+
+
+# --- limits ------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_gets_more_than_its_limit_whatever_was_decided_before_others_came_first() -> None:
+    """What is promised counts as well: here Bob may have one, and either owns or is promised partition 1."""
+    for other in (Lease("1", owner="bob"), Lease("1", owner="ann", handover=Handover("bob", 1))):
+        full = in_state(group(), "bob", max_owned=1)
+        full = replace(full, leases={**full.leases, "1": other})
+        free = replace(full, leases={**full.leases, "0": replace(full.leases["0"], owner=None)})
+        for snapshot, transition in ((free, claim()), (full, claim(still=(3, 7))), (full, steal()), (full, request())):
+            assert_refused(snapshot, transition, "bob has 1 partitions, and maxPartitionsOwned=1")
+            accepted(in_state(snapshot, "bob", max_owned=2), transition)
+
+
+def test_who_comes_back_with_a_smaller_limit_may_claim_what_is_its_own_to_give_it_back() -> None:
+    before = in_state(group(), "ann", max_owned=0)
+    after, rejected = apply(before, [claim(ANN), release(ANN, epoch=4)])
+    assert not rejected
+    assert (after.leases["0"].owner, after.leases["0"].epoch) == (None, 4)
