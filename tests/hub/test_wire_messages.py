@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 import uuid
 from decimal import Decimal
 
@@ -81,6 +82,43 @@ def test_a_claim_that_cannot_be_is_one_clear_error(value: bytes) -> None:
     with pytest.raises(UnreadableError, match=r"^it is no sound AMQP message: .+$") as caught:
         parse(with_property(value))
     assert caught.value.known[NUMBER] == 7
+
+
+#: What fills 60 KB, and as what.
+HOSTILE = {
+    "empty lists": (b"\x45", lambda body, count: compound(0xC0, count, body, True)),
+    "nothings in arrays": (b"\xe0\x03\xff\x40", lambda body, count: compound(0xC0, count, body, True)),
+    "arrays that lie": (
+        b"\x00\x00\xff\xff\x00\x00\x00\xff\x40",
+        lambda body, count: compound(0xE0, count, b"\xf0" + body),
+    ),
+    "array of arrays": (b"\xff\xff", lambda body, count: compound(0xE0, 60_000, b"\xe0" + body, True)),
+    "outcomes": (b"\x00\x53\x24\x40", lambda body, count: compound(0xC0, count, body, True)),
+    "outcomes of arrays": (
+        b"\x01",
+        lambda body, count: compound(0xE0, count, b"\x00\x53\x24" * 9 + b"\x50" + body, True),
+    ),
+    "descriptors": (b"\x00", lambda body, count: body),
+    "lists in lists": (b"\xc0\xff\x01", lambda body, count: body),
+    "small numbers": (b"\x80", lambda body, count: compound(0xE0, count, b"\x51" + body, True)),
+    "empty binary": (b"\x00", lambda body, count: compound(0xE0, count, b"\xa0" + body, True)),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_whatever_a_message_claims_it_takes_memory_by_its_bytes(what: str) -> None:
+    unit, made = HOSTILE[what]
+    message = with_property(made(unit * (60_000 // len(unit)), 60_000 // len(unit)))
+    rows(parse(with_property(b"\x45")))  # what is imported or made once
+    tracemalloc.start()
+    try:
+        kept = record_batch([parse(message)], "0", json_properties=False)
+    except UnreadableError:
+        kept = None
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 * len(message)
+    assert kept is None or kept.num_rows == 1
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,9 @@ from spark_ehbalance.hub.rows import Binary
 #: Values in values. The client's decoder, which is recursive, ends a little below Python's limit, which is as much.
 MAX_DEPTH = 1000
 
-#: Elements without bytes of their own in values that are no whole message, where nobody sends any.
-_FEW_EMPTY_ITEMS = 16
+#: Elements without bytes of their own in what is no whole message: one small array of them. What is decoded apart of
+#: a message may have fewer than the message, so that what is read many at a time can be read alone.
+_EMPTY_ITEMS = 255
 
 _Decoder = Callable[[bytes, int], tuple[Any, int]]
 
@@ -70,7 +71,7 @@ def decode(data: bytes, pos: int, room: Room | None = None) -> tuple[Any, int]:
     scalar = SCALARS[code]
     if scalar is not None:
         return scalar(data, pos + 1)
-    room = room or Room(_FEW_EMPTY_ITEMS)
+    room = room or Room(_EMPTY_ITEMS)
     around: list[tuple[list[Any], int, int, _Maker]] = []
     items: list[Any] = []
     left, element, made, pos = _OPENERS[code](data, pos + 1, room)
@@ -140,6 +141,10 @@ def _number(form: str) -> _Decoder:
     return lambda data, pos: (unpack_from(data, pos)[0], pos + size)
 
 
+def _signed(data: bytes, pos: int) -> tuple[int, int]:
+    return _SIGNED[data[pos]], pos + 1
+
+
 def _small(data: bytes, pos: int) -> tuple[int, int]:
     return data[pos], pos + 1
 
@@ -163,7 +168,7 @@ def _bytes32(data: bytes, pos: int) -> tuple[bytes, int]:
 def _binary(decoder: _Decoder) -> _Decoder:
     def decoded(data: bytes, pos: int) -> tuple[Binary, int]:
         raw, end = decoder(data, pos)
-        return Binary(raw), end
+        return (Binary(raw) if raw else _NO_BYTES), end
 
     return decoded
 
@@ -298,6 +303,9 @@ def _unknown(data: bytes, pos: int) -> tuple[Any, int]:
     raise ValueError(f"unknown type 0x{data[pos - 1]:02x}")
 
 
+#: The same ones for all, as there may be as many as bytes.
+_SIGNED = (*range(128), *range(-128, 0))
+_NO_BYTES = Binary()
 _LONG = struct.Struct(">q").unpack_from
 _UINT = struct.Struct(">I").unpack_from
 #: What text, symbols and binary hold.
@@ -316,11 +324,11 @@ for _code, _decoder in {
     0x44: _empty(0),
     0x45: _empty([]),  # the same one for all: nobody adds to it
     0x50: _small,
-    0x51: _number("b"),
+    0x51: _signed,
     0x52: _small,
     0x53: _small,
-    0x54: _number("b"),
-    0x55: _number("b"),
+    0x54: _signed,
+    0x55: _signed,
     0x56: _boolean,
     0x60: _number("H"),
     0x61: _number("h"),
