@@ -113,7 +113,9 @@ def test_checkpoints_of_several_tables_need_a_word(
     two = checkpoint(tmp_path / "two", batch("b", LeaseTable("t2", "/other/leases"), p1=(1, 0, 30)))
     arguments = ("init", table, *connection, "--from-checkpoint", one, "--from-checkpoint", two)
     assert f"last read with {LOST.location}, /other/leases" in ehbalance.fails(2, *arguments)
-    assert f"last read with {LOST.location}, /other/leases" in ehbalance.fails(2, *arguments, "--replaces", "/third/leases")
+    assert f"last read with {LOST.location}, /other/leases" in ehbalance.fails(
+        2, *arguments, "--replaces", "/third/leases"
+    )
     assert not table.exists()
     assert ehbalance(*arguments, "--replaces", "/other/leases").code == 0
     assert positions(table) == {"0": (0, 0), "1": (1, 30), "2": (0, 0), "3": (0, 0)}
