@@ -34,7 +34,7 @@ from spark_ehbalance.cli.remembered import FromCheckpoint, Replaces, check_place
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.leases.model import MemberLoad, Snapshot
-from spark_ehbalance.options import Options
+from spark_ehbalance.options import Options, checked_location
 
 #: Seconds between two looks of `status --watch`.
 _WATCH_INTERVAL = 1.0
@@ -74,7 +74,7 @@ def init(
         there, restored = store.exists(), ""
         if memory:
             check_places(memory, states)
-            restored = put_back(store, group, memory, states)
+            restored = put_back(store, checked_location(lease_table), group, memory, states)
         store.create(group)
     what = "is there" if there else "was made"
     say(f"The lease table {lease_table} of {group} {what}; the hub has {len(states)} partitions.{restored}")

@@ -16,11 +16,11 @@ from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.model import Group, Position, Snapshot
-from spark_ehbalance.leases.store import commit
+from spark_ehbalance.leases.store import LeaseStore, commit
 from spark_ehbalance.leases.transitions import Restore, TakePlace, Transition, apply
 from spark_ehbalance.options import Options, checked_location
 from spark_ehbalance.source.continuity import LoggedBatch, Memory, restored, skipped
-from spark_ehbalance.source.offsets import Place
+from spark_ehbalance.source.offsets import Place, group_name
 from spark_ehbalance.source.spark_checkpoint import read_checkpoint
 
 FromCheckpoint = Annotated[
@@ -115,14 +115,16 @@ def check_places(memory: Memory, states: Mapping[str, PartitionState]) -> None:
             )
 
 
-def put_back(store: DeltaStore, group: Group, memory: Memory, states: Mapping[str, PartitionState]) -> str:
-    """Write, in one commit, what `memory` knows and the table does not, and that the table takes the place of the lost
-    one; makes the table where there is none. Returns what was done, in words.
+def put_back(
+    store: LeaseStore, location: str, group: Group, memory: Memory, states: Mapping[str, PartitionState]
+) -> str:
+    """Write, in one commit, what `memory` knows and the table at `location` does not, and that it takes the place of the
+    lost one; makes the table where there is none. Returns what was done, in words.
 
     Raises `EhBalanceError` if the table would skip events: then nothing was changed.
     """
     if not store.exists():
-        said = _said(memory, Snapshot(group), states)
+        said = _said(location, memory, Snapshot(group), states)
         made, _ = apply(Snapshot(group), said)
         store.create(group, made)
         found = store.read()
@@ -132,7 +134,7 @@ def put_back(store: DeltaStore, group: Group, memory: Memory, states: Mapping[st
     store.create(group)
     for _ in range(_TRIES):
         found = store.read()
-        said = _said(memory, found, states)
+        said = _said(location, memory, found, states)
         after, rejected = commit(store, found, said)
         store.record(ownership_changes(found, said, rejected, after))
         if not any(isinstance(each.transition, Restore) for each in rejected):
@@ -140,7 +142,7 @@ def put_back(store: DeltaStore, group: Group, memory: Memory, states: Mapping[st
     raise EhBalanceError("others keep changing the table: try again")
 
 
-def _said(memory: Memory, found: Snapshot, states: Mapping[str, PartitionState]) -> list[Transition]:
+def _said(location: str, memory: Memory, found: Snapshot, states: Mapping[str, PartitionState]) -> list[Transition]:
     if found.table is None or not found.table.covers(memory.lineages):
         _check_skipped(memory, found)
     by, at_ms = replace(operator(), incarnation=uuid.uuid4().hex), now_ms()
@@ -151,7 +153,9 @@ def _said(memory: Memory, found: Snapshot, states: Mapping[str, PartitionState])
         for p in states
         if p not in memory.places and p not in found.leases
     ]
-    return [*said, TakePlace(by=by, at_ms=at_ms, tables=memory.lineages)]
+    # Offsets of earlier versions know the table by its place.
+    place = {group_name(location)} if found.table is None and found.leases else set()
+    return [*said, TakePlace(by=by, at_ms=at_ms, tables=memory.lineages | place)]
 
 
 def _check_skipped(memory: Memory, found: Snapshot) -> None:

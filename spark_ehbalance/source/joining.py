@@ -75,8 +75,9 @@ def _lost(store: LeaseStore, options: Options, known: StreamOffset, memory: Memo
     if found is not None and found.group != options.connection.group(options.consumer_group):
         return ""  # nobody's positions are lost by that: `create` says what is wrong
     lost = lost_memory(known, memory, found)
-    if not lost and known.table is None and known.group != group_name(options.lease_table):
-        lost = "that may be another table"  # offsets of earlier versions name it by its place
+    anonymous = found is not None and found.table is None and known.table is None
+    if not lost and anonymous and known.group != group_name(options.lease_table):
+        lost = "that may be another table"  # earlier versions knew tables by their places
     then = f"this query's checkpoint has read with {_named(known)}"
     return f"leaseTable={options.lease_table}: {lost}; {then}" if lost else ""
 

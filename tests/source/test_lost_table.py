@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from spark_ehbalance.cli.remembered import put_back
 from spark_ehbalance.errors import DataLossError, StoreFormatError
+from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.source.continuity import LoggedBatch, Memory
 from spark_ehbalance.source.offsets import StreamOffset
 from tests.source.test_planner import Group, Query, drain, group, quickly
 
@@ -168,4 +171,12 @@ def test_a_query_that_had_none_and_has_one_now(group: Group) -> None:
     alone.stop()
     with pytest.raises(DataLossError, match="has read with no lease table"):
         group.query("a", alone.finished)
-    assert not DeltaStore(str(group.table)).exists()
+    store, place = DeltaStore(str(group.table)), str(group.table)
+    assert not store.exists()
+    memory = Memory.of(LoggedBatch(alone.finished, finished=True))
+    states = {str(number): PartitionState(0, 5, None, None) for number in range(8)}
+    put_back(store, place, group.options().connection.group("$Default"), memory, states)
+    group.append(1)
+    query = group.query("a", alone.finished)
+    drain(query, 8)
+    assert {number for _, number in query.seen} == {5}
