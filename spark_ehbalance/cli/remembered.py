@@ -118,8 +118,8 @@ def check_places(memory: Memory, states: Mapping[str, PartitionState]) -> None:
 def put_back(
     store: LeaseStore, location: str, group: Group, memory: Memory, states: Mapping[str, PartitionState]
 ) -> str:
-    """Write, in one commit, what `memory` knows and the table at `location` does not, and that it takes the place of the
-    lost one; makes the table where there is none. Returns what was done, in words.
+    """Write, in one commit, what `memory` knows and the table at `location` does not, and that it takes the lost one's
+    place; makes the table where there is none. Returns what was done, in words.
 
     Raises `EhBalanceError` if the table would skip events: then nothing was changed.
     """
