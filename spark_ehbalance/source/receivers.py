@@ -83,7 +83,7 @@ class Receivers:
             surplus = self._pop([key])
             self._kept[key] = (time.monotonic(), receiver)
             surplus += self._pop(list(self._kept)[:-MOST_RECEIVERS])
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._watch, name="ehbalance-receivers", daemon=True)
                 self._thread.start()
         _close(surplus)

@@ -35,6 +35,7 @@ def hub(emulator: Emulator) -> Iterator[None]:
         emulator.append(HUB, partition, [b"x"] * 2000)
     yield
     RECEIVERS.close()
+    RECEIVERS.forget()  # the thread may be asleep for as long as a test has told it
 
 
 def read(emulator: Emulator, start: int, end: int, partition: str = "0") -> list[int]:

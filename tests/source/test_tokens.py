@@ -34,6 +34,7 @@ LIFE = 2.0
 def no_receivers_and_credentials_left() -> Iterator[None]:
     yield
     RECEIVERS.close()
+    RECEIVERS.forget()  # the thread may be asleep for as long as a test has told it
     connection_module._token_credential.cache_clear()
 
 
