@@ -146,7 +146,8 @@ def _said(location: str, memory: Memory, found: Snapshot, states: Mapping[str, P
     if found.table is None or not found.table.covers(memory.lineages):
         _check_skipped(memory, found)
     by, at_ms = replace(operator(), incarnation=uuid.uuid4().hex), now_ms()
-    said: list[Transition] = list(restored(memory, found, by, at_ms, _WHY))
+    # No row is beyond what they know, or it is their own table's: where an epoch is older, the checkpoints know better.
+    said: list[Transition] = list(restored(memory, found, by, at_ms, _WHY, older=True))
     # Nobody knows these, so nobody has read them as far as Spark's checkpoints go back.
     said += [
         Restore(by=by, at_ms=at_ms, partition=p, epoch=0, checkpoint=Position.before(states[p].begin), why=_WHY)

@@ -69,14 +69,13 @@ def lost_memory(known: StreamOffset, memory: Memory, found: Snapshot | None) -> 
     )
 
 
-def restored(memory: Memory, found: Snapshot, by: Author, at_ms: int, why: str) -> list[Restore]:
+def restored(memory: Memory, found: Snapshot, by: Author, at_ms: int, why: str, *, older: bool) -> list[Restore]:
     """What puts back into the table that reads as `found` what it does not know of `memory`: partitions without a
-    position or, in the table by which they were found, with an older epoch."""
-    same = found.table is not None and found.table.covers(memory.lineages)
+    position and, if `older`, those with an older epoch. Epochs of different tables do not compare."""
     return [
         Restore(by=by, at_ms=at_ms, partition=p, epoch=place.epoch, checkpoint=Position.before(place.next), why=why)
         for p, place in memory.places.items()
-        if _unknown(p, found) or (same and found.leases[p].epoch < place.epoch)
+        if _unknown(p, found) or (older and found.leases[p].epoch < place.epoch)
     ]
 
 

@@ -90,7 +90,8 @@ def _named(known: StreamOffset) -> str:
 
 def _put_back(store: LeaseStore, memory: Memory, partitions: Sequence[str], by: Author) -> None:
     found, at_ms = store.read(), time.time_ns() // 1_000_000
-    said = restored(memory, found, by, at_ms, _WHY)
+    same = found.table is not None and found.table.covers(memory.lineages)
+    said = restored(memory, found, by, at_ms, _WHY, older=same)
     # In a table with positions what is not in it counts as added to the hub, and would be read from its first event.
     unknown = [each for each in partitions if each not in memory.places and each not in found.leases]
     said += [Restore(by=by, at_ms=at_ms, partition=each, epoch=0, checkpoint=None) for each in unknown]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from deltalake import DeltaTable
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.source.offsets import LeaseTable, StreamOffset, group_name
 from spark_ehbalance.source.ranges import Range
 from tests.cli.command import Command, kept
@@ -146,3 +148,52 @@ def test_a_query_that_read_alone_gets_a_table(
     alone = checkpoint(tmp_path / "one", batch("a", None, p0=(0, 0, 40), p1=(0, 0, 0), p2=(0, 7, 7), p3=(0, 0, 100)))
     assert ehbalance("init", table, *connection, "--from-checkpoint", alone).code == 0
     assert positions(table) == {"0": (0, 40), "1": (0, 0), "2": (0, 7), "3": (0, 100)}
+
+
+def test_a_table_that_a_query_has_left_and_comes_back_to_is_moved_to_where_it_has_read(
+    ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
+) -> None:
+    here = LeaseTable("t1", str(table))
+    shared = checkpoint(tmp_path / "shared", batch("a", here, p0=(2, 0, 40)))
+    assert ehbalance("init", table, *connection, "--from-checkpoint", shared).code == 0
+    alone = checkpoint(tmp_path / "alone", batch("a", here, p0=(2, 0, 40)), batch("a", None, p0=(4, 40, 60)))
+    assert "last read with none" in ehbalance.fails(
+        2, "init", table, *connection, "--from-checkpoint", alone, "--replaces", table
+    )
+    assert ehbalance("init", table, *connection, "--from-checkpoint", alone).code == 0
+    assert positions(table)["0"] == (4, 60)
+
+
+def test_the_history_tells_of_a_batch_that_was_broken_off(
+    ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
+) -> None:
+    known = checkpoint(tmp_path / "one", batch("a", LeaseTable("t1", str(table)), p0=(1, 0, 100), p1=(1, 0, 100)))
+    with DeltaStore(str(table)) as store:
+        store.record(
+            [
+                OwnershipChange(1, "0", "Claim", None, "a", 1, -1, "a"),
+                OwnershipChange(2, "1", "Claim", None, "a", 1, -1, "a"),
+                OwnershipChange(3, "0", "Claim", "a", "b", 2, 59, "b"),
+            ]
+        )
+    assert ehbalance("init", table, *connection, "--from-checkpoint", known).code == 0
+    assert positions(table) == {"0": (2, 60), "1": (1, 100), "2": (0, 0), "3": (0, 0)}
+
+
+def test_the_sources_of_a_query_that_read_several_hubs_are_told_apart(
+    ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "two"
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    ends = [replace(batch("a", p0=(1, 0, end)), hub=hub) for hub, end in (("other", 90), (HUB, 40))]
+    lines = "\n".join(json.dumps(end.to_json()) for end in ends)
+    (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{lines}")
+    (folder / "commits" / "0").write_text("v1\n{}")
+    (folder / "offsets" / "²").write_text("no batch")
+    assert ehbalance("init", table, *connection, "--from-checkpoint", folder).code == 0
+    assert positions(table)["0"] == (1, 40)
+
+    strange = checkpoint(tmp_path / "strange", replace(batch("a", p0=(1, 0, 90)), hub="other"))
+    message = ehbalance.fails(2, "init", table, *connection, "--from-checkpoint", strange)
+    assert "its sources have read other; allowed is the checkpoint of a query that has read event hub hub" in message

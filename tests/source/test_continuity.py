@@ -123,7 +123,7 @@ ME = Author("me", "1")
 def test_what_is_put_back_keeps_epochs_from_falling_and_what_is_known_as_it_is() -> None:
     memory = Memory.of(done(offset(p0=(2, 0, 10), p1=(2, 0, 20), p2=(5, 0, 30), p3=(9, 0, 40))))
     found = state(p0=7, p1=None, p3=90)
-    after, rejected = apply(found, restored(memory, found, ME, 0, "why"))
+    after, rejected = apply(found, restored(memory, found, ME, 0, "why", older=True))
     assert not rejected
     assert {p: (each.epoch, each.checkpoint) for p, each in after.leases.items()} == {
         "0": (3, Position.before(7)),
@@ -138,5 +138,5 @@ def test_what_is_put_back_keeps_epochs_from_falling_and_what_is_known_as_it_is()
 
 def test_another_table_s_epochs_do_not_compare() -> None:
     memory = Memory.of(done(offset(p0=(9, 0, 10), p1=(9, 0, 10))))
-    said = restored(memory, state(TableIdentity("t2"), p0=90), ME, 0, "why")
+    said = restored(memory, state(TableIdentity("t2"), p0=90), ME, 0, "why", older=False)
     assert [each.partition for each in said] == ["1"]

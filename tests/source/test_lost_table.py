@@ -11,12 +11,14 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_ehbalance.cli.remembered import put_back
-from spark_ehbalance.errors import DataLossError, StoreFormatError
+from spark_ehbalance.errors import DataLossError, OptionError, StoreFormatError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.leases.model import Lease, Position, Snapshot, TableIdentity
 from spark_ehbalance.source.continuity import LoggedBatch, Memory
 from spark_ehbalance.source.offsets import StreamOffset
 from tests.source.test_planner import Group, Query, drain, group, quickly
+from tests.waiting import wait_until
 
 __all__ = ["group", "quickly"]
 
@@ -99,6 +101,34 @@ def test_if_that_is_allowed_it_goes_on_from_what_it_knows_or_says_what_is_skippe
     drain(query, 80)
     assert sorted(query.seen) == sorted((str(p), n) for p in range(8) for n in range(5, 15))
     assert min(lease.epoch for lease in group.leases().values()) >= 2, "no epoch is handed out twice"
+
+
+def test_a_query_that_has_read_another_hub_is_refused(group: Group, stopped: Query) -> None:
+    group.emulator.add_hub("other", 8)
+    with pytest.raises(OptionError, match="eventHubName=other: this query's checkpoint has read event hub hub"):
+        group.query("a", stopped.finished, connectionString=group.emulator.connection_string("other"))
+
+
+def test_a_first_batch_that_was_logged_and_not_finished_knows_its_table(group: Group, stopped: Query) -> None:
+    new = group.query("b")
+    end = new.batch(limit=16)
+    new.stop()
+    gone(group)
+    with pytest.raises(DataLossError, match="there is no such table"):
+        group.query("b", None, end)
+
+
+def test_a_table_that_is_made_anew_while_the_query_runs_ends_it(group: Group, stopped: Query) -> None:
+    running = group.query("a", stopped.finished)
+    away = group.table.with_name("away")
+    group.table.rename(away)
+    other = DeltaStore(str(group.table))
+    store_group = group.options().connection.group("$Default")
+    made = Lease("0", epoch=9, checkpoint=Position.before(15))
+    other.create(store_group, Snapshot(store_group, leases={"0": made}, table=TableIdentity("another")))
+
+    with pytest.raises(DataLossError, match="made another lease table at the place of its own"):
+        wait_until(lambda: running.plan() and False, "the query ends")
 
 
 def test_a_query_that_had_nothing_to_read_yet_knows_that_there_was_a_table(group: Group) -> None:
