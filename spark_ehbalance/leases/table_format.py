@@ -130,6 +130,8 @@ def to_table(snapshot: Snapshot) -> pa.Table:
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """`table` with the columns of `schema`, in its types: what is missing is null, what is more is left out, and times
     without a zone are UTC. Raises `ValueError` where a column cannot be that, or is missing that was always there."""
+    if table.schema.equals(schema):
+        return table
     if missing := [name for name in _ALWAYS if schema is SCHEMA and name not in table.column_names]:
         raise ValueError(f"there is no column {missing[0]}")
 
