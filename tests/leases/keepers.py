@@ -70,8 +70,12 @@ class Watched(LeaseStore):
             self.failures += 1
             raise StoreUnavailableError("the lease table is away")
 
-    def create(self, group: Group) -> None:
-        self._store.create(group)
+    def exists(self) -> bool:
+        self._pass()
+        return self._store.exists()
+
+    def create(self, group: Group, content: Snapshot | None = None) -> None:
+        self._store.create(group, content)
 
     def read(self) -> Snapshot:
         self._pass()

@@ -407,7 +407,8 @@ def test_spark_reads_the_same_rows(uri: str, spark: Any) -> None:
     rows = {(row.kind, row.id): row for row in table.select(*columns).collect()}
 
     assert table.columns == SCHEMA.names
-    assert set(rows) == {("partition", "0"), ("partition", "1"), ("member", "ann"), ("member", "bob")}
+    ids = {("partition", "0"), ("partition", "1"), ("member", "ann"), ("member", "bob"), ("table", "ann-1")}
+    assert set(rows) == ids
     for partition, lease in snapshot.leases.items():
         row = rows["partition", partition]
         assert (row.owner, row.epoch, row.renewal) == (lease.owner, lease.epoch, lease.renewal)
