@@ -13,9 +13,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.leases.delta import DeltaStore
 from tests.cli.command import kept
 from tests.spark.test_sharing import ehbalance
 from tests.spark.test_single_query import Rows, fill, rows, run_available
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -28,6 +30,8 @@ def deleted(options: Options) -> Options:
 
 
 def emptied(options: Options) -> Options:
+    with DeltaStore(options["leaseTable"]) as store:  # the planner of a query that has ended may still be leaving
+        wait_until(lambda: not store.read().members, "the query has left")
     DeltaTable(options["leaseTable"]).delete()
     return options
 
