@@ -170,6 +170,7 @@ class Membership:
         self._rng = rng
         self._sightings = Sightings(horizon=settings.minimum_tenure)
         self._looked = float("-inf")
+        self._given = float("-inf")  # when what is new to this member may have been given to it
         self._moved = float("inf")  # when the table was last seen to have changed
         self._told = False  # that the table has lost partitions
         self._mute = False  # the last commit has failed, and none has succeeded since
@@ -209,6 +210,7 @@ class Membership:
             self._moved = now.monotonic
         elif now.monotonic - self._moved > long:
             self.assured = now.monotonic
+        self._given = self._looked if self._looked > float("-inf") else now.monotonic
         self._looked, self._snapshot = now.monotonic, snapshot
         self._sightings = self._sightings.updated(snapshot, now.monotonic)
         if not self._joined:
@@ -485,7 +487,9 @@ class Membership:
                 continue
             assert lease.checkpoint is not None, "a claim without a position is refused"
             kept = before is not None and before.epoch == lease.epoch and not again
-            renewed_at = before.renewed if kept and before is not None else now.monotonic
+            # What another has handed over it may have handed over right after the look before: others count from then.
+            new = now.monotonic if renewed is not None else self._given
+            renewed_at = before.renewed if kept and before is not None else new
             if renewed is None and before is not None and not kept:
                 _LOG.info(
                     "partition %s: goes on at %d with epoch %d, as somebody else has decided",
