@@ -36,6 +36,7 @@ from spark_ehbalance.leases.delta_log import (
     found_leases,
     listed,
     log_problem,
+    orphans,
     parquet_rows,
     read_file,
 )
@@ -71,8 +72,8 @@ _FILE_RETENTION = "interval 60 seconds"
 #: Files that are removed at once: on a storage account each takes 10 to 30 ms, nearly all of it waiting.
 _REMOVALS_AT_ONCE = 16
 
-#: Hours after which `maintain` removes files that no log knows, such as those of a process killed while writing.
-_ORPHAN_HOURS = 1
+#: Seconds after which `maintain` removes files that no log knows, such as those of a process killed while writing.
+_ORPHAN_AGE = 3600
 
 #: A file may be tidied away between finding the newest version and reading it; then there is a newer one.
 _READ_TRIES = 3
@@ -325,30 +326,34 @@ class DeltaStore(LeaseStore):
             table = DeltaTable(self._uri, storage_options=self._storage_options)
             # Vacuum would also write two commits, and remove nothing where it loses the race for the first.
             replaced = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
-            with ThreadPoolExecutor(_REMOVALS_AT_ONCE) as pool:
-                list(pool.map(self._remove, replaced))
+            self._remove_all(replaced)
             table.cleanup_metadata()
         except (OSError, DeltaError, ValueError) as error:
             raise self._unavailable("tidied up", error) from error
+
+    def _remove_all(self, names: Sequence[str]) -> None:
+        with ThreadPoolExecutor(_REMOVALS_AT_ONCE) as pool:
+            list(pool.map(self._remove, names))
 
     def _remove(self, file: str) -> None:
         with contextlib.suppress(FileNotFoundError):  # another leader was faster
             self._file_system().delete_file(file)
 
     def maintain(self) -> None:
-        """Tidy up thoroughly: also files that no log knows, and the many small files of the history. A table that was
-        made by an earlier version gets the columns that have come since."""
+        """Tidy up thoroughly: also data files that no log knows, and the many small files of the history. A table that
+        was made by an earlier version gets the columns that have come since."""
         self.tidy()
         try:
             table = DeltaTable(self._uri, storage_options=self._storage_options)
             there = {field.name for field in table.schema().fields}
             if missing := [field for field in Schema.from_arrow(SCHEMA).fields if field.name not in there]:
                 table.alter.add_columns(missing)
-            table.vacuum(retention_hours=_ORPHAN_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
+            # A full vacuum would remove whatever else is in the folder, and in those below.
+            self._remove_all(orphans(self._file_system(), file_names(table), time.time() - _ORPHAN_AGE))
             if DeltaTable.is_deltatable(self._history_uri, storage_options=self._storage_options):
                 history = DeltaTable(self._history_uri, storage_options=self._storage_options)
                 history.optimize.compact()
-                history.vacuum(retention_hours=_ORPHAN_HOURS, dry_run=False, enforce_retention_duration=False)
+                history.vacuum(retention_hours=_ORPHAN_AGE // 3600, dry_run=False, enforce_retention_duration=False)
         except (OSError, DeltaError, ValueError) as error:
             raise self._unavailable("maintained", error) from error
 

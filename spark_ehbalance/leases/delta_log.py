@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Container, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -19,11 +20,30 @@ from spark_ehbalance.leases.table_format import SCHEMA, conformed, lease_of
 
 LOG = "_delta_log"
 
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+#: The names of data files: those written here, and those of delta-rs and Spark.
+_DATA_FILE = re.compile(rf"(?:{_UUID}|part-\d{{5,}}-{_UUID}[.-]c\d{{3,}}(?:\.\w+)*)\.parquet")
+
 
 def listed(files: Any, folder: str) -> list[tuple[str, int]]:
     """Name and size in bytes of the files in `folder`, which may be missing; not of those in folders below."""
+    return sorted((name, info.size) for name, info in _infos(files, folder))
+
+
+def orphans(files: Any, known: Container[str], before: float) -> list[str]:
+    """The data files of the table's folder that are not `known`, by their names, and were last changed `before` that
+    time in seconds. Whatever has another name, or is in a folder below, is not the table's."""
+    return [
+        name
+        for name, info in _infos(files, "")
+        if _DATA_FILE.fullmatch(name) and name not in known and info.mtime and info.mtime.timestamp() < before
+    ]
+
+
+def _infos(files: Any, folder: str) -> list[tuple[str, Any]]:
     found = files.get_file_info_selector(folder, True, False)
-    return sorted((each.path.rsplit("/", 1)[-1], each.size) for each in found if each.is_file)
+    return [(each.path.rsplit("/", 1)[-1], each) for each in found if each.is_file]
 
 
 def read_file(files: Any, name: str) -> bytes:
