@@ -36,8 +36,22 @@ def location(text: str) -> str:
     if not colon or "/" in scheme:
         return _path(text)
     if scheme.lower() == "file":
-        return _path(_file(rest))
+        return _path(_unescaped(_whole("file", rest)))
     return _address(scheme.lower(), rest)
+
+
+def checkpoint_location(text: str) -> str:
+    """The folder that `text` means and that is only read, so that any mount will do: an address, or a whole path.
+
+    Raises `ValueError` with what to write instead.
+    """
+    scheme, colon, rest = text.partition(":")
+    if text and (not colon or "/" in scheme):
+        return os.path.abspath(text)
+    mounts = {"file": "", "dbfs": "/dbfs"}
+    if (local := scheme.lower()) in mounts:
+        return os.path.normpath(mounts[local] + unquote(_whole(local, rest)))
+    return location(text)
 
 
 def is_relative(text: str) -> bool:
@@ -81,11 +95,11 @@ def _path(text: str) -> str:
     return path
 
 
-def _file(rest: str) -> str:
+def _whole(scheme: str, rest: str) -> str:
     match = re.fullmatch(r"(?://(?:localhost)?)?(/[^/].*)", rest, re.DOTALL)
     if match is None:
-        raise ValueError("file:///PATH with a whole path")
-    return _unescaped(match[1])
+        raise ValueError(f"{scheme}:///PATH with a whole path")
+    return match[1]
 
 
 def _address(scheme: str, rest: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.unreadable import FAIL, POLICIES
-from spark_ehbalance.locations import check_storage, location
+from spark_ehbalance.locations import check_storage, checkpoint_location, location
 from spark_ehbalance.positions import EARLIEST, LATEST, StartingPositions
 from spark_ehbalance.secrets import (
     REFERENCES,
@@ -131,9 +131,18 @@ def storage_options(public: Mapping[str, str], secret: Mapping[str, str]) -> dic
 
 def checked_location(text: str, option: str = "leaseTable") -> str:
     """The place that `option` gives: an address, or a path for any working directory. Raises `OptionError`."""
+    return _checked(location, text, option)
+
+
+def checked_checkpoint(text: str) -> str:
+    """The checkpoint that `--from-checkpoint` gives: an address, or a whole path. Raises `OptionError`."""
+    return _checked(checkpoint_location, text, "--from-checkpoint")
+
+
+def _checked(parse: Callable[[str], str], text: str, option: str) -> str:
     _refuse_secret(option, text)
     try:
-        return location(text.strip())
+        return parse(text.strip())
     except ValueError as allowed:
         raise _wrong(option, text, allowed) from None
 
@@ -254,6 +263,7 @@ __all__ = [
     "Options",
     "batch_options",
     "check_options",
+    "checked_checkpoint",
     "checked_location",
     "parse_duration",
     "stream_options",

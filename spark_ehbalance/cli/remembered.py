@@ -18,7 +18,7 @@ from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.model import Group, Position, Snapshot
 from spark_ehbalance.leases.store import LeaseStore, commit
 from spark_ehbalance.leases.transitions import Restore, TakePlace, Transition, apply
-from spark_ehbalance.options import Options, checked_location
+from spark_ehbalance.options import Options, checked_checkpoint, checked_location
 from spark_ehbalance.source.continuity import LoggedBatch, Memory, restored, skipped
 from spark_ehbalance.source.offsets import Place, group_name
 from spark_ehbalance.source.spark_checkpoint import read_checkpoint
@@ -52,7 +52,7 @@ def remembered(checkpoints: Sequence[str], replaces: str | None, options: Option
     """
     if not checkpoints:
         raise OptionError("--replaces needs --from-checkpoint: the positions are those of the queries' checkpoints")
-    places = dict.fromkeys(checked_location(each, "--from-checkpoint") for each in checkpoints)
+    places = dict.fromkeys(map(checked_checkpoint, checkpoints))
     logs = [log for each in places for log in _of_hub(each, options)]
     tables = sorted({_table(log) for log in logs})
     wanted = replaces if replaces in (None, "none") else checked_location(str(replaces), "--replaces")

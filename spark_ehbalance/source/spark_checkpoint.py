@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import FileSelector, FileType, PyFileSystem
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.source.continuity import LoggedBatch
@@ -25,7 +25,7 @@ def read_checkpoint(location: str, storage_options: Mapping[str, str]) -> list[l
     """
     logs: dict[int, list[LoggedBatch]] = {}
     try:
-        files = PyFileSystem(DeltaStorageHandler(location, dict(storage_options)))
+        files = _folder(location, storage_options)
         finished = set(_numbered(files, "commits"))
         for number in _numbered(files, "offsets"):
             text = files.open_input_file(f"offsets/{number}").read().decode(errors="replace")
@@ -56,7 +56,16 @@ def logged_ends(text: str) -> Iterator[tuple[int, StreamOffset]]:
             yield source, StreamOffset.from_json(offset)
 
 
-def _numbered(files: PyFileSystem, folder: str) -> list[int]:
+def _folder(location: str, storage_options: Mapping[str, str]) -> FileSystem:
+    """Raises `OSError` if a path leads to no folder."""
+    if "://" in location:
+        return PyFileSystem(DeltaStorageHandler(location, dict(storage_options)))
+    files = LocalFileSystem()  # it takes any path, which delta-rs does not
+    files.get_file_info(FileSelector(location))
+    return SubTreeFileSystem(location, files)
+
+
+def _numbered(files: FileSystem, folder: str) -> list[int]:
     """The numbers of the batches that have a file in `folder`, which may be missing."""
     there = files.get_file_info(FileSelector(folder, allow_not_found=True))
     names = [each.base_name for each in there if each.type is FileType.File]

@@ -142,6 +142,40 @@ def test_what_is_no_checkpoint_of_this_group_is_refused(
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize("name", ["50% of it", "a%20b", "[x] {y}", "h#i ü?*"])
+def test_a_checkpoint_is_read_wherever_it_is(
+    name: str, ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
+) -> None:
+    folder = checkpoint(tmp_path / name, batch("a", p0=(1, 0, 10)))
+    for written in (folder, folder.as_uri(), folder.as_uri().replace("//", "", 1)):
+        done = ehbalance("init", table, *connection, "--from-checkpoint", written)
+        assert done.code == 0, done.err
+    assert positions(table)["0"] == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("dbfs:/none/50%/a b", "/dbfs/none/50%/a b"),
+        ("/dbfs/none", "/dbfs/none"),
+        ("file:///Volumes/none/a%20b", "/Volumes/none/a b"),
+    ],
+)
+def test_a_mount_is_good_enough_for_a_checkpoint(
+    written: str, meant: str, ehbalance: Command, table: Path, connection: Sequence[str]
+) -> None:
+    message = ehbalance.fails(2, "init", table, *connection, "--from-checkpoint", written)
+    assert f"--from-checkpoint={meant} is wrong: it cannot be read" in " ".join(message.split())
+
+
+@pytest.mark.parametrize("written", ["", "s3:bucket/x", "dbfs:x", "file:x", "memory://x"])
+def test_what_can_be_no_place_of_a_checkpoint_is_refused(
+    written: str, ehbalance: Command, table: Path, connection: Sequence[str]
+) -> None:
+    message = ehbalance.fails(2, "init", table, *connection, "--from-checkpoint", written)
+    assert f"--from-checkpoint={written!r} is wrong: allowed is" in " ".join(message.split())
+
+
 def test_a_query_that_read_alone_gets_a_table(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
