@@ -27,11 +27,15 @@ _SECRET = re.compile(
     r"(?i:sharedaccess(key|signature)\s*=)"
     r"|(?i:(account_?key|access_?key|signature|\bsig|secret|password|token)\"?\s*[=:]\s*(?!env:|file:)[^\s;&]{8})"
     r"|://[^/\s:@]*:[^/\s@]+@"  # a password in an address
-    r"|-----BEGIN|private_key"
+    r"|-----BEGIN[^-]{0,40}PRIVATE KEY|private_key\\*\"\s*:"
+    r"|[\w.~%-]{3}\d[Qq](?:~|%7[Ee])[\w.~%-]{31}"  # a client secret of Entra ID
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}"  # a token of Entra ID or Google
     # a key of Event Hubs or of a storage account, a signature
     r"|(?<![A-Za-z0-9+/_%-])([A-Za-z0-9+/_-]|%2[BbFf]){16,}(=|%3[Dd]){1,2}(?!\w)"
 )
+
+#: Public, though its last line may look like a key.
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 
 #: What could be a key: what has such a name; letters and digits in a long run, with slashes where the whole is no path.
 _RUN = re.compile(
@@ -47,7 +51,7 @@ _SECRET_NAME = re.compile(r"(?i)((?<!kms_)key(_id|_base64)?|secret|token|passwor
 
 def looks_secret(text: str) -> bool:
     """Whether `text` is so like a key, a signed address or a connection string that it is nothing else."""
-    return _SECRET.search(text) is not None
+    return _SECRET.search(_CERTIFICATE.sub("", text)) is not None
 
 
 def names_secret(storage_option: str) -> bool:

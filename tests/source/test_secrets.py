@@ -21,12 +21,16 @@ ACCOUNT_KEY = base64.b64encode(bytes(range(64))).decode()  # 88, as those of sto
 SIGNED = f"https://account.blob.core.windows.net/c/t?sv=2024-01-01&sp=r&sig={quote(HUB_KEY, safe='')}"
 TOKEN = "eyJhbGciOiJSUzI1NiIsIng1dCI6.eyJhdWQiOiJodHRwczovL3N0b3Jh.c2lnbmF0dXJl"
 SERVICE_ACCOUNT = '{"private_key": "-----BEGIN PRIVATE KEY-----\\nMIIE"}'
+CLIENT_SECRET = "Ab~8Q~x.Y-z_0123456789abcdefghijklmnopqr"  # of Entra ID: 40 characters, 8Q~ from the fourth on
+CERTIFICATE = f"-----BEGIN CERTIFICATE-----\n{ACCOUNT_KEY[:64]}\n{HUB_KEY}\n-----END CERTIFICATE-----\n"
+RSA_KEY = CERTIFICATE.replace("CERTIFICATE", "RSA PRIVATE KEY")
 STRING = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={HUB_KEY};EntityPath=hub"
 BY_SIGNATURE = (
     "Endpoint=sb://ns.servicebus.windows.net/;EntityPath=hub;SharedAccessSignature="
     f"SharedAccessSignature sr=sb%3a%2f%2fns&sig={quote(HUB_KEY)}&se=1900000000&skn=reader"
 )
 SECRETS = [HUB_KEY, ACCOUNT_KEY, quote(ACCOUNT_KEY, safe=""), SIGNED, TOKEN, SERVICE_ACCOUNT, STRING, BY_SIGNATURE]
+SECRETS += [CLIENT_SECRET, CLIENT_SECRET.replace("~", "%7E"), RSA_KEY]
 SHARED = {"connectionString": STRING, "leaseTable": "/tmp/leases"}
 
 #: Every name, with its aliases, under which delta-rs, object_store or delta-rs's DynamoDB lock takes a secret.
@@ -91,7 +95,9 @@ def test_a_secret_in_any_other_option_is_refused_and_not_repeated(option: str, s
     assert option in refusal(raw | {option: secret}, secret, batch=batch)
 
 
-@pytest.mark.parametrize("secret", [HUB_KEY, ACCOUNT_KEY, HUB_KEY.strip("="), ACCOUNT_KEY.strip("="), "0f" * 32])
+@pytest.mark.parametrize(
+    "secret", [HUB_KEY, ACCOUNT_KEY, HUB_KEY.strip("="), ACCOUNT_KEY.strip("="), "0f" * 32, CLIENT_SECRET]
+)
 @pytest.mark.parametrize("prefix", ["", "storageOptions.", "storageSecrets.", "race."])
 def test_a_secret_as_the_name_of_an_option_is_not_repeated(prefix: str, secret: str) -> None:
     refusal(SHARED | {prefix + secret: "1"}, secret.lower())
@@ -112,6 +118,14 @@ def test_what_has_the_name_of_a_secret_is_not_repeated_however_short(option: str
     wrong = SHARED | {option: value + "<>"}
     assert option in refusal(wrong, "hidden")
     assert "hidden" not in refusal(wrong, "hidden")
+
+
+def test_names_with_the_word_key_and_certificates_are_taken() -> None:
+    raw = {**SHARED, "eventHubName": "private_key_events", "leaseTable": "/lake/private_keys/leases"}
+    raw["connectionString"] = STRING.replace(";EntityPath=hub", "")
+    options = stream_options(raw | {"storageOptions.proxy_ca_certificate": CERTIFICATE})
+    assert options.connection.hub == "private_key_events"
+    assert options.storage_options == {"proxy_ca_certificate": CERTIFICATE.strip()}
 
 
 def test_the_endpoint_of_a_connection_string_is_no_secret() -> None:
@@ -143,6 +157,10 @@ def test_keys_of_azure_look_secret(key: bytes) -> None:
         "/lake/partition_key=customer-4711/leases",
         "s3://bucket/year=2024/month=12/leases",
         "ip-10-0-0-1-0123456789ab",
+        "private_key_events",
+        "/lake/private_keys/leases",
+        CERTIFICATE,
+        "-----BEGIN PUBLIC KEY-----",
         "TelemetryEventsOfWestEurope2Production2024",
         '{"0": 4711, "*": "2026-01-31T12:00:00Z"}',
     ],
