@@ -59,17 +59,28 @@ def is_relative(text: str) -> bool:
     return not text.startswith("/") and ":" not in text.partition("/")[0]
 
 
-def check_storage(storage_options: Mapping[str, str], environment: Mapping[str, str]) -> None:
-    """Raises `OptionError` where delta-rs is told, in any of its spellings, to commit in a way that replaces what
-    somebody else has committed."""
-    for where, given in (("storageOptions.", storage_options), ("the environment variable ", environment)):
-        for name, value in given.items():
-            unsafe = name.lower().endswith("allow_unsafe_rename") and value.strip().lower() not in _FALSE
-            if unsafe or (name.lower().endswith("conditional_put") and value.strip().lower() == "disabled"):
-                raise OptionError(
-                    f"{where}{name} is set: with it two queries could take the same partition, as the lease table "
-                    "needs a storage that creates a file only if it is not there. Leave it out"
-                )
+def check_storage(lease_table: str, storage_options: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    """Raises `OptionError` where delta-rs is told, in any of its spellings, to commit to the lease table in a way that
+    replaces what somebody else has committed. The environment holds where no option of the same name says otherwise."""
+    given = {f"storageOptions.{name}": (name, value) for name, value in storage_options.items()}
+    options = {name.lower() for name in storage_options}
+    for name, value in environment.items():
+        if name.lower() not in options and _concerns(name.lower(), lease_table):
+            given[f"the environment variable {name}"] = (name, value)
+    for shown, (name, value) in given.items():
+        unsafe = name.lower().endswith("allow_unsafe_rename") and value.strip().lower() not in _FALSE
+        if unsafe or (name.lower().endswith("conditional_put") and value.strip().lower() == "disabled"):
+            raise OptionError(
+                f"{shown} is set: with it two queries could take the same partition, as the lease table needs a "
+                "storage that creates a file only if it is not there. Leave it out"
+            )
+
+
+def _concerns(variable: str, lease_table: str) -> bool:
+    """Whether delta-rs heeds this variable of the environment for the table: those of S3, and those of mounts."""
+    if variable.startswith("aws_") or variable.endswith("conditional_put"):
+        return lease_table.startswith(("s3://", "s3a://"))
+    return "://" not in lease_table
 
 
 _FALSE = ("", "0", "false", "no", "off", "n", "f")

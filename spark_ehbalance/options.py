@@ -105,8 +105,9 @@ def check_options(raw: Mapping[str, str]) -> None:
         stream_options(raw)
 
 
-def storage_options(public: Mapping[str, str], secret: Mapping[str, str]) -> dict[str, str]:
-    """delta-rs's options, from those that may be shown and those that may not; the value of each may be a reference.
+def storage_options(public: Mapping[str, str], secret: Mapping[str, str], lease_table: str | None) -> dict[str, str]:
+    """delta-rs's options for the lease table, from those that may be shown and those that may not; the value of each
+    may be a reference.
 
     Raises `OptionError`.
     """
@@ -122,7 +123,8 @@ def storage_options(public: Mapping[str, str], secret: Mapping[str, str]) -> dic
                 f"or write {_STORAGE_SECRET}{name}, whose value Spark hides"
             )
     options = {option.partition(".")[2]: resolved(option, value) for option, value in given.items()}
-    check_storage(options, os.environ)
+    if lease_table is not None:
+        check_storage(lease_table, options, os.environ)
     return options
 
 
@@ -212,11 +214,11 @@ def _parse(raw: Mapping[str, str], table: dict[str, tuple[str, Callable[[str], A
     for name, text in given.items():
         if names[name] != "connectionString":
             _refuse_secret(names[name], text)
-    storage = storage_options(public, secret)
     connection = Connection.from_options({name: given.pop(name.lower(), None) for name in _CONNECTION})
     values = _values(given, {name: each for name, each in table.items() if name not in _PARAMETERS})
     if "strategy" in table:
         values["strategy_parameters"] = _strategy_parameters(given, values.get("strategy", DEFAULT_STRATEGY))
+    storage = storage_options(public, secret, values.get("lease_table"))
     return Options(connection=connection, storage_options=storage, **values)
 
 

@@ -105,7 +105,8 @@ def order(store: DeltaStore, orders: Sequence[Transition]) -> Snapshot:
 
 def open_store(lease_table: str, storage_option: list[str] | None) -> DeltaStore:
     """The store of a lease table. Raises `OptionError`."""
-    return DeltaStore(checked_location(lease_table), storage_options(pairs(storage_option), {}))
+    location = checked_location(lease_table)
+    return DeltaStore(location, storage_options(pairs(storage_option), {}, location))
 
 
 def pairs(texts: list[str] | None) -> dict[str, str]:

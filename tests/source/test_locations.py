@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_ehbalance.cli.common import open_store
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.options import checked_location, storage_options, stream_options
+from spark_ehbalance.options import batch_options, checked_location, storage_options, stream_options
 from spark_ehbalance.source.datasource import EhBalanceDataSource
 from spark_ehbalance.source.host import spark_master
 from tests.cli.command import Command
@@ -141,14 +142,36 @@ def test_a_table_works_wherever_it_may_be(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["allow_unsafe_rename", "AWS_S3_ALLOW_UNSAFE_RENAME", "Mount_Allow_Unsafe_Rename", "allow_Unsafe_rename"]
 )
-def test_commits_that_replace_others_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_that_replace_others_are_refused(name: str) -> None:
     for value in ("true", "1", "Yes"):
         with pytest.raises(OptionError, match=f"(?i)storageOptions.{name} is set: .*Leave it out"):
             stream_options(HUB | {"leaseTable": "/x", f"storageOptions.{name}": value})
-    assert storage_options({name: "false"}, {}) == {name: "false"}
-    monkeypatch.setenv(name, "true")
+    assert storage_options({name: "false"}, {}, "/x") == {name: "false"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "table", "other"),
+    [
+        ("AWS_S3_ALLOW_UNSAFE_RENAME", "true", "s3://b/x", "abfss://c@a.b/x"),
+        ("AWS_S3_ALLOW_UNSAFE_RENAME", "true", "s3a://b/x", "/x"),
+        ("AWS_CONDITIONAL_PUT", "disabled", "s3://b/x", "/x"),
+        ("MOUNT_ALLOW_UNSAFE_RENAME", "true", "/x", "s3://b/x"),
+    ],
+)
+def test_such_commits_are_refused_where_the_environment_asks_for_them_and_the_table_heeds_it(
+    name: str, value: str, table: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    shared = HUB | {"leaseTable": table}
     with pytest.raises(OptionError, match=f"environment variable {name} is set"):
-        stream_options(HUB | {"leaseTable": "/x"})
+        stream_options(shared)
+    with pytest.raises(OptionError, match=f"environment variable {name} is set"):
+        open_store(table, None)
+    safe = {"true": "false", "disabled": "etag"}[value]
+    assert stream_options(shared | {f"storageOptions.{name}": safe}).lease_table == table
+    assert stream_options(HUB | {"leaseTable": other}).lease_table == other
+    stream_options(HUB)
+    batch_options(HUB)
 
 
 # --- relative paths ---------------------------------------------------------------------------------------------
