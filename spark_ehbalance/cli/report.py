@@ -41,10 +41,11 @@ def save(path: Path, page: str) -> None:
 def history_picture(group: Group, history: Sequence[OwnershipChange]) -> Picture:
     """The picture of a group's history, up to its last entry."""
     changes, marks = split(history)
-    begin, end = min(each.at_ms for each in history), max(each.at_ms for each in history)
+    times = [each.at_ms for each in history if each.at_ms] or [0]  # a row without a time has 0
+    begin, end = min(times), max(times)
     end += max(1000, (end - begin) // 20)  # so that what the last one began can be seen
     segments = segments_of(changes, {}, begin, end)
-    moves = moves_of(changes, {})
+    moves = [move for move in moves_of(changes, {}) if move[0] >= begin]
     partitions = sorted({each.partition for each in changes if each.partition is not None}, key=partition_order)
     return Picture(
         title=f"{group}",
@@ -52,8 +53,8 @@ def history_picture(group: Group, history: Sequence[OwnershipChange]) -> Picture
         partitions=partitions,
         segments=segments,
         moves=moves,
-        marks=marks,
-        loads=_counts(segments),
+        marks=[mark for mark in marks if mark.at >= begin],
+        loads=_counts(segments, end),
         load_title="Partitions per owner",
         begin=begin,
         end=end,
@@ -61,16 +62,17 @@ def history_picture(group: Group, history: Sequence[OwnershipChange]) -> Picture
     )
 
 
-def _counts(segments: Sequence[Segment]) -> list[tuple[float, Mapping[str, float]]]:
-    """How many partitions each owner has, from change to change."""
+def _counts(segments: Sequence[Segment], end: float) -> list[tuple[float, Mapping[str, float]]]:
+    """How many partitions each owner has, from change to change, to the end of the picture."""
     steps: dict[float, Counter[str]] = {}
     for segment in segments:
         steps.setdefault(segment.start, Counter())[segment.owner] += 1
-        steps.setdefault(segment.end, Counter())[segment.owner] -= 1
+        if segment.end < end:  # there nothing ends but the picture
+            steps.setdefault(segment.end, Counter())[segment.owner] -= 1
     counts: list[tuple[float, Mapping[str, float]]] = []
     owned = Counter[str]()
     for at in sorted(steps):
         for owner, change in steps[at].items():
             owned[owner] += change
         counts.append((at, dict(owned)))
-    return counts[:-1]  # at the end of the picture nothing ends but the picture
+    return [*counts, (end, dict(owned))]

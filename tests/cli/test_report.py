@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from spark_ehbalance.cli.picture import Mark, Segment, moves_of, segments_of, split
+from spark_ehbalance.cli.report import history_picture
 from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.model import Author, Position
@@ -110,6 +111,38 @@ def test_every_time_axis_is_one_of_dates_and_bars_begin_when_they_did(
     for trace in traces:
         if trace not in lanes:
             assert all(1.0 <= seconds(at) <= 10.0 for at in trace["x"])
+
+
+def counts(*history: OwnershipChange) -> list[tuple[float, dict[str, float]]]:
+    """Seconds since `T0`, and how many partitions each owner has from then on."""
+    return [((at - T0) / 1000, dict(owned)) for at, owned in history_picture(GROUP, history).loads]
+
+
+def test_the_counts_of_partitions_go_up_to_the_end_of_the_picture() -> None:
+    claimed = [row(0, p, "Claim", None, "ann", 1) for p in "0123"]
+    assert counts(claimed[0]) == [(0, {"ann": 1}), (1, {"ann": 1})]
+    handed = [row(60, p, "HandOver", "ann", "bob", 2) for p in "23"]
+    assert counts(*claimed, *handed) == [(0, {"ann": 4}), (60, {"ann": 2, "bob": 2}), (63, {"ann": 2, "bob": 2})]
+    released = row(60, "0", "Release", "ann", None, 2)
+    assert counts(claimed[0], released) == [(0, {"ann": 1}), (60, {"ann": 0}), (63, {"ann": 0})]
+
+
+def test_a_row_without_a_time_counts_and_is_not_on_the_axis() -> None:
+    no_time = -T0 / 1000
+    picture = history_picture(
+        GROUP,
+        [
+            row(no_time, "0", "Claim", None, "ann", 1),
+            row(no_time, None, "Drain", "ann", "ann", None, by="operator"),
+            row(10, "0", "HandOver", "ann", "bob", 2),
+            row(20, "1", "Claim", None, "ann", 1),
+        ],
+    )
+    assert (picture.begin, picture.end) == (T0 + 10_000, T0 + 21_000)
+    assert picture.segments[0] == Segment("0", "bob", T0 + 10_000, T0 + 21_000)
+    assert picture.moves == [(T0 + 10_000, "HandOver"), (T0 + 20_000, "Claim")]
+    assert not picture.marks
+    assert history_picture(GROUP, [row(no_time, "0", "Claim", None, "ann", 1)]).begin == 0
 
 
 def test_a_group_without_a_history_is_said_to_have_none(ehbalance: Command, table: Path) -> None:
