@@ -131,7 +131,8 @@ def _address(scheme: str, rest: str) -> str:
     folder = posixpath.normpath("/" + _unescaped(path)).lstrip("/")
     if not folder:
         raise ValueError(f"a folder: write one below {scheme}://{host}/")
-    return f"{scheme}://{host.lower()}/{quote(folder)}"
+    host = host if scheme == "hdfs" else host.lower()  # names of HDFS name services are told apart by case
+    return f"{scheme}://{host}/{quote(folder)}"
 
 
 def _unescaped(path: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from pathlib import Path
 
 from spark_ehbalance.errors import OptionError
@@ -75,7 +76,7 @@ def shown(value: str) -> str:
 
 
 def is_reference(value: str) -> bool:
-    return value.startswith(("env:", "file:"))
+    return value.lower().startswith(("env:", "file:"))
 
 
 def resolved(option: str, value: str) -> str:
@@ -83,7 +84,7 @@ def resolved(option: str, value: str) -> str:
     if not is_reference(value):
         return value
     kind, _, name = value.partition(":")
-    secret, problem = _variable(name) if kind == "env" else _file(name)
+    secret, problem = _variable(name) if kind.lower() == "env" else _file(name)
     if problem:
         raise OptionError(f"option {option}={shown(value)} is wrong: {problem}")
     return secret
@@ -95,9 +96,12 @@ def _variable(name: str) -> tuple[str, str]:
 
 
 def _file(name: str) -> tuple[str, str]:
+    path = Path(name)
     try:
-        with Path(name).open("rb") as file:
-            secret = file.read(_LARGEST + 1).decode().strip()
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+            return "", "what is there where the driver runs is no regular file"
+        with path.open("rb") as file:
+            secret = file.read(_LARGEST + 1).decode("utf-8-sig").strip()  # some editors write a mark at the beginning
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         return "", f"the file cannot be read where the driver runs: {why}"

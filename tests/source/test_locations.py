@@ -38,6 +38,7 @@ HUB = {"fullyQualifiedNamespace": "n.servicebus.windows.net", "eventHubName": "h
         ("abfss://c@Account.dfs.core.windows.net//a/./b c/../d/", "abfss://c@account.dfs.core.windows.net/a/d"),
         ("ABFSS://c@a.b/x%20y", "abfss://c@a.b/x%20y"),
         ("abfss://c@a.b/x y", "abfss://c@a.b/x%20y"),
+        ("HDFS://ProdNS:8020/x", "hdfs://ProdNS:8020/x"),
         ("s3://bucket/%6Ceases", "s3://bucket/leases"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -176,7 +177,10 @@ def test_what_looks_like_no_secret(value: str) -> None:
 def test_a_connection_string_by_reference(secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THE_STRING", f" {secret}\n")
     (tmp_path / "string").write_text(secret + "\r\n")
-    for reference in ("env:THE_STRING", f"file:{tmp_path / 'string'}"):
+    (tmp_path / "marked").write_text(secret, encoding="utf-8-sig")
+    (tmp_path / "link").symlink_to("string")
+    files = [f"file:{tmp_path / name}" for name in ("string", "marked", "link")]
+    for reference in ("env:THE_STRING", "ENV:THE_STRING", *files, files[0].replace("file:", "File:")):
         connection = stream_options({"connectionString": reference}).connection
         assert (connection.connection_string, connection.hub) == (secret, "hub")
 
@@ -205,15 +209,16 @@ def test_secrets_of_the_storage_by_reference(tmp_path: Path, monkeypatch: pytest
         ("env:BLANK", "no such variable"),
         ("env:a=b\x00", "no such variable"),
         (f"env:{HUB_KEY}", "no such variable"),
-        ("file:", "cannot be read"),
+        ("file:", "no regular file"),
         ("file:/not/there", "No such file"),
         ("file:/a\x00b", "cannot be read"),
         (f"file:/{HUB_KEY}", "No such file"),
-        ("file:FOLDER", "Is a directory"),
+        ("file:FOLDER", "no regular file"),
+        ("file:FOLDER/pipe", "no regular file"),
         ("file:FOLDER/empty", "1 to 65536 bytes"),
         ("file:FOLDER/large", "1 to 65536 bytes"),
         ("file:FOLDER/binary", "no UTF-8 text"),
-        ("file:/dev/zero", "1 to 65536 bytes"),
+        ("file:/dev/zero", "no regular file"),
     ],
 )
 @pytest.mark.parametrize("option", ["connectionString", "storageSecrets.account_key"])
@@ -223,6 +228,7 @@ def test_a_reference_to_nothing_is_named(
     monkeypatch.setenv("BLANK", " ")
     for name, content in (("empty", b"\n"), ("large", b"x" * 65537), ("binary", b"\xff\xfe")):
         (tmp_path / name).write_bytes(content)
+    os.mkfifo(tmp_path / "pipe")
     message = refusal(SHARED | {option: reference.replace("FOLDER", str(tmp_path))}, HUB_KEY)
     assert message.startswith(f"option {option}=")
     assert why in message
