@@ -90,18 +90,21 @@ def _read(
     options: Options, wanted: Range, owner: str | None, owner_level: int | None, ended: threading.Event, hand: _Hand
 ) -> Generator[pa.RecordBatch, None, None]:
     position, progress, tries, refused = wanted.start, time.monotonic(), 0, False
+    highest, nothing = _highest_of_group(wanted, owner, owner_level), TimeoutError("no event came")
+    trouble: Exception = nothing
     while position < wanted.end and not ended.is_set():
         try:
             batch = hand.receive(position)
         except Disconnected as other:
-            if other.epoch is None or other.epoch > (owner_level if owner_level is not None else -1):
+            if other.epoch is None or other.epoch > highest:
                 if owner is not None and not _still_held(options, wanted, owner):
                     _LOG.info("partition %s: lease lost while reading, ending at %d", wanted.partition, position)
                     return
                 raise _foreign(wanted, other) from other
             # A reader with our own level: the kept one of another worker, the same task run twice, or `ehbalance seek`,
-            # which looks for a time. None of them takes the range from us.
-            trouble: Exception = other
+            # which looks for a time. Or, where we have no level, a former owner's kept one, which closes before long.
+            # None of them takes the range from us.
+            trouble = other
         except Unreachable as broken:
             trouble = broken
         except RefusedError as refusal:
@@ -113,7 +116,7 @@ def _read(
         else:
             before, position = position, hand.next
             if position > before:
-                progress, tries, refused = time.monotonic(), 0, False
+                progress, tries, refused, trouble = time.monotonic(), 0, False, nothing
                 if hand.first != before:
                     _check_gap(options, wanted.partition, before, hand.first)
                 beyond = pc.index(pc.greater_equal(numbers(batch), wanted.end), True).as_py()
@@ -122,7 +125,6 @@ def _read(
             if batch.num_rows:
                 yield batch
                 progress = time.monotonic()  # what the sink took its time for is not the hub's fault
-            trouble = TimeoutError("no event came")
             if position > before or time.monotonic() - progress < options.receiver_timeout:
                 continue
         if time.monotonic() - progress >= options.receiver_timeout:
@@ -130,6 +132,8 @@ def _read(
             if lost_to > position:
                 position, progress, tries = lost_to, time.monotonic(), 0
                 continue
+            if owner_level is None and isinstance(trouble, Disconnected):
+                raise _foreign(wanted, trouble) from trouble
             raise HubUnavailableError(
                 f"partition {wanted.partition}: no event came for receiverTimeout={options.receiver_timeout:g} s while "
                 f"reading sequence numbers {wanted.start} to {wanted.end - 1}, now at {position}. The batch fails and "
@@ -137,6 +141,13 @@ def _read(
             ) from trouble
         tries += 1
         ended.wait(random.uniform(0.5, 1) * min(_LONGEST_WAIT, _FIRST_WAIT * 2**tries))
+
+
+def _highest_of_group(wanted: Range, owner: str | None, owner_level: int | None) -> int:
+    """The highest owner level at which another reader may belong to this group, and will leave the range to us."""
+    if owner_level is not None:
+        return owner_level
+    return -1 if owner is None else wanted.epoch - 1
 
 
 def _still_held(options: Options, wanted: Range, owner: str) -> bool:

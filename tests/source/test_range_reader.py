@@ -360,6 +360,37 @@ def test_a_reader_with_a_level_shuts_out_one_without(emulator: Emulator, intrude
         read(hub_options(emulator), 0, 100)
 
 
+def test_without_level_the_receiver_that_a_former_owner_has_kept_is_waited_for(
+    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder], opened: list[int]
+) -> None:
+    former = intruder(4)
+    former.come()
+    done = threading.Event()
+
+    def leave() -> None:
+        wait_until(lambda: len(opened) > 1 or done.is_set(), "the range was refused, and is tried again")
+        former.go()
+
+    leaving = threading.Thread(target=leave)
+    leaving.start()
+    try:
+        got = read(shared(emulator, tmp_path, minPartitions=2), 0, 500, epoch=5, owner="me")
+    finally:
+        done.set()
+        leaving.join()
+    assert got == list(range(500))
+
+
+def test_without_level_a_lower_one_that_stays_is_named(
+    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder], opened: list[int]
+) -> None:
+    intruder(4).come()
+    options = shared(emulator, tmp_path, minPartitions=2, receiverTimeout="3 s")
+    with pytest.raises(ForeignReaderError, match=r"owner level 4, while this query holds it with 5"):
+        read(options, 0, 100, epoch=5, owner="me")
+    assert len(opened) > 1
+
+
 def test_a_table_that_cannot_be_asked_is_no_reason_to_lose_events(
     emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
 ) -> None:
