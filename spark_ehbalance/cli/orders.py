@@ -151,8 +151,8 @@ def _ms(handover_timeout: str) -> int:
         raise OptionError(f"--handover-timeout={shown(handover_timeout)} is wrong: allowed is {allowed}") from None
 
 
-def _wanted(snapshot: Snapshot, options: Options, partition: str | None) -> tuple[str, ...]:
-    """The partitions that are meant: known to the table, which must be that of the group."""
+def _wanted(snapshot: Snapshot, options: Options, partition: str | None) -> dict[str, int]:
+    """The epochs of the partitions that are meant: known to the table, which must be that of the group."""
     group = options.connection.group(options.consumer_group)
     if snapshot.group != group:
         raise EhBalanceError(f"the lease table {options.lease_table} belongs to {snapshot.group}, not to {group}")
@@ -160,24 +160,24 @@ def _wanted(snapshot: Snapshot, options: Options, partition: str | None) -> tupl
         raise EhBalanceError("no query has read anything yet: startingPosition says where reading begins")
     if partition is not None and partition not in snapshot.leases:
         raise EhBalanceError(f"partition {partition} is unknown: there are {', '.join(snapshot.leases)}")
-    return tuple(snapshot.leases) if partition is None else (partition,)
+    return {each: lease.epoch for each, lease in snapshot.leases.items() if partition in (None, each)}
 
 
-def _resolved(options: Options, place: Place, partitions: tuple[str, ...]) -> Mapping[str, Position]:
-    """What `place` means in each of `partitions`. Raises `OptionError` where the hub has no such event."""
+def _resolved(options: Options, place: Place, epochs: Mapping[str, int]) -> Mapping[str, Position]:
+    """What `place` means in each partition. Raises `OptionError` where the hub has no such event."""
     metadata = HubMetadata(options.connection, options.consumer_group)
     try:
-        states = metadata.partition_states(partitions)
+        states = metadata.partition_states(tuple(epochs))
     finally:
         metadata.close()
 
     def position(partition: str) -> Position:
         source = Source(options.connection, options.consumer_group, partition)
-        found = resolve(place, source, states[partition], options.receiver_timeout)
+        found = resolve(place, source, states[partition], options.receiver_timeout, epochs[partition])
         return _checked(partition, found, states[partition])
 
     with ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
-        return dict(zip(partitions, pool.map(position, partitions), strict=True))
+        return dict(zip(epochs, pool.map(position, epochs), strict=True))
 
 
 def _checked(partition: str, position: Position, state: PartitionState) -> Position:

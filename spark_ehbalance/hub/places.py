@@ -14,20 +14,28 @@ from spark_ehbalance.leases.model import Position
 from spark_ehbalance.positions import Edge, Place
 
 
-def resolve(place: Place, source: Source, state: PartitionState, timeout: float) -> Position:
-    """The position from which reading begins at `place`. A time costs a question to the hub, which may raise
-    `HubUnavailableError` after `timeout` seconds."""
+def resolve(
+    place: Place, source: Source, state: PartitionState, timeout: float, highest_level: int | None = None
+) -> Position:
+    """The position from which reading begins at `place`.
+
+    A time costs a question to the hub, which may raise `HubUnavailableError` after `timeout` seconds. Where a
+    reader with an owner level shuts out those without, that level is taken for a moment if it is `highest_level` or
+    lower: its reader has to be one that opens anew.
+    """
     if place is Edge.EARLIEST:
         return Position.before(state.begin)
     if place is Edge.LATEST:
         return Position(state.end - 1, state.last_offset)
     if isinstance(place, datetime):
-        return Position.before(_first_at(place, source, state, timeout))
+        return Position.before(_first_at(place, source, state, timeout, highest_level))
     assert isinstance(place, int)
     return Position.before(place)
 
 
-def _first_at(moment: datetime, source: Source, state: PartitionState, timeout: float) -> int:
+def _first_at(
+    moment: datetime, source: Source, state: PartitionState, timeout: float, highest_level: int | None
+) -> int:
     """Sequence number of the first event enqueued at or after `moment`; where there is none, of the next to come."""
     if state.last_enqueued is None or state.last_enqueued < moment:
         return state.end
@@ -45,8 +53,11 @@ def _first_at(moment: datetime, source: Source, state: PartitionState, timeout: 
                         return receiver.first
         except Disconnected as other:
             # Beside a reader with an owner level nobody gets in without one. With the same level one does, for a
-            # moment: that reader is disconnected, and opens anew.
-            level, trouble = level if other.epoch is None else other.epoch, other
+            # moment: that reader is disconnected, and opens anew if it is one of ours. Its epoch is below the lease's
+            # where the batch in flight began before another seek.
+            if other.epoch is not None and highest_level is not None and other.epoch <= highest_level:
+                level = other.epoch
+            trouble = other
         except Unreachable as broken:
             trouble = broken
         time.sleep(0.2)

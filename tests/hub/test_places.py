@@ -11,10 +11,10 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.places import resolve
-from spark_ehbalance.hub.receiver import Source
+from spark_ehbalance.hub.receiver import Receiver, Source
 from spark_ehbalance.leases.model import Position
 from spark_ehbalance.positions import Edge, Place
-from tests.source.support import HUB, hub_options
+from tests.source.support import HUB, hub_options, receive
 from tests.waiting import wait_until
 
 
@@ -116,3 +116,18 @@ def test_a_time_leaves_no_reader_behind(hub: Hub) -> None:
     moment = hub.append(3)
     hub.resolve(moment)
     wait_until(lambda: not hub.emulator.readers(HUB, 0), "the reader is gone")
+
+
+@pytest.mark.parametrize("level", [None, 6])
+def test_a_time_takes_no_owner_level_above_the_highest_given(hub: Hub, level: int | None) -> None:
+    moment = hub.append(3)
+    other = Receiver(hub.source, 0, owner_level=7, prefetch=1)
+    try:
+        receive(other, 3)
+        with pytest.raises(HubUnavailableError, match="epoch of '7'"):
+            resolve(moment, hub.source, hub.state(), timeout=1, highest_level=level)
+        hub.append(1)
+        assert receive(other, 1).num_rows == 1
+        assert resolve(moment, hub.source, hub.state(), timeout=20, highest_level=7).next == 0
+    finally:
+        other.close()
