@@ -8,10 +8,13 @@ from datetime import datetime
 
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable
+from spark_ehbalance.hub.receiver import Disconnected, Receiver, RefusedError, Source, Unreachable
 from spark_ehbalance.hub.unreadable import KEEP
 from spark_ehbalance.leases.model import Position
 from spark_ehbalance.positions import Edge, Place
+
+#: Seconds without another event after which those whose numbers cannot be read were the last ones.
+_PAUSE = 3.0
 
 
 def resolve(
@@ -41,16 +44,20 @@ def _first_at(
         return state.end
     trouble: Exception = TimeoutError("no event came")
     level: int | None = None
+    refused = False
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:
             receiver = Receiver(source, moment, owner_level=level, prefetch=1, on_malformed=KEEP)
             with contextlib.closing(receiver):
-                # More than one only where the first one's number cannot be read.
+                unreadable = 0
                 while not receiver.closed and time.monotonic() < deadline:
-                    receiver.receive(1, wait=1.0)
+                    came = receiver.receive(1, wait=_PAUSE if unreadable else 1.0).num_rows
                     if receiver.first is not None:
-                        return receiver.first
+                        return receiver.first - unreadable
+                    if unreadable and not came:  # nothing else: they are the last ones
+                        return state.end - unreadable
+                    unreadable += came
         except Disconnected as other:
             # Beside a reader with an owner level nobody gets in without one. With the same level one does, for a
             # moment: that reader is disconnected, and opens anew if it is one of ours. Its epoch is below the lease's
@@ -60,6 +67,11 @@ def _first_at(
             trouble = other
         except Unreachable as broken:
             trouble = broken
+        except RefusedError as refusal:
+            if refused:  # with a fresh token as well
+                raise
+            refused, trouble = True, refusal
+            source.connection.renew()
         time.sleep(0.2)
     raise HubUnavailableError(
         f"partition {source.partition}: the first event at or after {moment.isoformat()} could not be found within "

@@ -14,7 +14,8 @@ from spark_ehbalance.hub.places import resolve
 from spark_ehbalance.hub.receiver import Receiver, Source
 from spark_ehbalance.leases.model import Position
 from spark_ehbalance.positions import Edge, Place
-from tests.source.support import HUB, hub_options, receive
+from tests.source.poison import UNNUMBERED
+from tests.source.support import HUB, append_encoded, hub_options, receive
 from tests.waiting import wait_until
 
 
@@ -131,3 +132,13 @@ def test_a_time_takes_no_owner_level_above_the_highest_given(hub: Hub, level: in
         assert resolve(moment, hub.source, hub.state(), timeout=20, highest_level=7).next == 0
     finally:
         other.close()
+
+
+@pytest.mark.parametrize("following", [0, 2])
+def test_a_time_begins_at_events_whose_numbers_cannot_be_read(hub: Hub, following: int) -> None:
+    moment = hub.append(3) + timedelta(milliseconds=1)
+    wait_until(lambda: datetime.now(timezone.utc) > moment + timedelta(milliseconds=1), "the clock goes on")
+    append_encoded(hub.emulator, "0", UNNUMBERED, UNNUMBERED)
+    if following:
+        hub.append(following)
+    assert hub.resolve(moment).next == 3

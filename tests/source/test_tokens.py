@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -13,7 +15,9 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub import connection as connection_module
 from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.metadata import HubMetadata
+from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.hub.places import resolve
+from spark_ehbalance.hub.receiver import Receiver, Source
 from spark_ehbalance.hub.rows import numbers
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.positions import LATEST
@@ -21,7 +25,7 @@ from spark_ehbalance.source import range_reader, receivers
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS
-from tests.source.support import HUB, count_openings, hub_options
+from tests.source.support import HUB, count_openings, hub_options, receive
 from tests.waiting import wait_until
 
 KEYS = {"reader": "theRightKey"}
@@ -164,6 +168,20 @@ class _Misdirected(ShortLived):
         client = super().consumer_client(consumer_group, **settings)
         client._auth_uri = f"sb://{self.namespace}/other"
         return client
+
+
+def test_a_time_is_found_though_the_token_that_is_cached_is_over(
+    open_to_all: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with IdentityEndpoint(LIFE, told=3600.0) as endpoint:
+        connection = identity(open_to_all, endpoint, monkeypatch)
+        source = Source(connection, "$Default", "0")
+        with contextlib.closing(Receiver(source, 0, owner_level=None, prefetch=1)) as first:
+            receive(first, 1)
+            until_detached(open_to_all)
+        now = datetime.now(timezone.utc)
+        state = PartitionState(0, 1000, None, now)
+        assert resolve(now - timedelta(days=1), source, state, timeout=20).next == 0
 
 
 # --- the connection that asks about the hub --------------------------------------------------------------------
