@@ -32,7 +32,8 @@ def merged(found: Iterable[Lease], *, all_read: bool) -> dict[str, Lease]:
     which nothing is skipped, and nobody is the owner.
 
     `all_read`: no state that was committed is missing. Else somebody may have been given a higher epoch: then all
-    epochs rise, and nobody is an owner. The same for a lease whose epoch is not known (see `salvaged`).
+    epochs rise, and nobody is an owner; but of what was never read, as only a claim gives an epoch, and with it a
+    position. The same for a lease whose epoch is not known (see `salvaged`).
     """
     leases: dict[str, Lease] = {}
     for lease in found:
@@ -40,7 +41,8 @@ def merged(found: Iterable[Lease], *, all_read: bool) -> dict[str, Lease]:
         leases[lease.partition] = lease if known is None else _later(known, lease)
     for partition, lease in leases.items():
         if not all_read or lease.renewal < 0:
-            leases[partition] = replace(_free(lease), epoch=lease.epoch + _MARGIN, renewal=0)
+            margin = 0 if lease.checkpoint is None else _MARGIN
+            leases[partition] = replace(_free(lease), epoch=lease.epoch + margin, renewal=0)
     return {partition: leases[partition] for partition in sorted(leases, key=partition_order)}
 
 

@@ -207,7 +207,8 @@ def lease_of(row: dict[str, Any]) -> Lease:
         raise ValueError("there is a partition without an id")
     if epoch is None or epoch < 0:
         raise ValueError(f"partition {partition} has the epoch {epoch}")
-    if (number is None and epoch > 0 and row["owner"] is not None) or (number is not None and number < -1):
+    # Who claims says where reading starts: an epoch without a position is somebody's UPDATE, and no first start.
+    if (number is None and (epoch > 0 or row["owner"] is not None)) or (number is not None and number < -1):
         raise ValueError(f"partition {partition} has the sequence number {number}")
     return Lease(
         partition=partition,

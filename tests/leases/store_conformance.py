@@ -118,18 +118,18 @@ _handovers = st.builds(Handover, _texts, _longs)
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    """Any state that the model can express, whether or not transitions lead to it; owners have a position."""
+    """Any state that the model can express, wherever transitions lead; what was ever claimed has a position."""
     partitions = draw(st.sets(st.integers(0, 2_000).map(str) | _texts, max_size=6))
-    owners = {partition: draw(st.none() | _texts) for partition in sorted(partitions)}
+    claimed = {partition: draw(st.booleans()) for partition in sorted(partitions)}
     leases = {
         partition: Lease(
             partition=partition,
-            owner=owners[partition],
-            epoch=draw(st.integers(0, 2**63 - 1)),
+            owner=draw(st.none() | _texts) if claimed[partition] else None,
+            epoch=draw(st.integers(1, 2**63 - 1)) if claimed[partition] else 0,
             renewal=draw(_longs),
             renewed_at_ms=draw(_times),
             owned_since_ms=draw(_times),
-            checkpoint=draw(_positions if owners[partition] is not None else st.none() | _positions),
+            checkpoint=draw(_positions if claimed[partition] else st.none() | _positions),
             handover=draw(st.none() | _handovers),
             load=draw(st.none() | st.builds(Load, st.floats(0, 1e9), st.floats(0, 1e9))),
             contest=draw(st.integers(0, 2**63 - 1)),
@@ -275,9 +275,9 @@ class StoreConformance(ABC):
         with recipe() as mine, recipe() as theirs:
             mine.create(GROUP)
             base, same = mine.read(), theirs.read()
-            newest = theirs.write(same, replace(base, leases={"0": Lease("0", "bob")}))
+            newest = theirs.write(same, replace(base, leases={"0": Lease("0", "bob", checkpoint=Position(-1))}))
             with pytest.raises(ConflictError):
-                mine.write(base, replace(base, leases={"0": Lease("0", "ann")}))
+                mine.write(base, replace(base, leases={"0": Lease("0", "ann", checkpoint=Position(-1))}))
             assert mine.read() == newest
 
     def test_the_holder_of_the_newest_succeeds_after_a_refusal(self, created: Recipe) -> None:

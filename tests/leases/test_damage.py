@@ -154,6 +154,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda table: rewrite(table, column("sequence_number", nothing)),
         r"partition \d has the sequence number None",
     ),
+    "positions and owners null": (
+        lambda table: DeltaTable(table).update(
+            {"owner": "null", "sequence_number": "null"}, predicate="kind = 'partition'"
+        ),
+        r"partition \d has the sequence number None",
+    ),
     "two rows that differ": (
         lambda table: rewrite(
             table, column("sequence_number", lambda values: [v and 9 for v in values]), mode="append"
@@ -308,6 +314,14 @@ def test_who_runs_reads_on_while_the_table_is_damaged_and_goes_on_after_the_repa
     ehbalance("maintain", table, "--repair")
     wait_until(lambda: {each.checkpoint for each in running.leases.values()} == {Position(41)}, "it goes on")
     assert running.layout() == layout
+
+
+def test_a_repair_leaves_what_was_never_read_without_an_epoch() -> None:
+    """An epoch without a position is damage."""
+    never, read = Lease("0"), Lease("1", epoch=1, checkpoint=Position(3))
+    latest = merged([never, read], all_read=False)
+    assert latest["0"] == never
+    assert latest["1"].epoch > 1
 
 
 # --- which state is the latest ------------------------------------------------------------------------------------

@@ -231,14 +231,14 @@ def test_a_stale_write_is_refused_after_the_log_has_been_tidied(
         late.create(GROUP)
         base = late.read()
         if own:  # what it has written itself is not read again
-            base = late.write(base, replace(base, leases={"0": Lease("0", "ann")}))
+            base = late.write(base, replace(base, leases={"0": Lease("0")}))
         newest = others.read()
         for number in range(2 * CHECKPOINT_INTERVAL + 1):
-            newest = others.write(newest, replace(newest, leases={"0": Lease("0", f"owner-{number}")}))
+            newest = others.write(newest, replace(newest, leases={"0": Lease("0", renewal=number)}))
         others.tidy()
         assert not (tmp_path / "leases" / "_delta_log" / f"{base.version + 1:020}.json").exists()
         with pytest.raises(ConflictError):
-            late.write(base, replace(base, leases={"0": Lease("0", "ann")}))
+            late.write(base, replace(base, leases={"0": Lease("0")}))
         assert late.read() == others.read() == newest
 
 
