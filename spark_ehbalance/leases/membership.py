@@ -102,6 +102,12 @@ class Settings:
         return self.lease_duration / 3
 
     @property
+    def short_spell(self) -> float:
+        """For how long nobody may be able to write without anybody's being taken for dead: who is alive has renewed a
+        renewal interval before at the most, and tries again within a fifth of the lease duration afterwards."""
+        return self.lease_duration * 4 / 9
+
+    @property
     def minimum_tenure(self) -> float:
         """Ten lease durations (5 minutes): moving averages of the load have then forgotten the move before."""
         return 10 * self.lease_duration
@@ -169,11 +175,11 @@ class Membership:
         self.view: View | None = None
         self._rng = rng
         self._sightings = Sightings(horizon=settings.minimum_tenure)
-        self._looked = float("-inf")
-        self._given = float("-inf")  # when what is new to this member may have been given to it
+        self._looked = self._looked_before = float("-inf")
         self._moved = float("inf")  # when the table was last seen to have changed
         self._told = False  # that the table has lost partitions
         self._mute = False  # the last commit has failed, and none has succeeded since
+        self._wrote = float("-inf")  # when the last commit that succeeded was begun
         self._ownership: Ownership | None = None  # at the last balancing
         self._memory: Any = None  # the strategy's
         self._finished = dict(finished or {})
@@ -201,17 +207,16 @@ class Membership:
                 "know how far the group has read: start the query again, which then says how to go on"
             )
         long = self.settings.lease_duration / 2
-        if self._mute or now.monotonic - self._looked > long:
+        if self._silenced(now) or now.monotonic - self._looked > long:
             # Who has not looked for long, because the store was away or this process stood still, has not seen
-            # whether others were alive meanwhile; who cannot write must think that of others too. Everybody gets a
-            # full lease duration again.
+            # whether others were alive meanwhile; who cannot write for long must think that of others too. Everybody
+            # gets a full lease duration again.
             self._sightings = self._sightings.afresh()
         if self._snapshot is None or self._snapshot.version != snapshot.version:
             self._moved = now.monotonic
         elif now.monotonic - self._moved > long:
             self.assured = now.monotonic
-        self._given = self._looked if self._looked > float("-inf") else now.monotonic
-        self._looked, self._snapshot = now.monotonic, snapshot
+        self._looked_before, self._looked, self._snapshot = self._looked, now.monotonic, snapshot
         self._sightings = self._sightings.updated(snapshot, now.monotonic)
         if not self._joined:
             return
@@ -410,14 +415,20 @@ class Membership:
                 self._heartbeat = now.monotonic
         row = snapshot.members.get(self.author.id)
         self._joined = self._joined or (row is not None and row.incarnation == self.author.incarnation)
-        if not self._mute:
+        if not self._silenced(now):
             self._sightings = self._sightings.updated(snapshot, now.monotonic)
         elif len(refused) < len(said):
             # Others' time is counted from the next look, before which they have all been able to see this commit.
-            self._mute, self._sightings = False, self._sightings.afresh()
+            self._sightings = self._sightings.afresh()
+        if len(refused) < len(said):
+            self._mute, self._wrote = False, now.monotonic
         self._hold(snapshot, now, renewed)
 
     # --- inside ------------------------------------------------------------------------------------------------
+
+    def _silenced(self, now: Clocks) -> bool:
+        """Whether it has not been able to write for so long that others who are alive may not have been either."""
+        return self._mute and now.monotonic - self._wrote > self.settings.short_spell
 
     def _joining(self, snapshot: Snapshot, at_ms: int) -> list[Transition]:
         """To be a member (again)."""
@@ -487,9 +498,9 @@ class Membership:
                 continue
             assert lease.checkpoint is not None, "a claim without a position is refused"
             kept = before is not None and before.epoch == lease.epoch and not again
-            # What another has handed over it may have handed over right after the look before: others count from then.
-            new = now.monotonic if renewed is not None else self._given
-            renewed_at = before.renewed if kept and before is not None else new
+            # Who gives something away counts from then on, which was after the look before this one.
+            given = now.monotonic if renewed is not None else self._looked_before
+            renewed_at = before.renewed if kept and before is not None else given
             if renewed is None and before is not None and not kept:
                 _LOG.info(
                     "partition %s: goes on at %d with epoch %d, as somebody else has decided",

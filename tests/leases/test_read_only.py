@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -31,10 +32,24 @@ class Process:
     member: Membership
     spells: Sequence[tuple[float, float]]
     look_at: float
-    failed: list[float] = field(default_factory=list)  # when it has tried to write in vain
+    failing: float = 0.0  # the part of its commits that fail from time 0 on, whatever the spells
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+    #: When it has last written, whether in vain since, and when it found that it could not for more than a short spell.
+    wrote: float = float("-inf")
+    failed: bool = False
+    silenced: list[float] = field(default_factory=list)
 
     def mute(self, now: float) -> bool:
         return any(begin <= now < begin + lasts for begin, lasts in self.spells)
+
+    def fails(self, now: float) -> bool:
+        return self.mute(now) or (now >= 0 and self.rng.random() < self.failing)
+
+    def tried(self, now: float, *, failed: bool) -> None:
+        if (failed or self.failed) and now - self.wrote > self.member.settings.short_spell:
+            self.silenced.append(now)
+        self.failed = failed
+        self.wrote = self.wrote if failed else now
 
     def reads(self, now: float) -> set[str]:
         return in_force(self.member.plannable(), now, self.member.settings, self.member.assured).keys() | set()
@@ -61,15 +76,18 @@ class Processes:
     def step(self, now: float) -> None:
         for process in self.all:
             if now >= process.look_at:
-                process.look_at = now + (LOOK if self._turn(process, now) else PAUSE)
+                mute = not self._turn(process, now) and process.mute(now)  # after a first failure a pause is short
+                process.look_at = now + (PAUSE if mute else LOOK)
 
     def _turn(self, process: Process, now: float) -> bool:
         member, clocks, before = process.member, Clocks(now, round(1000 * (now + 1000))), self.store.read()
         member.see(before, clocks)
         said, _ = member.balance(before, clocks, tuple(before.leases), lambda _: Position(-1))
-        if said and process.mute(now):
+        failed = bool(said) and process.fails(now)
+        if said:
+            process.tried(now, failed=failed)
+        if failed:
             member.unwritten()
-            process.failed.append(now)
             return False
         after, rejected = commit(self.store, before, said)
         member.written(said, rejected, after, clocks)
@@ -93,6 +111,7 @@ ALL = [(0, 5.0, 100.0), (1, 5.0, 101.0), (2, 5.0, 103.0)]
 @example(spells=ALL[:2], seed=0)
 @example(spells=[(0, 0.0, 60.0), (1, 20.0, 100.0), (2, 20.0, 41.0)], seed=1)
 @example(spells=[(0, 34.0, 1.0), (1, 32.0, 26.0)], seed=0)  # the first one does not notice
+@example(spells=[(0, 27.1, 150.0), (1, 0.0, 26.0)], seed=0)  # is given something that it cannot renew, between looks
 def test_only_who_could_not_write_while_others_could_is_taken_for_dead_and_it_has_stopped_by_then(
     spells: list[Spell], seed: int
 ) -> None:
@@ -103,7 +122,7 @@ def test_only_who_could_not_write_while_others_could_is_taken_for_dead_and_it_ha
         reading = [process.reads(now) for process in group.all]
         assert sum(map(len, reading)) == len(set().union(*reading)), "nothing is read by two"
     for at, victim, taker in group.taken:
-        assert all(failed < at - LEASE for failed in group.all[taker].failed if failed <= at), (
+        assert all(silenced < at - LEASE for silenced in group.all[taker].silenced if silenced <= at), (
             "its silence says nothing"
         )
         last_try = at - PAUSE - LOOK
@@ -120,3 +139,20 @@ def test_a_spell_of_all_moves_nothing_and_all_read_on_most_of_the_time() -> None
             idle += STEP * sum(not process.reads(now) for process in group.all)
     assert group.taken == []
     assert idle <= 3 * LEASE / 3, "until it is seen that nobody can write"
+
+
+@pytest.mark.parametrize("failing", [0.05, 0.1])
+@pytest.mark.parametrize("seed", range(6))
+def test_commits_that_fail_now_and_then_keep_nobody_from_taking_what_the_dead_had(failing: float, seed: int) -> None:
+    group, dies, now = Processes([], seed), 50.0, -100.0
+    for number, process in enumerate(group.all):
+        process.failing, process.rng = failing, random.Random(10 * seed + number)
+    dead = group.all[2]
+    while now < dies + LEASE + LEASE / 3 + LOOK + PAUSE:
+        if now == dies:
+            group.all.remove(dead)
+        group.step(now)
+        now += STEP
+    assert not group.store.read().owned_by("2")
+    assert {victim for _, victim, _ in group.taken} <= {2}, "nobody else is taken for dead"
+    assert sum(len(process.reads(now)) for process in group.all) == 6
