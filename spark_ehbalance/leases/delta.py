@@ -51,6 +51,7 @@ from spark_ehbalance.leases.table_format import (
     description,
     from_table,
     group_of,
+    rows_of,
     to_ms,
     to_table,
     to_time,
@@ -219,7 +220,7 @@ class DeltaStore(LeaseStore):
             there = {name for name, _ in listed(self._file_system(), "")}
             gone = [name for name in names if name not in there] or names
             raise self._damaged(f"{gone[0]} is missing") from error
-        except (ValueError, pa.ArrowException) as error:
+        except (ValueError, OverflowError, pa.ArrowException) as error:
             raise self._damaged(f"{', '.join(names[:3]) or 'its data'}: {_one_line(error)}") from error
 
     def _damaged(self, what: str) -> StoreDamagedError:
@@ -315,7 +316,7 @@ class DeltaStore(LeaseStore):
                 return []
             table = DeltaTable(self._history_uri, storage_options=self._storage_options)
             files = DeltaStorageHandler(self._history_uri, self._storage_options)._handler
-            rows = _content(table, files, HISTORY_SCHEMA).to_pylist()
+            rows = rows_of(_content(table, files, HISTORY_SCHEMA))
         except (OSError, DeltaError, ValueError) as error:
             raise StoreUnavailableError(f"{self._history_uri} could not be read: {self._said(error)}") from error
         changes = [OwnershipChange(at_ms=to_ms(row.pop("at")), **row) for row in rows]

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.repair import salvaged
-from spark_ehbalance.leases.table_format import SCHEMA, conformed, lease_of
+from spark_ehbalance.leases.table_format import SCHEMA, conformed, lease_of, rows_of
 
 LOG = "_delta_log"
 
@@ -99,7 +99,7 @@ def found_leases(files: Any) -> tuple[list[Lease], set[str]]:
     for name, _ in listed(files, ""):
         if name.endswith(".parquet"):
             try:
-                rows = conformed(parquet_rows(files, name), SCHEMA).to_pylist()
+                rows = rows_of(conformed(parquet_rows(files, name), SCHEMA))
             except FileNotFoundError:  # tidied away meanwhile
                 continue
             except (ValueError, OSError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any
 
@@ -35,7 +34,12 @@ from spark_ehbalance.leases.model import (
 FORMAT = 1
 
 _TIME = pa.timestamp("us", tz="UTC")
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+#: Microseconds: the end of the year 9999. Times outside of what people reckon with are as good as none.
+_LAST_TIME = 253_402_300_800_000_000
+
+#: Numbers that only ever rise are refused from here on: they would soon not fit any more.
+_MOST = 2**62
 
 #: Columns are only ever added, at the end: a table written before has none of the later ones, which read as null.
 SCHEMA = pa.schema(
@@ -146,13 +150,19 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table([column(field) for field in schema], schema=schema)
 
 
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of `table`, with times in microseconds since 1970: not all that a table can hold are a `datetime`."""
+    columns = [each.cast(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in table.columns]
+    return pa.table(columns, names=table.column_names).to_pylist()  # type: ignore[no-any-return]
+
+
 def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
     """The snapshot whose rows `table` holds, in any order. Raises `ValueError` where leases make no sense; a member
     whose row does not is left out, and joins again by itself."""
     leases: dict[str, Lease] = {}
     members: dict[str, Member] = {}
     tables: dict[str, set[str]] = {"table": set(), "replaced": set()}
-    for row in table.to_pylist():
+    for row in rows_of(table):
         if row["kind"] == "partition":
             lease = lease_of(row)
             if leases.setdefault(lease.partition, lease) != lease:
@@ -205,8 +215,10 @@ def lease_of(row: dict[str, Any]) -> Lease:
     partition, epoch, number = row["id"], row["epoch"], row["sequence_number"]
     if partition is None:
         raise ValueError("there is a partition without an id")
-    if epoch is None or epoch < 0:
+    if epoch is None or not 0 <= epoch < _MOST:
         raise ValueError(f"partition {partition} has the epoch {epoch}")
+    if (row["renewal"] or 0) >= _MOST:
+        raise ValueError(f"partition {partition} has the renewal {row['renewal']}")
     # Who claims says where reading starts: an epoch without a position is somebody's UPDATE, and no first start.
     if (number is None and (epoch > 0 or row["owner"] is not None)) or (number is not None and number < -1):
         raise ValueError(f"partition {partition} has the sequence number {number}")
@@ -261,6 +273,8 @@ def _member_row(member: Member) -> dict[str, Any]:
 def _member(row: dict[str, Any]) -> Member:
     if None in (row["id"], row["incarnation"], row["joined"]):
         raise ValueError("a member without a name")
+    if max(row["joined"], row["renewal"] or 0) >= _MOST:
+        raise ValueError("a member whose numbers cannot rise")
     return Member(
         id=row["id"],
         incarnation=row["incarnation"],
@@ -287,6 +301,6 @@ def to_time(ms: int) -> int:
     return 1000 * ms
 
 
-def to_ms(time: datetime | None) -> int:
-    """A time of the table in milliseconds since 1970; 0 where there is none."""
-    return 0 if time is None else (time - _EPOCH) // timedelta(milliseconds=1)
+def to_ms(time: int | None) -> int:
+    """A time of the table, in microseconds, in milliseconds since 1970; 0 where there is none that makes sense."""
+    return 0 if time is None or not 0 <= time < _LAST_TIME else time // 1000

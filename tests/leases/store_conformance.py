@@ -111,6 +111,7 @@ def renew_often(recipe: Recipe, me: Author, times: int) -> int:
 
 _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _longs = st.integers(-(2**63), 2**63 - 1)
+_counters = st.integers(-(2**63), 2**62 - 1)  # higher ones are refused
 _times = st.integers(0, 253_402_300_799_999)  # to the end of the year 9999
 _positions = st.builds(Position, st.integers(-1, 2**63 - 1), st.none() | _texts)
 _handovers = st.builds(Handover, _texts, _longs)
@@ -125,8 +126,8 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         partition: Lease(
             partition=partition,
             owner=draw(st.none() | _texts) if claimed[partition] else None,
-            epoch=draw(st.integers(1, 2**63 - 1)) if claimed[partition] else 0,
-            renewal=draw(_longs),
+            epoch=draw(st.integers(1, 2**62 - 1)) if claimed[partition] else 0,
+            renewal=draw(_counters),
             renewed_at_ms=draw(_times),
             owned_since_ms=draw(_times),
             checkpoint=draw(_positions if claimed[partition] else st.none() | _positions),
@@ -140,8 +141,8 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         id: Member(
             id=id,
             incarnation=draw(_texts),
-            joined=draw(_longs),
-            renewal=draw(_longs),
+            joined=draw(_counters),
+            renewal=draw(_counters),
             renewed_at_ms=draw(_times),
             started_at_ms=draw(_times),
             host=draw(_texts),

@@ -22,7 +22,7 @@ from spark_ehbalance.leases.store import commit
 from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Heartbeat, Join
 from tests.cli.command import Command
 from tests.leases.keepers import Keepers, begin_batch, end_batch
-from tests.leases.store_conformance import ANN, GROUP, claim
+from tests.leases.store_conformance import ANN, BOB, GROUP, claim
 from tests.waiting import wait_until
 
 #: Beyond two checkpoints of the log.
@@ -102,6 +102,12 @@ def naive(values: list[object]) -> list[object]:
 HARMLESS: dict[str, Callable[[Path], object]] = {
     "times without a zone": lambda table: rewrite(table, column("renewed_at", naive, pa.timestamp("us"))),
     "no times": lambda table: rewrite(table, column("renewed_at", nothing)),
+    "times beyond the years that there are": lambda table: DeltaTable(table).update(
+        dict.fromkeys(["renewed_at", "started_at", "owned_since"], "to_timestamp_micros(-900000000000000000)")
+    ),
+    "a member's number at the end": lambda table: DeltaTable(table).update(
+        {"joined": str(2**63 - 1)}, predicate="kind = 'member'"
+    ),
     "no renewals": lambda table: rewrite(table, column("renewal", nothing)),
     "an unknown state": lambda table: DeltaTable(table).update({"state": "'asleep'"}, predicate="kind = 'member'"),
     "no members": lambda table: DeltaTable(table).delete("kind = 'member'"),
@@ -123,8 +129,8 @@ def test_what_can_be_read_is_read_and_written_again(table: Path, what: str, ehba
     assert ehbalance("status", table).code == 0
     assert "is sound" in ehbalance("maintain", table, "--repair").out
     with DeltaStore(str(table)) as store:
-        commit(store, store.read(), [Join(by=ANN, at_ms=1), Heartbeat(by=ANN, at_ms=9)])
-    assert read(table).members.keys() == {"ann"}
+        commit(store, store.read(), [Join(by=ANN, at_ms=1), Heartbeat(by=ANN, at_ms=9), Join(by=BOB, at_ms=9)])
+    assert read(table).members.keys() == {"ann", "bob"}
 
 
 #: What is done, and the file and the reason that the error names.
@@ -149,6 +155,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "epochs negative": (
         lambda table: DeltaTable(table).update({"epoch": "-3"}, predicate="kind = 'partition'"),
         r"the epoch -3",
+    ),
+    "epochs at the end": (
+        lambda table: DeltaTable(table).update({"epoch": str(2**63 - 1)}, predicate="kind = 'partition'"),
+        r"the epoch 9223372036854775807",
+    ),
+    "renewals at the end": (
+        lambda table: DeltaTable(table).update({"renewal": str(2**63 - 1)}, predicate="kind = 'partition'"),
+        r"the renewal 9223372036854775807",
     ),
     "positions null": (
         lambda table: rewrite(table, column("sequence_number", nothing)),
