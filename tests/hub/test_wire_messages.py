@@ -210,3 +210,21 @@ def test_a_char_and_a_uuid() -> None:
     assert decode(b"\x73" + "ü".encode("utf-32-be"), 0)[0].decode() == "ü"
     one = uuid.uuid4()
     assert decode(b"\x98" + one.bytes, 0)[0] == one
+
+
+@pytest.mark.parametrize("key", [0x98, 0x94], ids=["uuid", "decimal"])
+@pytest.mark.parametrize(("count", "fits"), [(256, True), (257, False)])
+def test_keys_whose_hashes_can_be_chosen_are_few(key: int, count: int, fits: bool) -> None:
+    first = 6176 << 113 if key == 0x94 else 0
+    keys = [(first | number).to_bytes(16, "big") for number in range(count)]
+    encoded = compound(0xC1, 2 * count, b"".join(bytes([key]) + each + b"\x40" for each in keys), True)
+    if fits:
+        assert len(decode(encoded, 0)[0]) == count
+    else:
+        with pytest.raises(ValueError, match="257 keys that are UUIDs or decimals: at most 256"):
+            decode(encoded, 0)
+
+
+def test_other_keys_may_be_many() -> None:
+    pairs = b"".join(long(number) + b"\x40" for number in range(1000))
+    assert len(decode(compound(0xC1, 2000, pairs, True), 0)[0]) == 1000

@@ -36,6 +36,9 @@ _Maker = Callable[[list[Any]], Any] | None
 #: its own), what is made of them, and where they start.
 _Opened = tuple[int, int, _Maker, int]
 
+#: UUIDs and decimals among a map's keys. Their hashes can be chosen to be the same, so that each is compared with all.
+_MOST_ODD_KEYS = 256
+
 #: What the client makes of these described types: a mapping from their name to their value.
 _OUTCOMES = {0x23: "received", 0x24: "accepted", 0x25: "rejected", 0x26: "released", 0x27: "modified"}
 
@@ -244,11 +247,19 @@ def _map(form: str) -> _Opener:
 
 
 def _mapping(items: list[Any]) -> dict[Any, Any]:
+    if len(items) > 2 * _MOST_ODD_KEYS:
+        _check_keys(items)
     pairs = iter(items)
     try:
         return dict(zip(pairs, pairs, strict=False))
     except TypeError:
         raise ValueError("a map has a list or a map as a key") from None
+
+
+def _check_keys(items: list[Any]) -> None:
+    odd = sum(isinstance(key, (uuid.UUID, Decimal)) for key in items[::2])
+    if odd > _MOST_ODD_KEYS:
+        raise ValueError(f"a map with {odd} keys that are UUIDs or decimals: at most {_MOST_ODD_KEYS} are read")
 
 
 def _array(form: str) -> _Opener:
