@@ -192,6 +192,7 @@ class Membership:
         self._own: list[Lease] = []  # in it
         self._oldest = float("inf")  # renewal of what it holds
         self._joined = False
+        self._number = 0  # its last `Member.joined`: a process that joined before is an older state's, put back
         self._leaving = False
         self._heartbeat = float("-inf")
 
@@ -221,7 +222,7 @@ class Membership:
         if not self._joined:
             return
         row = snapshot.members.get(self.author.id)
-        if row is not None and row.incarnation != self.author.incarnation:
+        if row is not None and row.incarnation != self.author.incarnation and row.joined >= self._number:
             self.holdings, self._own = {}, []
             raise FencedError(
                 f"a later process (on {row.host or 'an unknown host'}) has started as {self.author.id}, from the same "
@@ -414,7 +415,8 @@ class Membership:
             if reason is None and kind in (Join, Heartbeat):
                 self._heartbeat = now.monotonic
         row = snapshot.members.get(self.author.id)
-        self._joined = self._joined or (row is not None and row.incarnation == self.author.incarnation)
+        if row is not None and row.incarnation == self.author.incarnation:
+            self._joined, self._number = True, row.joined
         if not self._silenced(now):
             self._sightings = self._sightings.updated(snapshot, now.monotonic)
         elif len(refused) < len(said):
@@ -432,7 +434,8 @@ class Membership:
 
     def _joining(self, snapshot: Snapshot, at_ms: int) -> list[Transition]:
         """To be a member (again)."""
-        if self._joined and self.author.id in snapshot.members:
+        row = snapshot.members.get(self.author.id)
+        if self._joined and row is not None and row.incarnation == self.author.incarnation:
             return []
         settings = self.settings
         return [

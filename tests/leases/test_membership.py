@@ -139,6 +139,23 @@ def test_who_comes_back_takes_its_own_with_a_new_epoch_in_the_commit_of_its_join
     assert not [each for each in member.say(after, clocks) if isinstance(each, Checkpoint)], "a refused one is dropped"
 
 
+def test_an_older_state_of_the_table_with_an_earlier_process_in_it_is_put_right() -> None:
+    one = One()
+    before = one.table
+    leases = {p: replace(lease, owner=None, epoch=0) for p, lease in before.leases.items()}
+    earlier = replace(before.members["ann"], incarnation="ann-0", joined=0)
+    older = Snapshot(GROUP, before.version + 1, MappingProxyType(leases), MappingProxyType({"ann": earlier}))
+    one.table = older
+    one.see()
+    assert len(one.member.holdings) == 2, "reading goes on"
+    said = one.say()
+    one.write(said)
+    assert one.table.members["ann"].incarnation == ANN.incarnation
+    assert {p: (each.owner, each.epoch) for p, each in one.table.leases.items()} == {
+        p: (each.owner, each.epoch) for p, each in before.leases.items()
+    }
+
+
 def test_a_later_process_is_noticed() -> None:
     one = One()
     one.others(Join(by=Author("ann", "ann-2"), at_ms=AT_MS, host="elsewhere"))
