@@ -45,11 +45,16 @@ class HubWatcher:
         starting_positions: StartingPositions,
         timeout: float,
         news: threading.Event | None = None,
+        *,
+        patience: float | None = None,
     ) -> None:
+        """`timeout` is how long the hub may be silent, `patience` how long `starting_positions` may take, in seconds;
+        by default as long."""
         self._connection = connection
         self._consumer_group = consumer_group
         self._starting_positions = starting_positions
         self._timeout = timeout
+        self._patience = timeout if patience is None else min(patience, timeout)
         self._changed = threading.Condition()
         self._partitions: tuple[str, ...] = ()
         self._states: dict[str, PartitionState] = {}
@@ -127,19 +132,31 @@ class HubWatcher:
         return Position.before(self._state(partition).begin)
 
     def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
-        """What `startingPosition` means for `partitions` now. A time costs a question to the hub for each."""
+        """What `startingPosition` means now for those of `partitions` of which the hub tells it in time, which are one
+        at least. A time costs a question to the hub for each. Raises `HubUnavailableError`."""
+        deadline, trouble = time.monotonic() + self._patience, list[HubUnavailableError]()
         with self._changed:
             oldest = min(map(self._questions.known_at, partitions), default=float("inf"))
         if time.monotonic() - oldest > _LIST_INTERVAL:  # "latest" is now, or nearly so
             self.refresh()
 
-        def position(partition: str) -> Position:
+        def position(partition: str) -> Position | None:
             place = self._starting_positions.of(partition)
             source = Source(self._connection, self._consumer_group, partition)
-            return resolve(place, source, self._state(partition), self._timeout)
+            try:
+                return resolve(place, source, self._state(partition), deadline - time.monotonic())
+            except HubUnavailableError as error:
+                trouble.append(error)
+                return None
 
         with ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
-            return dict(zip(partitions, pool.map(position, partitions), strict=True))
+            positions = dict(zip(partitions, pool.map(position, partitions), strict=True))
+        found = {partition: place for partition, place in positions.items() if place is not None}
+        if trouble and not found:
+            raise trouble[0]
+        for error in trouble:
+            _LOG.warning("%s. Until that is over it is read by nobody", error)
+        return found
 
     # --- the thread ---------------------------------------------------------------------------------------------
 

@@ -94,7 +94,12 @@ class Planner:
         self._replayed: dict[str, Range] = {}
         self._ends: dict[str, int] | None = None
         self._watcher = HubWatcher(
-            options.connection, options.consumer_group, options.starting_position, options.receiver_timeout, self._news
+            options.connection,
+            options.consumer_group,
+            options.starting_position,
+            options.receiver_timeout,
+            self._news,
+            patience=options.lease_duration / 3,  # in which no lease is renewed
         )
         self._meter, self._member_meter = LoadMeter(), MemberMeter()
         self._lock = threading.Lock()

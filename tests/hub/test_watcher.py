@@ -12,6 +12,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.watcher import HubWatcher
+from spark_ehbalance.leases.model import Position
 from spark_ehbalance.positions import StartingPositions
 from tests.source.support import HUB, hub_options
 from tests.waiting import wait_until
@@ -25,9 +26,9 @@ def start(emulator: Emulator) -> Iterator[Start]:
     emulator.add_hub(HUB, 2)
     watchers = []
 
-    def make(positions: str = "latest", timeout: float = 20.0) -> HubWatcher:
-        connection = hub_options(emulator).connection
-        watchers.append(HubWatcher(connection, "$Default", StartingPositions.parse(positions), timeout))
+    def make(positions: str = "latest", timeout: float = 20.0, patience: float | None = None) -> HubWatcher:
+        connection, places = hub_options(emulator).connection, StartingPositions.parse(positions)
+        watchers.append(HubWatcher(connection, "$Default", places, timeout, patience=patience))
         watchers[-1].start()
         return watchers[-1]
 
@@ -187,6 +188,21 @@ def test_starting_positions(emulator: Emulator, start: Start, positions: str, be
     emulator.append(HUB, 0, [b"x"] * 5)
     emulator.trim(HUB, 0, 2)
     assert start(positions).starting_positions(["0"])["0"].next == begin
+
+
+def test_a_start_that_cannot_be_told_in_time_holds_up_no_other(
+    emulator: Emulator, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    for partition in (0, 1):
+        emulator.append(HUB, partition, [b"x"])
+    watcher = start("2020-01-01T00:00:00Z", patience=3.0)
+    emulator.pause(HUB, 0)
+    begun = time.monotonic()
+    assert watcher.starting_positions(["0", "1"]) == {"1": Position.before(0)}
+    assert "partition 0: the first event at or after" in caplog.text
+    with pytest.raises(HubUnavailableError, match="partition 0: the first event at or after"):
+        watcher.starting_positions(["0"])
+    assert time.monotonic() - begun < 20, "it has not waited for the whole timeout of the hub"
 
 
 def test_a_partition_of_which_nothing_is_known(start: Start) -> None:
