@@ -51,6 +51,8 @@ from spark_ehbalance.leases.table_format import (
     description,
     from_table,
     group_of,
+    is_described,
+    noted_description,
     rows_of,
     to_ms,
     to_table,
@@ -176,7 +178,7 @@ class DeltaStore(LeaseStore):
             if known is not None and version <= known.version and not self._in_log(known.version):
                 return self._afresh()  # the log is gone, or another one
             if not self._quiet:
-                group = group_of(table.metadata().description, self._uri)
+                group = group_of(self._description(table), self._uri)
                 if known is None or "://" not in self._uri:  # storage services write a file whole, or not at all
                     self._check(version)
                 self._snapshot = self._rows_of(table, group)
@@ -193,6 +195,17 @@ class DeltaStore(LeaseStore):
             raise self._unavailable("read", error) from error
         assert self._snapshot is not None
         return self._snapshot
+
+    def _description(self, table: DeltaTable) -> str | None:
+        text = table.metadata().description
+        if is_described(text):
+            return str(text)
+        if self._snapshot is not None:
+            return description(self._snapshot.group)
+        try:
+            return noted_description(_content(table, self._file_system(), SCHEMA))
+        except (OSError, ValueError, OverflowError, pa.ArrowException):
+            return text  # of a table that is none of ours
 
     def _afresh(self) -> Snapshot:
         self._forget()
@@ -404,7 +417,7 @@ class DeltaStore(LeaseStore):
         if not leases:
             raise self._hopeless()
         self._keep([name for name in names if name in there], self._kept)
-        group = group_of(table.metadata().description, self._uri)
+        group = group_of(self._description(table), self._uri)
         self._table, self._snapshot = table, Snapshot(group, table.version(), leases)
         self.write(self._snapshot, self._snapshot, schema=Schema.from_arrow(SCHEMA))
         return Repair((problem,), leases, self._kept)
@@ -423,7 +436,7 @@ class DeltaStore(LeaseStore):
         log = [name for name, _ in listed(files, LOG)]
         away = [name for name in log if name in bad or (name[:20].isdigit() and name[:20] >= first)]
         if away:
-            away += [name for name in log if name == "_last_checkpoint"]
+            away += [name for name in log if name == "_last_checkpoint" and name not in away]
         paths = [f"{LOG}/{name}" for name in away]
         self._keep(paths, self._kept)
         for path in paths:

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Container, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +21,9 @@ from spark_ehbalance.leases.repair import salvaged
 from spark_ehbalance.leases.table_format import SCHEMA, conformed, lease_of, rows_of
 
 LOG = "_delta_log"
+
+#: The file that says where the newest checkpoint is.
+_HINT = "_last_checkpoint"
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
@@ -80,7 +85,7 @@ def log_problem(content: bytes) -> str:
 
 
 def damaged_log(files: Any) -> Iterator[str]:
-    """The files of the log that cannot be read and what is wrong with each, the newest first."""
+    """The files of the log that cannot be read, or lead nowhere, and what is wrong with each; the newest first."""
     for name, _ in reversed(listed(files, LOG)):
         path = f"{LOG}/{name}"
         if name.endswith(".json") and (problem := log_problem(read_file(files, path))):
@@ -90,6 +95,21 @@ def damaged_log(files: Any) -> Iterator[str]:
                 parquet_rows(files, path)
             except (ValueError, OSError):
                 yield f"{path} cannot be read"
+    yield from _leading_nowhere(files, [name for name, _ in listed(files, LOG)])
+
+
+def _leading_nowhere(files: Any, names: list[str]) -> Iterator[str]:
+    versions = [(int(name[:20]), name) for name in names if name[:20].isdigit()]
+    checkpoint = max((version for version, name in versions if ".checkpoint." in name), default=-1)
+    if _HINT in names:
+        with contextlib.suppress(ValueError, AttributeError):
+            if json.loads(read_file(files, f"{LOG}/{_HINT}")).get("version") != checkpoint:
+                yield f"{LOG}/{_HINT} names a checkpoint that is missing"
+    commits = [checkpoint, *sorted(v for v, name in versions if name.endswith(".json") and v > checkpoint)]
+    for before, after in pairwise(commits):
+        if after != before + 1:
+            yield f"{LOG}/{after:020}.json follows on a file that is missing"
+            return
 
 
 def found_leases(files: Any) -> tuple[list[Lease], set[str]]:

@@ -1,8 +1,8 @@
 """The lease table's format: a snapshot as rows, and the note in the table that says whose rows they are.
 
 Two kinds of rows in one table: `partition` (a lease) and `member` (a heartbeat). Columns of the other kind are null.
-Rows of the kinds `table` and `replaced` have nothing but an id: the table's own, and those of tables whose place it
-takes.
+Rows of the kinds `table` and `replaced` have an id: the table's own, and those of tables whose place it takes. The
+former also has the table's description, which somebody may put a comment of his own in the place of.
 """
 
 from __future__ import annotations
@@ -120,12 +120,24 @@ def group_of(description: str | None, where: str) -> Group:
     )
 
 
+def is_described(text: str | None) -> bool:
+    """Whether a table with this description says itself that it is a lease table."""
+    with contextlib.suppress(ValueError):
+        return isinstance(fields := json.loads(text or ""), dict) and "ehbalance" in fields
+    return False
+
+
+def noted_description(table: pa.Table) -> str | None:
+    """The description that stands in the rows of a lease table, if it does."""
+    return next((row["host"] for row in rows_of(table) if row["kind"] == "table"), None)
+
+
 def to_table(snapshot: Snapshot) -> pa.Table:
     """`snapshot` as rows: partitions in their order, then members by id."""
     rows = [_lease_row(lease) for lease in snapshot.leases.values()]
     rows += [_member_row(snapshot.members[id]) for id in sorted(snapshot.members)]
     if snapshot.table is not None:
-        rows.append({"kind": "table", "id": snapshot.table.id})
+        rows.append({"kind": "table", "id": snapshot.table.id, "host": description(snapshot.group)})
         rows += [{"kind": "replaced", "id": each} for each in sorted(snapshot.table.replaces)]
     columns = {name: [row.get(name) for row in rows] for name in SCHEMA.names}
     return pa.table(columns, schema=SCHEMA)

@@ -133,11 +133,31 @@ def test_what_can_be_read_is_read_and_written_again(table: Path, what: str, ehba
     assert read(table).members.keys() == {"ann", "bob"}
 
 
+def test_a_comment_on_the_table_takes_nothing_away(table: Path, ehbalance: Command) -> None:
+    with DeltaStore(str(table)) as running:
+        before = running.read()
+        DeltaTable(str(table)).alter.set_table_description("Leases of the flights jobs")
+        assert running.read().leases == before.leases
+        commit(running, running.read(), [Heartbeat(by=ANN, at_ms=9)])
+    assert read(table).group == before.group
+    assert ehbalance("status", table).code == 0
+    DeltaTable(str(table)).alter.set_table_description('{"ehbalance": 99}')
+    assert "upgrade it" in ehbalance.fails(1, "status", table)
+
+
 #: What is done, and the file and the reason that the error names.
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "log cut off": (lambda table: cut(newest_log(table), 100), r"_delta_log/0+26\.json cannot be read"),
     "log empty": (lambda table: cut(newest_log(table), 0), r"_delta_log/0+26\.json is empty"),
     "log cut off between lines": (without_its_last_lines, r"_delta_log/0+26\.json is cut off"),
+    "checkpoint gone": (
+        lambda table: max((table / "_delta_log").glob("*.checkpoint.parquet")).unlink(),
+        r"_delta_log/_last_checkpoint names a checkpoint that is missing",
+    ),
+    "log file gone": (
+        lambda table: (table / "_delta_log" / f"{24:020}.json").unlink(),
+        r"_delta_log/0+25\.json follows on a file that is missing",
+    ),
     "log of a commit to come": (
         lambda table: (table / "_delta_log" / f"{27:020}.json").write_text('{"commitInfo":{'),
         r"_delta_log/0+27\.json cannot be read",
@@ -319,6 +339,7 @@ def test_who_runs_reads_on_while_the_table_is_damaged_and_goes_on_after_the_repa
     running.wait_owned(ann=4)
     layout = running.layout()
     running.stores[ann].read_only = True  # so that what is damaged stays the newest
+    wait_until(lambda: running.stores[ann].failures > 0, "no commit is under way")
     table = tmp_path / "leases"
     (table / "_delta_log" / f"{running.snapshot.version + 1:020}.json").write_text('{"commitInfo":{')
     running.stores[ann].read_only = False
