@@ -48,9 +48,7 @@ def rows(subjects: list[str], folder: Path, say: Say, *, short: bool) -> Iterato
             all_ = {"cases": throughput.CASES, "runs": 3}
             yield from throughput.measure(spark, folder, say, **(few if short else all_))
         if tasks.SUBJECT in subjects:  # the last: workers that keep many receivers are large
-            size = (
-                {"partitions": 16, "batches": 3, "runs": 1} if short else {"partitions": 256, "batches": 40, "runs": 3}
-            )
+            size = {"partitions": 16, "count": 3, "runs": 1} if short else {"partitions": 256, "count": 40, "runs": 3}
             yield from tasks.measure(spark, folder, say, **size)
     finally:
         spark.stop()

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-#: Which folders' tests go one after the other in one process, with pytest-xdist: those that only compute, and those
-#: that start Sparks, which are kept from test to test. All others are a third group.
-_GROUPS = {"simulation": "pure", "strategies": "pure", "chaos": "spark", "jobs": "spark", "spark": "spark"}
+#: Tests of one folder go one after the other in one process, with pytest-xdist; those of folders that start Sparks, which
+#: are kept from test to test, in the same.
+_GROUPS = {"chaos": "spark", "jobs": "spark"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist asks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
-        item.add_marker(pytest.mark.xdist_group(_GROUPS.get(folder, "others")))
+        item.add_marker(pytest.mark.xdist_group(_GROUPS.get(folder, folder)))
 
 
 @pytest.fixture(scope="session")
