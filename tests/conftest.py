@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-#: Tests of one folder go one after the other in one process, with pytest-xdist; those of folders that start Sparks, which
-#: are kept from test to test, in the same.
+#: With pytest-xdist the tests of one folder go one after the other in one process, and in the same those of all folders
+#: that start Sparks, which are kept from test to test.
 _GROUPS = {"chaos": "spark", "jobs": "spark"}
 
 
