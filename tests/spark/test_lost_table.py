@@ -24,19 +24,26 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Options = dict[str, str]
 
 
+def left(options: Options) -> None:
+    """Wait for the planner of a query that has ended, which may still be leaving."""
+    with DeltaStore(options["leaseTable"]) as store:
+        wait_until(lambda: not store.read().members, "the query has left")
+
+
 def deleted(options: Options) -> Options:
+    left(options)
     shutil.rmtree(options["leaseTable"])
     return options
 
 
 def emptied(options: Options) -> Options:
-    with DeltaStore(options["leaseTable"]) as store:  # the planner of a query that has ended may still be leaving
-        wait_until(lambda: not store.read().members, "the query has left")
+    left(options)
     DeltaTable(options["leaseTable"]).delete()
     return options
 
 
 def moved(options: Options) -> Options:
+    left(options)
     return {**options, "leaseTable": options["leaseTable"] + "-elsewhere"}
 
 
