@@ -42,7 +42,12 @@ class StoreUnavailableError(StoreError):
 
 class StoreDamagedError(StoreUnavailableError):
     """The lease table's log or rows make no sense, as after a crash of the storage or somebody else's writing. Names
-    the file and the way to mend it. Until then it is as if the store were away."""
+    the file and the way to mend it. Until then it is as if the store were away. `problem`: the file and what is wrong.
+    """
+
+    def __init__(self, text: str, problem: str = "") -> None:  # an error that is unpickled has its text alone
+        super().__init__(text)
+        self.problem = problem
 
 
 class StoreFormatError(StoreError):

@@ -239,7 +239,8 @@ class DeltaStore(LeaseStore):
     def _damaged(self, what: str) -> StoreDamagedError:
         return StoreDamagedError(
             f"the lease table at {self._uri} is damaged: {what}. Queries that run read on what they own, and "
-            f"`ehbalance maintain --repair {self._uri}` mends it"
+            f"`ehbalance maintain --repair {self._uri}` mends it",
+            what,
         )
 
     def _update(self) -> DeltaTable:
@@ -381,7 +382,7 @@ class DeltaStore(LeaseStore):
         try:
             return self._put_back(self.read())
         except StoreDamagedError as damage:
-            problem = str(damage).partition(" is damaged: ")[2].partition(". Queries that run")[0]
+            problem = damage.problem
         try:
             return self._rewritten(problem)
         except StoreUnavailableError:
@@ -425,7 +426,8 @@ class DeltaStore(LeaseStore):
     def _hopeless(self) -> StoreDamagedError:
         return StoreDamagedError(
             f"the lease table at {self._uri} is damaged, and nothing sound is left of it: move its folder away and "
-            f"make one of the queries' own checkpoints with `ehbalance init {self._uri} --from-checkpoint DIR`"
+            f"make one of the queries' own checkpoints with `ehbalance init {self._uri} --from-checkpoint DIR`",
+            "nothing sound is left",
         )
 
     def _take_log_away(self, files: Any) -> bool:

@@ -86,7 +86,8 @@ def log_problem(content: bytes) -> str:
 
 def damaged_log(files: Any) -> Iterator[str]:
     """The files of the log that cannot be read, or lead nowhere, and what is wrong with each; the newest first."""
-    for name, _ in reversed(listed(files, LOG)):
+    names = [name for name, _ in listed(files, LOG)]
+    for name in reversed(names):
         path = f"{LOG}/{name}"
         if name.endswith(".json") and (problem := log_problem(read_file(files, path))):
             yield f"{path} {problem}"
@@ -95,7 +96,7 @@ def damaged_log(files: Any) -> Iterator[str]:
                 parquet_rows(files, path)
             except (ValueError, OSError):
                 yield f"{path} cannot be read"
-    yield from _leading_nowhere(files, [name for name, _ in listed(files, LOG)])
+    yield from _leading_nowhere(files, names)
 
 
 def _leading_nowhere(files: Any, names: list[str]) -> Iterator[str]:
