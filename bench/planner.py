@@ -24,8 +24,8 @@ from bench.common import GROUP, Bar, Row, Say, emulator, start
 from bench.processes import cpu, planners
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata
-from spark_ehbalance.options import stream_options
 from spark_ehbalance.source.datasource import StreamReader
+from spark_ehbalance.source.options import stream_options
 
 SUBJECT = "planner"
 PARTITIONS = 8

@@ -36,12 +36,14 @@ from rich.table import Table
 
 from chaos.fleet import dump
 from spark_ehbalance.errors import ConflictError
-from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.leases.keeper import Keeper
-from spark_ehbalance.leases.membership import Finished, Membership, Settings
-from spark_ehbalance.leases.model import Author, Group, Position, Snapshot
-from spark_ehbalance.leases.store import LeaseStore
+from spark_ehbalance.leases.model import Author, Snapshot
+from spark_ehbalance.member.keeper import Keeper
+from spark_ehbalance.member.membership import Finished, Membership, Settings
+from spark_ehbalance.stores.base import LeaseStore
+from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, PROMPT, STRATEGIES
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
 
 LEASE_DURATION = 60.0
 BALANCE_INTERVAL = 10.0

@@ -21,8 +21,8 @@ from chaos.producer import Producer
 from chaos.query import Settings
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import StoreUnavailableError
-from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Snapshot
+from spark_ehbalance.stores.delta import DeltaStore
 
 HUB = "hub"
 

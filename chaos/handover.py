@@ -35,11 +35,11 @@ from chaos import long_trigger
 from chaos.account import Account, Batch, Fault, account
 from chaos.fleet import Fleet, dump
 from chaos.processes import QueryProcess
-from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.store import commit
 from spark_ehbalance.leases.transitions import Drain
-from spark_ehbalance.options import Options
+from spark_ehbalance.source.options import Options
+from spark_ehbalance.stores.base import commit
+from spark_ehbalance.stores.delta import DeltaStore
 
 PARTITIONS = 8
 RATE = 200.0

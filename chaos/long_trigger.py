@@ -23,7 +23,7 @@ from chaos.account import Account, account
 from chaos.fleet import Fleet
 from chaos.processes import QueryProcess
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.options import Options
+from spark_ehbalance.source.options import Options
 
 #: Seconds that a handover may take once the batch has ended.
 MOST_TAKEN = 2.0

@@ -31,11 +31,13 @@ from rich.table import Table
 
 from chaos.fleet import dump
 from spark_ehbalance.errors import ConflictError, StoreUnavailableError
-from spark_ehbalance.leases.delta import CHECKPOINT_INTERVAL, DeltaStore
-from spark_ehbalance.leases.keeper import tidying_due
-from spark_ehbalance.leases.model import Author, Group, Position, Snapshot
-from spark_ehbalance.leases.store import commit
+from spark_ehbalance.leases.model import Author, Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Claim, Heartbeat, Join, Renew, Transition
+from spark_ehbalance.member.keeper import tidying_due
+from spark_ehbalance.stores.base import commit
+from spark_ehbalance.stores.delta import CHECKPOINT_INTERVAL, DeltaStore
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
 
 PARTITIONS = 64
 WRITERS = 4

@@ -38,8 +38,8 @@ from bench.common import session
 from chaos.processes import running, wait_for
 from chaos.tokens import IdentityEndpoint, ShortLived
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.options import Options, stream_options
 from spark_ehbalance.source.datasource import EhBalanceDataSource, StreamReader, Task
+from spark_ehbalance.source.options import Options, stream_options
 
 HUB = "hub"
 KEYS = {"reader": "emulator"}

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.source.control_socket import send
 from spark_ehbalance.source.datasource import EhBalanceDataSource
-from spark_ehbalance.source.notices import send
 from spark_ehbalance.source.offsets import StreamOffset
 
 _LOG = logging.getLogger(__name__)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from spark_ehbalance.leases.model import Lease, partition_order
+from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.values.position import partition_order
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from types import FrameType
 
 from spark_ehbalance.emulator.control import EmulatorControl
 from spark_ehbalance.errors import StoreUnavailableError
-from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.stores.delta import DeltaStore
 
 from . import flights
 from .ownership import Ownership, described

@@ -14,14 +14,14 @@ import typer
 from rich.text import Text
 
 from spark_ehbalance.errors import EhBalanceError, OptionError, StoreUnavailableError
-from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.history import ownership_changes
 from spark_ehbalance.leases.model import Author, Snapshot
-from spark_ehbalance.leases.store import commit
 from spark_ehbalance.leases.transitions import Transition, apply
-from spark_ehbalance.options import Options, checked_location, storage_options, stream_options
-from spark_ehbalance.secrets import REFERENCES, is_reference
-from spark_ehbalance.text import plain, plain_lines
+from spark_ehbalance.source.options import Options, checked_location, storage_options, stream_options
+from spark_ehbalance.stores.base import commit
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.secrets import REFERENCES, is_reference
+from spark_ehbalance.values.text import plain, plain_lines
 
 #: The environment variable with the connection string.
 _CONNECTION_STRING = "EHBALANCE_CONNECTION_STRING"

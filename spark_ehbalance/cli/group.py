@@ -34,7 +34,7 @@ from spark_ehbalance.cli.remembered import FromCheckpoint, Replaces, check_place
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.leases.model import MemberLoad, Snapshot
-from spark_ehbalance.options import Options, checked_location
+from spark_ehbalance.source.options import Options, checked_location
 
 #: Seconds between two looks of `status --watch`.
 _WATCH_INTERVAL = 1.0

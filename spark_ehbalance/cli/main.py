@@ -13,7 +13,7 @@ from spark_ehbalance.cli.report import report
 from spark_ehbalance.cli.simulate import simulate
 from spark_ehbalance.emulator.cli import emulator
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.secrets import REFERENCES, looks_secret
+from spark_ehbalance.values.secrets import REFERENCES, looks_secret
 
 app = typer.Typer(
     help="Look after groups of Spark queries that share an event hub.",

@@ -22,8 +22,8 @@ from spark_ehbalance.cli.common import (
     order,
     say,
 )
-from spark_ehbalance.leases.repair import Repair
 from spark_ehbalance.leases.transitions import Drain
+from spark_ehbalance.stores.repair import Repair
 
 
 def drain(

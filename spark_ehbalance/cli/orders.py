@@ -26,13 +26,14 @@ from spark_ehbalance.cli.common import (
 )
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.places import resolve
 from spark_ehbalance.hub.receiver import Source
-from spark_ehbalance.leases.model import Position, Snapshot
+from spark_ehbalance.hub.resolve import resolve
+from spark_ehbalance.leases.model import Snapshot
 from spark_ehbalance.leases.transitions import PinTo, Seek, Transfer, Unpin
-from spark_ehbalance.options import Options, parse_duration
-from spark_ehbalance.positions import Place, parse_place
-from spark_ehbalance.secrets import shown
+from spark_ehbalance.source.options import Options, parse_duration
+from spark_ehbalance.values.position import Position
+from spark_ehbalance.values.secrets import shown
+from spark_ehbalance.values.starting_positions import Place, parse_place
 
 Partition = Annotated[str, typer.Argument(help="The partition's id.")]
 Destination = Annotated[str, typer.Option("--to", help="The owner id of a member, as `status` shows it.")]

@@ -13,15 +13,17 @@ import typer
 from spark_ehbalance.cli.common import now_ms, operator
 from spark_ehbalance.errors import EhBalanceError, OptionError, StoreError
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
-from spark_ehbalance.leases.model import Group, Position, Snapshot
-from spark_ehbalance.leases.store import LeaseStore, commit
+from spark_ehbalance.leases.model import Snapshot
 from spark_ehbalance.leases.transitions import Restore, TakePlace, Transition, apply
-from spark_ehbalance.options import Options, checked_checkpoint, checked_location
 from spark_ehbalance.source.continuity import LoggedBatch, Memory, restored, skipped
 from spark_ehbalance.source.offsets import Place, group_name
+from spark_ehbalance.source.options import Options, checked_checkpoint, checked_location
 from spark_ehbalance.source.spark_checkpoint import read_checkpoint
+from spark_ehbalance.stores.base import LeaseStore, commit
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
 
 FromCheckpoint = Annotated[
     list[str] | None,

@@ -13,7 +13,8 @@ from spark_ehbalance.cli.common import LeaseTable, StorageOption, iso, open_stor
 from spark_ehbalance.cli.picture import Picture, Segment, html, moves_of, segments_of, split
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.model import Group, partition_order
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import partition_order
 
 
 def report(

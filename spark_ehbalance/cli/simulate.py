@@ -21,11 +21,11 @@ from rich.text import Text
 from spark_ehbalance.cli.picture import Mark, Picture, Segment, html, moves_of, segments_of
 from spark_ehbalance.cli.report import save
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.leases.model import partition_order
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate as play
 from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, load
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, STRATEGIES
+from spark_ehbalance.values.position import partition_order
 
 #: Strategies compared at a time.
 _AT_ONCE = 2

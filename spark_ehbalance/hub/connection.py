@@ -12,8 +12,8 @@ from azure.core.credentials import TokenCredential
 from azure.eventhub import EventHubConsumerClient, parse_connection_string
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.leases.model import Group
-from spark_ehbalance.secrets import REFERENCES, hidden_by_spark, looks_secret, resolved, shown
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.secrets import REFERENCES, hidden_by_spark, looks_secret, resolved, shown
 
 #: Values of the option `credential` → class of azure-identity. Each takes what it needs from the environment, so
 #: that no secret has to be an option.

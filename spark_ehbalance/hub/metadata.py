@@ -20,7 +20,7 @@ from azure.eventhub.exceptions import AuthenticationError, EventHubError
 
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.watchdog import cut_off_after
+from spark_ehbalance.hub.socket_timeout import cut_off_after
 from spark_ehbalance.hub.wire.link import untested
 from spark_ehbalance.hub.wire.management import Management, Question, unfit_management
 

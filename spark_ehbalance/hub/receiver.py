@@ -18,8 +18,8 @@ from azure.eventhub.exceptions import AuthenticationError, EventHubError
 from spark_ehbalance.errors import HubUnavailableError, MalformedEventError
 from spark_ehbalance.hub import public, rows
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.socket_timeout import cut_off_after
 from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle
-from spark_ehbalance.hub.watchdog import cut_off_after
 from spark_ehbalance.hub.wire.columns import Columns, Made
 from spark_ehbalance.hub.wire.link import MOST_BYTES, HotLink, unfit, untested
 from spark_ehbalance.hub.wire.values import MALFORMED

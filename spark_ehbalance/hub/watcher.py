@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.places import resolve
-from spark_ehbalance.hub.questions import Questions
+from spark_ehbalance.hub.poll_schedule import Questions
 from spark_ehbalance.hub.receiver import Source
-from spark_ehbalance.leases.model import Position
-from spark_ehbalance.positions import StartingPositions
+from spark_ehbalance.hub.resolve import resolve
+from spark_ehbalance.values.position import Position
+from spark_ehbalance.values.starting_positions import StartingPositions
 
 _LOG = logging.getLogger(__name__)
 

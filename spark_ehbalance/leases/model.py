@@ -16,24 +16,8 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One (namespace, event hub, consumer group).
-
-    Event Hubs compares the three without regard to case, so they are kept in lower case.
-    """
-
-    namespace: str
-    hub: str
-    consumer_group: str
-
-    def __post_init__(self) -> None:
-        for name in ("namespace", "hub", "consumer_group"):
-            object.__setattr__(self, name, getattr(self, name).lower())
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.hub}/{self.consumer_group}"
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position, partition_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,28 +31,6 @@ class TableIdentity:
     def covers(self, ids: Set[str]) -> bool:
         """Whether the positions of all tables with these ids are in it."""
         return ids <= self.replaces | {self.id}
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """The last event that is done with: reading goes on at `next`.
-
-    `sequence_number` is -1 before the first event of a partition. `offset` is Event Hubs' own opaque string for
-    the same event, kept where it is known for readers other than this one, and never parsed.
-    """
-
-    sequence_number: int
-    offset: str | None = None
-
-    @property
-    def next(self) -> int:
-        """Sequence number of the first event that is not done."""
-        return self.sequence_number + 1
-
-    @classmethod
-    def before(cls, sequence_number: int) -> Position:
-        """The position from which reading goes on at `sequence_number`."""
-        return cls(sequence_number - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,8 +456,3 @@ class Snapshot:
             memo["leader"] = min(active, key=lambda member: (member.joined, member.id)).id if active else None
         leader: str | None = memo["leader"]
         return leader
-
-
-def partition_order(partition: str) -> tuple[int, int, str]:
-    """Sort key: numeric partition ids by number, then any others by text."""
-    return (0, int(partition), "") if partition.isdecimal() else (1, 0, partition)

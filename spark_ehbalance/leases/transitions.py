@@ -24,11 +24,10 @@ from spark_ehbalance.leases.model import (
     MemberLoad,
     MemberState,
     Pin,
-    Position,
     Snapshot,
     TableIdentity,
-    partition_order,
 )
+from spark_ehbalance.values.position import Position, partition_order
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,18 @@ from functools import partial
 from typing import Protocol
 
 from spark_ehbalance.errors import FencedError
-from spark_ehbalance.leases.membership import Clocks, Finished, Membership, Settings, in_force, startable
-from spark_ehbalance.leases.model import Author, Position, Snapshot
-from spark_ehbalance.leases.rhythm import Rhythm
-from spark_ehbalance.leases.store import ATTEMPTS, LONGEST_RETRY_WAIT, longest_wait
+from spark_ehbalance.leases.model import Author, Snapshot
 from spark_ehbalance.leases.transitions import Rejected, Transition, apply
+from spark_ehbalance.member.load_meter import LoadMeter, MemberMeter
+from spark_ehbalance.member.membership import Clocks, Finished, Membership, Settings, in_force, startable
+from spark_ehbalance.member.pacing import Rhythm
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import Hub
 from spark_ehbalance.simulation.scenario import QuerySettings
 from spark_ehbalance.simulation.store import SimulatedStore
-from spark_ehbalance.source.load import LoadMeter, MemberMeter
+from spark_ehbalance.stores.base import ATTEMPTS, LONGEST_RETRY_WAIT, longest_wait
 from spark_ehbalance.strategies.base import Decision
+from spark_ehbalance.values.position import Position
 
 #: Seconds between two measurements of the load. The planner's are one second apart, with the same averages.
 _MEASURED_EVERY = 20.0

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from types import MappingProxyType
 
-from spark_ehbalance.leases.membership import Settings
-from spark_ehbalance.leases.model import Group, Lease, Position, Snapshot, Trail
+from spark_ehbalance.leases.model import Lease, Snapshot, Trail
 from spark_ehbalance.leases.transitions import Rejected, Transition
+from spark_ehbalance.member.membership import Settings
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import Hub
 from spark_ehbalance.simulation.measures import Disturbance, Ledger, Result, spread
@@ -17,6 +17,8 @@ from spark_ehbalance.simulation.members import BEGINNING_MS, Node, World
 from spark_ehbalance.simulation.scenario import Event, Scenario
 from spark_ehbalance.simulation.store import SimulatedStore
 from spark_ehbalance.strategies import PROMPT, STRATEGIES, Decision
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
 
 
 def simulate(

@@ -6,9 +6,9 @@ import logging
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.metadata import HubMetadata
-from spark_ehbalance.hub.places import resolve
 from spark_ehbalance.hub.receiver import Source
-from spark_ehbalance.options import Options
+from spark_ehbalance.hub.resolve import resolve
+from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.ranges import Range, retained_start
 
 _LOG = logging.getLogger(__name__)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_ehbalance.leases.model import Author, Position, Snapshot, partition_order
+from spark_ehbalance.leases.model import Author, Snapshot
 from spark_ehbalance.leases.transitions import Restore
 from spark_ehbalance.source.offsets import Place, StreamOffset
+from spark_ehbalance.values.position import Position, partition_order
 
 
 @dataclass(frozen=True, slots=True)

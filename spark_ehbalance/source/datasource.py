@@ -17,18 +17,18 @@ from pyspark.sql.types import StructType
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.rows import SPARK_SCHEMA
-from spark_ehbalance.locations import is_relative
-from spark_ehbalance.logs import set_up_logging
-from spark_ehbalance.options import Options, batch_options, check_options, stream_options
-from spark_ehbalance.secrets import shown
 from spark_ehbalance.source.batch import batch_ranges
 from spark_ehbalance.source.concurrent_reader import read_together
 from spark_ehbalance.source.host import spark_master
+from spark_ehbalance.source.logs import set_up_logging
 from spark_ehbalance.source.offsets import StreamOffset, group_name
+from spark_ehbalance.source.options import Options, batch_options, check_options, stream_options
 from spark_ehbalance.source.planner import Planner, mint_owner_id
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.tasks import plan_tasks
+from spark_ehbalance.values.locations import is_relative
+from spark_ehbalance.values.secrets import shown
 
 
 class EhBalanceDataSource(DataSource):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from spark_ehbalance.source.load import CpuTime
+from spark_ehbalance.member.load_meter import CpuTime
 
 #: Linux only; its first line has the clock ticks of all cores together, by what they were spent on (proc(5)).
 _STAT = Path("/proc/stat")

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from spark_ehbalance.errors import DataLossError, OptionError
 from spark_ehbalance.leases.history import ownership_changes
 from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.store import LeaseStore, commit
 from spark_ehbalance.leases.transitions import Restore
-from spark_ehbalance.options import Options
 from spark_ehbalance.source.continuity import Memory, lost_memory, restored, skipped
 from spark_ehbalance.source.offsets import StreamOffset, group_name
+from spark_ehbalance.source.options import Options
+from spark_ehbalance.stores.base import LeaseStore, commit
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.leases.model import partition_order
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.values.position import partition_order
 
 
 def group_name(lease_table: str | None) -> str:

@@ -18,22 +18,23 @@ from typing import Any, NamedTuple
 
 from spark_ehbalance.errors import EhBalanceError, StoreUnavailableError
 from spark_ehbalance.hub.watcher import HubWatcher
-from spark_ehbalance.leases.delta import PATIENCE, DeltaStore
-from spark_ehbalance.leases.keeper import Keeper
-from spark_ehbalance.leases.membership import Finished, Holding, Membership, Settings
-from spark_ehbalance.leases.memory import MemoryStore
-from spark_ehbalance.leases.model import Author, Lease, Position, Snapshot
-from spark_ehbalance.leases.store import LeaseStore
-from spark_ehbalance.options import Options
+from spark_ehbalance.leases.model import Author, Lease, Snapshot
+from spark_ehbalance.member.keeper import Keeper
+from spark_ehbalance.member.load_meter import LoadMeter, MemberMeter
+from spark_ehbalance.member.membership import Finished, Holding, Membership, Settings
 from spark_ehbalance.source.continuity import LoggedBatch, Memory
+from spark_ehbalance.source.control_socket import NoticeBoard
 from spark_ehbalance.source.host import cpu_time
 from spark_ehbalance.source.joining import check_alone, check_hub, join_table
-from spark_ehbalance.source.load import LoadMeter, MemberMeter
-from spark_ehbalance.source.notices import NoticeBoard
 from spark_ehbalance.source.offsets import LeaseTable, Place, StreamOffset, group_name
+from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.ranges import Range, limit_by_backlog, retained_start
 from spark_ehbalance.source.tasks import WORTH_A_TASK
+from spark_ehbalance.stores.base import LeaseStore
+from spark_ehbalance.stores.delta import PATIENCE, DeltaStore
+from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.strategies import PROMPT, strategy
+from spark_ehbalance.values.position import Position
 
 _LOG = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from spark_ehbalance.errors import DataLossError, EhBalanceError, ForeignReaderE
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.receiver import Disconnected, Receiver, RefusedError, Source, Undecodable, Unreachable
 from spark_ehbalance.hub.rows import numbers
-from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.options import Options
+from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS, Key
+from spark_ehbalance.stores.delta import DeltaStore
 
 _LOG = logging.getLogger(__name__)
 

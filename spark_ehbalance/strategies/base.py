@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from spark_ehbalance.leases.expiry import Sightings
-from spark_ehbalance.leases.model import Author, MemberState, Snapshot, partition_order
+from spark_ehbalance.leases.model import Author, MemberState, Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, Defend, RequestHandover, Steal, Transition
 from spark_ehbalance.strategies.shares import level
+from spark_ehbalance.values.position import partition_order
 
 _T = TypeVar("_T")
 

@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from spark_ehbalance.leases.model import partition_order
 from spark_ehbalance.strategies.base import View
+from spark_ehbalance.values.position import partition_order
 
 #: Sums of weights are not exact; a gap must be larger than a weight by this.
 _ROUNDING = 1e-9

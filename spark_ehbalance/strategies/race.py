@@ -27,7 +27,7 @@ from spark_ehbalance.strategies.parameters import Parameters, parameter
 from spark_ehbalance.strategies.plan import held
 from spark_ehbalance.strategies.shares import level
 from spark_ehbalance.strategies.weights import BAND, shared_weights
-from spark_ehbalance.values import one_of, parse_duration
+from spark_ehbalance.values.parsing import one_of, parse_duration
 
 #: Loads are sums, which are not exact: less than this is no difference.
 _ROUNDING = 1e-9

@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from statistics import pstdev
 
-from spark_ehbalance.leases.model import partition_order
 from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.parameters import Parameters, parameter
 from spark_ehbalance.strategies.plan import begun, held
 from spark_ehbalance.strategies.weights import demands
-from spark_ehbalance.values import flag, number, parse_duration, whole
+from spark_ehbalance.values.parsing import flag, number, parse_duration, whole
+from spark_ehbalance.values.position import partition_order
 
 #: Loads are sums, which are not exact: less than this is no difference.
 _ROUNDING = 1e-9

@@ -9,10 +9,11 @@ import pytest
 from chaos.faults import ADD, AWAY, KINDS, PAUSE_PLANNER, PAUSE_QUERY, schedule
 from chaos.outage import Outage
 from spark_ehbalance.errors import StoreUnavailableError
-from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.leases.model import Author, Group
-from spark_ehbalance.leases.store import commit
+from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.transitions import Heartbeat, Join
+from spark_ehbalance.stores.base import commit
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.group import Group
 
 ANN = Author("ann", "first")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from chaos.fleet import moves_by_kind
-from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.history import OwnershipChange
+from spark_ehbalance.stores.delta import DeltaStore
 
 
 def row(event: str, before: str | None, after: str | None, by: str) -> OwnershipChange:

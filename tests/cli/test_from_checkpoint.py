@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.source.offsets import LeaseTable, StreamOffset, group_name
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import Command, kept
 
 HUB = "hub"

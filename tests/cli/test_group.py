@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.model import Handover, Lease, Load, Member, MemberLoad, MemberState, Pin, Position
+from spark_ehbalance.leases.model import Handover, Lease, Load, Member, MemberLoad, MemberState, Pin
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.position import Position
 from tests.cli.command import KEY, Command, kept
 
 HUB = "hub"

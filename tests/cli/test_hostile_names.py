@@ -13,10 +13,12 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.model import Group, Handover, Lease, Member, Pin, Position
-from spark_ehbalance.text import plain, plain_lines
+from spark_ehbalance.leases.model import Handover, Lease, Member, Pin
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
+from spark_ehbalance.values.text import plain, plain_lines
 from tests.cli.command import Command, kept
 
 #: A window's title, a colour in one byte, a return over the line, bidirectional overrides, nothing visible, a new line.
@@ -127,7 +129,7 @@ def test_errors_and_logs_carry_escapes_only() -> None:
         assert str(kind(f"first {HOSTILE}\nsecond")) == plain_lines(f"first {HOSTILE}\nsecond")
         assert harmless(str(kind(HOSTILE)))
     program = (
-        "import logging; from spark_ehbalance.logs import set_up_logging; set_up_logging(); "
+        "import logging; from spark_ehbalance.source.logs import set_up_logging; set_up_logging(); "
         f"logging.getLogger('spark_ehbalance.x').warning('owner %s', {HOSTILE!r})"
     )
     for level in ("", "INFO", "nonsense"):

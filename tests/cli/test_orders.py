@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.leases.model import Handover, Lease, Member, MemberState, Pin, Position, Snapshot
+from spark_ehbalance.leases.model import Handover, Lease, Member, MemberState, Pin, Snapshot
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.position import Position
 from tests.cli.command import Command, kept
 
 HUB = "hub"

@@ -12,13 +12,14 @@ import pytest
 
 from spark_ehbalance.cli.picture import Mark, Segment, moves_of, segments_of, split
 from spark_ehbalance.cli.report import history_picture
-from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
-from spark_ehbalance.leases.model import Author, Position
-from spark_ehbalance.leases.store import commit
+from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.transitions import AddPartitions, Claim, HandOver, Join, Release, RequestHandover
+from spark_ehbalance.stores.base import commit
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.position import Position
 from tests.cli.command import Command
-from tests.leases.store_conformance import ANN, BOB, GROUP
+from tests.stores.store_conformance import ANN, BOB, GROUP
 
 T0 = 1_700_000_000_000
 

@@ -12,8 +12,8 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.watcher import HubWatcher
-from spark_ehbalance.leases.model import Position
-from spark_ehbalance.positions import StartingPositions
+from spark_ehbalance.values.position import Position
+from spark_ehbalance.values.starting_positions import StartingPositions
 from tests.source.support import HUB, hub_options
 from tests.waiting import wait_until
 
@@ -225,7 +225,7 @@ def test_the_thread_ends(start: Start) -> None:
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is asked unless somebody wants to know."""
     for name in ("_INTERVAL", "_LONGEST_INTERVAL", "_REST_INTERVAL"):
-        monkeypatch.setattr(f"spark_ehbalance.hub.questions.{name}", 3600.0)
+        monkeypatch.setattr(f"spark_ehbalance.hub.poll_schedule.{name}", 3600.0)
     monkeypatch.setattr("spark_ehbalance.hub.watcher._LIST_INTERVAL", 3600.0)
 
 
@@ -270,7 +270,7 @@ def test_questions_stay_within_the_limit_and_none_is_forgotten(
         asked.append(len(partitions))
         return ask(metadata, partitions)
 
-    monkeypatch.setattr("spark_ehbalance.hub.questions._MOST_QUESTIONS", limit)
+    monkeypatch.setattr("spark_ehbalance.hub.poll_schedule._MOST_QUESTIONS", limit)
     watcher = start()
     monkeypatch.setattr(HubMetadata, "partition_states", counted)
     for partition in range(30):

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from jobs.demo.ownership import Move, Ownership, described
-from spark_ehbalance.leases.model import Lease, Position
+from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.values.position import Position
 
 
 def leases(*owners: str | None, epoch: int = 1, read: int = 0) -> Mapping[str, Lease]:

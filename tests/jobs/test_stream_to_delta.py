@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs.stream_to_delta import PREFIX, SECRET, SOURCE, SettingError, Settings
-from spark_ehbalance.options import _COMMON, _CONNECTION, _STREAM
+from spark_ehbalance.source.options import _COMMON, _CONNECTION, _STREAM
 
 KEY = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode()
 STRING = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey={KEY};EntityPath=hub"

@@ -17,18 +17,7 @@ from spark_ehbalance.leases.expiry import (
     overdue_handovers,
     tenured_leases,
 )
-from spark_ehbalance.leases.model import (
-    Author,
-    Handover,
-    Lease,
-    Load,
-    Member,
-    MemberState,
-    Ownership,
-    Position,
-    Snapshot,
-    Trail,
-)
+from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Member, MemberState, Ownership, Snapshot, Trail
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     CancelHandover,
@@ -46,7 +35,8 @@ from spark_ehbalance.leases.transitions import (
     Transition,
     apply,
 )
-from tests.leases.store_conformance import GROUP
+from spark_ehbalance.values.position import Position
+from tests.stores.store_conformance import GROUP
 
 AUTHORS = [Author(name, f"{name}-{number}") for name in ("ann", "bob") for number in (1, 2)]
 PARTITIONS = ["0", "1", "2"]

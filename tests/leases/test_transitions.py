@@ -8,18 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.leases.model import (
-    Author,
-    Group,
-    Handover,
-    Lease,
-    Member,
-    MemberLoad,
-    MemberState,
-    Pin,
-    Position,
-    Snapshot,
-)
+from spark_ehbalance.leases.model import Author, Handover, Lease, Member, MemberLoad, MemberState, Pin, Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     CancelHandover,
@@ -44,6 +33,8 @@ from spark_ehbalance.leases.transitions import (
     Unpin,
     apply,
 )
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
 
 ANN, BOB, CAT = Author("ann", "ann-1"), Author("bob", "bob-1"), Author("cat", "cat-1")
 STRANGER, ZOMBIE = Author("eve", "eve-1"), Author("ann", "ann-0")

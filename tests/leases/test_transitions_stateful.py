@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from spark_ehbalance.leases.model import Author, Group, Lease, MemberState, Ownership, Position, Snapshot
+from spark_ehbalance.leases.model import Author, Lease, MemberState, Ownership, Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     CancelHandover,
@@ -36,6 +36,8 @@ from spark_ehbalance.leases.transitions import (
     Unpin,
     apply,
 )
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
 
 NAMES = st.sampled_from(["ann", "bob", "cat"])
 PARTITIONS = st.sampled_from(["0", "1"])

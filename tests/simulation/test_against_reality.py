@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.memory import MemoryStore
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate
 from spark_ehbalance.simulation.scenario import Event, GroupSettings, Scenario
+from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.strategies import STRATEGIES
-from tests.leases.keepers import Keepers
+from tests.member.keepers import Keepers
 
 PARTITIONS = 12
 

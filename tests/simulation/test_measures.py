@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spark_ehbalance.leases.model import Author, Group, Lease, Position, Snapshot, Trail
+from spark_ehbalance.leases.model import Author, Lease, Snapshot, Trail
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     Claim,
@@ -26,6 +26,8 @@ from spark_ehbalance.simulation.measures import Ledger, TwoOwners, spread
 from spark_ehbalance.simulation.members import Batch
 from spark_ehbalance.simulation.scenario import HubSettings, StoreSettings
 from spark_ehbalance.simulation.store import SimulatedStore
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
 
 ANN, BOB = Author("ann", "1"), Author("bob", "1")
 GROUP = Group("namespace", "hub", "$default")

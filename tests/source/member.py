@@ -9,8 +9,8 @@ import json
 import sys
 import threading
 
-from spark_ehbalance.options import stream_options
 from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.source.planner import Planner
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.message import Event
 from spark_ehbalance.hub.receiver import Receiver, Source
-from spark_ehbalance.options import Options, stream_options
 from spark_ehbalance.source import receivers
+from spark_ehbalance.source.options import Options, stream_options
 from tests.waiting import wait_until
 
 HUB = "hub"

@@ -16,13 +16,14 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.receiver import Receiver, Source
 from spark_ehbalance.hub.rows import numbers as numbers_of
-from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.leases.model import Lease, Position
-from spark_ehbalance.options import Options
+from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.source.concurrent_reader import Reader, read_together
+from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.position import Position
 from tests.source.support import HUB, hub_options
 from tests.waiting import wait_until
 

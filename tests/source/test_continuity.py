@@ -7,11 +7,13 @@ from types import MappingProxyType
 
 import pytest
 
-from spark_ehbalance.leases.model import Author, Group, Lease, Position, Snapshot, TableIdentity
+from spark_ehbalance.leases.model import Author, Lease, Snapshot, TableIdentity
 from spark_ehbalance.leases.transitions import Restore, apply
 from spark_ehbalance.source.continuity import LoggedBatch, Memory, lost_memory, restored, skipped
 from spark_ehbalance.source.offsets import LeaseTable, Place, StreamOffset
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
 
 TABLE = LeaseTable("t1", "/leases")
 IDENTITY = TableIdentity("t1")

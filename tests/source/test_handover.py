@@ -15,12 +15,13 @@ import pytest
 
 from chaos.outage import Outage
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.leases.model import Author, Member, MemberState, Position
-from spark_ehbalance.leases.store import commit
+from spark_ehbalance.leases.model import Author, Member, MemberState
 from spark_ehbalance.leases.transitions import Drain, PinTo, Seek, Transfer, Transition
-from spark_ehbalance.source.notices import send
+from spark_ehbalance.source.control_socket import send
 from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.stores.base import commit
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.position import Position
 from tests.source.test_planner import PARTITIONS, Group, Query
 from tests.waiting import wait_until
 
@@ -29,7 +30,7 @@ from tests.waiting import wait_until
 def group(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
     """A hub with 8 partitions, a lease table, and quick looks."""
     monkeypatch.setattr("spark_ehbalance.hub.watcher._LIST_INTERVAL", 0.3)
-    monkeypatch.setattr("spark_ehbalance.leases.rhythm._LOOK_INTERVAL", 0.2)
+    monkeypatch.setattr("spark_ehbalance.member.pacing._LOOK_INTERVAL", 0.2)
     made = Group(emulator, tmp_path)
     made.raw |= {"leaseDuration": "10s", "handoverTimeout": "60s"}
     yield made

@@ -13,10 +13,11 @@ from deltalake import DeltaTable
 from spark_ehbalance.cli.remembered import put_back
 from spark_ehbalance.errors import DataLossError, OptionError, StoreFormatError
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.leases.model import Lease, Position, Snapshot, TableIdentity
+from spark_ehbalance.leases.model import Lease, Snapshot, TableIdentity
 from spark_ehbalance.source.continuity import LoggedBatch, Memory
 from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.position import Position
 from tests.source.test_planner import Group, Query, drain, group, quickly
 from tests.waiting import wait_until
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.options import (
+from spark_ehbalance.source.options import (
     EARLIEST,
     LATEST,
     Options,
@@ -21,10 +21,10 @@ from spark_ehbalance.options import (
     parse_duration,
     stream_options,
 )
-from spark_ehbalance.positions import Edge
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, PARAMETERS, STRATEGIES
 from spark_ehbalance.strategies.race import RaceParameters
 from spark_ehbalance.strategies.transfer import TransferParameters
+from spark_ehbalance.values.starting_positions import Edge
 
 KEY = "ThisIsTheSecretKey0123456789="
 STRING = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={KEY};EntityPath=hub"

@@ -24,13 +24,13 @@ from spark_ehbalance.errors import (
     StoreUnavailableError,
 )
 from spark_ehbalance.hub.watcher import HubWatcher
-from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Lease, Snapshot
-from spark_ehbalance.options import Options, stream_options
-from spark_ehbalance.source.notices import send
+from spark_ehbalance.source.control_socket import send
 from spark_ehbalance.source.offsets import StreamOffset, group_name
+from spark_ehbalance.source.options import Options, stream_options
 from spark_ehbalance.source.planner import Planner, mint_owner_id
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.strategies import STRATEGIES
 from tests.source.support import HUB
 from tests.waiting import wait_until
@@ -920,7 +920,7 @@ def test_a_table_that_goes_away_for_a_while_stops_nothing(group: Group) -> None:
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub is not asked by itself; only where somebody wants to know."""
     for name in ("_INTERVAL", "_LONGEST_INTERVAL", "_REST_INTERVAL"):
-        monkeypatch.setattr(f"spark_ehbalance.hub.questions.{name}", 3600.0)
+        monkeypatch.setattr(f"spark_ehbalance.hub.poll_schedule.{name}", 3600.0)
     monkeypatch.setattr("spark_ehbalance.hub.watcher._LIST_INTERVAL", 3600.0)
     monkeypatch.setattr("spark_ehbalance.source.planner._PATIENCE", 20.0)
 

@@ -14,12 +14,13 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import DataLossError, ForeignReaderError, HubUnavailableError, StoreUnavailableError
 from spark_ehbalance.hub.receiver import Receiver, Source
 from spark_ehbalance.hub.rows import numbers
-from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.leases.model import Lease, Position
-from spark_ehbalance.options import Options
+from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.source import range_reader, receivers
+from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.position import Position
 from tests.source.support import HUB, count_openings, hub_options
 from tests.waiting import wait_until
 

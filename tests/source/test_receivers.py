@@ -168,7 +168,7 @@ def test_a_fork_leaves_them_to_the_parent(emulator: Emulator, monkeypatch: pytes
 
 def test_kept_receivers_let_their_process_end(emulator: Emulator) -> None:
     program = f"""
-from spark_ehbalance.options import stream_options
+from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS

@@ -16,15 +16,15 @@ from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub import connection as connection_module
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.places import resolve
 from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.hub.rows import numbers
 from spark_ehbalance.hub.watcher import HubWatcher
-from spark_ehbalance.positions import LATEST
 from spark_ehbalance.source import range_reader, receivers
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS
+from spark_ehbalance.values.starting_positions import LATEST
 from tests.source.support import HUB, count_openings, hub_options, receive
 from tests.waiting import wait_until
 

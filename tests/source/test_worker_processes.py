@@ -18,7 +18,7 @@ WORKERS = 6
 
 _PROGRAM = """
 import json, sys
-from spark_ehbalance.options import stream_options
+from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 print("ready", flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.stores.delta import DeltaStore
 from tests.spark.query_process import QueryProcess
 
 HUB = "hub"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_ehbalance.leases.delta import DeltaStore
-from spark_ehbalance.leases.model import Position
-from tests.leases.keepers import Keepers, begin_batch, end_batch
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.position import Position
+from tests.member.keepers import Keepers, begin_batch, end_batch
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -29,7 +29,7 @@ WRITTEN_BY_SPARK: dict[str, Write] = {
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keepers]:
     # Spark takes seconds to read a log, of which old files are removed meanwhile: it would have to try again.
-    monkeypatch.setattr("spark_ehbalance.leases.keeper._TIDY_INTERVAL", 3600.0)
+    monkeypatch.setattr("spark_ehbalance.member.keeper._TIDY_INTERVAL", 3600.0)
     group = Keepers(lambda: DeltaStore(str(tmp_path / "leases")))
     yield group
     group.close()

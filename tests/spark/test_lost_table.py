@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.delta import DeltaStore
+from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import kept
 from tests.spark.test_sharing import ehbalance
 from tests.spark.test_single_query import Rows, fill, rows, run_available

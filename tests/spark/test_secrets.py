@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.options import _BATCH, _COMMON, _CONNECTION, _STREAM
+from spark_ehbalance.source.options import _BATCH, _COMMON, _CONNECTION, _STREAM
 
 HUB_KEY = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode()
 ACCOUNT_KEY = base64.b64encode(bytes(range(100, 164))).decode()

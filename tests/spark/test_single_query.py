@@ -181,7 +181,7 @@ def test_an_idle_query_makes_no_batches(
         )
 
     def owners() -> int:
-        from spark_ehbalance.leases.delta import DeltaStore
+        from spark_ehbalance.stores.delta import DeltaStore
 
         store = DeltaStore(shared_options["leaseTable"])
         return len({lease.owner for lease in store.read().leases.values()}) if store.exists() else 0

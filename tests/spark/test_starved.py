@@ -16,10 +16,10 @@ import pytest
 
 from chaos.processes import running, send
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Snapshot
-from spark_ehbalance.options import stream_options
+from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.source.planner import Planner
+from spark_ehbalance.stores.delta import DeltaStore
 from tests.spark.conftest import HUB
 from tests.spark.query_process import QueryProcess
 from tests.waiting import wait_until as wait_until_within

@@ -15,11 +15,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.delta import DeltaStore
 from spark_ehbalance.leases.model import Snapshot
-from spark_ehbalance.options import stream_options
 from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.source.planner import Planner
+from spark_ehbalance.stores.delta import DeltaStore
 from tests.spark.conftest import HUB
 from tests.waiting import wait_until
 

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from spark_ehbalance.leases.membership import Clocks, Finished, Membership, Settings, unread, with_starts
-from spark_ehbalance.leases.memory import MemoryStore
-from spark_ehbalance.leases.model import Author, Group, Lease, Load, Member, MemberState, Position, Snapshot
-from spark_ehbalance.leases.store import commit
+from spark_ehbalance.leases.model import Author, Lease, Load, Member, MemberState, Snapshot
 from spark_ehbalance.leases.transitions import Claim, Drain, HandOver, Rejected, Release, Steal, Transition
+from spark_ehbalance.member.membership import Clocks, Finished, Membership, Settings, unread, with_starts
+from spark_ehbalance.stores.base import commit
+from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.strategies import PROMPT, STRATEGIES, Strategy
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
 
 #: Seconds, as in the keeper and in the options' defaults.
 CYCLE, LOOK, HANDOVER_LOOK, LEASE, HANDOVER_TIMEOUT = 10.0, 1.0, 0.2, 30.0, 30.0

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from spark_ehbalance.leases.model import Author, Group, Lease, Position, Snapshot
+from spark_ehbalance.leases.model import Author, Lease, Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     Claim,
@@ -25,6 +25,8 @@ from spark_ehbalance.leases.transitions import (
     apply,
 )
 from spark_ehbalance.strategies import STRATEGIES, Decision, View
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
 
 #: Rounds until a crashed member's leases count as expired.
 EXPIRY = 3

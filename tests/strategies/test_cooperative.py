@@ -17,11 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Position, Snapshot
+from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, RequestHandover
 from spark_ehbalance.simulation.ideal import fair_counts, fewest_moves
 from spark_ehbalance.strategies import View
 from spark_ehbalance.strategies.cooperative import BAND, assignment, cooperative
+from spark_ehbalance.values.position import Position
 from tests.strategies.members import (
     BATCH,
     CYCLE,

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.leases.expiry import Sightings
-from spark_ehbalance.leases.model import Author, Handover, Lease, Pin, Position
+from spark_ehbalance.leases.model import Author, Handover, Lease, Pin
 from spark_ehbalance.leases.transitions import Claim, PinTo
 from spark_ehbalance.simulation.ideal import fair_counts
 from spark_ehbalance.strategies import STRATEGIES, View
 from spark_ehbalance.strategies.base import Decision, Layout
+from spark_ehbalance.values.position import Position
 from tests.strategies.groups import FEW, run_until, seeds
 from tests.strategies.members import CYCLE, OPERATOR, Members, layout_of, snapshot_of
 from tests.strategies.rules import DECIDED, NOTICED, Rules

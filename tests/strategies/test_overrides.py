@@ -11,11 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.leases.expiry import Sightings
-from spark_ehbalance.leases.model import Author, Handover, Lease, Pin, Position, Snapshot
+from spark_ehbalance.leases.model import Author, Handover, Lease, Pin, Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, PinTo, RequestHandover, Transfer, Unpin
 from spark_ehbalance.strategies import STRATEGIES as NAMES
 from spark_ehbalance.strategies import Decision, View
 from spark_ehbalance.strategies.overrides import with_overrides
+from spark_ehbalance.values.position import Position
 from tests.strategies.members import OPERATOR, Members, snapshot_of
 
 STRATEGIES = pytest.mark.parametrize("strategy", sorted(NAMES))

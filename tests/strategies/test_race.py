@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ehbalance.leases.expiry import Sightings
-from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Position, Snapshot
+from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Snapshot
 from spark_ehbalance.leases.transitions import Claim, Defend, RequestHandover, apply
 from spark_ehbalance.simulation.ideal import fewest_moves
 from spark_ehbalance.strategies import Decision, View, strategy
 from spark_ehbalance.strategies.race import RaceParameters
+from spark_ehbalance.values.position import Position
 from tests.strategies.groups import FEW, SOME, assert_at_rest, groups, is_balanced, run_until, seeds
 from tests.strategies.members import CYCLE, LEASE, Members, layout_of, snapshot_of
 

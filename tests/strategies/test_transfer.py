@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ehbalance.leases.expiry import Sightings
-from spark_ehbalance.leases.model import Author, Lease, Load, MemberLoad, MemberState, Position, Snapshot
+from spark_ehbalance.leases.model import Author, Lease, Load, MemberLoad, MemberState, Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, Heartbeat, RequestHandover, apply
 from spark_ehbalance.strategies import Decision, View, strategy
 from spark_ehbalance.strategies.transfer import TransferParameters
+from spark_ehbalance.values.position import Position
 from tests.strategies.groups import FEW, SOME, assert_at_rest, groups, is_balanced, run_until, seeds
 from tests.strategies.members import CYCLE, LEASE, Members, layout_of, snapshot_of
 

@@ -1,0 +1,136 @@
+"""Decisions as log lines: what a member has seen, what it does and why, as JSON for people and programs. Pure.
+
+`balance:` says in short what was seen and decided, `view:` all that was seen, `tally:` how often for which reason.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from spark_ehbalance.leases.model import Lease, Member
+from spark_ehbalance.leases.transitions import LeaseTransition, Transition
+from spark_ehbalance.strategies.base import Decision, View
+from spark_ehbalance.values.position import partition_order
+
+#: Reasons that are counted one by one; names in them could make more and more.
+_MOST_REASONS = 50
+
+
+class DecisionLog:
+    """Turns one member's decisions into log lines, and counts their reasons."""
+
+    def __init__(self) -> None:
+        self._last: object = None
+        self._tally: Counter[str] = Counter()
+
+    def note(self, member: str, view: View | None, decision: Decision) -> tuple[int, str]:
+        """The level and the line for `decision`, made by `member` on `view` (None where it had nothing to look at).
+
+        To do nothing again, for the same reason and on the same sight, is for debugging only.
+        """
+        reason = re.sub(r"\d+", "N", decision.reason)
+        if reason not in self._tally and len(self._tally) >= _MOST_REASONS:
+            reason = "other"
+        self._tally[reason] += 1
+        what = {
+            "seen": None if view is None else seen(view),
+            "decided": by_kind(decision.transitions),
+            "why": decision.reason,
+        }
+        if decision.would:
+            what["would"] = dict(decision.would)
+        repeated = not decision.transitions and what == self._last
+        self._last = what
+        head: dict[str, Any] = {"member": member}
+        if view is not None:
+            head |= {"strategy": view.snapshot.members[member].strategy, "version": view.snapshot.version}
+        return logging.DEBUG if repeated else logging.INFO, f"balance: {json.dumps(head | what)}"
+
+    def tally(self) -> str:
+        """How often each reason was given, the most frequent first; numbers in it are written as N."""
+        return f"tally: {json.dumps(dict(self._tally.most_common()))}"
+
+
+class Shortage:
+    """Tells once that members' limits leave partitions unread."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None  # by the member's monotonic clock
+        self._told = False
+
+    def note(self, view: View, *, at_once: bool) -> str | None:
+        """What there is to tell now, if anything: `at_once`, or when it has been so for a lease duration, as until then
+        others may still be starting."""
+        unread, room = _unread(view)
+        if not unread:
+            self._since, self._told = None, False
+            return None
+        self._since = view.now if self._since is None else self._since
+        if self._told or not (at_once or view.now - self._since >= view.lease_duration):
+            return None
+        self._told = True
+        return (
+            f"{unread} of {len(view.snapshot.leases)} partitions are read by nobody, because maxPartitionsOwned of the "
+            f"group's {len(view.active)} queries comes to {room} in all. Their events wait in the hub, as long as it "
+            "retains them: raise maxPartitionsOwned or start another query"
+        )
+
+
+def _unread(view: View) -> tuple[int, int]:
+    """How many partitions nobody may own, and how many all members together may; (0, 0) where there is no limit."""
+    limits = [view.snapshot.members[id].max_owned for id in view.active]
+    room = sum(limit for limit in limits if limit is not None)
+    return (0, 0) if None in limits or not limits else (max(0, len(view.snapshot.leases) - room), room)
+
+
+def seen(view: View) -> dict[str, Any]:
+    """What `view` shows, in short: counts of what is as it should be, and the names of what is not."""
+    leases = view.snapshot.leases
+    return {
+        "members": len(view.snapshot.members),
+        "live": len(view.live),
+        "partitions": len(leases),
+        "own": len(view.snapshot.owned_by(view.me.id)),
+        "free": sum(lease.owner is None for lease in leases.values()),
+        "expired": _in_order(view.expired),
+        "pending": [partition for partition, lease in leases.items() if lease.handover],
+        "overdue": _in_order(view.overdue),
+        "pinned": [partition for partition, lease in leases.items() if lease.pin],
+    }
+
+
+def by_kind(transitions: Iterable[Transition]) -> dict[str, list[str]]:
+    """The names of the transitions' kinds, with the partitions that they are about."""
+    kinds: dict[str, list[str]] = {}
+    for each in transitions:
+        if isinstance(each, LeaseTransition):
+            kinds.setdefault(type(each).__name__, []).append(each.partition)
+    return kinds
+
+
+def view_line(view: View) -> str:
+    """All that `view` shows."""
+    whole = seen(view) | {
+        "me": view.me.id,
+        "version": view.snapshot.version,
+        "maxPartitionsOwned": view.max_owned,
+        "tenured": _in_order(view.tenured),
+        "leases": [_without_none(lease) for lease in view.snapshot.leases.values()],
+        "liveMembers": sorted(view.live),
+        "allMembers": [_without_none(member) for member in view.snapshot.members.values()],
+    }
+    return f"view: {json.dumps(whole)}"
+
+
+def _without_none(row: Lease | Member) -> Mapping[str, Any]:
+    return {name: value for name, value in asdict(row).items() if value is not None}
+
+
+def _in_order(partitions: Iterable[str]) -> list[str]:
+    return sorted(partitions, key=partition_order)

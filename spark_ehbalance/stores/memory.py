@@ -1,0 +1,52 @@
+"""The lease store of tests, of the simulator and of a query that shares with nobody."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.leases.history import OwnershipChange
+from spark_ehbalance.leases.model import Snapshot
+from spark_ehbalance.stores.base import LeaseStore
+from spark_ehbalance.values.group import Group
+
+
+class MemoryStore(LeaseStore):
+    """A snapshot in this process, at first `snapshot`. Several threads may use it, each as if it were its own."""
+
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
+        self._lock = threading.Lock()
+        self._snapshot = snapshot
+
+    def create(self, group: Group, content: Snapshot | None = None) -> None:
+        with self._lock:
+            if self._snapshot is None:
+                self._snapshot = content or Snapshot(group)
+            elif self._snapshot.group != group:
+                raise StoreFormatError(f"the lease store belongs to {self._snapshot.group}, not to {group}")
+
+    def exists(self) -> bool:
+        return self._snapshot is not None
+
+    def read(self) -> Snapshot:
+        with self._lock:
+            if self._snapshot is None:
+                raise StoreUnavailableError("the lease store has not been created")
+            return self._snapshot
+
+    def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
+        with self._lock:
+            if self._snapshot is None or self._snapshot.version != base.version:
+                raise ConflictError(f"version {base.version} is not the newest any more")
+            self._snapshot = new.written_as(base.version + 1)
+            return self._snapshot
+
+    def record(self, changes: Sequence[OwnershipChange]) -> None:
+        pass  # what is kept in memory has no audience after it
+
+    def tidy(self) -> None:
+        pass  # there is one version only
+
+    def close(self) -> None:
+        pass

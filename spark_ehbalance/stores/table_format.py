@@ -1,0 +1,317 @@
+"""The lease table's format: a snapshot as rows, and the note in the table that says whose rows they are.
+
+Two kinds of rows in one table: `partition` (a lease) and `member` (a heartbeat). Columns of the other kind are null.
+Rows of the kinds `table` and `replaced` have an id: the table's own, and those of tables whose place it takes. The
+former also has the table's description, which somebody may put a comment of his own in the place of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from spark_ehbalance.errors import StoreFormatError
+from spark_ehbalance.leases.model import (
+    Handover,
+    Lease,
+    Load,
+    Member,
+    MemberLoad,
+    MemberState,
+    Pin,
+    Snapshot,
+    TableIdentity,
+)
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position, partition_order
+
+#: Rises when older versions of this package must not write the table any more.
+FORMAT = 1
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+#: Microseconds: the end of the year 9999. Times outside of what people reckon with are as good as none.
+_LAST_TIME = 253_402_300_800_000_000
+
+#: Numbers that only ever rise are refused from here on: they would soon not fit any more.
+_MOST = 2**62
+
+#: Columns are only ever added, at the end: a table written before has none of the later ones, which read as null.
+SCHEMA = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("id", pa.string()),
+        ("owner", pa.string()),
+        ("epoch", pa.int64()),
+        ("renewal", pa.int64()),
+        ("renewed_at", _TIME),
+        ("owned_since", _TIME),
+        ("sequence_number", pa.int64()),
+        ("offset", pa.string()),
+        ("next_owner", pa.string()),
+        ("handover_timeout_ms", pa.int64()),
+        ("handover_requested_at", _TIME),
+        ("rate", pa.float64()),
+        ("backlog", pa.float64()),
+        ("incarnation", pa.string()),
+        ("joined", pa.int64()),
+        ("started_at", _TIME),
+        ("host", pa.string()),
+        ("state", pa.string()),
+        ("max_owned", pa.int64()),
+        ("pinned_to", pa.string()),
+        ("pinned_by", pa.string()),
+        ("pinned_why", pa.string()),
+        ("strategy", pa.string()),
+        ("batch_seconds", pa.float64()),
+        ("cpu", pa.float64()),
+        ("contest", pa.int64()),
+        ("pinned_for_transfer", pa.bool_()),
+    ]
+)
+
+#: Those that every table has had from the beginning.
+_ALWAYS = SCHEMA.names[: SCHEMA.names.index("pinned_to")]
+
+HISTORY_SCHEMA = pa.schema(
+    [
+        ("at", _TIME),
+        ("partition", pa.string()),
+        ("event", pa.string()),
+        ("owner_before", pa.string()),
+        ("owner", pa.string()),
+        ("epoch", pa.int64()),
+        ("sequence_number", pa.int64()),
+        ("by", pa.string()),
+        ("why", pa.string()),
+    ]
+)
+
+
+def description(group: Group) -> str:
+    """The table's description, which marks it as the lease table of `group`."""
+    return json.dumps(
+        {
+            "ehbalance": FORMAT,
+            "namespace": group.namespace,
+            "eventHub": group.hub,
+            "consumerGroup": group.consumer_group,
+        }
+    )
+
+
+def group_of(description: str | None, where: str) -> Group:
+    """The group whose lease table carries `description`. Raises `StoreFormatError`, naming the table by `where`."""
+    try:
+        fields = json.loads(description or "")
+        version = int(fields["ehbalance"])
+        if version <= FORMAT:
+            return Group(fields["namespace"], fields["eventHub"], fields["consumerGroup"])
+    except (ValueError, KeyError, TypeError):
+        raise StoreFormatError(f"the Delta table at {where} is not a lease table: choose another leaseTable") from None
+    raise StoreFormatError(
+        f"the lease table at {where} has format {version}; this version of spark-ehbalance knows formats up to "
+        f"{FORMAT}: upgrade it"
+    )
+
+
+def is_described(text: str | None) -> bool:
+    """Whether a table with this description says itself that it is a lease table."""
+    with contextlib.suppress(ValueError):
+        return isinstance(fields := json.loads(text or ""), dict) and "ehbalance" in fields
+    return False
+
+
+def noted_description(table: pa.Table) -> str | None:
+    """The description that stands in the rows of a lease table, if it does."""
+    return next((row["host"] for row in rows_of(table) if row["kind"] == "table"), None)
+
+
+def to_table(snapshot: Snapshot) -> pa.Table:
+    """`snapshot` as rows: partitions in their order, then members by id."""
+    rows = [_lease_row(lease) for lease in snapshot.leases.values()]
+    rows += [_member_row(snapshot.members[id]) for id in sorted(snapshot.members)]
+    if snapshot.table is not None:
+        rows.append({"kind": "table", "id": snapshot.table.id, "host": description(snapshot.group)})
+        rows += [{"kind": "replaced", "id": each} for each in sorted(snapshot.table.replaces)]
+    columns = {name: [row.get(name) for row in rows] for name in SCHEMA.names}
+    return pa.table(columns, schema=SCHEMA)
+
+
+def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`table` with the columns of `schema`, in its types: what is missing is null, what is more is left out, and times
+    without a zone are UTC. Raises `ValueError` where a column cannot be that, or is missing that was always there."""
+    if table.schema.equals(schema):
+        return table
+    if missing := [name for name in _ALWAYS if schema is SCHEMA and name not in table.column_names]:
+        raise ValueError(f"there is no column {missing[0]}")
+
+    def column(field: pa.Field) -> Any:
+        if field.name not in table.column_names:
+            return pa.nulls(table.num_rows, field.type)
+        try:
+            return table[field.name].cast(field.type)
+        except (pa.ArrowException, ValueError) as error:
+            raise ValueError(f"column {field.name} holds {table[field.name].type}, not {field.type}") from error
+
+    return pa.table([column(field) for field in schema], schema=schema)
+
+
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of `table`, with times in microseconds since 1970: not all that a table can hold are a `datetime`."""
+    columns = [each.cast(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in table.columns]
+    return pa.table(columns, names=table.column_names).to_pylist()  # type: ignore[no-any-return]
+
+
+def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
+    """The snapshot whose rows `table` holds, in any order. Raises `ValueError` where leases make no sense; a member
+    whose row does not is left out, and joins again by itself."""
+    leases: dict[str, Lease] = {}
+    members: dict[str, Member] = {}
+    tables: dict[str, set[str]] = {"table": set(), "replaced": set()}
+    for row in rows_of(table):
+        if row["kind"] == "partition":
+            lease = lease_of(row)
+            if leases.setdefault(lease.partition, lease) != lease:
+                raise ValueError(f"partition {lease.partition} has two rows that differ")
+        elif row["kind"] == "member":
+            with contextlib.suppress(ValueError):
+                member = _member(row)
+                members[member.id] = max(member, members.get(member.id, member), key=lambda each: each.renewal)
+        elif row["kind"] in tables and row["id"] is not None:
+            tables[row["kind"]].add(row["id"])
+        else:
+            raise ValueError(f"there is a row of kind {row['kind']!r}")
+    return Snapshot(
+        group,
+        version,
+        MappingProxyType({partition: leases[partition] for partition in sorted(leases, key=partition_order)}),
+        MappingProxyType(members),
+        TableIdentity(min(tables["table"]), frozenset(tables["replaced"])) if tables["table"] else None,
+    )
+
+
+def _lease_row(lease: Lease) -> dict[str, Any]:
+    checkpoint, handover = lease.checkpoint, lease.handover
+    return {
+        "kind": "partition",
+        "id": lease.partition,
+        "owner": lease.owner,
+        "epoch": lease.epoch,
+        "renewal": lease.renewal,
+        "renewed_at": to_time(lease.renewed_at_ms),
+        "owned_since": to_time(lease.owned_since_ms),
+        "sequence_number": checkpoint and checkpoint.sequence_number,
+        "offset": checkpoint and checkpoint.offset,
+        "next_owner": handover and handover.to,
+        "handover_timeout_ms": handover and handover.timeout_ms,
+        "handover_requested_at": handover and to_time(handover.requested_at_ms),
+        "rate": lease.load and lease.load.rate,
+        "backlog": lease.load and lease.load.backlog,
+        "pinned_to": lease.pin and lease.pin.to,
+        "pinned_by": lease.pin and lease.pin.by,
+        "pinned_why": lease.pin and lease.pin.why,
+        "contest": lease.contest,
+        "pinned_for_transfer": lease.pin and lease.pin.transfer,
+    }
+
+
+def lease_of(row: dict[str, Any]) -> Lease:
+    """The lease in a row, without which nothing of the partition is known. Times are for people, and may be missing.
+    Raises `ValueError`."""
+    partition, epoch, number = row["id"], row["epoch"], row["sequence_number"]
+    if partition is None:
+        raise ValueError("there is a partition without an id")
+    if epoch is None or not 0 <= epoch < _MOST:
+        raise ValueError(f"partition {partition} has the epoch {epoch}")
+    if (row["renewal"] or 0) >= _MOST:
+        raise ValueError(f"partition {partition} has the renewal {row['renewal']}")
+    # Who claims says where reading starts: an epoch without a position is somebody's UPDATE, and no first start.
+    if (number is None and (epoch > 0 or row["owner"] is not None)) or (number is not None and number < -1):
+        raise ValueError(f"partition {partition} has the sequence number {number}")
+    return Lease(
+        partition=partition,
+        owner=row["owner"],
+        epoch=epoch,
+        renewal=row["renewal"] or 0,
+        renewed_at_ms=to_ms(row["renewed_at"]),
+        owned_since_ms=to_ms(row["owned_since"]),
+        checkpoint=None if number is None else Position(number, row["offset"]),
+        handover=_handover(row),
+        load=None if row["rate"] is None else Load(row["rate"], row["backlog"] or 0.0),
+        pin=_pin(row),
+        contest=row.get("contest") or 0,
+    )
+
+
+def _handover(row: dict[str, Any]) -> Handover | None:
+    if row["next_owner"] is None:
+        return None
+    return Handover(row["next_owner"], row["handover_timeout_ms"] or 0, to_ms(row["handover_requested_at"]))
+
+
+def _pin(row: dict[str, Any]) -> Pin | None:
+    if row.get("pinned_to") is None:
+        return None
+    transfer = bool(row.get("pinned_for_transfer"))
+    return Pin(row["pinned_to"], row["pinned_by"] or "", row["pinned_why"] or "", transfer)
+
+
+def _member_row(member: Member) -> dict[str, Any]:
+    return {
+        "kind": "member",
+        "id": member.id,
+        "incarnation": member.incarnation,
+        "joined": member.joined,
+        "renewal": member.renewal,
+        "renewed_at": to_time(member.renewed_at_ms),
+        "started_at": to_time(member.started_at_ms),
+        "host": member.host,
+        "state": member.state.value,
+        "max_owned": member.max_owned,
+        "strategy": member.strategy,
+        "rate": member.load and member.load.rate,
+        "backlog": member.load and member.load.backlog,
+        "batch_seconds": member.load and member.load.batch_seconds,
+        "cpu": member.load and member.load.cpu,
+    }
+
+
+def _member(row: dict[str, Any]) -> Member:
+    if None in (row["id"], row["incarnation"], row["joined"]):
+        raise ValueError("a member without a name")
+    if max(row["joined"], row["renewal"] or 0) >= _MOST:
+        raise ValueError("a member whose numbers cannot rise")
+    return Member(
+        id=row["id"],
+        incarnation=row["incarnation"],
+        joined=row["joined"],
+        renewal=row["renewal"] or 0,
+        renewed_at_ms=to_ms(row["renewed_at"]),
+        started_at_ms=to_ms(row["started_at"]),
+        host=row["host"] or "",
+        state=MemberState(row["state"]),
+        max_owned=row["max_owned"],
+        strategy=row.get("strategy") or "",
+        load=_member_load(row),
+    )
+
+
+def _member_load(row: dict[str, Any]) -> MemberLoad | None:
+    if row.get("batch_seconds") is None:
+        return None
+    return MemberLoad(row["rate"] or 0.0, row["backlog"] or 0.0, row["batch_seconds"], row["cpu"])
+
+
+def to_time(ms: int) -> int:
+    """Milliseconds since 1970 in microseconds, of which Arrow makes the table's times without a `datetime` each."""
+    return 1000 * ms
+
+
+def to_ms(time: int | None) -> int:
+    """A time of the table, in microseconds, in milliseconds since 1970; 0 where there is none that makes sense."""
+    return 0 if time is None or not 0 <= time < _LAST_TIME else time // 1000

@@ -1,0 +1,1 @@
+"""Plain values that every layer uses: no clock, no I/O, no state."""

@@ -1,0 +1,144 @@
+"""What `earliest`, `latest`, a number or a time means in a partition as it is now."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.resolve import resolve
+from spark_ehbalance.values.position import Position
+from spark_ehbalance.values.starting_positions import Edge, Place
+from tests.source.poison import UNNUMBERED
+from tests.source.support import HUB, append_encoded, hub_options, receive
+from tests.waiting import wait_until
+
+
+class Hub:
+    """One partition, 0."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        emulator.add_hub(HUB, 1)
+        self.emulator = emulator
+        self.source = Source(hub_options(emulator).connection, "$Default", "0")
+
+    def state(self) -> PartitionState:
+        metadata = HubMetadata(self.source.connection, "$Default")
+        try:
+            return metadata.partition_states(["0"])["0"]
+        finally:
+            metadata.close()
+
+    def append(self, count: int) -> datetime:
+        """Add events; returns the time at which the last one came, which no earlier and no later event has."""
+        last = self.emulator.partition_state(HUB, 0).last_enqueued_ms or 0
+        wait_until(lambda: time.time_ns() // 1_000_000 > last, "the clock goes on")
+        self.emulator.append(HUB, 0, [b"x"] * count)
+        time_of_last = self.emulator.partition_state(HUB, 0).last_enqueued_time
+        assert time_of_last is not None
+        return time_of_last
+
+    def resolve(self, place: Place) -> Position:
+        return resolve(place, self.source, self.state(), timeout=20)
+
+
+@pytest.fixture
+def hub(emulator: Emulator) -> Hub:
+    return Hub(emulator)
+
+
+AGES = [timedelta(days=-4000), timedelta(seconds=-1), timedelta(), timedelta(days=4000)]
+
+
+def test_an_empty_partition(hub: Hub) -> None:
+    assert hub.resolve(Edge.EARLIEST).next == 0
+    assert hub.resolve(Edge.LATEST) == Position(-1)
+    assert hub.resolve(7) == Position(6)
+    for age in AGES:
+        assert hub.resolve(datetime.now(timezone.utc) + age).next == 0
+
+
+def test_a_partition_whose_events_are_all_gone(hub: Hub) -> None:
+    hub.append(5)
+    hub.emulator.trim(HUB, 0, 5)
+    assert hub.resolve(Edge.EARLIEST).next == 5
+    assert hub.resolve(Edge.LATEST).next == 5
+    assert hub.resolve(datetime.now(timezone.utc) + timedelta(seconds=5)).next == 5
+
+
+def test_edges_and_numbers(hub: Hub) -> None:
+    hub.append(10)
+    hub.emulator.trim(HUB, 0, 4)
+    assert hub.resolve(Edge.EARLIEST) == Position(3)
+    assert hub.resolve(Edge.LATEST) == Position(9, hub.emulator.partition_state(HUB, 0).last_offset)
+    assert hub.resolve(6) == Position(5)
+    assert hub.resolve(0).next == 0
+
+
+def test_times(hub: Hub) -> None:
+    first = hub.append(3)
+    second = hub.append(1)
+    hub.append(1)
+    third = hub.append(2)
+    assert hub.resolve(first - timedelta(days=1)).next == 0
+    assert hub.resolve(second).next == 3
+    assert hub.resolve(second + timedelta(milliseconds=1)).next == 4
+    assert hub.resolve(second.astimezone(timezone(timedelta(hours=9)))).next == 3
+    assert hub.resolve(third + timedelta(milliseconds=1)).next == 7
+    hub.emulator.trim(HUB, 0, 2)
+    assert hub.resolve(first - timedelta(days=1)).next == 2
+
+
+def test_a_time_survives_a_connection_that_breaks(hub: Hub) -> None:
+    moment = hub.append(3) - timedelta(seconds=1)
+    hub.emulator.server_busy(count=2)
+    state = PartitionState(0, 3, None, moment + timedelta(seconds=1))
+    assert resolve(moment, hub.source, state, timeout=20).next == 0
+
+
+def test_a_time_that_cannot_be_found_says_so_after_the_timeout(hub: Hub) -> None:
+    moment = hub.append(3)
+    state = hub.state()
+    hub.emulator.server_busy(seconds=60)
+    with pytest.raises(HubUnavailableError) as caught:
+        resolve(moment, hub.source, state, timeout=0.5)
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in ("partition 0", moment.isoformat(), "within 0.5 s", "throttled"):
+        assert part in message
+
+
+def test_a_time_leaves_no_reader_behind(hub: Hub) -> None:
+    moment = hub.append(3)
+    hub.resolve(moment)
+    wait_until(lambda: not hub.emulator.readers(HUB, 0), "the reader is gone")
+
+
+@pytest.mark.parametrize("level", [None, 6])
+def test_a_time_takes_no_owner_level_above_the_highest_given(hub: Hub, level: int | None) -> None:
+    moment = hub.append(3)
+    other = Receiver(hub.source, 0, owner_level=7, prefetch=1)
+    try:
+        receive(other, 3)
+        with pytest.raises(HubUnavailableError, match="epoch of '7'"):
+            resolve(moment, hub.source, hub.state(), timeout=1, highest_level=level)
+        hub.append(1)
+        assert receive(other, 1).num_rows == 1
+        assert resolve(moment, hub.source, hub.state(), timeout=20, highest_level=7).next == 0
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize("following", [0, 2])
+def test_a_time_begins_at_events_whose_numbers_cannot_be_read(hub: Hub, following: int) -> None:
+    moment = hub.append(3) + timedelta(milliseconds=1)
+    wait_until(lambda: datetime.now(timezone.utc) > moment + timedelta(milliseconds=1), "the clock goes on")
+    append_encoded(hub.emulator, "0", UNNUMBERED, UNNUMBERED)
+    if following:
+        hub.append(following)
+    assert hub.resolve(moment).next == 3

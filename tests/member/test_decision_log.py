@@ -1,0 +1,152 @@
+"""Decisions as log lines: what they tell, at which level, and how they are counted."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from dataclasses import replace
+
+from spark_ehbalance.leases.model import Author, Handover, Lease, MemberLoad, Pin
+from spark_ehbalance.member.decision_log import DecisionLog, Shortage, view_line
+from spark_ehbalance.strategies import Decision, View
+from spark_ehbalance.values.position import Position
+from tests.strategies.members import snapshot_of
+
+
+def view(version: int = 7) -> View:
+    """Ann's view: one partition is hers, one free, one Bob's and expired, one on its way from Bob to Ann, pinned."""
+    leases = [
+        Lease("0", "ann", 1, checkpoint=Position(4)),
+        Lease("1"),
+        Lease("2", "bob", 2, checkpoint=Position(5)),
+        Lease("3", "bob", 2, checkpoint=Position(6), handover=Handover("ann", 1), pin=Pin("ann", "operator", "so")),
+    ]
+    snapshot = snapshot_of(["ann", "bob", "cat"], leases)
+    ann = replace(snapshot.members["ann"], strategy="greedy", load=MemberLoad(10.0, 3.0, 0.5, 0.2))
+    return View(
+        me=Author("ann", "1"),
+        at_ms=0,
+        snapshot=replace(snapshot, version=version, members={**snapshot.members, "ann": ann}),
+        expired=frozenset({"2"}),
+        live=frozenset({"ann", "bob"}),
+        rng=random.Random(1),
+        overdue=frozenset({"3"}),
+        max_owned=5,
+    )
+
+
+def told(line: str, begin: str) -> dict[str, object]:
+    assert line.startswith(begin)
+    assert "\n" not in line
+    value: dict[str, object] = json.loads(line.removeprefix(begin))
+    return value
+
+
+def test_a_line_says_what_was_seen_what_is_done_and_why() -> None:
+    seen = view()
+    decision = Decision("claim, because it is free", (seen.claim("1"), seen.claim("2"), seen.cancel("3")))
+    level, line = DecisionLog().note("ann", seen, decision)
+    assert level == logging.INFO
+    assert told(line, "balance: ") == {
+        "member": "ann",
+        "strategy": "greedy",
+        "version": 7,
+        "seen": {
+            "members": 3,
+            "live": 2,
+            "partitions": 4,
+            "own": 1,
+            "free": 1,
+            "expired": ["2"],
+            "pending": ["3"],
+            "overdue": ["3"],
+            "pinned": ["3"],
+        },
+        "decided": {"Claim": ["1", "2"], "CancelHandover": ["3"]},
+        "why": "claim, because it is free",
+    }
+
+
+def test_what_a_dry_run_would_move_is_told_once_with_its_destinations() -> None:
+    log, dry = DecisionLog(), Decision("would move 2, because it is uneven", would=(("1", "bob"), ("2", "cat")))
+    level, line = log.note("ann", view(), dry)
+    assert level == logging.INFO
+    assert told(line, "balance: ")["would"] == {"1": "bob", "2": "cat"}
+    assert told(line, "balance: ")["decided"] == {}
+    assert log.note("ann", view(8), dry)[0] == logging.DEBUG, "the same again"
+    assert log.note("ann", view(9), replace(dry, would=(("1", "cat"),)))[0] == logging.INFO
+    assert told(log.tally(), "tally: ") == {"would move N, because it is uneven": 3}
+
+
+def test_doing_nothing_again_is_for_debugging_only() -> None:
+    log, nothing = DecisionLog(), Decision("nothing, because all is owned")
+    assert log.note("ann", view(), nothing)[0] == logging.INFO
+    assert log.note("ann", view(8), nothing)[0] == logging.DEBUG, "only signs of life came in between"
+    assert log.note("ann", replace(view(9), expired=frozenset()), nothing)[0] == logging.INFO, "something else is seen"
+    assert log.note("ann", replace(view(9), expired=frozenset()), nothing)[0] == logging.DEBUG
+    other = Decision("nothing, because this member is leaving")
+    assert log.note("ann", replace(view(9), expired=frozenset()), other)[0] == logging.INFO, "for another reason"
+    claim = Decision("claim", (view().claim("1"),))
+    assert [log.note("ann", view(), claim)[0] for _ in range(2)] == [logging.INFO] * 2, "what is done is told each time"
+    assert [log.note("ann", None, nothing)[0] for _ in range(2)] == [logging.INFO, logging.DEBUG]
+
+
+def test_reasons_are_counted_without_their_numbers_and_not_without_limit() -> None:
+    log = DecisionLog()
+    for own in (1, 2, 12):
+        log.note("ann", view(), Decision(f"nothing, because {own} of 32 is this owner's share"))
+    log.note("ann", None, Decision("nothing, because the hub does not answer"))
+    assert told(log.tally(), "tally: ") == {
+        "nothing, because N of N is this owner's share": 3,
+        "nothing, because the hub does not answer": 1,
+    }
+    for letter in range(1000):
+        log.note("ann", None, Decision("x" * letter))
+    counts = told(log.tally(), "tally: ")
+    assert len(counts) <= 51
+    assert counts["nothing, because N of N is this owner's share"] == 3
+
+
+def test_the_whole_view_is_told_for_debugging() -> None:
+    whole = told(view_line(view()), "view: ")
+    assert (whole["me"], whole["version"], whole["maxPartitionsOwned"]) == ("ann", 7, 5)
+    assert whole["liveMembers"] == ["ann", "bob"]
+    leases = whole["leases"]
+    assert isinstance(leases, list)
+    assert leases[3]["pin"] == {"to": "ann", "by": "operator", "why": "so", "transfer": False}
+    assert leases[3]["checkpoint"] == {"sequence_number": 6, "offset": None}
+    members = whole["allMembers"]
+    assert isinstance(members, list)
+    assert members[0]["load"] == {"rate": 10.0, "backlog": 3.0, "batch_seconds": 0.5, "cpu": 0.2}
+
+
+def limited(now: float, *limits: int | None, partitions: int = 4, live: str = "abc") -> View:
+    """What the first member sees, whose lease lasts 30 s."""
+    members = dict(zip("abc", limits, strict=False))
+    snapshot = snapshot_of(members, [Lease(str(number)) for number in range(partitions)])
+    alive = frozenset(live).intersection(members)
+    return View(Author("a", "1"), 0, snapshot, frozenset(), alive, random.Random(1), now=now, lease_duration=30.0)
+
+
+def test_limits_that_leave_partitions_unread_are_told_once_when_nobody_has_come_for_a_lease() -> None:
+    shortage = Shortage()
+    assert [shortage.note(limited(now, 1, 2), at_once=False) for now in (100.0, 129.0)] == [None, None]
+    assert shortage.note(limited(130.0, 1, 2), at_once=False) == (
+        "1 of 4 partitions are read by nobody, because maxPartitionsOwned of the group's 2 queries comes to 3 in all. "
+        "Their events wait in the hub, as long as it retains them: raise maxPartitionsOwned or start another query"
+    )
+    assert not any(shortage.note(limited(now, 1, 2), at_once=True) for now in (131.0, 500.0)), "told already"
+    assert shortage.note(limited(501.0, 1, 2, 1), at_once=False) is None
+    assert shortage.note(limited(502.0, 1, 2, 1, live="ab"), at_once=False) is None
+    assert shortage.note(limited(532.0, 1, 2, 1, live="ab"), at_once=False), "it was over in between"
+
+
+def test_who_cannot_wait_is_told_at_once() -> None:
+    assert Shortage().note(limited(100.0, 1, 2), at_once=True)
+
+
+def test_limits_that_leave_nothing_unread_are_not_told() -> None:
+    shortage = Shortage()
+    for limits in ((1, None), (2, 2), (4,), (9, 9)):
+        assert not any(shortage.note(limited(now, *limits), at_once=True) for now in (100.0, 200.0))

@@ -1,0 +1,672 @@
+"""The lease keeper: handovers, stopping, stalls, a store or a hub that is away. Real threads, real clocks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.errors import EhBalanceError, FencedError, StoreUnavailableError
+from spark_ehbalance.leases.model import Author, MemberState
+from spark_ehbalance.leases.transitions import Drain, Join, PinTo, Release, RequestHandover
+from spark_ehbalance.member.keeper import Keeper
+from spark_ehbalance.stores.base import LeaseStore
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.stores.memory import MemoryStore
+from spark_ehbalance.strategies import STRATEGIES, Decision, View
+from tests.member.keepers import INTERVAL, LEASE, OPERATOR, Keepers, begin_batch, end_batch
+from tests.waiting import wait_until
+
+Make = Callable[..., Keepers]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes a group on a store in memory, or on another one."""
+    made: list[Keepers] = []
+
+    def make_one(partitions: int = 4, open_store: Callable[[], LeaseStore] | None = None) -> Keepers:
+        if open_store is None:
+            memory = MemoryStore()
+            made.append(Keepers(lambda: memory, partitions))
+        else:
+            made.append(Keepers(open_store, partitions))
+        return made[-1]
+
+    yield make_one
+    for group in made:
+        group.close()
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks follow each other faster than in real life."""
+    monkeypatch.setattr("spark_ehbalance.member.pacing._LOOK_INTERVAL", 0.1)
+    monkeypatch.setattr("spark_ehbalance.member.pacing._HANDOVER_LOOK_INTERVAL", 0.05)
+
+
+def claim_what_is_free(view: View) -> Decision:
+    """A strategy that leaves handovers to the test."""
+    free = [p for p, lease in view.snapshot.leases.items() if lease.owner is None or p in view.expired]
+    return Decision("claim what is free" if free else "nothing, because all is owned", tuple(map(view.claim, free)))
+
+
+def let_pass(seconds: float) -> None:
+    """For what must not happen there is nothing to wait for."""
+    time.sleep(seconds)
+
+
+# --- handover --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("kind", ["memory", "delta"])
+def test_a_handover_waits_for_the_batch_and_takes_its_checkpoint_along(make: Make, kind: str, tmp_path: Path) -> None:
+    group = make(4, (lambda: DeltaStore(str(tmp_path / "leases"))) if kind == "delta" else None)
+    ann = group.start("ann", lease=6.0)
+    batch = begin_batch(ann)
+    bob = group.start("bob", lease=6.0)
+    wait_until(lambda: len(group.promised("bob")) == 2, "two are promised")
+    promised = group.promised("bob")
+    wait_until(lambda: ann.holdings().keys() == batch.keys() - promised, "the others may be planned with")
+    let_pass(0.5)
+    assert group.owned("ann") == batch.keys(), "the batch is waited for"
+    assert not bob.holdings()
+
+    end_batch(ann, batch, 9)
+    wait_until(lambda: bob.holdings().keys() == promised, "they are handed over")
+    for before, after in pairwise(group.written):
+        for partition in promised & before.leases.keys():
+            if (before.leases[partition].owner, after.leases[partition].owner) == ("ann", "bob"):
+                was, now = before.leases[partition].checkpoint, after.leases[partition].checkpoint
+                assert was is not None
+                assert now is not None
+                assert (was.sequence_number, now.sequence_number) == (-1, 9), "in one version"
+    assert {group.leases[p].epoch for p in promised} == {2}
+    assert {holding.checkpoint.next for holding in bob.holdings().values()} == {10}
+    wait_until(lambda: all(group.leases[p].checkpoint == group.leases["0"].checkpoint for p in batch), "as are others'")
+
+
+def test_an_idle_partition_is_handed_over_within_about_a_second(make: Make) -> None:
+    """With the intervals of real life."""
+    group = make(8)
+    group.start("ann", lease=30.0, interval=10.0)
+    took = []
+    for name in ("bob", "cat"):
+        began = time.monotonic()
+        keeper = group.start(name, lease=30.0, interval=10.0)
+        wait_until(lambda keeper=keeper: len(keeper.holdings()) >= 2, f"{name} has its share")  # type: ignore[misc]
+        took.append(time.monotonic() - began)
+    print("handovers took", took)
+    assert max(took) < 3
+
+
+@pytest.mark.usefixtures("quickly")
+def test_what_is_in_a_batch_is_not_given_away_and_what_is_given_away_is_not_in_a_batch(make: Make) -> None:
+    """The planner reserves and finishes as fast as it can while everything is asked for all the time."""
+    group = make(8)
+    ann = group.start("ann", lease=30.0, strategy=claim_what_is_free)
+    group.stores[ann].delay = 0.01
+    bob = Author("bob", "by hand")
+    group.say(Join(by=bob, at_ms=0))
+    over = threading.Event()
+    batches: list[int] = []
+    broken: list[str] = []
+
+    def plan() -> None:
+        number = 0
+        while not over.is_set():
+            epochs = {partition: holding.epoch for partition, holding in ann.holdings().items()}
+            if number % 3 == 2:
+                time.sleep(0.002)  # time enough to be given away between planning and reserving
+            reserved = ann.reserve(epochs)
+            time.sleep(0.003)
+            now = group.leases
+            broken.extend(p for p in reserved if (now[p].owner, now[p].epoch) != ("ann", epochs[p]))
+            number += 1
+            batches.append(len(reserved))
+            end_batch(ann, {p: epochs[p] for p in reserved}, number)
+
+    planner = threading.Thread(target=plan)
+    planner.start()
+    try:
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
+            snapshot = group.snapshot
+            for lease in snapshot.leases.values():
+                change: RequestHandover | Release
+                by_hand = {"by": bob, "at_ms": 0, "partition": lease.partition, "epoch": lease.epoch}
+                if lease.owner == "bob":
+                    change = Release(**by_hand)  # type: ignore[arg-type]
+                elif lease.owner == "ann" and lease.handover is None:
+                    change = RequestHandover(**by_hand, to="bob", timeout_ms=60_000)  # type: ignore[arg-type]
+                else:
+                    continue
+                group.say_if_valid(change)
+    finally:
+        over.set()
+        planner.join()
+    given = sum(change.event == "HandOver" for change in group.history())
+    assert given > 20
+    assert sum(batches) > 20
+    assert not broken
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_handover_that_takes_too_long_is_forced_and_the_old_owner_s_checkpoint_refused(make: Make) -> None:
+    group = make(2)
+    ann = group.start("ann")
+    batch = begin_batch(ann)
+    bob = group.start("bob", handover_timeout=1.0)
+    began = time.monotonic()
+    group.wait_owned(ann=1, bob=1)
+    assert time.monotonic() - began > 0.8
+    end_batch(ann, batch, 9)
+    (lost,) = group.owned("bob")
+    (kept,) = group.owned("ann")
+    wait_until(lambda: group.leases[kept].checkpoint != group.leases[lost].checkpoint, "one is checkpointed")
+    wait_until(lambda: ann.holdings().keys() == {kept}, "ann knows")
+    assert bob.holdings()[lost].checkpoint.next == 0
+
+
+# --- stopping, leaving, draining -------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quickly")
+def test_stopping_gives_everything_back_and_what_is_promised_to_whom_it_is_promised(make: Make) -> None:
+    group = make()
+    ann = group.start("ann", lease=6.0)
+    begin_batch(ann)
+    group.start("bob", lease=6.0, interval=5.0)
+    wait_until(lambda: len(group.promised("bob")) == 2, "two are promised")
+    promised = group.promised("bob")
+    ann.stop()
+    assert "ann" not in group.snapshot.members
+    events = {change.partition: change.event for change in group.stores[ann].recorded if change.event != "Claim"}
+    assert events == {p: "HandOver" if p in promised else "Release" for p in "0123"}
+    group.wait_owned(bob=4)
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_stop_writes_the_last_checkpoints(make: Make) -> None:
+    group = make()
+    ann = group.start("ann")
+    end_batch(ann, begin_batch(ann), 41)
+    ann.stop()
+    assert {lease.checkpoint.next for lease in group.leases.values() if lease.checkpoint} == {42}
+    assert {lease.owner for lease in group.leases.values()} == {None}
+
+
+@pytest.mark.usefixtures("quickly")
+def test_leaving_takes_nothing_and_gives_everything_back_after_the_batch(make: Make) -> None:
+    group = make(6)
+    ann = group.start("ann")
+    bob = group.start("bob")
+    group.wait_owned(ann=3, bob=3)
+    batch = begin_batch(ann)
+    ann.leave()
+    wait_until(lambda: not ann.holdings(), "nothing new is planned")
+    bob.stop()
+    let_pass(3 * INTERVAL)
+    assert group.owned("ann") == batch.keys(), "what is free is not taken, what is in the batch is kept"
+    assert group.snapshot.members["ann"].state is MemberState.LEAVING
+    assert not ann.idle
+
+    end_batch(ann, batch, 9)
+    wait_until(lambda: ann.idle, "everything is given back")
+    assert group.owned("ann") == set()
+    assert {group.leases[p].checkpoint for p in batch} == {group.leases[next(iter(batch))].checkpoint}
+    assert all(lease.checkpoint and lease.checkpoint.next == 10 for p, lease in group.leases.items() if p in batch)
+    group.start("cat")
+    group.wait_owned(ann=0, cat=6)
+
+
+def test_leaving_takes_nothing_from_the_very_moment_on(make: Make) -> None:
+    """With the looks of real life, in the turn in which balancing is due."""
+    group = make(2)
+    ann = group.start("ann", lease=30.0, interval=1.0)
+    group.hub.partitions += ("2", "3")
+    ann.leave()
+    began = time.monotonic()
+    wait_until(lambda: ann.idle, "everything is given back")
+    assert time.monotonic() - began < 0.7, "there is no look to wait for"
+    let_pass(1.5)
+    assert not any(version.leases[p].owner for version in group.written for p in ("2", "3") if p in version.leases)
+    assert not ann.holdings()
+
+
+@pytest.mark.usefixtures("quickly")
+def test_an_operator_drains_a_member_and_takes_that_back(make: Make) -> None:
+    group = make()
+    ann = group.start("ann")
+    bob = group.start("bob")
+    group.wait_owned(ann=2, bob=2)
+    group.say(Drain(by=OPERATOR, at_ms=0, member="ann"))
+    group.wait_owned(ann=0, bob=4)
+    wait_until(lambda: not ann.holdings(), "ann knows")
+    bob.stop()
+    let_pass(3 * INTERVAL)
+    assert group.owned("ann") == set(), "nothing is taken"
+    group.say(Drain(by=OPERATOR, at_ms=0, member="ann", undo=True))
+    group.wait_owned(ann=4)
+
+
+# --- a query that hangs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_query_that_hangs_lets_go_and_takes_part_again_afterwards(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = make()
+    ann = group.start("ann", max_stall=0.6)
+    batch = begin_batch(ann)
+    began = time.monotonic()
+    wait_until(lambda: group.owned("ann") == set(), "it lets go")
+    assert time.monotonic() - began >= 0.6
+    (line,) = (record.getMessage() for record in caplog.records if record.levelno == logging.ERROR)
+    assert "longer than maxStall=0.6 s: giving back partitions 0, 1, 2, 3" in line
+    assert not ann.holdings()
+    let_pass(3 * INTERVAL)
+    assert group.owned("ann") == set(), "and takes nothing"
+    assert "ann" in group.snapshot.members
+
+    end_batch(ann, batch, 9)
+    wait_until(lambda: len(ann.holdings()) == 4, "it takes part again")
+    assert {holding.checkpoint.next for holding in ann.holdings().values()} == {10}, "nobody had them meanwhile"
+    assert len([record for record in caplog.records if "taking part again" in record.getMessage()]) == 1
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_while_a_query_hangs_others_have_its_partitions(make: Make, name: str) -> None:
+    group = make(4)
+    ann = group.start("ann", max_stall=1.0, strategy=STRATEGIES[name])
+    bob = group.start("bob", strategy=STRATEGIES[name])
+    group.wait_owned(ann=2, bob=2)
+    wait_until(lambda: len(ann.holdings()) == 2, "ann knows")
+    batch = begin_batch(ann)
+    wait_until(lambda: len(bob.holdings()) == 4, "bob reads everything")
+    let_pass(3 * INTERVAL)
+    assert len(bob.holdings()) == 4
+    end_batch(ann, batch, 9)
+    group.wait_owned(ann=2, bob=2)
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_query_between_batches_does_not_hang(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    group = make()
+    ann = group.start("ann", max_stall=0.3)
+    end_batch(ann, begin_batch(ann), 9)
+    layout = group.layout()
+    let_pass(1.0)
+    for _ in range(3):
+        end_batch(ann, begin_batch(ann), 9)
+        let_pass(0.1)
+    ann.reserve({})
+    let_pass(0.6)
+    assert group.layout() == layout
+    assert len(ann.holdings()) == 4
+    assert "maxStall" not in caplog.text
+
+
+# --- a keeper that fails -----------------------------------------------------------------------------------------
+
+
+class PanicException(BaseException):
+    """As a panic in a Rust library shows in Python: `pyo3_runtime.PanicException` is no `Exception` either."""
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which is what must not happen
+@pytest.mark.parametrize("method", ["read", "write", "record", "close"])
+def test_whatever_ends_a_keeper_is_told_to_its_query_and_others_take_over(
+    make: Make, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def panic(*_: object) -> None:
+        raise PanicException("called `Option::unwrap()` on a `None` value")
+
+    group = make()
+    ann = group.start("ann")
+    begin_batch(ann)
+    news = ann._news
+    news.clear()
+    store = group.stores[ann]
+    if method == "close":  # the keeper ends by an error of its own, and then the store cannot even be closed
+        monkeypatch.setattr(store, "read", lambda: panic())
+    monkeypatch.setattr(store, method, panic)
+    if method == "record":
+        group.hub.partitions += ("4",)
+    wait_until(news.is_set, "the planner is told that there are news")
+    for ask in (ann.holdings, lambda: ann.wait_balanced(20), ann.holdings):
+        with pytest.raises(EhBalanceError, match=r"lease keeper has failed.*PanicException.*Option::unwrap") as error:
+            ask()
+        assert "\n" not in str(error.value)
+    bob = group.start("bob")
+    wait_until(lambda: bob.holdings().keys() == set(group.hub.partitions), "nothing is held for ever")
+    ann.stop()
+
+
+# --- a store that is away --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quickly")
+def test_while_the_store_is_away_all_stays_as_it_is_and_it_comes_back_quietly(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = make(12)
+    keepers = [group.start(name) for name in ("ann", "bob", "cat")]
+    group.wait_owned(ann=4, bob=4, cat=4)
+    wait_until(lambda: all(len(keeper.holdings()) == 4 for keeper in keepers), "all know")
+    held = [keeper.holdings().keys() for keeper in keepers]
+    layout, counters = group.layout(), group.counters()
+
+    for keeper in keepers:
+        group.stores[keeper].away = True
+    until = time.monotonic() + 3 * LEASE
+    while time.monotonic() < until:
+        assert [keeper.holdings().keys() for keeper in keepers] == held, "what is held stays"
+        time.sleep(0.05)
+    assert group.counters().keys() == counters.keys()
+    for keeper in keepers:
+        assert 5 < group.stores[keeper].failures < 60, "tries are spaced"
+    warnings = [r for r in caplog.records if r.levelno == logging.WARNING and "is away" in r.getMessage()]
+    assert len(warnings) == len(keepers), "said once by each"
+
+    counters, before = group.counters(), len(group.written)
+    for keeper in keepers:
+        group.stores[keeper].away = False
+    back = time.monotonic()
+    wait_until(lambda: all(group.counters()[p] != counters[p] for p in counters), "all are renewed")
+    assert time.monotonic() - back < 1.2 * INTERVAL + 0.5, "within an interval"
+    let_pass(2 * LEASE)
+    assert group.layout() == layout, "nothing was stolen, and nothing moves"
+    assert [keeper.holdings().keys() for keeper in keepers] == held
+    assert len(group.written) - before < 3 * (3 * 2 * LEASE / (LEASE / 6)), "no flood of commits"
+    assert caplog.text.count("the lease table is back") == len(keepers)
+
+
+@pytest.mark.usefixtures("quickly")
+def test_one_member_without_the_store_loses_its_leases_and_knows_it_when_it_is_back(make: Make) -> None:
+    group = make()
+    ann = group.start("ann")
+    bob = group.start("bob")
+    group.wait_owned(ann=2, bob=2)
+    group.stores[ann].away = True
+    group.wait_owned(bob=4)
+    assert len(bob.holdings()) == 4
+    group.stores[ann].away = False
+    group.wait_owned(ann=2, bob=2)
+    wait_until(lambda: ann.holdings().keys() == group.owned("ann"), "ann knows")
+    assert all(lease.epoch >= 2 for lease in group.leases.values() if lease.owner == "ann")
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+@pytest.mark.parametrize("kind", ["memory", "delta"])
+def test_after_a_spell_in_which_nobody_could_write_nobody_is_taken_for_dead(
+    make: Make, tmp_path: Path, kind: str, name: str
+) -> None:
+    group = make(6, (lambda: DeltaStore(str(tmp_path / "leases"))) if kind == "delta" else None)
+    keepers = [group.start(each, lease=3.0, strategy=STRATEGIES[name]) for each in ("ann", "bob", "cat")]
+    group.wait_owned(ann=2, bob=2, cat=2)
+    wait_until(lambda: all(len(keeper.holdings()) == 2 for keeper in keepers), "all know")
+    layout, stores = group.layout(), [group.stores[keeper] for keeper in keepers]
+    for store in stores:
+        store.read_only = True
+    let_pass(2 * 3.0)
+    assert all(len(keeper.holdings()) == 2 for keeper in keepers), "what is held is read on"
+    stores[0].read_only = False  # not all find out in the same moment
+    let_pass(0.5)
+    for store in stores[1:]:
+        store.read_only = False
+    let_pass(2 * 3.0)
+    assert group.layout() == layout
+
+
+@pytest.mark.usefixtures("quickly")
+def test_who_alone_cannot_write_stops_before_others_take_its_leases(make: Make) -> None:
+    group = make()
+    ann, bob = group.start("ann", lease=3.0), group.start("bob", lease=3.0)
+    group.wait_owned(ann=2, bob=2)
+    wait_until(lambda: len(ann.holdings()) == len(bob.holdings()) == 2, "both know")
+    group.stores[ann].read_only = True
+    while len(bob.holdings()) < 4:
+        assert not ann.holdings().keys() & bob.holdings().keys()
+    assert not ann.holdings()
+    group.stores[ann].read_only = False
+    group.wait_owned(ann=2, bob=2)
+    assert {change.event for change in group.stores[ann].recorded} <= {"Claim", "HandOver"}
+
+
+@pytest.mark.usefixtures("quickly")
+def test_who_stood_still_plans_nothing_until_it_has_looked(make: Make) -> None:
+    group = make()
+    ann = group.start("ann")
+    stuck = group.stores[ann].stuck = threading.Event()
+    assert len(ann.holdings()) == 4
+    wait_until(lambda: not ann.holdings(), "the lease duration has passed")
+    group.start("bob")
+    group.wait_owned(ann=0, bob=4)
+    assert not ann.holdings()
+    stuck.set()
+    group.wait_owned(ann=2, bob=2)
+    assert {change.event for change in group.stores[ann].recorded} == {"Claim"}
+    assert sum(change.event == "HandOver" for change in group.history()) == 2, "by asking, not by taking"
+
+
+@pytest.mark.usefixtures("quickly")
+def test_who_has_not_looked_for_long_does_not_take_others_for_dead(make: Make) -> None:
+    """All stood still together, as with a suspended machine; one is awake earlier."""
+    group = make()
+    ann = group.start("ann")
+    bob = group.start("bob")
+    group.wait_owned(ann=2, bob=2)
+    layout = group.layout()
+    events = [threading.Event(), threading.Event()]
+    group.stores[ann].stuck, group.stores[bob].stuck = events
+    let_pass(1.5 * LEASE)
+    events[0].set()
+    wait_until(lambda: len(ann.holdings()) == 2, "ann is back")
+    let_pass(LEASE / 3)
+    events[1].set()
+    wait_until(lambda: len(bob.holdings()) == 2, "bob is back")
+    let_pass(LEASE)
+    assert group.layout() == layout
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_store_that_stays_away_for_hours_is_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = make()
+    ann = group.start("ann", interval=0.0005)
+    monkeypatch.setattr("spark_ehbalance.member.pacing.FIRST_PAUSE", 1e-9)
+    store = group.stores[ann]
+    store.away = True
+    wait_until(lambda: store.failures > 1100, "it has been tried for more often than a float has powers of two")
+    store.away = False
+    wait_until(lambda: len(ann.holdings()) == 4, "it goes on")
+
+
+# --- a hub that is away ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_hub_that_does_not_answer_stops_taking_but_not_renewing(make: Make) -> None:
+    group = make()
+    ann = group.start("ann")
+    bob = group.start("bob")
+    group.wait_owned(ann=2, bob=2)
+    mine = group.owned("ann")
+    group.hub.away = True
+    bob.stop()
+    before = group.counters()
+    let_pass(1.5 * LEASE)
+    assert group.owned("ann") == mine, "nothing is taken"
+    assert all(group.counters()[p] > before[p] for p in mine), "what is held is renewed"
+    assert ann.holdings().keys() == mine
+    end_batch(ann, begin_batch(ann), 9)
+    wait_until(lambda: {group.leases[p].checkpoint.next for p in mine} == {10}, "and checkpointed")  # type: ignore[union-attr]
+    group.hub.away = False
+    group.wait_owned(ann=4)
+
+
+# --- identity --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_later_process_with_the_same_name_fences_the_earlier_one(make: Make) -> None:
+    group = make()
+    earlier = group.start("ann")
+    later = group.start("ann")
+
+    def fenced() -> bool:
+        try:
+            earlier.holdings()
+        except FencedError as error:
+            return "has started as ann" in str(error)
+        return False
+
+    wait_until(fenced, "the earlier one is fenced")
+    with pytest.raises(FencedError):
+        earlier.wait_balanced(1)
+    earlier.stop()
+    assert group.owned("ann") == set("0123")
+    assert len(later.holdings()) == 4
+    assert {lease.epoch for lease in group.leases.values()} == {2}
+
+
+# --- housekeeping ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quickly")
+def test_only_the_leader_tidies_up_and_now_and_then(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_ehbalance.member.keeper._TIDY_INTERVAL", 0.5)
+    monkeypatch.setattr("spark_ehbalance.member.keeper._TIDY_VERSIONS", 1000)
+    group = make()
+    ann, bob = group.start("ann"), group.start("bob")
+    began = time.monotonic()
+    wait_until(lambda: len(group.stores[ann].tidied) >= 4, "the leader has tidied up", 10)
+    assert len(group.stores[ann].tidied) <= (time.monotonic() - began) / 0.5 + 3
+    assert not group.stores[bob].tidied
+    ann.stop()
+    before = len(group.stores[ann].tidied)
+    wait_until(lambda: group.stores[bob].tidied, "the next leader does it", 10)
+    assert len(group.stores[ann].tidied) == before
+
+
+@pytest.mark.usefixtures("quickly")
+def test_trouble_with_housekeeping_is_no_trouble(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_ehbalance.member.keeper._TIDY_INTERVAL", 0.1)
+
+    def fail(*_: object) -> None:
+        raise StoreUnavailableError("the history is away")
+
+    group = make()
+    ann = group.start("ann")
+    store = group.stores[ann]
+    monkeypatch.setattr(store, "record", fail)
+    monkeypatch.setattr(store, "tidy", fail)
+    group.start("bob")
+    group.wait_owned(ann=2, bob=2)
+    assert len(ann.holdings()) == 2
+    assert store.failures == 0
+
+
+@pytest.mark.usefixtures("quickly")
+def test_history_has_changes_of_ownership_and_nothing_else(make: Make) -> None:
+    group = make()
+    ann = group.start("ann")
+    wait_until(lambda: len(group.history()) == 4, "four claims")
+    assert {(c.event, c.owner_before, c.owner, c.epoch, c.by) for c in group.history()} == {
+        ("Claim", None, "ann", 1, "ann")
+    }
+    counters = group.counters()
+    for number in range(5):
+        end_batch(ann, begin_batch(ann), number)
+        let_pass(0.1)
+    wait_until(lambda: all(group.counters()[p] > counters[p] for p in counters), "renewed and checkpointed")
+    let_pass(LEASE / 2)
+    assert len(group.history()) == 4
+
+    group.start("bob")
+    group.wait_owned(ann=2, bob=2)
+    wait_until(lambda: len(group.history()) == 6, "two moves")
+    moves = [c for c in group.history() if c.event == "HandOver"]
+    assert {(c.owner_before, c.owner, c.epoch, c.sequence_number, c.by) for c in moves} == {("ann", "bob", 2, 4, "ann")}
+    ann.stop()
+    assert sorted(c.event for c in group.stores[ann].recorded)[-2:] == ["Release", "Release"]
+
+
+def test_a_keeper_that_cannot_reach_its_store_waits(make: Make) -> None:
+    group = make()
+    keeper: Keeper = group.start("ann", lease=30.0)
+    assert keeper.wait_balanced(0.1)
+    assert keeper.wait_balanced(10, settled=True)
+    store = group.stores[keeper]
+    store.away = True
+    assert not keeper.wait_balanced(0.3, settled=True)
+
+
+# --- operators, and what is told --------------------------------------------------------------------------------
+
+
+def test_an_operator_s_order_is_carried_out_at_once_and_recorded(make: Make) -> None:
+    group = make()
+    ann, bob = group.start("ann", interval=60.0, lease=100.0), group.start("bob", interval=60.0, lease=100.0)
+    group.wait_owned(ann=2, bob=2)
+    partition = min(group.owned("ann"))
+    wait_until(lambda: partition in ann.holdings(), "ann knows")
+    group.say(PinTo(by=OPERATOR, at_ms=0, partition=partition, to="bob", timeout_ms=60_000, why="nearer"))
+    wait_until(lambda: partition in bob.holdings(), "bob has it")
+    (move,) = (each for each in group.history() if each.event == "HandOver" and each.partition == partition)
+    assert (move.owner_before, move.owner, move.why) == ("ann", "bob", "ordered by operator: nearer")
+
+
+@pytest.mark.usefixtures("quickly")
+def test_each_decision_is_told_with_its_reason_and_counted_at_the_end(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "spark_ehbalance.member.keeper")
+    ann = make().start("ann")
+    wait_until(lambda: "all is under way or done" in caplog.text, "it has come to rest")
+    let_pass(4 * INTERVAL)
+    ann.stop()
+    told = [record.getMessage() for record in caplog.records]
+    decided = [json.loads(line.removeprefix("balance: ")) for line in told if line.startswith("balance: ")]
+    assert decided[0]["why"] == "nothing yet, because this member is joining"
+    (claimed,) = (each for each in decided if each["decided"])
+    assert claimed["decided"] == {"Claim": ["0", "1", "2", "3"]}
+    assert (claimed["member"], claimed["seen"]["own"], claimed["seen"]["free"]) == ("ann", 0, 4)
+    at_rest = [each for each in decided if each["why"] == decided[-1]["why"]]
+    assert len(at_rest) == 1, "the same nothing is not told again"
+    (tally,) = (json.loads(line.removeprefix("tally: ")) for line in told if line.startswith("tally: "))
+    assert sum(tally.values()) > len(decided), "but it is counted"
+    assert not any(line.startswith("view: ") for line in told)
+
+
+# --- limits ------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_whose_limits_leave_partitions_unread_is_warned_once(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> list[str]:
+        lines = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        return [line for line in lines if "maxPartitionsOwned" in line]
+
+    group = make(4)
+    group.start("ann", max_owned=1)
+    bob = group.start("bob", max_owned=2)
+    wait_until(lambda: len(warnings()) == 2, "each of the two has told it")
+    assert all("1 of 4 partitions are read by nobody" in line for line in warnings())
+    group.wait_owned(ann=1, bob=2)
+    assert bob.wait_balanced(20, settled=True)
+    group.start("cat")
+    group.wait_owned(ann=1, bob=2, cat=1)
+    assert len(warnings()) == 2

@@ -1,0 +1,391 @@
+"""A lease table that somebody else has written, or a crash has damaged: read, or refused in one line and mended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.errors import StoreDamagedError, StoreUnavailableError
+from spark_ehbalance.leases.model import Lease, Snapshot
+from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Heartbeat, Join
+from spark_ehbalance.stores.base import commit
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.stores.repair import merged
+from spark_ehbalance.values.position import Position
+from tests.cli.command import Command
+from tests.member.keepers import Keepers, begin_batch, end_batch
+from tests.stores.store_conformance import ANN, BOB, GROUP, claim
+from tests.waiting import wait_until
+
+#: Beyond two checkpoints of the log.
+COMMITS = 25
+
+
+@pytest.fixture
+def ehbalance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A lease table of ann's with two partitions, of which the first has been read up to sequence number 24."""
+    with DeltaStore(str(tmp_path / "leases")) as store:
+        store.create(GROUP)
+        add = AddPartitions(by=ANN, at_ms=1, partitions=("0", "1"), checkpoint=Position(-1))
+        commit(store, store.read(), [Join(by=ANN, at_ms=1), add, claim(ANN, "0"), claim(ANN, "1")])
+        for number in range(COMMITS):
+            position = Checkpoint(by=ANN, at_ms=1, partition="0", epoch=1, position=Position(number))
+            commit(store, store.read(), [Heartbeat(by=ANN, at_ms=5), position])
+    return tmp_path / "leases"
+
+
+def read(table: Path) -> Snapshot:
+    with DeltaStore(str(table)) as store:
+        return store.read()
+
+
+def newest_log(table: Path) -> Path:
+    return max((table / "_delta_log").glob("*.json"))
+
+
+def newest_data(table: Path) -> Path:
+    actions = [json.loads(line) for line in newest_log(table).read_text().splitlines()]
+    return next(table / action["add"]["path"] for action in actions if "add" in action)
+
+
+def newest_checkpoint(table: Path) -> Path:
+    return max((table / "_delta_log").glob("*.checkpoint.parquet"))
+
+
+def cut(file: Path, length: int) -> None:
+    file.write_bytes(file.read_bytes()[:length])
+
+
+def without_its_last_lines(table: Path) -> None:
+    first, *_ = sorted(newest_log(table).read_text().splitlines(), key=lambda line: "commitInfo" not in line)
+    newest_log(table).write_text(first + "\n")
+
+
+def rewrite(table: Path, change: Callable[[pa.Table], pa.Table], *, mode: str = "overwrite") -> None:
+    """Somebody's own program writes the table, whatever its columns."""
+    rows = change(DeltaTable(table).to_pyarrow_table())
+    write_deltalake(table, rows, mode=mode, schema_mode="overwrite" if mode == "overwrite" else "merge")  # type: ignore[call-overload]
+
+
+def column(
+    name: str, values: Callable[[list[object]], list[object]], kind: pa.DataType | None = None
+) -> Callable[[pa.Table], pa.Table]:
+    def change(rows: pa.Table) -> pa.Table:
+        place = rows.schema.get_field_index(name)
+        made = pa.array(values(rows[name].to_pylist()), kind or rows.schema.field(name).type)
+        return rows.set_column(place, name, made)
+
+    return change
+
+
+def nothing(values: list[object]) -> list[object]:
+    return [None] * len(values)
+
+
+def naive(values: list[object]) -> list[object]:
+    return [value.replace(tzinfo=None) if isinstance(value, datetime) else value for value in values]
+
+
+HARMLESS: dict[str, Callable[[Path], object]] = {
+    "times without a zone": lambda table: rewrite(table, column("renewed_at", naive, pa.timestamp("us"))),
+    "no times": lambda table: rewrite(table, column("renewed_at", nothing)),
+    "times beyond the years that there are": lambda table: DeltaTable(table).update(
+        dict.fromkeys(["renewed_at", "started_at", "owned_since"], "to_timestamp_micros(-900000000000000000)")
+    ),
+    "a member's number at the end": lambda table: DeltaTable(table).update(
+        {"joined": str(2**63 - 1)}, predicate="kind = 'member'"
+    ),
+    "no renewals": lambda table: rewrite(table, column("renewal", nothing)),
+    "an unknown state": lambda table: DeltaTable(table).update({"state": "'asleep'"}, predicate="kind = 'member'"),
+    "no members": lambda table: DeltaTable(table).delete("kind = 'member'"),
+    "the same rows again": lambda table: rewrite(table, lambda rows: rows, mode="append"),
+    "smaller numbers": lambda table: rewrite(table, column("epoch", lambda values: values, pa.int32())),
+    "optimized": lambda table: DeltaTable(table).optimize.compact(),
+    "no hint to a checkpoint": lambda table: (table / "_delta_log" / "_last_checkpoint").write_text("{"),
+}
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+def test_what_can_be_read_is_read_and_written_again(table: Path, what: str, ehbalance: Command) -> None:
+    before = read(table)
+    HARMLESS[what](table)
+    after = read(table)
+    assert {p: (each.owner, each.epoch, each.checkpoint) for p, each in after.leases.items()} == {
+        p: (each.owner, each.epoch, each.checkpoint) for p, each in before.leases.items()
+    }
+    assert ehbalance("status", table).code == 0
+    assert "is sound" in ehbalance("maintain", table, "--repair").out
+    with DeltaStore(str(table)) as store:
+        commit(store, store.read(), [Join(by=ANN, at_ms=1), Heartbeat(by=ANN, at_ms=9), Join(by=BOB, at_ms=9)])
+    assert read(table).members.keys() == {"ann", "bob"}
+
+
+def test_a_comment_on_the_table_takes_nothing_away(table: Path, ehbalance: Command) -> None:
+    with DeltaStore(str(table)) as running:
+        before = running.read()
+        DeltaTable(str(table)).alter.set_table_description("Leases of the flights jobs")
+        assert running.read().leases == before.leases
+        commit(running, running.read(), [Heartbeat(by=ANN, at_ms=9)])
+    assert read(table).group == before.group
+    assert ehbalance("status", table).code == 0
+    DeltaTable(str(table)).alter.set_table_description('{"ehbalance": 99}')
+    assert "upgrade it" in ehbalance.fails(1, "status", table)
+
+
+#: What is done, and the file and the reason that the error names.
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "log cut off": (lambda table: cut(newest_log(table), 100), r"_delta_log/0+26\.json cannot be read"),
+    "log empty": (lambda table: cut(newest_log(table), 0), r"_delta_log/0+26\.json is empty"),
+    "log cut off between lines": (without_its_last_lines, r"_delta_log/0+26\.json is cut off"),
+    "checkpoint gone": (
+        lambda table: max((table / "_delta_log").glob("*.checkpoint.parquet")).unlink(),
+        r"_delta_log/_last_checkpoint names a checkpoint that is missing",
+    ),
+    "log file gone": (
+        lambda table: (table / "_delta_log" / f"{24:020}.json").unlink(),
+        r"_delta_log/0+25\.json follows on a file that is missing",
+    ),
+    "log of a commit to come": (
+        lambda table: (table / "_delta_log" / f"{27:020}.json").write_text('{"commitInfo":{'),
+        r"_delta_log/0+27\.json cannot be read",
+    ),
+    "checkpoint half written": (
+        lambda table: cut(newest_checkpoint(table), 200),
+        r"_delta_log/0+\d+\.checkpoint\.parquet",
+    ),
+    "data missing": (lambda table: newest_data(table).unlink(), r"\.parquet is missing"),
+    "data cut off": (lambda table: cut(newest_data(table), 50), r"\.parquet: "),
+    "epochs null": (
+        lambda table: rewrite(table, column("epoch", nothing)),
+        r"\.parquet: partition \d has the epoch None",
+    ),
+    "epochs negative": (
+        lambda table: DeltaTable(table).update({"epoch": "-3"}, predicate="kind = 'partition'"),
+        r"the epoch -3",
+    ),
+    "epochs at the end": (
+        lambda table: DeltaTable(table).update({"epoch": str(2**63 - 1)}, predicate="kind = 'partition'"),
+        r"the epoch 9223372036854775807",
+    ),
+    "renewals at the end": (
+        lambda table: DeltaTable(table).update({"renewal": str(2**63 - 1)}, predicate="kind = 'partition'"),
+        r"the renewal 9223372036854775807",
+    ),
+    "positions null": (
+        lambda table: rewrite(table, column("sequence_number", nothing)),
+        r"partition \d has the sequence number None",
+    ),
+    "positions and owners null": (
+        lambda table: DeltaTable(table).update(
+            {"owner": "null", "sequence_number": "null"}, predicate="kind = 'partition'"
+        ),
+        r"partition \d has the sequence number None",
+    ),
+    "two rows that differ": (
+        lambda table: rewrite(
+            table, column("sequence_number", lambda values: [v and 9 for v in values]), mode="append"
+        ),
+        r"partition 0 has two rows that differ",
+    ),
+    "no owners": (lambda table: rewrite(table, lambda rows: rows.drop_columns(["owner"])), "there is no column owner"),
+    "another table": (
+        lambda table: rewrite(table, lambda _: pa.table({"x": [1, 2]})),
+        r"there is no column kind",
+    ),
+    "text for numbers": (
+        lambda table: rewrite(table, column("epoch", lambda v: ["many"] * len(v), pa.string())),
+        r"column epoch holds string, not int64",
+    ),
+    "rows of nothing": (
+        lambda table: rewrite(
+            table, lambda rows: pa.table({"id": ["x"]}, schema=pa.schema([rows.schema.field("id")])), mode="append"
+        ),
+        r"there is (a row of kind None|no column kind)",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_damage_is_one_line_that_names_the_file_and_repair_loses_nothing(
+    table: Path, what: str, ehbalance: Command
+) -> None:
+    before = read(table)
+    damage, said = DAMAGE[what]
+    damage(table)
+    with pytest.raises(StoreDamagedError, match=said) as error:
+        read(table)
+    assert "\n" not in str(error.value)
+    assert f"`ehbalance maintain --repair {table}` mends it" in str(error.value)
+    for command in ("status", "maintain"):
+        assert "is damaged: " in ehbalance.fails(1, command, table)
+
+    files = {each.name for each in table.rglob("*") if each.is_file()}
+    outcome = ehbalance("maintain", table, "--repair")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "is mended" in outcome.out
+    after = read(table)
+    assert after.leases.keys() == before.leases.keys()
+    for partition, lease in after.leases.items():
+        was = before.leases[partition]
+        assert lease.epoch >= was.epoch
+        assert lease.checkpoint is not None
+        assert was.checkpoint is not None
+        # With the newest state gone the one before it is what is left; of two that contradict each other the older.
+        least = 9 if what == "two rows that differ" and partition == "0" else was.checkpoint.sequence_number - 1
+        assert least <= lease.checkpoint.sequence_number <= was.checkpoint.sequence_number
+    (kept,) = (table.parent / "leases_damaged").iterdir()
+    there = {each.name for folder in (table, kept) for each in folder.rglob("*") if each.is_file()}
+    assert files <= there | {"_last_checkpoint"}, "nothing is thrown away"
+    assert "is sound: nothing was changed" in ehbalance("maintain", table, "--repair").out
+
+
+def test_of_a_log_without_a_sound_file_the_way_out_is_told(table: Path, ehbalance: Command) -> None:
+    for file in (table / "_delta_log").iterdir():
+        cut(file, 10)
+    message = ehbalance.fails(1, "maintain", table, "--repair")
+    assert "nothing sound is left of it" in message
+    assert "ehbalance init" in message
+    assert "--from-checkpoint" in message
+
+
+def test_lost_partitions_are_put_back_by_a_repair(table: Path, ehbalance: Command) -> None:
+    before = read(table)
+    DeltaTable(table).delete("kind = 'partition' and id = '1'")
+    assert "Found: partition 1 is missing." in ehbalance("maintain", table, "--repair").out
+    after = read(table)
+    assert after.leases["0"] == before.leases["0"]
+    assert (after.leases["1"].epoch, after.leases["1"].owner, after.leases["1"].checkpoint) == (1, None, Position(-1))
+
+
+def test_a_log_that_has_gone_or_was_made_anew_is_noticed_by_who_holds_the_table(table: Path) -> None:
+    with DeltaStore(str(table)) as held:
+        held.read()
+        commit(held, held.read(), [Heartbeat(by=ANN, at_ms=5)])
+        shutil.rmtree(table)
+        with pytest.raises(StoreUnavailableError, match="there is no lease table"):
+            held.read()
+    with DeltaStore(str(table)) as held, DeltaStore(str(table)) as other:
+        other.create(GROUP)
+        for _ in range(3):
+            commit(other, other.read(), [Join(by=ANN, at_ms=1), Heartbeat(by=ANN, at_ms=5)])
+        assert held.read().members
+        shutil.rmtree(table)
+        with DeltaStore(str(table)) as anew:
+            anew.create(GROUP)
+        assert held.read().members == {}
+
+
+# --- queries that run ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> object:
+    group = Keepers(lambda: DeltaStore(str(tmp_path / "leases")))
+    yield group
+    group.close()
+
+
+WRITTEN_BY_OTHERS: dict[str, Callable[[Path], object]] = {
+    "all deleted": lambda table: DeltaTable(table).delete(),
+    "partitions deleted": lambda table: DeltaTable(table).delete("kind = 'partition'"),
+    "members deleted": lambda table: DeltaTable(table).delete("kind = 'member'"),
+    "one deleted": lambda table: DeltaTable(table).delete("id = '2'"),
+    "epochs set back": lambda table: DeltaTable(table).update({"epoch": "0", "sequence_number": "-1", "owner": "null"}),
+    "made anew": lambda table: (shutil.rmtree(table), DeltaStore(str(table)).create(GROUP)),
+}
+
+
+@pytest.mark.parametrize("what", WRITTEN_BY_OTHERS)
+def test_who_runs_puts_back_what_others_take_away_and_reads_on(running: Keepers, tmp_path: Path, what: str) -> None:
+    ann, bob = running.start("ann", lease=6.0), running.start("bob", lease=6.0)
+    running.wait_owned(ann=2, bob=2)
+    wait_until(lambda: len(ann.holdings()) == len(bob.holdings()) == 2, "both know")
+    batches = [(keeper, begin_batch(keeper)) for keeper in (ann, bob)]
+    for keeper, batch in batches:
+        end_batch(keeper, batch, 41)
+    wait_until(lambda: {each.checkpoint for each in running.leases.values()} == {Position(41)}, "all is checkpointed")
+    layout = running.layout()
+    batches = [(keeper, begin_batch(keeper)) for keeper in (ann, bob)]
+
+    WRITTEN_BY_OTHERS[what](tmp_path / "leases")
+    wait_until(lambda: running.layout() == layout and len(running.snapshot.members) == 2, "all is put back")
+    wait_until(lambda: {each.checkpoint for each in running.leases.values()} == {Position(41)}, "with its positions")
+    for keeper, batch in batches:
+        end_batch(keeper, batch, 99)
+    wait_until(
+        lambda: {each.checkpoint for each in running.leases.values()} == {Position(99)}, "batches in flight count"
+    )
+    assert running.layout() == layout
+    assert ann.holdings().keys() | bob.holdings().keys() == set("0123")
+
+
+def test_who_runs_reads_on_while_the_table_is_damaged_and_goes_on_after_the_repair(
+    running: Keepers, tmp_path: Path, ehbalance: Command
+) -> None:
+    ann = running.start("ann", lease=3.0)
+    running.wait_owned(ann=4)
+    layout = running.layout()
+    running.stores[ann].read_only = True  # so that what is damaged stays the newest
+    wait_until(lambda: running.stores[ann].failures > 0, "no commit is under way")
+    table = tmp_path / "leases"
+    (table / "_delta_log" / f"{running.snapshot.version + 1:020}.json").write_text('{"commitInfo":{')
+    running.stores[ann].read_only = False
+    end_batch(ann, begin_batch(ann), 41)
+    wait_until(lambda: ann._away, "the keeper finds it away")
+    assert len(ann.holdings()) == 4
+    ehbalance("maintain", table, "--repair")
+    wait_until(lambda: {each.checkpoint for each in running.leases.values()} == {Position(41)}, "it goes on")
+    assert running.layout() == layout
+
+
+def test_a_repair_leaves_what_was_never_read_without_an_epoch() -> None:
+    """An epoch without a position is damage."""
+    never, read = Lease("0"), Lease("1", epoch=1, checkpoint=Position(3))
+    latest = merged([never, read], all_read=False)
+    assert latest["0"] == never
+    assert latest["1"].epoch > 1
+
+
+# --- which state is the latest ------------------------------------------------------------------------------------
+
+
+def lease() -> st.SearchStrategy[Lease]:
+    position = st.integers(-1, 20).map(Position)
+    return st.builds(
+        Lease, st.sampled_from("01"), st.sampled_from(["ann", "bob", None]), st.integers(0, 3), st.integers(-1, 3),
+        checkpoint=position,
+    )  # fmt: skip
+
+
+@given(st.lists(lease()), st.booleans(), st.randoms())
+def test_no_epoch_falls_and_no_position_beyond_the_latest_row_is_made_up(
+    found: list[Lease], all_read: bool, rng: object
+) -> None:
+    latest = merged(found, all_read=all_read)
+    assert latest.keys() == {each.partition for each in found}
+    for partition, chosen in latest.items():
+        rows = [each for each in found if each.partition == partition]
+        last = max(each.counter for each in rows)
+        assert chosen.epoch >= last[0]
+        assert chosen.checkpoint == min(
+            (each.checkpoint for each in rows if each.counter == last),
+            key=lambda place: place.sequence_number,  # type: ignore[union-attr]
+        )
+        if not all_read:
+            assert chosen.owner is None
+    rng.shuffle(found)  # type: ignore[attr-defined]
+    assert merged(found, all_read=all_read) == latest

@@ -1,0 +1,19 @@
+"""The memory store: one object, used by several threads."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+
+from spark_ehbalance.stores.memory import MemoryStore
+from tests.stores.store_conformance import Recipe, StoreConformance, line_up
+
+
+class TestMemoryStore(StoreConformance):
+    def place(self, tmp_path: Path) -> Recipe:
+        store = MemoryStore()
+        return lambda: store
+
+    def contenders(self, count: int) -> Executor:
+        return ThreadPoolExecutor(count, initializer=line_up, initargs=(threading.Barrier(count),))

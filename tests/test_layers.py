@@ -1,0 +1,117 @@
+"""Imports run down only: from a layer to the ones below it, and never in a circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spark_ehbalance
+
+#: The layers from the bottom up. Packages of one layer do not know each other.
+LAYERS = (
+    {"values", "errors"},
+    {"leases", "hub", "emulator"},
+    {"strategies", "stores"},
+    {"member"},
+    {"source", "simulation"},
+    {"driver", "cli"},
+)
+#: One layer that is spread over two names.
+ONE_LAYER = {"values", "errors"}
+#: The emulator knows nothing of the rest, and of the rest only its own command knows the emulator.
+APART = {"emulator": {"cli"}}
+
+_PACKAGE = "spark_ehbalance"
+_ROOT = Path(spark_ehbalance.__file__).parent
+
+
+def _modules() -> dict[str, Path]:
+    files = {".".join(path.relative_to(_ROOT).with_suffix("").parts): path for path in _ROOT.rglob("*.py")}
+    return {name.removesuffix(".__init__"): path for name, path in files.items() if name != "__init__"}
+
+
+_MODULES = _modules()
+
+
+def _imports(module: str, source: str) -> Iterator[str]:
+    """The modules of this package that `module` imports, also inside functions, without the package's name."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(module, node)
+            inner = [f"{base}.{alias.name}" for alias in node.names]
+            names = [name if name.removeprefix(_PACKAGE + ".") in _MODULES else base for name in inner]
+        else:
+            continue
+        yield from {name.removeprefix(_PACKAGE + ".") for name in names if name.startswith(_PACKAGE + ".")}
+
+
+def _base(module: str, node: ast.ImportFrom) -> str:
+    """The absolute name of the module that `node` names."""
+    if not node.level:
+        return str(node.module)
+    package = f"{_PACKAGE}.{module}".split(".")
+    if module not in _MODULES or _MODULES[module].name != "__init__.py":
+        package = package[:-1]
+    return ".".join([*package[: len(package) - node.level + 1], *([node.module] if node.module else [])])
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _layer(package: str) -> int:
+    return next(number for number, packages in enumerate(LAYERS) if package in packages)
+
+
+def upward(module: str, source: str) -> list[str]:
+    """The imports of `module` that do not run down."""
+    here = _package(module)
+    return [
+        target
+        for target in _imports(module, source)
+        if (there := _package(target)) != here
+        and not {here, there} <= ONE_LAYER
+        and (_layer(there) >= _layer(here) or here not in APART.get(there, {here}))
+    ]
+
+
+def test_every_module_belongs_to_a_layer() -> None:
+    assert {_package(module) for module in _MODULES} == set().union(*LAYERS)
+
+
+@pytest.mark.parametrize("module", sorted(_MODULES))
+def test_imports_run_down_only(module: str) -> None:
+    assert upward(module, _MODULES[module].read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("leases.model", "from spark_ehbalance.strategies.base import View"),
+        ("leases.model", "def f():\n    import spark_ehbalance.member.keeper"),
+        ("strategies.plan", "from spark_ehbalance import stores"),
+        ("strategies.plan", "from spark_ehbalance.stores import base"),
+        ("hub.receiver", "from spark_ehbalance.leases.model import Lease"),
+        ("source.planner", "from spark_ehbalance.emulator import Emulator"),
+        ("emulator.broker", "from spark_ehbalance.hub import rows"),
+    ],
+)
+def test_a_module_in_the_wrong_place_is_found(module: str, source: str) -> None:
+    assert upward(module, source)
+
+
+def test_there_is_no_circle() -> None:
+    left = {
+        module: set(_imports(module, path.read_text())) & _MODULES.keys()
+        for module, path in _MODULES.items()
+        if not module.startswith("emulator")
+    }
+    while free := [module for module, needs in left.items() if not needs & left.keys()]:
+        for module in free:
+            del left[module]
+    assert not left, {module: sorted(needs & left.keys()) for module, needs in left.items()}

@@ -1,0 +1,236 @@
+"""Where a lease table may be: one spelling of each place, and a refusal that says what to write instead."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.cli.common import open_store
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.source.datasource import EhBalanceDataSource
+from spark_ehbalance.source.host import spark_master
+from spark_ehbalance.source.options import batch_options, checked_location, storage_options, stream_options
+from spark_ehbalance.stores.delta import DeltaStore
+from tests.cli.command import Command
+from tests.stores.store_conformance import GROUP
+
+HUB = {"fullyQualifiedNamespace": "n.servicebus.windows.net", "eventHubName": "hub"}
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("file:///x/y", "/x/y"),
+        ("file:/x/y", "/x/y"),
+        ("FILE://localhost/x/y%20z/", "/x/y z"),
+        ("/x//y/./z/../", "/x/y"),
+        ("//x/y/", "/x/y"),
+        ("/x/100%/50% of it#1&2;3", "/x/100%/50% of it#1&2;3"),
+        ("/x/bäume/樹", "/x/bäume/樹"),
+        ("/x/a:b@c", "/x/a:b@c"),
+        ("/Volumes-of-ours/x", "/Volumes-of-ours/x"),
+        ("/x/main.ops.leases", "/x/main.ops.leases"),
+        ("abfss://c@Account.dfs.core.windows.net//a/./b c/../d/", "abfss://c@account.dfs.core.windows.net/a/d"),
+        ("ABFSS://c@a.b/x%20y", "abfss://c@a.b/x%20y"),
+        ("abfss://c@a.b/x y", "abfss://c@a.b/x%20y"),
+        ("HDFS://ProdNS:8020/x", "hdfs://ProdNS:8020/x"),
+        ("s3://bucket/%6Ceases", "s3://bucket/leases"),
+    ],
+)
+def test_what_means_the_same_is_one_place(written: str, meant: str) -> None:
+    assert checked_location(written) == meant
+    assert checked_location(meant) == meant
+    assert stream_options(HUB | {"leaseTable": written}).lease_table == meant
+
+
+WRONG = [
+    ("dbfs:/x", "abfss://"),
+    ("DBFS:/x", "abfss://"),
+    ("abfss:/c@a/x", "two slashes"),
+    ("s3:bucket/x", "two slashes"),
+    ("abfss:///x", "two slashes"),
+    ("main.ops.leases", "./main.ops.leases"),
+    ("ops.leases", "catalog"),
+    ("/Volumes/main/ops/leases", "rename"),
+    ("/dbfs/x", "rename"),
+    ("/tmp/../dbfs/x", "rename"),
+    ("file:///dbfs/x", "rename"),
+    ("~/x", "whole path"),
+    ("~", "whole path"),
+    ("C:\\leases", "backslashes"),
+    ("C:/leases", "abfss://"),
+    ("a\\b", "backslashes"),
+    ("file:x", "file:///PATH"),
+    ("file://host/x", "file:///PATH"),
+    ("file:///x%5Cy", "backslashes"),
+    ("file:///x%zz", "%20 for a space"),
+    ("uc://main.ops.leases", "abfss://"),
+    ("memory://x", "abfss://"),
+    ("jdbc:x", "abfss://"),
+    ("/", "below /"),
+    ("abfss://c@a.b/", "folder"),
+    ("abfss://c@a.b/x/..", "folder"),
+    ("abfss://c@a.b/x#y", "without #"),
+    ("abfss://c@a.b/x%2520y", "escaped %"),
+    ("abfss://c@a.b/x%00y", "control characters"),
+    ("s3://user@bucket/x", "without a user"),
+    ("/x/d%20e", "hexadecimal"),
+    ("x?y", "wildcards"),
+]
+
+
+@pytest.mark.parametrize(("written", "hint"), WRONG)
+def test_what_would_be_another_place_is_refused_with_what_to_write_and_nothing_is_created(
+    written: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ehbalance: Command
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for refused in (
+        lambda: checked_location(written),
+        lambda: stream_options(HUB | {"leaseTable": written}),
+        lambda: EhBalanceDataSource({**HUB, "leaseTable": written}),
+    ):
+        with pytest.raises(OptionError) as error:
+            refused()
+        assert str(error.value).startswith(f"option leaseTable={written!r} is wrong: allowed is ")
+        assert hint in str(error.value)
+        assert "\n" not in str(error.value)
+    for command in ("status", "maintain", "history"):
+        assert hint in ehbalance.fails(2, command, written)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "abfss://c:theSecret123@a.b/x",
+        "https://user:theSecret123@a.b/x",
+        "https://account.blob.core.windows.net/c/t?sv=2024&sig=theSecret123%3D",
+    ],
+)
+def test_a_secret_in_an_address_is_refused_and_not_shown(address: str) -> None:
+    with pytest.raises(OptionError, match="leaseTable") as error:
+        checked_location(address)
+    assert "theSecret123" not in str(error.value)
+
+
+@given(st.text(max_size=40))
+def test_whatever_is_written_is_one_spelling_or_one_line(text: str) -> None:
+    with contextlib.suppress(OptionError):
+        meant = checked_location(text)
+        assert checked_location(meant) == meant
+        assert meant.startswith("/") or "://" in meant
+
+
+@pytest.mark.parametrize("name", ["p%", "a b", "h#i", "ü", "a;b&c=d+e,f~g:h^i@j", "file"])
+def test_a_table_works_wherever_it_may_be(tmp_path: Path, name: str) -> None:
+    here = tmp_path / name
+    with DeltaStore(checked_location(str(here))) as store, DeltaStore(checked_location(here.as_uri())) as same:
+        store.create(GROUP)
+        made = same.read()
+        written = store.write(store.read(), made)
+        assert same.read() == written
+        store.record([])
+        assert same.history() == []
+        same.maintain()
+    assert {each.name for each in tmp_path.iterdir()} == {name, f"{name}_history"}
+
+
+@pytest.mark.parametrize(
+    "name", ["allow_unsafe_rename", "AWS_S3_ALLOW_UNSAFE_RENAME", "Mount_Allow_Unsafe_Rename", "allow_Unsafe_rename"]
+)
+def test_commits_that_replace_others_are_refused(name: str) -> None:
+    for value in ("true", "1", "Yes"):
+        with pytest.raises(OptionError, match=f"(?i)storageOptions.{name} is set: .*Leave it out"):
+            stream_options(HUB | {"leaseTable": "/x", f"storageOptions.{name}": value})
+    assert storage_options({name: "false"}, {}, "/x") == {name: "false"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "table", "other"),
+    [
+        ("AWS_S3_ALLOW_UNSAFE_RENAME", "true", "s3://b/x", "abfss://c@a.b/x"),
+        ("AWS_S3_ALLOW_UNSAFE_RENAME", "true", "s3a://b/x", "/x"),
+        ("AWS_CONDITIONAL_PUT", "disabled", "s3://b/x", "/x"),
+        ("MOUNT_ALLOW_UNSAFE_RENAME", "true", "/x", "s3://b/x"),
+    ],
+)
+def test_such_commits_are_refused_where_the_environment_asks_for_them_and_the_table_heeds_it(
+    name: str, value: str, table: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    shared = HUB | {"leaseTable": table}
+    with pytest.raises(OptionError, match=f"environment variable {name} is set"):
+        stream_options(shared)
+    with pytest.raises(OptionError, match=f"environment variable {name} is set"):
+        open_store(table, None)
+    safe = {"true": "false", "disabled": "etag"}[value]
+    assert stream_options(shared | {f"storageOptions.{name}": safe}).lease_table == table
+    assert stream_options(HUB | {"leaseTable": other}).lease_table == other
+    stream_options(HUB)
+    batch_options(HUB)
+
+
+# --- relative paths ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ehbalance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+class Processes:
+    """A folder such as /proc: process 30 (a Python worker) of 20 (its daemon) of 10 (a JVM)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.conf = folder, folder / "conf"
+        self.conf.mkdir()
+        for number, parent in ((30, 20), (20, 10), (10, 1)):
+            (folder / str(number)).mkdir()
+            (folder / str(number) / "stat").write_text(f"{number} (a (name) of) S {parent} 1 1")
+            (folder / str(number) / "cmdline").write_text("/usr/bin/python\0-m\0pyspark.daemon")
+
+    def master(self, *words: str) -> str | None:
+        (self.folder / "10" / "cmdline").write_text("\0".join(("/jdk/bin/java", "-cp", "/x", *words)))
+        return spark_master(30, {"SPARK_CONF_DIR": str(self.conf)})
+
+
+@pytest.fixture
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
+    monkeypatch.setattr("spark_ehbalance.source.host._PROCESSES", tmp_path)
+    return Processes(tmp_path)
+
+
+SUBMIT = "org.apache.spark.deploy.SparkSubmit"
+
+
+def test_the_master_is_what_spark_was_started_with(processes: Processes) -> None:
+    assert processes.master(SUBMIT, "--conf", "spark.master=local[1]", "pyspark-shell") == "local[1]"
+    assert processes.master(SUBMIT, "--master", "yarn", "job.py") == "yarn"
+    assert processes.master(SUBMIT, "job.py") == "local[*]", "spark-submit's own default"
+    properties = processes.folder / "job.conf"
+    properties.write_text("# spark.master yarn\nspark.app.name x\nspark.master    spark://host:7077\n")
+    assert processes.master(SUBMIT, "--properties-file", str(properties), "job.py") == "spark://host:7077"
+    (processes.conf / "spark-defaults.conf").write_text("spark.master=k8s://x\n")
+    assert processes.master(SUBMIT, "job.py") == "k8s://x"
+    assert processes.master("org.apache.spark.deploy.yarn.ApplicationMaster") is None
+    assert spark_master(99) is None
+
+
+@pytest.mark.parametrize("master", ["yarn", "spark://h:1", "k8s://h", None])
+def test_a_relative_path_is_refused_where_the_master_is_not_local(
+    master: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_ehbalance.source.datasource.spark_master", lambda: master)
+    for table in ("leases", "./a.b.c", "../x", "file:x/../y"):
+        with pytest.raises(OptionError, match="leaseTable="):
+            EhBalanceDataSource({**HUB, "leaseTable": table})
+    EhBalanceDataSource({**HUB, "leaseTable": "/x"})
+    EhBalanceDataSource({**HUB, "leaseTable": "abfss://c@a.b/x"})
+    monkeypatch.setattr("spark_ehbalance.source.datasource.spark_master", lambda: "local[2]")
+    EhBalanceDataSource({**HUB, "leaseTable": "leases"})
+    assert stream_options(HUB | {"leaseTable": "./a.b"}).lease_table == os.path.abspath("a.b")
