@@ -23,7 +23,7 @@ from azure.eventhub import EventData, PartitionContext
 from bench.common import GROUP, Bar, Emulator, Row, Say, emulator
 from bench.shapes import FEWER, SHAPES
 from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.source.concurrent_reader import read_together
 
 SUBJECT = "reader"
@@ -63,7 +63,7 @@ def ours(connection: Connection, partitions: int, events: int, hot: bool = True)
     reads those that share a task."""
 
     def read(partition: str, ended: threading.Event) -> Generator[int, None, None]:
-        source = Source(connection, GROUP, partition)
+        source = PartitionAddress(connection, GROUP, partition)
         with closing(Receiver(source, 0, owner_level=None, prefetch=PREFETCH, hot=hot)) as receiver:
             left = events
             while left:

@@ -261,7 +261,7 @@ class Chaos:
         return [partition for partition, lease in self._fleet.snapshot().leases.items() if lease.owner is not None]
 
 
-def report(chaos: Chaos, result: Account, moves: dict[str, int], seed: int, trouble: str, seconds: float) -> Table:
+def report(chaos: Chaos, result: Account, moves: dict[str, int], seed: int, last_error: str, seconds: float) -> Table:
     """The table for people."""
     table = Table(title=f"chaos, seed {seed}, {seconds / 60:.1f} minutes", title_justify="left")
     table.add_column("what")
@@ -286,7 +286,7 @@ def report(chaos: Chaos, result: Account, moves: dict[str, int], seed: int, trou
         table.add_row(f"leases {kind}", f"{count}")
     table.add_section()
     table.add_row(f"longest time without a batch ({result.gap_at})", f"{result.longest_gap:.1f} s")
-    table.add_row("came to an end", trouble or "yes", style="red" if trouble else None)
+    table.add_row("came to an end", last_error or "yes", style="red" if last_error else None)
     return table
 
 
@@ -303,35 +303,35 @@ def main() -> int:
         console.print(line, highlight=False, markup=False)
 
     say(f"seed {seed}: {_QUERIES} to {_MOST_QUERIES} queries, {PARTITIONS} partitions, {options.rate:g} events/s")
-    trouble = ""
+    last_error = ""
     with Fleet(PARTITIONS, options.rate, lease, "500 milliseconds", options.keep) as fleet:
         chaos = Chaos(fleet, schedule(seed, options.minutes * 60, LEASE_DURATION), say)
         try:
             chaos.run()
         except TimeoutError as error:
-            trouble = str(error)
+            last_error = str(error)
         result = account(fleet.sink.batches, fleet.producer.sent, chaos.faults)
         moves = moves_by_kind(fleet.store)
-    console.print(report(chaos, result, moves, seed, trouble, time.time() - began))
+    console.print(report(chaos, result, moves, seed, last_error, time.time() - began))
     for line in [*(f"unexplained: {each}" for each in result.unexplained[:20]), *result.disorder[:20]]:
         say(line)
     if result.missing:
         say(f"missing: {result.missing[:20]}")
-    passed = result.passed and not trouble
+    passed = result.passed and not last_error
     again = f"make chaos MINUTES={options.minutes:g} SEED={seed}"
     say(f"{'OK' if passed else 'FAILED'}: seed {seed}; the same again: {again}")
     if options.json:
-        print(dump(_as_json(chaos, result, moves, seed, trouble, passed)))
+        print(dump(_as_json(chaos, result, moves, seed, last_error, passed)))
     return 0 if passed else 1
 
 
 def _as_json(
-    chaos: Chaos, result: Account, moves: dict[str, int], seed: int, trouble: str, passed: bool
+    chaos: Chaos, result: Account, moves: dict[str, int], seed: int, last_error: str, passed: bool
 ) -> dict[str, Any]:
     return {
         "seed": seed,
         "passed": passed,
-        "trouble": trouble,
+        "trouble": last_error,
         "faults": dict(chaos.injected),
         "failures": dict(chaos.failures),
         "moves": moves,

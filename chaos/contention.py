@@ -38,10 +38,10 @@ from chaos.fleet import dump
 from spark_ehbalance.errors import ConflictError
 from spark_ehbalance.leases.model import Author, Snapshot
 from spark_ehbalance.member.keeper import Keeper
-from spark_ehbalance.member.membership import Finished, Membership, Settings
+from spark_ehbalance.member.membership import Membership, Progress, Settings
 from spark_ehbalance.stores.base import LeaseStore
 from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.strategies import DEFAULT_STRATEGY, PROMPT, STRATEGIES
+from spark_ehbalance.strategies import DEFAULT_STRATEGY, REACTIVE, STRATEGIES
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 
@@ -154,7 +154,7 @@ def _members(
             partial(_the_store, store),
             _Hub(partitions),
             balance_interval=BALANCE_INTERVAL,
-            prompt=DEFAULT_STRATEGY in PROMPT,
+            reactive=DEFAULT_STRATEGY in REACTIVE,
             rng=rng,
         )
         keepers.append((keeper, store))
@@ -181,7 +181,7 @@ def _batch(keeper: Keeper, store: _SlowStore, positions: dict[str, int]) -> None
     for partition in keeper.reserve(epochs):
         position = max(positions[partition], holdings[partition].checkpoint.sequence_number) + 100
         positions[partition] = position
-        finished[partition] = Finished(epochs[partition], Position(position))
+        finished[partition] = Progress(epochs[partition], Position(position))
         store.batch_ended(partition, epochs[partition], position)
     keeper.finish(finished)
 

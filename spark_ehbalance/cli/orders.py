@@ -26,14 +26,14 @@ from spark_ehbalance.cli.common import (
 )
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.receiver import Source
+from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.leases.model import Snapshot
 from spark_ehbalance.leases.transitions import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.source.options import Options, parse_duration
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.secrets import shown
-from spark_ehbalance.values.starting_positions import Place, parse_place
+from spark_ehbalance.values.starting_positions import UnresolvedPosition, parse_position
 
 Partition = Annotated[str, typer.Argument(help="The partition's id.")]
 Destination = Annotated[str, typer.Option("--to", help="The owner id of a member, as `status` shows it.")]
@@ -106,7 +106,7 @@ def seek(
     if everything is (partition is not None):
         raise OptionError("seek takes either a partition or --all")
     try:
-        place = parse_place(to)
+        place = parse_position(to)
     except ValueError as allowed:
         raise OptionError(f"--to={shown(to)} is wrong: allowed is {allowed}") from None
     options = group_options(
@@ -164,7 +164,7 @@ def _wanted(snapshot: Snapshot, options: Options, partition: str | None) -> dict
     return {each: lease.epoch for each, lease in snapshot.leases.items() if partition in (None, each)}
 
 
-def _resolved(options: Options, place: Place, epochs: Mapping[str, int]) -> Mapping[str, Position]:
+def _resolved(options: Options, place: UnresolvedPosition, epochs: Mapping[str, int]) -> Mapping[str, Position]:
     """What `place` means in each partition. Raises `OptionError` where the hub has no such event."""
     metadata = HubMetadata(options.connection, options.consumer_group)
     try:
@@ -173,7 +173,7 @@ def _resolved(options: Options, place: Place, epochs: Mapping[str, int]) -> Mapp
         metadata.close()
 
     def position(partition: str) -> Position:
-        source = Source(options.connection, options.consumer_group, partition)
+        source = PartitionAddress(options.connection, options.consumer_group, partition)
         found = resolve(place, source, states[partition], options.receiver_timeout, epochs[partition])
         return _checked(partition, found, states[partition])
 

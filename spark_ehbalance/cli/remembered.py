@@ -17,7 +17,7 @@ from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.model import Snapshot
 from spark_ehbalance.leases.transitions import Restore, TakePlace, Transition, apply
 from spark_ehbalance.source.continuity import LoggedBatch, Memory, restored, skipped
-from spark_ehbalance.source.offsets import Place, group_name
+from spark_ehbalance.source.offsets import HeldPosition, group_name
 from spark_ehbalance.source.options import Options, checked_checkpoint, checked_location
 from spark_ehbalance.source.spark_checkpoint import read_checkpoint
 from spark_ehbalance.stores.base import LeaseStore, commit
@@ -96,10 +96,10 @@ def _history(table: str, options: Options) -> Memory:
         return Memory()
 
 
-def _last_places(changes: Sequence[OwnershipChange]) -> dict[str, Place]:
+def _last_places(changes: Sequence[OwnershipChange]) -> dict[str, HeldPosition]:
     last = {each.partition: each for each in changes if each.partition is not None}
     return {
-        partition: Place(each.epoch, each.sequence_number + 1)
+        partition: HeldPosition(each.epoch, each.sequence_number + 1)
         for partition, each in last.items()
         if each.epoch is not None and each.sequence_number is not None
     }

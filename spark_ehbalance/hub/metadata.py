@@ -115,7 +115,7 @@ class HubMetadata:
     def _question(self, kind: str, **properties: str) -> Question:
         return kind, (("name", self._connection.hub), *properties.items())
 
-    def _ask(self, questions: Sequence[Question]) -> list[dict[bytes, Any]] | None:
+    def _ask(self, schedule: Sequence[Question]) -> list[dict[bytes, Any]] | None:
         """The answers over the open management connection; None where only the public calls can be used."""
         for attempt in (1, 2):
             if self._public_only:
@@ -125,7 +125,7 @@ class HubMetadata:
                 if fresh:
                     self.close()
                     self._open()
-                return self._request(questions)
+                return self._request(schedule)
             except (AttributeError, TypeError, ImportError) as error:
                 self._use_public_calls(str(error))
             except Exception as error:
@@ -162,14 +162,14 @@ class HubMetadata:
         else:
             self._use_public_calls(reason)
 
-    def _request(self, questions: Sequence[Question]) -> list[dict[bytes, Any]] | None:
+    def _request(self, schedule: Sequence[Question]) -> list[dict[bytes, Any]] | None:
         if self._management is None:
             return None
         now = time.monotonic()
         if now >= self._token_until:
             access = self._auth.get_token()
             self._token, self._token_until = access.token, now + min(_TOKEN_AGE, (access.expires_on - time.time()) / 2)
-        return self._management.ask(questions, self._token, _ANSWER_TIMEOUT)
+        return self._management.ask(schedule, self._token, _ANSWER_TIMEOUT)
 
     def _use_public_calls(self, reason: str) -> None:
         _LOG.warning("this azure-eventhub keeps no management connection open (%s): asking slowly", reason)

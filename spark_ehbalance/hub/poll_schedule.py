@@ -20,7 +20,7 @@ _INTERVAL, _LONGEST_INTERVAL, _GROWTH = 0.1, 0.5, 0.05
 _REST_INTERVAL = 1.0
 
 
-class Questions:
+class PollSchedule:
     """Which partitions to ask about, and when. For one thread at a time."""
 
     def __init__(self) -> None:
@@ -71,10 +71,10 @@ class Questions:
         wanted = self._known_at.keys() & (partitions if also_others else self._watched)
         return new + sorted(wanted, key=self.known_at)[: max(1, int(self._rate))]
 
-    def answered(self, asked: Sequence[str], began: float, *, news: bool) -> None:
-        """What was asked at `began` is known; `news`: it is something else than before."""
+    def answered(self, asked: Sequence[str], began: float, *, changed: bool) -> None:
+        """What was asked at `began` is known; `changed`: it is something else than before."""
         self._known_at.update(dict.fromkeys(asked, began))
         self.looked_at = began
-        self._news_at = began if news else self._news_at
+        self._news_at = began if changed else self._news_at
         # What has to be known at once is not waited for afterwards, by anybody, for longer than a usual look.
         self._next_look = began + min(len(asked), max(1.0, self._rate)) / self._rate

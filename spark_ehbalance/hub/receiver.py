@@ -21,7 +21,7 @@ from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.socket_timeout import cut_off_after
 from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle
 from spark_ehbalance.hub.wire.columns import Columns, Made
-from spark_ehbalance.hub.wire.link import MOST_BYTES, HotLink, unfit, untested
+from spark_ehbalance.hub.wire.link import MOST_BYTES, FastLink, unfit, untested
 from spark_ehbalance.hub.wire.values import MALFORMED
 
 _LOG = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Undecodable(Unreachable):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PartitionAddress:
     """One partition as seen by one consumer group."""
 
     connection: Connection
@@ -80,7 +80,7 @@ class Receiver:
 
     def __init__(
         self,
-        source: Source,
+        source: PartitionAddress,
         start: int | datetime,
         *,
         owner_level: int | None,
@@ -103,7 +103,7 @@ class Receiver:
         self._start = start
         self._owner_level = owner_level
         self.closed = False
-        self._link: HotLink | None = None
+        self._link: FastLink | None = None
         self._public: public.PublicReceiver | None = None
         self._columns = Columns(source.partition, json_properties)
         self._client: Any = self._make_client()
@@ -218,7 +218,7 @@ class Receiver:
             handler = self._consumer._handler
             reason = unfit(handler, handler._link)
             if reason is None:
-                self._link = HotLink(handler, handler._link, self._prefetch)
+                self._link = FastLink(handler, handler._link, self._prefetch)
                 return None
         except (EventHubError, Unreachable):
             raise
@@ -255,7 +255,7 @@ class Receiver:
                     raise
                 raise Unreachable(f"no connection could be made to {self._source.connection.namespace}") from None
 
-    def _receive_hot(self, link: HotLink, most: int, wait: float, ahead: int | None) -> Made:
+    def _receive_hot(self, link: FastLink, most: int, wait: float, ahead: int | None) -> Made:
         try:
             return self._columns.record_batch(*link.receive(most, wait, ahead))
         except (EventHubError, Unreachable):
@@ -300,7 +300,7 @@ def _undecodable(error: BaseException) -> str | None:
     return f"the client's decoder: {cause!r}" if isinstance(cause, (*MALFORMED, LookupError)) else _undecodable(cause)
 
 
-def _meaning(error: EventHubError, source: Source) -> Exception:
+def _meaning(error: EventHubError, source: PartitionAddress) -> Exception:
     text = (str(error).splitlines() or [type(error).__name__])[0]
     told = re.search(r" epoch (?:of )?'(\d+)'", text)  # the first one is the other's; "epoch" alone may be a hub's name
     if told or getattr(error, "error", None) == "link:stolen":

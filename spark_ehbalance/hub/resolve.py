@@ -8,17 +8,21 @@ from datetime import datetime
 
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.hub.receiver import Disconnected, Receiver, RefusedError, Source, Unreachable
+from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, RefusedError, Unreachable
 from spark_ehbalance.hub.unreadable import KEEP
 from spark_ehbalance.values.position import Position
-from spark_ehbalance.values.starting_positions import Edge, Place
+from spark_ehbalance.values.starting_positions import Edge, UnresolvedPosition
 
 #: Seconds without another event after which those whose numbers cannot be read were the last ones.
 _PAUSE = 3.0
 
 
 def resolve(
-    place: Place, source: Source, state: PartitionState, timeout: float, highest_level: int | None = None
+    place: UnresolvedPosition,
+    source: PartitionAddress,
+    state: PartitionState,
+    timeout: float,
+    highest_level: int | None = None,
 ) -> Position:
     """The position from which reading begins at `place`.
 
@@ -37,12 +41,12 @@ def resolve(
 
 
 def _first_at(
-    moment: datetime, source: Source, state: PartitionState, timeout: float, highest_level: int | None
+    moment: datetime, source: PartitionAddress, state: PartitionState, timeout: float, highest_level: int | None
 ) -> int:
     """Sequence number of the first event enqueued at or after `moment`; where there is none, of the next to come."""
     if state.last_enqueued is None or state.last_enqueued < moment:
         return state.end
-    trouble: Exception = TimeoutError("no event came")
+    last_error: Exception = TimeoutError("no event came")
     level: int | None = None
     refused = False
     deadline = time.monotonic() + timeout
@@ -64,16 +68,16 @@ def _first_at(
             # where the batch in flight began before another seek.
             if other.epoch is not None and highest_level is not None and other.epoch <= highest_level:
                 level = other.epoch
-            trouble = other
+            last_error = other
         except Unreachable as broken:
-            trouble = broken
+            last_error = broken
         except RefusedError as refusal:
             if refused:  # with a fresh token as well
                 raise
-            refused, trouble = True, refusal
+            refused, last_error = True, refusal
             source.connection.renew()
         time.sleep(0.2)
     raise HubUnavailableError(
         f"partition {source.partition}: the first event at or after {moment.isoformat()} could not be found within "
-        f"{timeout:g} s: {trouble}"
+        f"{timeout:g} s: {last_error}"
     )

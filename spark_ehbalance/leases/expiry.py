@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from spark_ehbalance.leases.model import Change, Lease, Member, Snapshot, Trail
+from spark_ehbalance.leases.model import Change, LastChanged, Lease, Member, Snapshot
 
 #: How far wall clocks may be apart, in seconds. Azure's own tokens allow five minutes.
 CLOCK_SKEW_ALLOWANCE = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class Observation:
     """Since when, by the observer's monotonic clock in seconds, something has been seen as it is."""
 
     since: float
@@ -29,15 +29,15 @@ class Sighting:
     cold: bool = False
 
 
-class Seen(Mapping[str, Sighting]):
+class Seen(Mapping[str, Observation]):
     """The sightings of rows of one kind, worked out when they are asked for."""
 
-    def __init__(self, stamps: Mapping[str, int], sightings: Sightings) -> None:
+    def __init__(self, stamps: Mapping[str, int], observations: Observations) -> None:
         self._stamps = stamps
-        self._sightings = sightings
+        self._observations = observations
 
-    def __getitem__(self, key: str) -> Sighting:
-        return self._sightings.of(self._stamps[key])
+    def __getitem__(self, key: str) -> Observation:
+        return self._observations.of(self._stamps[key])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stamps)
@@ -47,7 +47,7 @@ class Seen(Mapping[str, Sighting]):
 
 
 @dataclass(frozen=True, slots=True)
-class Sightings:
+class Observations:
     """What one observer has seen of a group's leases and members.
 
     A row's trail tells in which version it last changed, and `versions` and `times`, side by side, when this observer
@@ -56,7 +56,7 @@ class Sightings:
     snapshot was read from a table, the snapshot is compared with the one before.
     """
 
-    trail: Trail = field(default_factory=Trail)
+    last_changed: LastChanged = field(default_factory=LastChanged)
     versions: tuple[int, ...] = ()
     times: tuple[float, ...] = ()
     now: float = 0.0
@@ -68,29 +68,29 @@ class Sightings:
     _last: Snapshot | None = None
 
     @property
-    def leases(self) -> Mapping[str, Sighting]:
+    def leases(self) -> Mapping[str, Observation]:
         """Each lease's counter."""
-        return Seen(self.trail.leases, self)
+        return Seen(self.last_changed.leases, self)
 
     @property
-    def members(self) -> Mapping[str, Sighting]:
+    def members(self) -> Mapping[str, Observation]:
         """Each member's heartbeat."""
-        return Seen(self.trail.members, self)
+        return Seen(self.last_changed.members, self)
 
     @property
-    def epochs(self) -> Mapping[str, Sighting]:
+    def epochs(self) -> Mapping[str, Observation]:
         """Each lease's epoch."""
-        return Seen(self.trail.epochs, self)
+        return Seen(self.last_changed.epochs, self)
 
     @property
-    def handovers(self) -> Mapping[str, Sighting]:
+    def handovers(self) -> Mapping[str, Observation]:
         """Each pending handover."""
-        return Seen(self.trail.handovers, self)
+        return Seen(self.last_changed.handovers, self)
 
-    def of(self, version: int) -> Sighting:
+    def of(self, version: int) -> Observation:
         """The sighting of what has not changed since `version`."""
         place = bisect_left(self.versions, version)
-        return Sighting(self.times[place] if place < len(self.times) else self.now, version <= self.first)
+        return Observation(self.times[place] if place < len(self.times) else self.now, version <= self.first)
 
     def seen_before(self, now: float, seconds: float) -> int:
         """The newest version that was seen `seconds` before `now` or earlier; -1: none. What has not changed since that
@@ -98,10 +98,10 @@ class Sightings:
         place = bisect_right(self.times, -seconds, key=lambda time: time - now)
         return self.versions[place - 1] if place else -1
 
-    def updated(self, snapshot: Snapshot, now: float) -> Sightings:
+    def updated(self, snapshot: Snapshot, now: float) -> Observations:
         """The sightings after seeing `snapshot` at monotonic time `now`, in seconds."""
-        trail = snapshot.trail or _followed(self.trail, self._last, snapshot)
-        version = trail.version
+        last_changed = snapshot.last_changed or _followed(self.last_changed, self._last, snapshot)
+        version = last_changed.version
         versions, times = self.versions, self.times
         if versions and version < versions[-1]:  # the table was made anew
             versions, times = (), ()
@@ -110,22 +110,25 @@ class Sightings:
             if len(times) > 2 * _SPARE_LOOKS and now - times[_SPARE_LOOKS] > self.horizon:
                 versions, times = versions[_SPARE_LOOKS:], times[_SPARE_LOOKS:]
         first = self.first if self.begun else version
-        last = None if snapshot.trail else snapshot
-        return Sightings(trail, versions, times, now, first, True, self.horizon, last)
+        last = None if snapshot.last_changed else snapshot
+        return Observations(last_changed, versions, times, now, first, True, self.horizon, last)
 
-    def afresh(self) -> Sightings:
+    def afresh(self) -> Observations:
         """Those of an observer who has not looked for so long that what it has seen before proves nothing."""
-        return Sightings(begun=self.begun, horizon=self.horizon)
+        return Observations(begun=self.begun, horizon=self.horizon)
 
 
 #: Looks beyond the horizon that are forgotten at a time.
 _SPARE_LOOKS = 64
 
 
-def _followed(trail: Trail, last: Snapshot | None, snapshot: Snapshot) -> Trail:
+def _followed(last_changed: LastChanged, last: Snapshot | None, snapshot: Snapshot) -> LastChanged:
     """The trail of `snapshot`, whose predecessor was `last`."""
     if last is None or last.leases.keys() - snapshot.leases.keys():
-        last, trail = Snapshot(snapshot.group), Trail(trail.version)  # the first one, or of a table made anew
+        last, last_changed = (
+            Snapshot(snapshot.group),
+            LastChanged(last_changed.version),
+        )  # the first one, or of a table made anew
     before = {
         partition: old
         for partition, lease in snapshot.leases.items()
@@ -134,32 +137,34 @@ def _followed(trail: Trail, last: Snapshot | None, snapshot: Snapshot) -> Trail:
     ids = {*last.members, *snapshot.members}
     members_before = {id: was for id in ids if (was := last.members.get(id)) != snapshot.members.get(id)}
     if not before and not members_before:
-        return trail
-    return trail.after(Change(snapshot.leases, before, snapshot.members, members_before))
+        return last_changed
+    return last_changed.after(Change(snapshot.leases, before, snapshot.members, members_before))
 
 
 def expired_leases(
-    sightings: Sightings, snapshot: Snapshot, now: float, wall_ms: int, lease_duration: float
+    observations: Observations, snapshot: Snapshot, now: float, wall_ms: int, lease_duration: float
 ) -> frozenset[str]:
     """The partitions of `snapshot` whose owner has shown no sign of life for `lease_duration` seconds.
 
     `sightings` must have been updated with `snapshot`; `now` is the monotonic clock in seconds, `wall_ms` the wall
     clock in milliseconds.
     """
-    stale = _stale(sightings, sightings.trail.leases, snapshot.leases, now, wall_ms, lease_duration)
+    stale = _stale(observations, observations.last_changed.leases, snapshot.leases, now, wall_ms, lease_duration)
     return frozenset(partition for partition in stale if snapshot.leases[partition].owner is not None)
 
 
 def expired_members(
-    sightings: Sightings, snapshot: Snapshot, now: float, wall_ms: int, lease_duration: float
+    observations: Observations, snapshot: Snapshot, now: float, wall_ms: int, lease_duration: float
 ) -> frozenset[str]:
     """The ids of the members of `snapshot` without a heartbeat for `lease_duration` seconds."""
-    return frozenset(_stale(sightings, sightings.trail.members, snapshot.members, now, wall_ms, lease_duration))
+    return frozenset(
+        _stale(observations, observations.last_changed.members, snapshot.members, now, wall_ms, lease_duration)
+    )
 
 
-def overdue_handovers(sightings: Sightings, snapshot: Snapshot, now: float) -> frozenset[str]:
+def overdue_handovers(observations: Observations, snapshot: Snapshot, now: float) -> frozenset[str]:
     """The partitions of `snapshot` whose pending handover was seen longer ago than its timeout."""
-    handovers = sightings.handovers
+    handovers = observations.handovers
     return frozenset(
         partition
         for partition, handover in snapshot.ownership.pending.items()
@@ -167,10 +172,10 @@ def overdue_handovers(sightings: Sightings, snapshot: Snapshot, now: float) -> f
     )
 
 
-def tenured_leases(sightings: Sightings, snapshot: Snapshot, now: float, minimum: float) -> Set[str]:
+def tenured_leases(observations: Observations, snapshot: Snapshot, now: float, minimum: float) -> Set[str]:
     """The partitions of `snapshot` that have not changed hands for `minimum` seconds, as far as this observer knows:
     what it found at its first look counts, or a new member would be given nothing for as long."""
-    return _Unchanged(sightings.trail.epochs, max(sightings.seen_before(now, minimum), sightings.first))
+    return _Unchanged(observations.last_changed.epochs, max(observations.seen_before(now, minimum), observations.first))
 
 
 class _Unchanged(Set[str]):
@@ -193,7 +198,7 @@ class _Unchanged(Set[str]):
 
 
 def _stale(
-    sightings: Sightings,
+    observations: Observations,
     stamps: Mapping[str, int],
     rows: Mapping[str, Lease] | Mapping[str, Member],
     now: float,
@@ -201,8 +206,8 @@ def _stale(
     lease_duration: float,
 ) -> list[str]:
     stale = []
-    until = sightings.seen_before(now, lease_duration)
-    cold = sightings.first if sightings.seen_before(now, lease_duration / 3) >= sightings.first else -1
+    until = observations.seen_before(now, lease_duration)
+    cold = observations.first if observations.seen_before(now, lease_duration / 3) >= observations.first else -1
     for key, version in stamps.items():
         if version > until and version > cold:
             break

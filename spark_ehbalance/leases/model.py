@@ -275,7 +275,7 @@ def _there(members: Mapping[str, Member]) -> frozenset[tuple[str, str, MemberSta
     return frozenset((member.id, member.incarnation, member.state) for member in members.values())
 
 
-class Burden:
+class LoadVersion:
     """Stands for all that is weighed: loads of the leases; CPU, limits and strategies of the members.
 
     From version to version it stays the same object until any of this changes. `memo` keeps what is derived from it.
@@ -286,16 +286,16 @@ class Burden:
     def __init__(self) -> None:
         self.memo: dict[str, Any] = {}
 
-    def after(self, change: Change) -> Burden:
+    def after(self, change: Change) -> LoadVersion:
         """That of the state after `change`."""
         for partition, old in change.leases_before.items():
             new = change.leases[partition]
             if old is None or old.load != new.load:
-                return Burden()
+                return LoadVersion()
         for id, was in change.members_before.items():
             now = change.members.get(id)
             if was is None or now is None or _weighs(was) != _weighs(now):
-                return Burden()
+                return LoadVersion()
         return self
 
 
@@ -304,7 +304,7 @@ def _weighs(member: Member) -> tuple[object, ...]:
     return member.load and member.load.cpu, member.max_owned, member.strategy
 
 
-class Trail:
+class LastChanged:
     """In which version of a chain of snapshots each row has last shown a sign of life (`leases`, `members`), changed
     hands (`epochs`) or been promised (`handovers`). What has stood still for longest comes first.
 
@@ -318,7 +318,7 @@ class Trail:
         self, version: int = 0, leases: dict[str, int] | None = None, epochs: dict[str, int] | None = None
     ) -> None:
         self.version = version
-        self._before: Trail | None = None
+        self._before: LastChanged | None = None
         self._change: Change | None = None
         self._stamps: tuple[dict[str, int], ...] = (leases or {}, {}, epochs or {}, {})
 
@@ -342,9 +342,9 @@ class Trail:
         """Of each pending handover."""
         return self._worked_out()[3]
 
-    def after(self, change: Change) -> Trail:
+    def after(self, change: Change) -> LastChanged:
         """The trail one version later, after `change`."""
-        after = Trail(self.version + 1)
+        after = LastChanged(self.version + 1)
         after._before, after._change = self, change
         return after
 
@@ -404,9 +404,9 @@ class Snapshot:
     leases: Mapping[str, Lease] = field(default_factory=lambda: MappingProxyType({}))
     members: Mapping[str, Member] = field(default_factory=lambda: MappingProxyType({}))
     table: TableIdentity | None = None
-    trail: Trail | None = field(default=None, compare=False, repr=False)
+    last_changed: LastChanged | None = field(default=None, compare=False, repr=False)
     _ownership: Ownership | None = field(default=None, init=False, compare=False, repr=False)
-    _burden: Burden | None = field(default=None, init=False, compare=False, repr=False)
+    _load_version: LoadVersion | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def ownership(self) -> Ownership:
@@ -418,28 +418,28 @@ class Snapshot:
         return ownership
 
     @property
-    def burden(self) -> Burden:
+    def load_version(self) -> LoadVersion:
         """What that weighs."""
-        burden = self._burden
-        if burden is None:
-            burden = Burden()
-            object.__setattr__(self, "_burden", burden)
-        return burden
+        load_version = self._load_version
+        if load_version is None:
+            load_version = LoadVersion()
+            object.__setattr__(self, "_load_version", load_version)
+        return load_version
 
     def after(self, change: Change) -> Snapshot:
         """The state after `change`. It has the same version: a store counts it up when it has written it."""
-        trail = self.trail and self.trail.after(change)
-        after = Snapshot(self.group, self.version, change.leases, change.members, change.table, trail)
-        return after._derived(self.ownership.after(change), self.burden.after(change))
+        last_changed = self.last_changed and self.last_changed.after(change)
+        after = Snapshot(self.group, self.version, change.leases, change.members, change.table, last_changed)
+        return after._derived(self.ownership.after(change), self.load_version.after(change))
 
     def written_as(self, version: int) -> Snapshot:
         """The same state under another version."""
-        same = Snapshot(self.group, version, self.leases, self.members, self.table, self.trail)
-        return same._derived(self._ownership, self._burden)
+        same = Snapshot(self.group, version, self.leases, self.members, self.table, self.last_changed)
+        return same._derived(self._ownership, self._load_version)
 
-    def _derived(self, ownership: Ownership | None, burden: Burden | None) -> Snapshot:
+    def _derived(self, ownership: Ownership | None, load_version: LoadVersion | None) -> Snapshot:
         object.__setattr__(self, "_ownership", ownership)
-        object.__setattr__(self, "_burden", burden)
+        object.__setattr__(self, "_load_version", load_version)
         return self
 
     def owned_by(self, member: str) -> list[Lease]:

@@ -19,8 +19,8 @@ from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Snapshot, TableIdentity
 from spark_ehbalance.leases.transitions import Drain, Transition
 from spark_ehbalance.member.decision_log import DecisionLog, Shortage, view_line
-from spark_ehbalance.member.membership import Clocks, Finished, Holding, Membership, in_force, startable
-from spark_ehbalance.member.pacing import FIRST_PAUSE, Rhythm
+from spark_ehbalance.member.membership import Clocks, Holding, Membership, Progress, in_force, startable
+from spark_ehbalance.member.pacing import FIRST_PAUSE, Pacing
 from spark_ehbalance.stores.base import LONGEST_RETRY_WAIT, LeaseStore, commit
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.values.position import Position
@@ -67,22 +67,22 @@ class Keeper:
         hub: Hub,
         *,
         balance_interval: float,
-        prompt: bool = False,
+        reactive: bool = False,
         max_stall: float | None = None,
         rng: random.Random,
-        news: threading.Event | None = None,
+        changed: threading.Event | None = None,
     ) -> None:
-        """`news` is set when what `holdings` says may have changed, but for what the passing of time does."""
+        """`changed` is set when what `holdings` says may have changed, but for what the passing of time does."""
         self._membership = membership
         self._open_store = open_store
         self._hub = hub
         self._interval = balance_interval
-        self._rhythm = Rhythm(balance_interval, membership.settings.renewal_interval, prompt=prompt, rng=rng)
+        self._pacing = Pacing(balance_interval, membership.settings.renewal_interval, reactive=reactive, rng=rng)
         self._max_stall = max_stall
         self._lock = threading.Condition()
         self._holdings: Mapping[str, Holding] = {}
-        self._finished: dict[str, Finished] = {}
-        self._resets: dict[str, Finished] = {}
+        self._finished: dict[str, Progress] = {}
+        self._resets: dict[str, Progress] = {}
         self._in_flight: frozenset[str] = frozenset()
         self._batch_began = 0.0
         self._loads: Mapping[str, Load] = {}
@@ -101,7 +101,7 @@ class Keeper:
         self._settling = False
         self._error: EhBalanceError | None = None
         self.members = 1  # how many share the hub, as of the last look
-        self._news = news or threading.Event()
+        self._changed = changed or threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="ehbalance-keeper", daemon=True)
 
@@ -142,14 +142,14 @@ class Keeper:
             self._in_flight, self._batch_began = frozenset(held), time.monotonic()
             return self._in_flight
 
-    def finish(self, finished: Mapping[str, Finished]) -> None:
+    def finish(self, finished: Mapping[str, Progress]) -> None:
         """The batch is over, and the sink has finished these; they are checkpointed with the next commit."""
         with self._lock:
             self._finished |= finished
             self._in_flight = frozenset()
             self._lock.notify_all()
 
-    def reset(self, resets: Mapping[str, Finished]) -> None:
+    def reset(self, resets: Mapping[str, Progress]) -> None:
         """Reading goes on at these positions, which may be further back than the checkpoints."""
         with self._lock:
             self._resets |= resets
@@ -164,7 +164,7 @@ class Keeper:
         """Take nothing more, and give everything back as soon as the batch in flight has ended."""
         with self._lock:
             self._leave = True
-            self._rhythm.look_at = 0.0
+            self._pacing.look_at = 0.0
             self._lock.notify_all()
 
     @property
@@ -187,7 +187,7 @@ class Keeper:
         with self._lock:
             before = self._settled if settled else 0
             if settled:
-                self._settling, self._rhythm.balance_at = True, 0.0
+                self._settling, self._pacing.balance_at = True, 0.0
                 self._lock.notify_all()
             self._lock.wait_for(
                 lambda: self._error is not None or (self._settled if settled else self._cycles) > before, timeout
@@ -232,11 +232,11 @@ class Keeper:
                     _LOG.info("%s", self._decisions.tally())
                     return
             except ConflictError:
-                pause = self._rhythm.jittered(LONGEST_RETRY_WAIT)
+                pause = self._pacing.jittered(LONGEST_RETRY_WAIT)
                 _LOG.info("the lease table is contended: trying again later")
             except StoreUnavailableError as error:
                 failures += 1
-                pause = self._rhythm.pause(failures)
+                pause = self._pacing.pause(failures)
                 level = logging.WARNING if failures == 1 else logging.INFO
                 _LOG.log(level, "%s. What is owned is read on; until that is over nothing is taken or given", error)
             if stopping:
@@ -249,7 +249,7 @@ class Keeper:
         with self._lock:
             deadline = time.monotonic() + pause
             while not self._stopping:
-                due = self._rhythm.due(self._membership.renewal_due(), finished=bool(self._finished))
+                due = self._pacing.due(self._membership.renewal_due(), finished=bool(self._finished))
                 if self._resets:
                     due = 0.0
                 remaining = max(due, deadline) - time.monotonic()
@@ -277,13 +277,13 @@ class Keeper:
             self._hold(member.plannable())
         if stopping:
             said = member.farewell(now)
-        elif self._rhythm.balances(now.monotonic, lambda: member.unsettled(snapshot, now)):
+        elif self._pacing.balances(now.monotonic, lambda: member.unsettled(snapshot, now)):
             said, decision = self._balance(snapshot, now)
         else:
             said = member.say(snapshot, now)
         if not stopping:
             said += self._drain(snapshot, now, leaving)
-            said = self._rhythm.passed_on(said, now.monotonic, member.renewal_due())
+            said = self._pacing.admit(said, now.monotonic, member.renewal_due())
         before, began = snapshot, time.monotonic()
         try:
             snapshot, rejected = commit(store, snapshot, said)
@@ -298,10 +298,12 @@ class Keeper:
             self._hold(member.plannable())
             self.members = len(snapshot.members)
             if decision is not None:
-                decision = replace(decision, again=decision.again or (self._settling and bool(decision.transitions)))
-                self._cycles += not decision.again
-                self._settled += not (decision.again or decision.after is not None or waits)
-            self._rhythm.turned(now.monotonic, members=len(snapshot.members), waits=waits, took=took, decision=decision)
+                decision = replace(
+                    decision, rebalance_now=decision.rebalance_now or (self._settling and bool(decision.transitions))
+                )
+                self._cycles += not decision.rebalance_now
+                self._settled += not (decision.rebalance_now or decision.rebalance_after is not None or waits)
+            self._pacing.turned(now.monotonic, members=len(snapshot.members), waits=waits, took=took, decision=decision)
             self._lock.notify_all()
 
     def _look(self, store: LeaseStore) -> Snapshot:
@@ -366,7 +368,7 @@ class Keeper:
         try:
             said, decision = member.balance(snapshot, now, hub.partition_ids(), hub.earliest_position)
             said, later = startable(said, snapshot, hub.starting_positions)
-            decision = replace(decision, again=decision.again or later)
+            decision = replace(decision, rebalance_now=decision.rebalance_now or later)
             view = member.view
         except HubUnavailableError as error:
             _LOG.warning("%s. Until that is over no partition is taken", error)
@@ -391,12 +393,12 @@ class Keeper:
     def _hold(self, holdings: Mapping[str, Holding]) -> None:
         if holdings != self._holdings:
             self._holdings = holdings
-            self._news.set()
+            self._changed.set()
 
     def _fail(self, error: EhBalanceError) -> None:
         with self._lock:
             self._error, self._holdings = error, {}
-            self._news.set()
+            self._changed.set()
             self._lock.notify_all()
 
 

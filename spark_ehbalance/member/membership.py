@@ -13,7 +13,7 @@ from typing import Any
 
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.leases.expiry import (
-    Sightings,
+    Observations,
     expired_leases,
     expired_members,
     overdue_handovers,
@@ -65,11 +65,11 @@ class Holding:
     epoch: int
     checkpoint: Position
     renewed: float
-    promised: bool = False
+    handover_pending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class Progress:
     """What the sink has finished of a partition under `epoch`."""
 
     epoch: int
@@ -155,7 +155,7 @@ class Membership:
         settings: Settings,
         rng: random.Random,
         *,
-        finished: Mapping[str, Finished] | None = None,
+        finished: Mapping[str, Progress] | None = None,
         resume: Mapping[str, int] | None = None,
     ) -> None:
         self.author = author
@@ -173,7 +173,7 @@ class Membership:
         #: What the strategy was last shown; None where it was not asked.
         self.view: View | None = None
         self._rng = rng
-        self._sightings = Sightings(horizon=settings.minimum_tenure)
+        self._observations = Observations(horizon=settings.minimum_tenure)
         self._looked = self._looked_before = float("-inf")
         self._moved = float("inf")  # when the table was last seen to have changed
         self._told = False  # that the table has lost partitions
@@ -182,7 +182,7 @@ class Membership:
         self._ownership: Ownership | None = None  # at the last balancing
         self._memory: Any = None  # the strategy's
         self._finished = dict(finished or {})
-        self._resets: dict[str, Finished] = {}
+        self._resets: dict[str, Progress] = {}
         self._resume = dict(resume or {})
         self._loads: Mapping[str, Load] = {}
         self._load: MemberLoad | None = None
@@ -211,13 +211,13 @@ class Membership:
             # Who has not looked for long, because the store was away or this process stood still, has not seen
             # whether others were alive meanwhile; who cannot write for long must think that of others too. Everybody
             # gets a full lease duration again.
-            self._sightings = self._sightings.afresh()
+            self._observations = self._observations.afresh()
         if self._snapshot is None or self._snapshot.version != snapshot.version:
             self._moved = now.monotonic
         elif now.monotonic - self._moved > long:
             self.assured = now.monotonic
         self._looked_before, self._looked, self._snapshot = self._looked, now.monotonic, snapshot
-        self._sightings = self._sightings.updated(snapshot, now.monotonic)
+        self._observations = self._observations.updated(snapshot, now.monotonic)
         if not self._joined:
             return
         row = snapshot.members.get(self.author.id)
@@ -243,11 +243,11 @@ class Membership:
         with the next heartbeat."""
         self._loads, self._load = loads, load
 
-    def finish(self, partition: str, finished: Finished) -> None:
+    def finish(self, partition: str, finished: Progress) -> None:
         """The sink has finished `partition` up to a position; a later one replaces an earlier one not yet written."""
         self._finished[partition] = finished
 
-    def reset(self, partition: str, to: Finished) -> None:
+    def reset(self, partition: str, to: Progress) -> None:
         """Reading of `partition` goes on at a position that may be further back than its checkpoint."""
         self._resets[partition] = to
         self._finished.pop(partition, None)
@@ -266,7 +266,7 @@ class Membership:
         """What new batches may be planned with: all but what is to be given away."""
         if self._leaving or self.stalled:
             return {}
-        return {partition: holding for partition, holding in self.holdings.items() if not holding.promised}
+        return {partition: holding for partition, holding in self.holdings.items() if not holding.handover_pending}
 
     def waits(self, snapshot: Snapshot) -> bool:
         """Whether a handover is pending that concerns this member: time to look more often."""
@@ -276,7 +276,7 @@ class Membership:
     def leads(self, snapshot: Snapshot, now: Clocks) -> bool:
         """Whether this member is the group's leader, or would be if those without a sign of life were gone."""
         times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
-        return self._leads(snapshot, expired_members(self._sightings, snapshot, *times))
+        return self._leads(snapshot, expired_members(self._observations, snapshot, *times))
 
     def unsettled(self, snapshot: Snapshot, now: Clocks) -> bool:
         """Whether there is reason to balance before the next cycle: members or leases have changed since the last
@@ -285,8 +285,8 @@ class Membership:
             return True
         times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
         return bool(
-            expired_leases(self._sightings, snapshot, *times)
-            or overdue_handovers(self._sightings, snapshot, now.monotonic)
+            expired_leases(self._observations, snapshot, *times)
+            or overdue_handovers(self._observations, snapshot, now.monotonic)
         )
 
     def say(self, snapshot: Snapshot, now: Clocks) -> list[Transition]:
@@ -308,7 +308,7 @@ class Membership:
             epoch, at_rest = holding.epoch, partition not in self.in_flight
             if self.stalled or (self._leaving and at_rest):
                 said.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
-            elif holding.promised and at_rest:
+            elif holding.handover_pending and at_rest:
                 said.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
             elif holding.renewed <= due and partition not in self._finished:  # a checkpoint is a renewal
                 load = self._news(partition)
@@ -326,7 +326,7 @@ class Membership:
         self.view = None
         if not self._joined:
             # First be seen, then look who else is there, then decide: members who start together share at once.
-            return said, Decision("nothing yet, because this member is joining", again=True)
+            return said, Decision("nothing yet, because this member is joining", rebalance_now=True)
         by, at_ms = self.author, now.wall_ms
         mended = self._mended(snapshot, at_ms)
         known = bool(mended.leases)
@@ -337,25 +337,25 @@ class Membership:
                 said.append(AddPartitions(by=by, at_ms=at_ms, partitions=(partition,), checkpoint=checkpoint))
         self._ownership = snapshot.ownership
         if is_routine(said):
-            draft, sightings = snapshot, self._sightings  # nothing that a strategy goes by is changed by it
+            draft, observations = snapshot, self._observations  # nothing that a strategy goes by is changed by it
         else:
             draft, _ = apply(snapshot, said)
-            sightings = self._sightings.updated(draft, now.monotonic)
+            observations = self._observations.updated(draft, now.monotonic)
         times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
-        dead = expired_members(sightings, draft, *times) - {by.id}
+        dead = expired_members(observations, draft, *times) - {by.id}
         view = View(
             me=by,
             at_ms=at_ms,
             snapshot=draft,
-            expired=expired_leases(sightings, draft, *times).difference(self.holdings),  # they are being renewed
+            expired=expired_leases(observations, draft, *times).difference(self.holdings),  # they are being renewed
             live=draft.ownership.ids - dead if dead else draft.ownership.ids,
             rng=self._rng,
             max_owned=self.settings.max_owned,
-            overdue=overdue_handovers(sightings, draft, now.monotonic),
-            tenured=tenured_leases(sightings, draft, now.monotonic, self.settings.minimum_tenure),
+            overdue=overdue_handovers(observations, draft, now.monotonic),
+            tenured=tenured_leases(observations, draft, now.monotonic, self.settings.minimum_tenure),
             handover_timeout_ms=round(self.settings.handover_timeout * 1000),
             now=now.monotonic,
-            sightings=sightings,
+            observations=observations,
             lease_duration=self.settings.lease_duration,
             memory=self._memory,
         )
@@ -376,7 +376,7 @@ class Membership:
         by, at_ms = self.author, now.wall_ms
         said = self._checkpoints(at_ms)
         for partition, holding in self.holdings.items():
-            if holding.promised:
+            if holding.handover_pending:
                 said.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
             # Refused after a handover, whose epoch is another; not if the next owner has left meanwhile.
             said.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
@@ -402,7 +402,7 @@ class Membership:
             reason, kind = refused.get(id(transition)), type(transition)
             if isinstance(transition, Checkpoint):
                 current = self._finished.get(transition.partition)
-                if current == Finished(transition.epoch, transition.position):
+                if current == Progress(transition.epoch, transition.position):
                     del self._finished[transition.partition]
                 if reason:
                     _LOG.info("partition %s: checkpoint refused: %s", transition.partition, reason)
@@ -417,10 +417,10 @@ class Membership:
         if row is not None and row.incarnation == self.author.incarnation:
             self._joined, self._number = True, row.joined
         if not self._silenced(now):
-            self._sightings = self._sightings.updated(snapshot, now.monotonic)
+            self._observations = self._observations.updated(snapshot, now.monotonic)
         elif len(refused) < len(said):
             # Others' time is counted from the next look, before which they have all been able to see this commit.
-            self._sightings = self._sightings.afresh()
+            self._observations = self._observations.afresh()
         if len(refused) < len(said):
             self._mute, self._wrote = False, now.monotonic
         self._hold(snapshot, now, renewed)
@@ -449,18 +449,18 @@ class Membership:
 
     def _say_again(self, snapshot: Snapshot) -> None:
         """Checkpoints of its own that the table had and has no more, as whoever has put them back had seen less."""
-        for lease in [] if snapshot.trail else self._own:
+        for lease in [] if snapshot.last_changed else self._own:
             found, known = snapshot.leases.get(lease.partition), lease.checkpoint
             if found is None or (found.owner, found.epoch) != (lease.owner, lease.epoch):
                 continue
             behind = found.checkpoint and known and found.checkpoint.sequence_number < known.sequence_number
             if known and behind and lease.partition not in self._resets:
-                self._finished.setdefault(lease.partition, Finished(lease.epoch, known))
+                self._finished.setdefault(lease.partition, Progress(lease.epoch, known))
 
     def _lost(self, snapshot: Snapshot, at_ms: int) -> list[PutBack]:
         """What the table does not know any more, or only as it was before, though this member has seen it there. Where
         a snapshot has a trail nobody else can write the table."""
-        if snapshot.leases is self._leases or snapshot.trail is not None:
+        if snapshot.leases is self._leases or snapshot.last_changed is not None:
             return []
         return [
             PutBack(by=self.author, at_ms=at_ms, lease=lease, table=self.table)

@@ -37,15 +37,15 @@ _LOOK_INTERVAL = 1.0
 _HANDOVER_LOOK_INTERVAL = 0.2
 
 
-class Rhythm:
-    """The timing of one member. `interval` is that of balancing; `prompt`: balance also when something changes."""
+class Pacing:
+    """The timing of one member. `interval` is that of balancing; `reactive`: balance also when something changes."""
 
-    def __init__(self, interval: float, renewal_interval: float, *, prompt: bool, rng: random.Random) -> None:
+    def __init__(self, interval: float, renewal_interval: float, *, reactive: bool, rng: random.Random) -> None:
         self.balance_at = 0.0
         self.look_at = 0.0
         self._interval = interval
         self._renewal_interval = renewal_interval
-        self._prompt = prompt
+        self._prompt = reactive
         self._rng = rng
         self._latency = 0.0  # of a commit, as a moving average
         self._routine_at = 0.0  # before that time no commit is for checkpoints alone
@@ -61,7 +61,7 @@ class Rhythm:
         """Whether to balance in this turn, for which `unsettled` is a reason, or only to say what there is to say."""
         return now >= self.balance_at or (self._prompt and unsettled())
 
-    def passed_on(self, said: list[Transition], now: float, renewal_due: float) -> list[Transition]:
+    def admit(self, said: list[Transition], now: float, renewal_due: float) -> list[Transition]:
         """What of `said` is written in this turn: all or nothing, as nobody else's doings depend on routine."""
         early = now < min(self._routine_at, renewal_due - self._ahead)
         self._held_back = early and bool(said) and is_routine(said)
@@ -80,7 +80,7 @@ class Rhythm:
             self._ahead = self._rng.uniform(0, _RENEWED_AHEAD) * self._renewal_interval
         if decision is not None:
             wait = self.jittered(self._interval)
-            after = decision.after or (0.0 if decision.again else wait)
+            after = decision.rebalance_after or (0.0 if decision.rebalance_now else wait)
             self.balance_at = now + min(wait, after)
 
     def pause(self, failures: int) -> float:

@@ -12,8 +12,8 @@ from spark_ehbalance.errors import FencedError
 from spark_ehbalance.leases.model import Author, Snapshot
 from spark_ehbalance.leases.transitions import Rejected, Transition, apply
 from spark_ehbalance.member.load_meter import LoadMeter, MemberMeter
-from spark_ehbalance.member.membership import Clocks, Finished, Membership, Settings, in_force, startable
-from spark_ehbalance.member.pacing import Rhythm
+from spark_ehbalance.member.membership import Clocks, Membership, Progress, Settings, in_force, startable
+from spark_ehbalance.member.pacing import Pacing
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import Hub
 from spark_ehbalance.simulation.scenario import QuerySettings
@@ -86,7 +86,7 @@ class Node:
         number: int,
         settings: Settings,
         interval: float,
-        prompt: bool,
+        reactive: bool,
         world: World,
         rng: random.Random,
     ) -> None:
@@ -100,7 +100,7 @@ class Node:
         self._world = world
         self._rng = rng
         self._membership = Membership(Author(name, f"{name}.{number}"), settings, rng)
-        self._rhythm = Rhythm(interval, settings.renewal_interval, prompt=prompt, rng=rng)
+        self._pacing = Pacing(interval, settings.renewal_interval, reactive=reactive, rng=rng)
         self._interval = interval
         self._turn_number = 0  # of the turn that is to come; what was asked for under another one is moot
         self._committing = False
@@ -115,7 +115,7 @@ class Node:
         self._positions: dict[str, tuple[int, int]] = {}  # partition → (epoch, where the next batch begins)
         self._meter, self._member_meter = LoadMeter(), MemberMeter()
         self._measured = 0.0
-        self._finished: dict[str, Finished] = {}
+        self._finished: dict[str, Progress] = {}
 
     # --- what is done to it --------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class Node:
     def _wait(self, pause: float = 0.0) -> None:
         """Look again when it is time, at least after `pause`."""
         self._not_before = max(self._not_before, self._now + pause)
-        due = self._rhythm.due(self._membership.renewal_due(), finished=bool(self._finished))
+        due = self._pacing.due(self._membership.renewal_due(), finished=bool(self._finished))
         self._turn_at(max(0.0 if self._stopping else due, self._not_before))
 
     def _turn(self) -> None:
@@ -211,16 +211,16 @@ class Node:
         member.in_flight = frozenset(self._batch.ranges) if self._batch else frozenset()
         if self._stopping:
             said = member.farewell(now)
-        elif self._rhythm.balances(now.monotonic, lambda: member.unsettled(snapshot, now)):
+        elif self._pacing.balances(now.monotonic, lambda: member.unsettled(snapshot, now)):
             hub = self._world.hub
             said, decision = member.balance(snapshot, now, hub.partition_ids(), hub.earliest_position)
             said, later = startable(said, snapshot, hub.starting_positions)
-            decision = replace(decision, again=decision.again or later)
+            decision = replace(decision, rebalance_now=decision.rebalance_now or later)
             self._world.observer.decided(self.name, decision)
         else:
             said = member.say(snapshot, now)
         if not self._stopping:
-            said = self._rhythm.passed_on(said, now.monotonic, member.renewal_due())
+            said = self._pacing.admit(said, now.monotonic, member.renewal_due())
         commit = _Commit(said, decision, now, farewell=self._stopping is not None)
         if said:
             self._attempt(commit, snapshot)
@@ -251,7 +251,7 @@ class Node:
         else:
             store.conflicts += 1
             if commit.attempt == ATTEMPTS:
-                self._wait(self._rhythm.jittered(LONGEST_RETRY_WAIT))
+                self._wait(self._pacing.jittered(LONGEST_RETRY_WAIT))
                 return
             wait = self._rng.uniform(0, longest_wait(commit.attempt, self._now - began))
             self._at(self._now + wait + store.look_time() * self.slowness, partial(self._again, commit))
@@ -274,7 +274,7 @@ class Node:
             self._stopping()
             return
         waits = member.waits(snapshot)
-        self._rhythm.turned(
+        self._pacing.turned(
             now.monotonic, members=len(snapshot.members), waits=waits, took=took, decision=commit.decision
         )
         self._wait()
@@ -287,7 +287,7 @@ class Node:
             self.crash()
             self._stopping()
             return
-        self._wait(self._rhythm.pause(self._failures))
+        self._wait(self._pacing.pause(self._failures))
 
     # --- the query -----------------------------------------------------------------------------------------------
 
@@ -319,9 +319,9 @@ class Node:
             self._membership.measure(loads, self._member_meter.load(self._meter.total()))
         ranges, events = hub.plan(starts, query.max_events, now)
         if not ranges:
-            self._plan_at(now + self._rhythm.jittered(query.trigger))
+            self._plan_at(now + self._pacing.jittered(query.trigger))
             return
-        takes = (self._rhythm.jittered(query.batch) + events / query.capacity) * self.slowness
+        takes = (self._pacing.jittered(query.batch) + events / query.capacity) * self.slowness
         self._batch = Batch(ranges, now, now + takes)
         self._member_meter.batch_begins(now)
         self._membership.in_flight = frozenset(ranges)
@@ -349,7 +349,7 @@ class Node:
         ends = self._world.hub.deliver(batch.ranges, batch.part)
         self._positions |= ends
         for partition, (epoch, end) in ends.items():
-            self._finished[partition] = Finished(epoch, Position(end - 1))
+            self._finished[partition] = Progress(epoch, Position(end - 1))
         self._membership.in_flight = frozenset()
         if not self._committing:
             self._wait()

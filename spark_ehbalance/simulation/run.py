@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from types import MappingProxyType
 
-from spark_ehbalance.leases.model import Lease, Snapshot, Trail
+from spark_ehbalance.leases.model import LastChanged, Lease, Snapshot
 from spark_ehbalance.leases.transitions import Rejected, Transition
 from spark_ehbalance.member.membership import Settings
 from spark_ehbalance.simulation.engine import Engine
@@ -16,7 +16,7 @@ from spark_ehbalance.simulation.measures import Disturbance, Ledger, Result, spr
 from spark_ehbalance.simulation.members import BEGINNING_MS, Node, World
 from spark_ehbalance.simulation.scenario import Event, Scenario
 from spark_ehbalance.simulation.store import SimulatedStore
-from spark_ehbalance.strategies import PROMPT, STRATEGIES, Decision
+from spark_ehbalance.strategies import REACTIVE, STRATEGIES, Decision
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 
@@ -114,7 +114,7 @@ class Simulation:
             number,
             settings,
             group.balance_interval,
-            self._strategy in PROMPT,
+            self._strategy in REACTIVE,
             self._world,
             random.Random(f"{self._seed} {name} {number}"),
         )
@@ -273,7 +273,7 @@ def _beginning(scenario: Scenario, names: list[str]) -> Snapshot:
     """The lease table before anybody has started: empty, or with a balanced layout that is to be taken up again."""
     group = Group("simulated", scenario.name, "$default")
     if not scenario.settled or not names:
-        return Snapshot(group, trail=Trail())
+        return Snapshot(group, last_changed=LastChanged())
     leases = {}
     for number in range(scenario.partitions):
         partition = str(number)
@@ -285,5 +285,5 @@ def _beginning(scenario: Scenario, names: list[str]) -> Snapshot:
             owned_since_ms=BEGINNING_MS,
             checkpoint=Position(-1),
         )
-    trail = Trail(1, leases=dict.fromkeys(leases, 1), epochs=dict.fromkeys(leases, 1))
-    return Snapshot(group, 1, MappingProxyType(leases), trail=trail)
+    last_changed = LastChanged(1, leases=dict.fromkeys(leases, 1), epochs=dict.fromkeys(leases, 1))
+    return Snapshot(group, 1, MappingProxyType(leases), last_changed=last_changed)

@@ -6,7 +6,7 @@ import logging
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.metadata import HubMetadata
-from spark_ehbalance.hub.receiver import Source
+from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.ranges import Range, retained_start
@@ -30,7 +30,7 @@ def batch_ranges(options: Options) -> list[Range]:
     options.ending_position.check(partitions)
     ranges = []
     for partition in partitions:
-        source, state = Source(options.connection, options.consumer_group, partition), states[partition]
+        source, state = PartitionAddress(options.connection, options.consumer_group, partition), states[partition]
         wanted = resolve(options.starting_position.of(partition), source, state, options.receiver_timeout).next
         start, warning = retained_start(partition, wanted, state, options.fail_on_data_loss)
         if warning:

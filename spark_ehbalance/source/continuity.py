@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from spark_ehbalance.leases.model import Author, Snapshot
 from spark_ehbalance.leases.transitions import Restore
-from spark_ehbalance.source.offsets import Place, StreamOffset
+from spark_ehbalance.source.offsets import HeldPosition, StreamOffset
 from spark_ehbalance.values.position import Position, partition_order
 
 
@@ -20,17 +20,17 @@ class Memory:
     """What queries' checkpoints know of a group: how far each partition was finished, and the `lineages` of the lease
     tables (`StreamOffset.lineage`) by which they were found."""
 
-    places: Mapping[str, Place] = field(default_factory=dict)
+    places: Mapping[str, HeldPosition] = field(default_factory=dict)
     lineages: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, *log: LoggedBatch) -> Memory:
         """What one query's log of batches knows, the oldest first: of each partition what the last one says."""
-        places: dict[str, Place] = {}
+        places: dict[str, HeldPosition] = {}
         for batch in log:
             # What a batch begins with was finished before, by whoever owned the partition then.
             ranges = batch.end.ranges.items()
-            places |= {p: Place(each.epoch, each.end if batch.finished else each.start) for p, each in ranges}
+            places |= {p: HeldPosition(each.epoch, each.end if batch.finished else each.start) for p, each in ranges}
             places |= batch.end.held
         return cls(_ordered(places), frozenset(each.end.lineage for each in log))
 
@@ -91,7 +91,7 @@ def skipped(memory: Memory, found: Snapshot) -> dict[str, tuple[int, int]]:
     return between
 
 
-def _ordered(places: Mapping[str, Place]) -> dict[str, Place]:
+def _ordered(places: Mapping[str, HeldPosition]) -> dict[str, HeldPosition]:
     return {partition: places[partition] for partition in sorted(places, key=partition_order)}
 
 

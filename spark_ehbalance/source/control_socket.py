@@ -72,7 +72,7 @@ def send(reader: str, notice: dict[str, Any]) -> bool | None:
             return None
 
 
-class NoticeBoard:
+class PlannerControl:
     """Receives notices for `reader`, each in a thread, and passes one at a time to `read`, which answers yes or no;
     until closed."""
 

@@ -36,7 +36,7 @@ class LeaseTable:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class HeldPosition:
     """The last epoch that is known of a partition, and where reading goes on under it. The later epoch counts first:
     what was read under an earlier one beyond that was broken off, or an operator has gone back."""
 
@@ -57,7 +57,7 @@ class StreamOffset:
     group: str = ""
     table: LeaseTable | None = None
     hub: str = ""
-    held: Mapping[str, Place] = field(default_factory=dict)
+    held: Mapping[str, HeldPosition] = field(default_factory=dict)
 
     @property
     def lineage(self) -> str:
@@ -122,8 +122,8 @@ def _table(json: Mapping[str, Any]) -> LeaseTable:
     return LeaseTable(_text(json["id"]), _text(json["location"]))
 
 
-def _place(json: Mapping[str, Any]) -> Place:
-    return Place(_whole(json["epoch"]), _whole(json["next"]))
+def _place(json: Mapping[str, Any]) -> HeldPosition:
+    return HeldPosition(_whole(json["epoch"]), _whole(json["next"]))
 
 
 def _whole(value: Any) -> int:

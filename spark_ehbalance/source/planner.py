@@ -21,19 +21,19 @@ from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.leases.model import Author, Lease, Snapshot
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.member.load_meter import LoadMeter, MemberMeter
-from spark_ehbalance.member.membership import Finished, Holding, Membership, Settings
+from spark_ehbalance.member.membership import Holding, Membership, Progress, Settings
 from spark_ehbalance.source.continuity import LoggedBatch, Memory
-from spark_ehbalance.source.control_socket import NoticeBoard
+from spark_ehbalance.source.control_socket import PlannerControl
 from spark_ehbalance.source.host import cpu_time
 from spark_ehbalance.source.joining import check_alone, check_hub, join_table
-from spark_ehbalance.source.offsets import LeaseTable, Place, StreamOffset, group_name
+from spark_ehbalance.source.offsets import HeldPosition, LeaseTable, StreamOffset, group_name
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.ranges import Range, limit_by_backlog, retained_start
 from spark_ehbalance.source.tasks import WORTH_A_TASK
 from spark_ehbalance.stores.base import LeaseStore
 from spark_ehbalance.stores.delta import PATIENCE, DeltaStore
 from spark_ehbalance.stores.memory import MemoryStore
-from spark_ehbalance.strategies import PROMPT, strategy
+from spark_ehbalance.strategies import REACTIVE, strategy
 from spark_ehbalance.values.position import Position
 
 _LOG = logging.getLogger(__name__)
@@ -85,13 +85,13 @@ class Planner:
         self._group = group_name(options.lease_table)
         self._options = options
         self._shared = options.lease_table is not None
-        self._progress: dict[str, Finished] = {}
+        self._progress: dict[str, Progress] = {}
         self._last_finished = finished
         self._planned: StreamOffset | None = None
         self._asked_after: StreamOffset | None = None
         self._idle = _Idle()
         self._answers = 0  # that there is still nothing
-        self._news = threading.Event()
+        self._changed = threading.Event()
         self._replayed: dict[str, Range] = {}
         self._ends: dict[str, int] | None = None
         self._watcher = HubWatcher(
@@ -99,7 +99,7 @@ class Planner:
             options.consumer_group,
             options.starting_position,
             options.receiver_timeout,
-            self._news,
+            self._changed,
             patience=options.lease_duration / 3,  # in which no lease is renewed
         )
         self._meter, self._member_meter = LoadMeter(), MemberMeter()
@@ -111,7 +111,7 @@ class Planner:
             self._watcher.stop()
             raise
         reader = StreamOffset(owner, group=self._group).reader
-        self._notices = NoticeBoard(reader, self._take_notice) if self._shared else None
+        self._notices = PlannerControl(reader, self._take_notice) if self._shared else None
 
     def stop(self) -> None:
         """Give the leases back and leave the group."""
@@ -126,7 +126,7 @@ class Planner:
         now = self._offset({}, {})
         return now if self._shared and now.table != start.table else start
 
-    def _offset(self, ranges: Mapping[str, Range], held: Mapping[str, Place]) -> StreamOffset:
+    def _offset(self, ranges: Mapping[str, Range], held: Mapping[str, HeldPosition]) -> StreamOffset:
         identity, location = self._keeper.table if self._shared else None, self._options.lease_table
         table = LeaseTable(identity.id, str(location)) if identity else None
         return StreamOffset(self.owner, ranges, self._group, table, self._options.connection.hub.lower(), held)
@@ -141,7 +141,7 @@ class Planner:
             self._last_finished = end
             self._member_meter.batch_ends(time.monotonic())
             ranges = end.ranges if end == self._planned else self._replayed
-            finished = {p: Finished(each.epoch, Position.before(each.end)) for p, each in ranges.items()}
+            finished = {p: Progress(each.epoch, Position.before(each.end)) for p, each in ranges.items()}
             self._progress.update(finished)
             self._keeper.finish(finished)
 
@@ -149,15 +149,15 @@ class Planner:
         """Whether `next_batch` would find nothing as it did the last time, as for nearly all calls of a query that
         waits, so that it must cost little. May wait for news a moment, and then tells at once."""
         idle = self._idle
-        if start is not idle.start or self._news.is_set() or time.monotonic() >= idle.until:
+        if start is not idle.start or self._changed.is_set() or time.monotonic() >= idle.until:
             return False
         self._answers += 1
-        return self._answers % _NAP_EVERY > 0 or not self._news.wait(_NAP)
+        return self._answers % _NAP_EVERY > 0 or not self._changed.wait(_NAP)
 
     def next_batch(self, start: StreamOffset, limit: int | None) -> StreamOffset:
         """The end of the next batch of at most `limit` events, or `start` if there is nothing to read."""
         now = time.monotonic()
-        self._news.clear()
+        self._changed.clear()
         holdings = self._keeper.holdings()
         self._watcher.watch(holdings, self._keeper.members)
         positions = self._retained(holdings)
@@ -266,7 +266,7 @@ class Planner:
                 host=socket.gethostname(),
             ),
             rng,
-            finished={p: Finished(each.epoch, Position.before(each.end)) for p, each in done.items()},
+            finished={p: Progress(each.epoch, Position.before(each.end)) for p, each in done.items()},
             resume={p: each.start for p, each in again.items()},
         )
         if self._shared:
@@ -286,10 +286,10 @@ class Planner:
             open_store,
             self._watcher,
             balance_interval=options.balance_interval,
-            prompt=name in PROMPT,
+            reactive=name in REACTIVE,
             max_stall=options.max_stall,
             rng=rng,
-            news=self._news,
+            changed=self._changed,
         )
         keeper.start()
         try:
@@ -337,10 +337,10 @@ class Planner:
 
     def _held(
         self, holdings: Mapping[str, Holding], positions: Mapping[str, int], ranges: Mapping[str, Range]
-    ) -> dict[str, Place]:
+    ) -> dict[str, HeldPosition]:
         """Where the partitions stand that are held and not among `ranges`, which without leases are all."""
         others = positions.keys() - ranges.keys() if self._shared else ()
-        return {partition: Place(holdings[partition].epoch, positions[partition]) for partition in others}
+        return {partition: HeldPosition(holdings[partition].epoch, positions[partition]) for partition in others}
 
     def _retained(self, holdings: Mapping[str, Holding]) -> dict[str, int]:
         """The positions in `holdings`, moved to where there still are events if that is allowed."""
@@ -359,7 +359,7 @@ class Planner:
                 if warning:
                     _LOG.warning(warning)
                     # Said once, and not found out anew at every trigger until there are events.
-                    moved = Finished(holdings[partition].epoch, Position.before(retained[partition]))
+                    moved = Progress(holdings[partition].epoch, Position.before(retained[partition]))
                     self._progress[partition] = moved
                     self._keeper.reset({partition: moved})
         return retained

@@ -14,7 +14,14 @@ import pyarrow.compute as pc
 
 from spark_ehbalance.errors import DataLossError, EhBalanceError, ForeignReaderError, HubUnavailableError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.receiver import Disconnected, Receiver, RefusedError, Source, Undecodable, Unreachable
+from spark_ehbalance.hub.receiver import (
+    Disconnected,
+    PartitionAddress,
+    Receiver,
+    RefusedError,
+    Undecodable,
+    Unreachable,
+)
 from spark_ehbalance.hub.rows import numbers
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.ranges import Range
@@ -39,7 +46,7 @@ def read_range(
     while reading: its new owner reads the rest; and soon after `ended` is set. Raises `ForeignReaderError`,
     `DataLossError`, `MalformedEventError`, `HubUnavailableError`.
     """
-    source = Source(options.connection, options.consumer_group, wanted.partition)
+    source = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
     key = Key(source, owner_level, options.json_properties, options.on_malformed)
     with contextlib.closing(_Hand(key, options.prefetch, wanted.end)) as hand:
         yield from _read(options, wanted, owner, owner_level, ended or threading.Event(), hand)
@@ -91,7 +98,7 @@ def _read(
 ) -> Generator[pa.RecordBatch, None, None]:
     position, progress, tries, refused = wanted.start, time.monotonic(), 0, False
     highest, nothing = _highest_of_group(wanted, owner, owner_level), TimeoutError("no event came")
-    trouble: Exception = nothing
+    last_error: Exception = nothing
     while position < wanted.end and not ended.is_set():
         try:
             batch = hand.receive(position)
@@ -104,19 +111,19 @@ def _read(
             # A reader with our own level: the kept one of another worker, the same task run twice, or `ehbalance seek`,
             # which looks for a time. Or, where we have no level, a former owner's kept one, which closes before long.
             # None of them takes the range from us.
-            trouble = other
+            last_error = other
         except Unreachable as broken:
-            trouble = broken
+            last_error = broken
         except RefusedError as refusal:
             # The token of a receiver that waited for its sink, or for this task, may be over: once with a fresh one.
             if refused:
                 raise
-            refused, trouble = True, refusal
+            refused, last_error = True, refusal
             options.connection.renew()
         else:
             before, position = position, hand.next
             if position > before:
-                progress, tries, refused, trouble = time.monotonic(), 0, False, nothing
+                progress, tries, refused, last_error = time.monotonic(), 0, False, nothing
                 if hand.first != before:
                     _check_gap(options, wanted.partition, before, hand.first)
                 beyond = pc.index(pc.greater_equal(numbers(batch), wanted.end), True).as_py()
@@ -132,13 +139,13 @@ def _read(
             if lost_to > position:
                 position, progress, tries = lost_to, time.monotonic(), 0
                 continue
-            if owner_level is None and isinstance(trouble, Disconnected):
-                raise _foreign(wanted, trouble) from trouble
+            if owner_level is None and isinstance(last_error, Disconnected):
+                raise _foreign(wanted, last_error) from last_error
             raise HubUnavailableError(
                 f"partition {wanted.partition}: no event came for receiverTimeout={options.receiver_timeout:g} s while "
                 f"reading sequence numbers {wanted.start} to {wanted.end - 1}, now at {position}. The batch fails and "
-                f"can be run again. Last seen: {trouble}"
-            ) from trouble
+                f"can be run again. Last seen: {last_error}"
+            ) from last_error
         tries += 1
         ended.wait(random.uniform(0.5, 1) * min(_LONGEST_WAIT, _FIRST_WAIT * 2**tries))
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _LOOK = 0.2
 class Key(NamedTuple):
     """What a receiver that is kept open must agree in with the one that is wanted."""
 
-    source: Source
+    source: PartitionAddress
     owner_level: int | None
     json_properties: bool
     on_malformed: str

@@ -10,8 +10,8 @@ from spark_ehbalance.strategies.base import Decision, Strategy, View
 from spark_ehbalance.strategies.cooperative import cooperative
 from spark_ehbalance.strategies.eph import eph
 from spark_ehbalance.strategies.greedy import greedy
-from spark_ehbalance.strategies.handovers import clearing_up
-from spark_ehbalance.strategies.mixing import unless_mixed
+from spark_ehbalance.strategies.handovers import with_stuck_handovers_resolved
+from spark_ehbalance.strategies.mixing import with_mixed_fallback
 from spark_ehbalance.strategies.parameters import Parameters
 from spark_ehbalance.strategies.race import RaceParameters, race
 from spark_ehbalance.strategies.transfer import TransferParameters, transfer
@@ -32,7 +32,7 @@ DEFAULT_STRATEGY = "cooperative"
 
 #: Strategies that decide anew as soon as a member or a lease changes; the others wait for their next cycle, as the
 #: processors do that they come from. A race is on as soon as a lease is free.
-PROMPT = frozenset({"cooperative", "race"})
+REACTIVE = frozenset({"cooperative", "race"})
 
 
 def strategy(name: str, parameters: Parameters | None = None) -> Strategy:
@@ -45,7 +45,7 @@ def strategy(name: str, parameters: Parameters | None = None) -> Strategy:
     else:
         function, kind = _WITH_PARAMETERS[name]
         chosen = partial(function, parameters=parameters or kind())
-    return unless_mixed(chosen if name == "cooperative" else clearing_up(chosen))
+    return with_mixed_fallback(chosen if name == "cooperative" else with_stuck_handovers_resolved(chosen))
 
 
 #: The strategies by name, each with its default parameters.
@@ -54,7 +54,7 @@ STRATEGIES: dict[str, Strategy] = {name: strategy(name) for name in sorted(PARAM
 __all__ = [
     "DEFAULT_STRATEGY",
     "PARAMETERS",
-    "PROMPT",
+    "REACTIVE",
     "STRATEGIES",
     "Decision",
     "Parameters",

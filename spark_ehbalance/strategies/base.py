@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from spark_ehbalance.leases.expiry import Sightings
+from spark_ehbalance.leases.expiry import Observations
 from spark_ehbalance.leases.model import Author, MemberState, Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, Defend, RequestHandover, Steal, Transition
 from spark_ehbalance.strategies.shares import level
@@ -54,7 +54,7 @@ class View:
     handover_timeout_ms: int = 30_000
     pinned: frozenset[str] = frozenset()
     now: float = 0.0
-    sightings: Sightings = field(default_factory=Sightings)
+    observations: Observations = field(default_factory=Observations)
     lease_duration: float = 30.0
     memory: Any = None
 
@@ -75,7 +75,7 @@ class View:
         member = self.snapshot.members.get(id)
         return None if member is None else member.max_owned
 
-    def promised(self) -> Mapping[str, str]:
+    def upcoming_owners(self) -> Mapping[str, str]:
         """The partitions that are to come to an active member, by a handover, or that an operator wants there, with the
         members."""
         active, ownership = frozenset(self.active), self.snapshot.ownership
@@ -88,7 +88,7 @@ class View:
         It may depend on who owns what, on members, pins and loads, on who lives and what has expired, and on `more`;
         not on who asks, nor on signs of life and times.
         """
-        key = (self.snapshot.burden, self.live, self.expired, self.pinned, more)
+        key = (self.snapshot.load_version, self.live, self.expired, self.pinned, more)
         known: dict[Hashable, _T] = self.snapshot.ownership.memo.setdefault(name, {})
         if key not in known:
             while len(known) >= _VIEWS:
@@ -146,16 +146,16 @@ class View:
 class Decision:
     """What to do in this cycle and why; doing nothing has a reason as well.
 
-    `again`: this cycle is not over: decide anew at once. `after`: decide anew in so many seconds, not later than in the
-    next cycle; with `again`, not at once but then.
+    `rebalance_now`: this cycle is not over: decide anew at once. `rebalance_after`: decide anew after so many seconds,
+    at the latest in the next cycle; it goes before `rebalance_now`.
     `memory` is given back with the next view of this member: an immutable value, as everything here.
     `would`: (partition, next owner) of what a dry run would move; it is told and not done.
     """
 
     reason: str
     transitions: tuple[Transition, ...] = ()
-    again: bool = False
-    after: float | None = None
+    rebalance_now: bool = False
+    rebalance_after: float | None = None
     memory: Any = None
     would: tuple[tuple[str, str], ...] = ()
 
@@ -195,7 +195,7 @@ class Layout:
         if expired:
             free = sorted((*free, *expired), key=partition_order)
         unclaimed = [p for p in free if p not in view.pinned]
-        coming = Counter(to for p, to in view.promised().items() if p not in (*unclaimed, *owned.get(to, ())))
+        coming = Counter(to for p, to in view.upcoming_owners().items() if p not in (*unclaimed, *owned.get(to, ())))
         limits = {id: max(0, limit - coming[id]) for id in owned if (limit := view.limit(id)) is not None}
         return cls(unclaimed, owned, view.pinned, limits)
 

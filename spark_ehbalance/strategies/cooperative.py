@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
-from spark_ehbalance.strategies.plan import begun
+from spark_ehbalance.strategies.plan import initial_plan
 from spark_ehbalance.strategies.weights import BAND, shared_weights
 
 
@@ -52,7 +52,7 @@ def cooperative(view: View) -> Decision:
         gathering = _Gathering.seen(view)
         if (wait := gathering.wait(view)) > 0:
             reason = f"nothing yet, because members may still be joining; so far {what}"
-            return Decision(reason, again=True, after=wait, memory=gathering)
+            return Decision(reason, rebalance_now=True, rebalance_after=wait, memory=gathering)
     if transitions:
         cancels = len(transitions) - claims - requests
         return Decision(f"claim {claims}, ask for {requests}, call off {cancels}, because {what}", tuple(transitions))
@@ -78,7 +78,7 @@ class _Gathering:
     """A group in which nobody owns anything: this member has known that since `begun`, and since `since` of nobody
     who joined later than number `joined`. Times are in seconds on this member's monotonic clock."""
 
-    begun: float
+    initial_plan: float
     joined: int
     since: float
 
@@ -88,12 +88,12 @@ class _Gathering:
         before: _Gathering | None = view.memory
         if before is None:
             return cls(view.now, joined, view.now)
-        return before if before.joined == joined else cls(before.begun, joined, view.now)
+        return before if before.joined == joined else cls(before.initial_plan, joined, view.now)
 
     def wait(self, view: View) -> float:
         """How many seconds to wait for others, so that who starts together shares from the start, without moves."""
         one_more = view.lease_duration * _GATHERING * (1 + len(view.live) / _CROWD)
-        return min(self.since + one_more, self.begun + 3 * one_more) - view.now
+        return min(self.since + one_more, self.initial_plan + 3 * one_more) - view.now
 
 
 #: The part of the lease duration for which a group that begins waits for one member more: half a second by default, a
@@ -119,12 +119,12 @@ def _wanted(view: View) -> _Wanted:
 
 
 def _computed(view: View, weight: Mapping[str, float], skewed: bool, fixed: frozenset[str]) -> _Wanted:
-    plan, homeless = begun(view, weight)
+    plan, unassigned = initial_plan(view, weight)
     for partition, id in plan.excess(view.pinned):
         plan.take(partition, id)
-        homeless.append(partition)
-    plan.settle(homeless)
-    untouched = (fixed - set(homeless)) | view.pinned
+        unassigned.append(partition)
+    plan.settle(unassigned)
+    untouched = (fixed - set(unassigned)) | view.pinned
     while (move := plan.improvement(BAND if skewed else 0.0, untouched)) is not None:
         partition, source, to = move
         plan.take(partition, source)

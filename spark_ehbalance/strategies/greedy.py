@@ -21,7 +21,7 @@ def greedy(view: View) -> Decision:
         partition, reason = next_partition(layout, view)
         first_reason = first_reason or reason
         if partition is None:
-            return Decision(first_reason, tuple(transitions), again=bool(transitions))
+            return Decision(first_reason, tuple(transitions), rebalance_now=bool(transitions))
         free = partition in layout.unclaimed
         transitions.append(view.claim(partition) if free else view.steal(partition))
         layout.give(partition, view.me.id)

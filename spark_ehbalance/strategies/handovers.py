@@ -8,7 +8,7 @@ from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, Strategy, View
 
 
-def clearing_up(strategy: Strategy) -> Strategy:
+def with_stuck_handovers_resolved(strategy: Strategy) -> Strategy:
     """`strategy`, which besides claims what was promised to this member by a handover past its deadline, and calls
     off, as the owner or the leader, what was promised to somebody who is gone or leaving."""
 

@@ -26,7 +26,7 @@ class _Kept:
     memory: Any
 
 
-def unless_mixed(strategy: Strategy) -> Strategy:
+def with_mixed_fallback(strategy: Strategy) -> Strategy:
     """`strategy` in a group in which all have the same, `cooperative` in any other."""
 
     def decide(view: View) -> Decision:

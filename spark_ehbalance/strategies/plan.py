@@ -16,7 +16,7 @@ _ROUNDING = 1e-9
 def held(view: View) -> Mapping[str, tuple[str, ...]]:
     """What each active member has, a pending handover or an operator's order counting as done."""
     owned: dict[str, list[str]] = {id: [] for id in view.active}
-    promised = view.promised()
+    promised = view.upcoming_owners()
     for owner, partitions in view.snapshot.ownership.owned.items():
         for partition in partitions:
             to = promised.get(partition, owner)
@@ -25,20 +25,20 @@ def held(view: View) -> Mapping[str, tuple[str, ...]]:
     return {id: tuple(partitions) for id, partitions in owned.items()}
 
 
-def begun(view: View, weights: Mapping[str, float]) -> tuple[Plan, list[str]]:
+def initial_plan(view: View, weights: Mapping[str, float]) -> tuple[Plan, list[str]]:
     """The plan in which everybody has what it has, a pending handover or an operator's order counting as done, and what
     is nobody's, or the partition of a member that leaves. What is pinned is never among the latter."""
-    members, leases, promised = view.snapshot.members, view.snapshot.leases, view.promised()
+    members, leases, promised = view.snapshot.members, view.snapshot.leases, view.upcoming_owners()
     plan = Plan({id: members[id].max_owned for id in view.active}, weights)
-    homeless = []
+    unassigned = []
     for partition, lease in leases.items():
         owner = promised.get(partition, None if partition in view.expired else lease.owner)
         if owner is not None and owner in plan:
             plan.give(partition, owner)
         elif (owner is None or owner in members) and partition not in view.pinned:
-            homeless.append(partition)
+            unassigned.append(partition)
         # else: owned by somebody who is no member any more and has left no word; the lease will expire
-    return plan, homeless
+    return plan, unassigned
 
 
 class Plan:
@@ -69,11 +69,11 @@ class Plan:
         """The member with the smallest load that may take one more."""
         return min((id for id in self._owned if self._has_room(id)), key=self._loads.__getitem__, default=None)
 
-    def settle(self, homeless: Iterable[str]) -> None:
+    def settle(self, unassigned: Iterable[str]) -> None:
         """Give each to whoever has least by then, the heaviest first; to nobody where nobody has room."""
         able = [(self._loads[id], place, id) for place, id in enumerate(self._owned) if self._has_room(id)]
         heapq.heapify(able)
-        for partition in sorted(homeless, key=lambda p: (-self._weights[p], partition_order(p))):
+        for partition in sorted(unassigned, key=lambda p: (-self._weights[p], partition_order(p))):
             if not able:
                 break
             _, place, least = heapq.heappop(able)

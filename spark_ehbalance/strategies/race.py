@@ -266,14 +266,14 @@ class _Contest:
         reason = f"{', '.join(self._said)}; {has}" if self._said else f"nothing, because {has} and there is none to win"
         after = max(_SHORTEST_WAIT, min(self._due) - view.now) if self._due else None
         memory = _Memory(self._free, self._challenging, self._watched, self._challenged, self._contested)
-        return Decision(reason, tuple(self._transitions), after=after, memory=memory)
+        return Decision(reason, tuple(self._transitions), rebalance_after=after, memory=memory)
 
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _raced_for(self) -> list[str]:
         view = self._view
         free = [p for p in view.snapshot.ownership.owned.get(None, ()) if p not in view.pinned]
-        longer, since = self._maximum > view.lease_duration, view.sightings.leases
+        longer, since = self._maximum > view.lease_duration, view.observations.leases
         expired = sorted(view.expired - view.pinned)  # for the same order wherever the same seed is
         free += [p for p in expired if not longer or view.now - since[p].since >= self._maximum]
         view.rng.shuffle(free)

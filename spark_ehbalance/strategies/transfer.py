@@ -22,7 +22,7 @@ from statistics import pstdev
 from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.parameters import Parameters, parameter
-from spark_ehbalance.strategies.plan import begun, held
+from spark_ehbalance.strategies.plan import held, initial_plan
 from spark_ehbalance.strategies.weights import demands
 from spark_ehbalance.values.parsing import flag, number, parse_duration, whole
 from spark_ehbalance.values.position import partition_order
@@ -106,15 +106,15 @@ def _placed(view: View) -> Mapping[str, str]:
     """Who is to have what: everybody what it has, and the rest whoever has least by then."""
     known = demands(view.snapshot)
     mean = sum(known.values()) / len(known) if known else 1.0
-    plan, homeless = begun(view, {partition: known.get(partition, mean) for partition in view.snapshot.leases})
-    plan.settle(homeless)
+    plan, unassigned = initial_plan(view, {partition: known.get(partition, mean) for partition in view.snapshot.leases})
+    plan.settle(unassigned)
     return plan.target
 
 
 def _too_late(view: View, parameters: TransferParameters) -> list[Transition]:
     """Call off what has been under way for so long that its destination does not take it by force either."""
     pending = view.snapshot.ownership.pending.keys() - view.pinned
-    handovers = view.sightings.handovers
+    handovers = view.observations.handovers
     limit = view.now - 2 * parameters.stuck_after
     return [view.cancel(p) for p in sorted(pending) if handovers[p].since <= limit]
 
@@ -126,8 +126,8 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
         memory = _Memory(view.now, view.now)  # a new leader, or one after an outage of the table
     recent = memory.moved & (view.snapshot.leases.keys() - view.tenured | view.snapshot.ownership.pending.keys())
     memory = replace(memory, looked=view.now, moved=recent)
-    sightings = view.sightings.members
-    silent = [id for id in view.active if id != view.me.id and sightings[id].since <= memory.since]
+    observations = view.observations.members
+    silent = [id for id in view.active if id != view.me.id and observations[id].since <= memory.since]
     if silent:
         reason = f"nothing, because {len(silent)} members have not reported since this one began to lead"
         return Decision(reason, memory=replace(memory, hits=0))
@@ -139,7 +139,8 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
     fresh = [
         id
         for id in view.active
-        if id in loads.members and (id == view.me.id or view.now - sightings[id].since <= parameters.load_time_to_live)
+        if id in loads.members
+        and (id == view.me.id or view.now - observations[id].since <= parameters.load_time_to_live)
     ]
     balance = _Balance(view, parameters, loads, fresh, memory.moved)
     if not balance.unbalanced():

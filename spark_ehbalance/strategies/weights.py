@@ -34,7 +34,7 @@ def demands(snapshot: Snapshot) -> dict[str, float]:
 
 def shared_weights(snapshot: Snapshot) -> tuple[dict[str, float], bool]:
     """`weights`, computed once for all snapshots in which they are the same."""
-    memo = snapshot.burden.memo
+    memo = snapshot.load_version.memo
     if "weights" not in memo:
         memo["weights"] = weights(snapshot)
     known: tuple[dict[str, float], bool] = memo["weights"]

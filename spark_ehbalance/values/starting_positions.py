@@ -27,7 +27,7 @@ class Edge(Enum):
 _LARGEST = 2**63 - 1
 
 #: One place in a partition: an end, a sequence number, or a time.
-Place = Edge | int | datetime
+UnresolvedPosition = Edge | int | datetime
 
 _ALLOWED_PLACE = "earliest, latest, a sequence number, a time such as 2026-01-31T12:00:00Z"
 _ALLOWED = f'{_ALLOWED_PLACE}, or JSON of these by partition, such as {{"0": 4711, "*": "latest"}}'
@@ -37,8 +37,8 @@ _ALLOWED = f'{_ALLOWED_PLACE}, or JSON of these by partition, such as {{"0": 471
 class StartingPositions:
     """A place for each partition: the one named for it, else `others`."""
 
-    others: Place | None
-    named: Mapping[str, Place] = field(default_factory=dict)
+    others: UnresolvedPosition | None
+    named: Mapping[str, UnresolvedPosition] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> StartingPositions:
@@ -61,13 +61,13 @@ class StartingPositions:
         if self.others is None and (left_out := [p for p in partitions if p not in self.named]):
             raise OptionError(f'no position is given for partition {left_out[0]}: name it, or all others as "*"')
 
-    def of(self, partition: str) -> Place:
+    def of(self, partition: str) -> UnresolvedPosition:
         """The place for `partition`. One that came up after the check begins at its earliest event."""
         place = self.named.get(partition, self.others)
         return Edge.EARLIEST if place is None else place
 
 
-def parse_place(text: str) -> Place:
+def parse_position(text: str) -> UnresolvedPosition:
     """The one place that `text` means. Raises `ValueError` with what is allowed."""
     try:
         return _place(text)
@@ -75,7 +75,7 @@ def parse_place(text: str) -> Place:
         raise ValueError(_ALLOWED_PLACE) from None
 
 
-def _place(value: object) -> Place:
+def _place(value: object) -> UnresolvedPosition:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
         return value
     if isinstance(value, str):

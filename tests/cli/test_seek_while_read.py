@@ -96,7 +96,7 @@ def test_the_batch_in_flight_comes_whole_and_the_next_one_begins_at_the_time(
 
 def test_seeks_while_batches_follow_each_other(reading: Reading, seek: Callable[[datetime], str]) -> None:
     read: list[int] = []
-    trouble: list[BaseException] = []
+    last_error: list[BaseException] = []
     ended = threading.Event()
 
     def run() -> None:
@@ -107,7 +107,7 @@ def test_seeks_while_batches_follow_each_other(reading: Reading, seek: Callable[
                         read.extend(reading.read(wanted))
                     reading.finish()
         except BaseException as error:
-            trouble.append(error)
+            last_error.append(error)
 
     running = threading.Thread(target=run)
     running.start()
@@ -115,10 +115,10 @@ def test_seeks_while_batches_follow_each_other(reading: Reading, seek: Callable[
         for to in (1, 0, 0, 1, 0):
             seek(reading.times[to])
         before = len(read)
-        wait_until(lambda: trouble or read[before:].count(EVENTS - 1), "all is read to the end")
+        wait_until(lambda: last_error or read[before:].count(EVENTS - 1), "all is read to the end")
     finally:
         ended.set()
         running.join()
-    assert trouble == []
+    assert last_error == []
     jumps = {after for last, after in pairwise(read) if after != last + 1}
     assert jumps <= {0, 1000}, "nothing is left out but by a seek"

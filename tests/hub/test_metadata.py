@@ -60,7 +60,7 @@ def test_an_empty_partition_is_empty_wherever_the_hub_says_it_begins(
         b"last_enqueued_time_utc": 1_770_000_000_000,
         b"is_partition_empty": True,
     }
-    monkeypatch.setattr(metadata, "_request", lambda questions: [answer])
+    monkeypatch.setattr(metadata, "_request", lambda schedule: [answer])
     state = metadata.partition_states(["0"])["0"]
     assert (state.begin, state.end, state.last_offset) == (5, 5, "99")
 

@@ -16,7 +16,7 @@ from azure.eventhub import EventData, EventHubConsumerClient, PartitionContext
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.metadata import HubMetadata
-from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from tests.source.support import HUB, hub_options, receive
 from tests.waiting import wait_until
 
@@ -74,7 +74,7 @@ def filled(emulator: Emulator) -> Emulator:
 
 def _seen(emulator: Emulator) -> list[Any]:
     """Rows from a number, with a level and from a time; and what the hub says of itself."""
-    source = Source(hub_options(emulator).connection, "$Default", "0")
+    source = PartitionAddress(hub_options(emulator).connection, "$Default", "0")
     enqueued = emulator.partition_state(HUB, 0).last_enqueued_time
     assert enqueued is not None
     told: list[Any] = []
@@ -133,7 +133,7 @@ def test_a_receiver_that_is_closed_while_it_opens_does_not_stay(
     filled: Emulator, monkeypatch: pytest.MonkeyPatch, wait: float
 ) -> None:
     monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")
-    source = Source(hub_options(filled).connection, "$Default", "0")
+    source = PartitionAddress(hub_options(filled).connection, "$Default", "0")
     before = set(threading.enumerate())
     reader = Receiver(source, 0, owner_level=5, prefetch=100)
     reader.receive(1, wait)

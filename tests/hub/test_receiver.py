@@ -11,7 +11,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
-from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable
+from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, Unreachable
 from spark_ehbalance.hub.rows import numbers
 from tests.source.support import HUB, hub_options, receive
 from tests.waiting import wait_until
@@ -26,7 +26,7 @@ def receiver(emulator: Emulator) -> Iterator[Open]:
     """Opens receivers of partition 0, which has ten events."""
     emulator.add_hub(HUB, 1)
     emulator.append(HUB, 0, [b"%d" % n for n in range(10)])
-    source = Source(hub_options(emulator).connection, "$Default", "0")
+    source = PartitionAddress(hub_options(emulator).connection, "$Default", "0")
     receivers = []
 
     def make(start: int = 0, owner_level: int | None = None, prefetch: int = 100) -> Receiver:
@@ -78,7 +78,7 @@ def test_it_starts_at_a_time(emulator: Emulator) -> None:
     emulator.append(HUB, 0, [b"x"] * 3)
     moment = emulator.partition_state(HUB, 0).last_enqueued_time
     assert moment is not None
-    source = Source(hub_options(emulator).connection, "$Default", "0")
+    source = PartitionAddress(hub_options(emulator).connection, "$Default", "0")
     reader = Receiver(source, moment - timedelta(seconds=1), owner_level=None, prefetch=10)
     assert reader.next is None
     assert read(reader, 3) == [0, 1, 2]
@@ -187,7 +187,7 @@ def test_a_broken_connection_is_unreachable(emulator: Emulator, receiver: Open, 
 
 
 def test_a_hub_with_epoch_in_its_name_is_unreachable_and_not_taken(emulator: Emulator) -> None:
-    source = Source(
+    source = PartitionAddress(
         hub_options(emulator, connectionString=emulator.connection_string("epochs")).connection, "$Default", "0"
     )
     reader = Receiver(source, 0, owner_level=None, prefetch=1)
@@ -206,7 +206,7 @@ def test_refused_connections_are_unreachable(emulator: Emulator, receiver: Open)
 def test_a_wrong_key_is_said_to_be_refused_and_not_shown() -> None:
     with Emulator({HUB: 1}, sas_keys={"reader": "theRightKey"}) as emulator:
         wrong = emulator.connection_string(HUB, key="theWrongKey")
-        source = Source(hub_options(emulator, connectionString=wrong).connection, "$Default", "0")
+        source = PartitionAddress(hub_options(emulator, connectionString=wrong).connection, "$Default", "0")
         with pytest.raises(HubUnavailableError, match=r"partition 0: .* refused the credentials") as caught:
             Receiver(source, 0, owner_level=None, prefetch=1).receive(1, 5.0)
     assert "theWrongKey" not in str(caught.value)

@@ -10,10 +10,10 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.values.position import Position
-from spark_ehbalance.values.starting_positions import Edge, Place
+from spark_ehbalance.values.starting_positions import Edge, UnresolvedPosition
 from tests.source.poison import UNNUMBERED
 from tests.source.support import HUB, append_encoded, hub_options, receive
 from tests.waiting import wait_until
@@ -25,7 +25,7 @@ class Hub:
     def __init__(self, emulator: Emulator) -> None:
         emulator.add_hub(HUB, 1)
         self.emulator = emulator
-        self.source = Source(hub_options(emulator).connection, "$Default", "0")
+        self.source = PartitionAddress(hub_options(emulator).connection, "$Default", "0")
 
     def state(self) -> PartitionState:
         metadata = HubMetadata(self.source.connection, "$Default")
@@ -43,7 +43,7 @@ class Hub:
         assert time_of_last is not None
         return time_of_last
 
-    def resolve(self, place: Place) -> Position:
+    def resolve(self, place: UnresolvedPosition) -> Position:
         return resolve(place, self.source, self.state(), timeout=20)
 
 

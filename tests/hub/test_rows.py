@@ -17,7 +17,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.rows import ARROW_SCHEMA, received, record_batch
 from spark_ehbalance.hub.wire.columns import Columns
 from tests.hub.encodings import compound, in_buffer, long, section, text, timestamp
@@ -31,7 +31,7 @@ class RoundTrip:
 
     def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator
-        self._source = Source(hub_options(emulator).connection, "$Default", "0")
+        self._source = PartitionAddress(hub_options(emulator).connection, "$Default", "0")
         # One client for all tests: its first batch takes more than a second.
         self._producer = self.producer(HUB)
 

@@ -151,7 +151,7 @@ def test_trouble_is_raised_after_the_timeout_and_passes(emulator: Emulator, star
     emulator.append(HUB, 0, [b"x"])
     emulator.refuse_connections(False)
     wait_until(lambda: not in_trouble(), "it is over")
-    assert watcher._trouble is None, "it is forgotten, and with it the longer interval"
+    assert watcher._last_error is None, "it is forgotten, and with it the longer interval"
     watcher.refresh()
     assert watcher.states()["0"].end == 1
 
@@ -179,7 +179,7 @@ def test_short_trouble_is_not_told(emulator: Emulator, start: Start) -> None:
     watcher = start(timeout=20)
     emulator.refuse_connections()
     emulator.drop_connections()
-    wait_until(lambda: watcher._trouble is not None, "it is in trouble")
+    wait_until(lambda: watcher._last_error is not None, "it is in trouble")
     assert watcher.states().keys() == {"0", "1"}
 
 

@@ -26,7 +26,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub import receiver as receiver_module
 from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.receiver import Disconnected, Receiver, Source, Unreachable
+from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, Unreachable
 from spark_ehbalance.hub.wire import link, transfers
 from tests.hub.encodings import compound, text
 from tests.source.support import HUB, hub_options, receive
@@ -35,12 +35,12 @@ from tests.waiting import wait_until
 KEY, SECRET = "reader", "theRightKey"
 
 
-def source_of(emulator: Emulator, connection: Connection | None = None) -> Source:
-    return Source(connection or hub_options(emulator).connection, "$Default", "0")
+def source_of(emulator: Emulator, connection: Connection | None = None) -> PartitionAddress:
+    return PartitionAddress(connection or hub_options(emulator).connection, "$Default", "0")
 
 
 @contextlib.contextmanager
-def reading(source: Source, start: int = 0, **settings: Any) -> Iterator[Receiver]:
+def reading(source: PartitionAddress, start: int = 0, **settings: Any) -> Iterator[Receiver]:
     made = Receiver(source, start, **{"owner_level": None, "prefetch": 100, **settings})
     try:
         yield made
@@ -68,7 +68,7 @@ def test_the_installed_client_has_been_tested() -> None:
 def test_the_hot_loop_is_what_runs(full: Emulator) -> None:
     with reading(source_of(full)) as reader:
         reader.receive(1, 5.0)
-        assert isinstance(reader._link, link.HotLink)
+        assert isinstance(reader._link, link.FastLink)
 
 
 def strange_transport(consumer: Any) -> None:
@@ -181,13 +181,13 @@ def test_receivers_that_are_kept_open_have_small_buffers(full: Emulator, monkeyp
 def test_the_first_event_of_a_fresh_receiver_comes_without_an_idle_wait(
     full: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, came = link.HotLink._read, []
+    original, came = link.FastLink._read, []
 
-    def read(self: link.HotLink, pause: float) -> bool:
+    def read(self: link.FastLink, pause: float) -> bool:
         came.append(original(self, pause))
         return came[-1]
 
-    monkeypatch.setattr(link.HotLink, "_read", read)
+    monkeypatch.setattr(link.FastLink, "_read", read)
     with reading(source_of(full), start=10) as reader:
         assert reader.receive(1, 5.0).num_rows == 1
     assert came
@@ -269,7 +269,7 @@ class Between:
                     data, turn = data[size:], turn + 1
 
 
-def through(emulator: Emulator, between: Between) -> Source:
+def through(emulator: Emulator, between: Between) -> PartitionAddress:
     string = emulator.connection_string(HUB).replace(str(emulator.port), str(between.port))
     return source_of(emulator, hub_options(emulator, connectionString=string).connection)
 
@@ -334,14 +334,14 @@ def test_a_delivery_that_never_ends_is_one_clear_error(full: Emulator, monkeypat
 
 
 def test_events_that_came_before_the_end_are_given_out_first(full: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = link.HotLink._read
+    original = link.FastLink._read
 
-    def read(self: link.HotLink, pause: float) -> bool:
+    def read(self: link.FastLink, pause: float) -> bool:
         if self._transfers.starts:
             raise ConnectionResetError("cut off")
         return original(self, pause)
 
-    monkeypatch.setattr(link.HotLink, "_read", read)
+    monkeypatch.setattr(link.FastLink, "_read", read)
     with reading(source_of(full), prefetch=1000) as reader:
         rows = reader.receive(10_000, 5.0)["sequenceNumber"].to_pylist()
         assert rows
@@ -467,7 +467,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def encrypted(certificate: Path) -> Iterator[tuple[Emulator, Source]]:
+def encrypted(certificate: Path) -> Iterator[tuple[Emulator, PartitionAddress]]:
     """An emulator that listens with TLS, with events of many sizes, and its partition 0."""
     with Emulator({HUB: 1}, certificate=certificate) as running:
         running.append(HUB, 0, [bytes(n % 2000) for n in range(3000)] + [bytes(1_000_000)] * 3)
@@ -475,7 +475,7 @@ def encrypted(certificate: Path) -> Iterator[tuple[Emulator, Source]]:
         yield running, source_of(running, TlsConnection("localhost", HUB, None, string, running.port, certificate))
 
 
-def test_by_tls_the_rows_are_the_same(encrypted: tuple[Emulator, Source]) -> None:
+def test_by_tls_the_rows_are_the_same(encrypted: tuple[Emulator, PartitionAddress]) -> None:
     _, source = encrypted
     tables = []
     for hot in (True, False):
@@ -487,7 +487,7 @@ def test_by_tls_the_rows_are_the_same(encrypted: tuple[Emulator, Source]) -> Non
 
 
 @pytest.mark.parametrize("end", ["dropped", "stolen"])
-def test_by_tls_it_ends_as_it_does_without(encrypted: tuple[Emulator, Source], end: str) -> None:
+def test_by_tls_it_ends_as_it_does_without(encrypted: tuple[Emulator, PartitionAddress], end: str) -> None:
     emulator, source = encrypted
     with reading(source, owner_level=1) as reader, contextlib.ExitStack() as stack:
         reader.receive(10, 5.0)
@@ -499,7 +499,7 @@ def test_by_tls_it_ends_as_it_does_without(encrypted: tuple[Emulator, Source], e
             wait_until(lambda: reader.receive(10_000, 0.2) is None, "it ends", timeout=10)
 
 
-def test_by_tls_nothing_coming_takes_no_longer_than_asked(encrypted: tuple[Emulator, Source]) -> None:
+def test_by_tls_nothing_coming_takes_no_longer_than_asked(encrypted: tuple[Emulator, PartitionAddress]) -> None:
     emulator, source = encrypted
     with reading(source, start=3003) as reader:
         assert reader.receive(10, 0.3).num_rows == 0

@@ -11,13 +11,23 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.leases.expiry import (
     CLOCK_SKEW_ALLOWANCE,
-    Sightings,
+    Observations,
     expired_leases,
     expired_members,
     overdue_handovers,
     tenured_leases,
 )
-from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Member, MemberState, Ownership, Snapshot, Trail
+from spark_ehbalance.leases.model import (
+    Author,
+    Handover,
+    LastChanged,
+    Lease,
+    Load,
+    Member,
+    MemberState,
+    Ownership,
+    Snapshot,
+)
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     CancelHandover,
@@ -80,7 +90,7 @@ def transitions(draw: st.DrawFn, snapshot: Snapshot) -> Transition:
 @st.composite
 def chains(draw: st.DrawFn) -> list[Snapshot]:
     """The versions of a group, each made of the one before by a few transitions."""
-    chain = [Snapshot(GROUP, trail=Trail())]
+    chain = [Snapshot(GROUP, last_changed=LastChanged())]
     for _ in range(draw(st.integers(1, 15))):
         said = draw(st.lists(transitions(chain[-1]), min_size=1, max_size=4))
         new, _ = apply(chain[-1], said)
@@ -119,7 +129,7 @@ def test_what_an_observer_finds_is_what_it_would_find_by_comparing_everything(
     chain: list[Snapshot], looks: list[tuple[bool, int]]
 ) -> None:
     """Who follows a trail, who compares snapshot with snapshot, and the definition agree."""
-    followed, compared, plain = Sightings(), Sightings(), Plain()
+    followed, compared, plain = Observations(), Observations(), Plain()
     place, now = 0, 0.0
     for newer, passed in looks:
         place, now = min(place + newer, len(chain) - 1), now + passed
@@ -133,15 +143,15 @@ def test_what_an_observer_finds_is_what_it_would_find_by_comparing_everything(
         pending = {p: row.handover for p, row in leases.items() if row.handover}
         overdue = {p for p, each in pending.items() if now - plain.seen["handover", p][1] >= each.timeout_ms / 1000}
         tenured = {p for p in leases if plain.seen["epoch", p][2] or now - plain.seen["epoch", p][1] >= TENURE}
-        for sightings, seen in ((followed, snapshot), (compared, bare)):
-            assert expired_leases(sightings, seen, now, wall_ms, DURATION) == expired
-            assert expired_members(sightings, seen, now, wall_ms, DURATION) == gone
-            assert overdue_handovers(sightings, seen, now) == overdue
-            assert tenured_leases(sightings, seen, now, TENURE) == tenured
-            assert {p: each.since for p, each in sightings.leases.items()} == {
+        for observations, seen in ((followed, snapshot), (compared, bare)):
+            assert expired_leases(observations, seen, now, wall_ms, DURATION) == expired
+            assert expired_members(observations, seen, now, wall_ms, DURATION) == gone
+            assert overdue_handovers(observations, seen, now) == overdue
+            assert tenured_leases(observations, seen, now, TENURE) == tenured
+            assert {p: each.since for p, each in observations.leases.items()} == {
                 p: plain.seen["lease", p][1] for p in leases
             }
-            assert {p: each.since for p, each in sightings.handovers.items()} == {
+            assert {p: each.since for p, each in observations.handovers.items()} == {
                 p: plain.seen["handover", p][1] for p in pending
             }
 
@@ -166,7 +176,7 @@ def test_the_burden_is_another_object_whenever_something_weighs_differently(chai
         return leases, members
 
     for before, after in itertools.pairwise(chain):
-        assert (after.burden is before.burden) == (weighs(before) == weighs(after))
+        assert (after.load_version is before.load_version) == (weighs(before) == weighs(after))
 
 
 @MANY

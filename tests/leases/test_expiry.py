@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.leases.expiry import (
     CLOCK_SKEW_ALLOWANCE,
-    Sightings,
+    Observations,
     expired_leases,
     expired_members,
     tenured_leases,
@@ -38,14 +38,14 @@ class Observer:
 
     def __init__(self, wall_ms: int = NOON) -> None:
         self._wall_ms = wall_ms
-        self._sightings = Sightings()
+        self._observations = Observations()
 
     def finds_gone(self, snapshot: Snapshot, now: float) -> bool:
         """Whether lease and member are expired: both follow the same rule."""
-        self._sightings = self._sightings.updated(snapshot, now)
+        self._observations = self._observations.updated(snapshot, now)
         wall_ms = self._wall_ms + round(now * 1000)
-        leases = expired_leases(self._sightings, snapshot, now=now, wall_ms=wall_ms, lease_duration=DURATION)
-        members = expired_members(self._sightings, snapshot, now=now, wall_ms=wall_ms, lease_duration=DURATION)
+        leases = expired_leases(self._observations, snapshot, now=now, wall_ms=wall_ms, lease_duration=DURATION)
+        members = expired_members(self._observations, snapshot, now=now, wall_ms=wall_ms, lease_duration=DURATION)
         assert leases in (frozenset(), {"0"})
         assert members in (frozenset(), {"ann"})
         assert bool(leases) == bool(members)
@@ -98,10 +98,10 @@ def test_a_new_owner_or_process_counts_as_a_sign_of_life_although_its_counter_st
 
 def test_nobodys_lease_does_not_expire() -> None:
     free = replace(EMPTY, leases={"0": Lease("0", owner=None)})
-    sightings = Sightings().updated(free, 0)
+    observations = Observations().updated(free, 0)
     for now in (0, DURATION, 1_000 * DURATION):
-        sightings = sightings.updated(free, now)
-        assert not expired_leases(sightings, free, now=now, wall_ms=NOON, lease_duration=DURATION)
+        observations = observations.updated(free, now)
+        assert not expired_leases(observations, free, now=now, wall_ms=NOON, lease_duration=DURATION)
 
 
 def test_each_lease_has_its_own_time() -> None:
@@ -109,8 +109,8 @@ def test_each_lease_has_its_own_time() -> None:
         both = {"0": Lease("0", "ann", 1, 1, renewed_at_ms=NOON), "1": Lease("1", "ann", 1, moving, renewed_at_ms=NOON)}
         return replace(EMPTY, leases=both)
 
-    sightings = Sightings().updated(leases(1), 0).updated(leases(2), 20).updated(leases(2), DURATION)
-    found = expired_leases(sightings, leases(2), now=DURATION, wall_ms=NOON, lease_duration=DURATION)
+    observations = Observations().updated(leases(1), 0).updated(leases(2), 20).updated(leases(2), DURATION)
+    found = expired_leases(observations, leases(2), now=DURATION, wall_ms=NOON, lease_duration=DURATION)
     assert found == {"0"}
 
 
@@ -182,13 +182,13 @@ def test_beyond_the_first_look_only_the_time_without_a_change_counts(
 
 
 def test_looks_beyond_the_horizon_are_forgotten_and_nothing_within_it() -> None:
-    sightings = Sightings(horizon=100.0)
+    observations = Observations(horizon=100.0)
     still = Lease("still", "ann", 1, 1, renewed_at_ms=NOON)
     for second in range(1000):
         moving = Lease("moving", "ann", 1, second, renewed_at_ms=NOON)
-        sightings = sightings.updated(replace(EMPTY, leases={"still": still, "moving": moving}), float(second))
-    assert len(sightings.times) < 300
-    assert sightings.leases["moving"].since == 999
-    assert 999 - sightings.leases["still"].since >= 100
-    assert sightings.seen_before(999.0, 100.0) == sightings.seen_before(999.0, 99.5)
-    assert tenured_leases(sightings, replace(EMPTY, leases={"still": still}), 999.0, 100.0) == {"still", "moving"}
+        observations = observations.updated(replace(EMPTY, leases={"still": still, "moving": moving}), float(second))
+    assert len(observations.times) < 300
+    assert observations.leases["moving"].since == 999
+    assert 999 - observations.leases["still"].since >= 100
+    assert observations.seen_before(999.0, 100.0) == observations.seen_before(999.0, 99.5)
+    assert tenured_leases(observations, replace(EMPTY, leases={"still": still}), 999.0, 100.0) == {"still", "moving"}

@@ -13,7 +13,7 @@ from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Author, Lease, Snapshot
 from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.member.keeper import Keeper
-from spark_ehbalance.member.membership import Finished, Membership, Settings
+from spark_ehbalance.member.membership import Membership, Progress, Settings
 from spark_ehbalance.stores.base import LeaseStore, commit
 from spark_ehbalance.strategies import STRATEGIES, Strategy
 from spark_ehbalance.values.group import Group
@@ -168,7 +168,7 @@ class Keepers:
             lambda: store,
             self.hub,
             balance_interval=interval,
-            prompt=True,
+            reactive=True,
             max_stall=max_stall,
             rng=rng,
         )
@@ -235,4 +235,4 @@ def begin_batch(keeper: Keeper) -> dict[str, int]:
 
 def end_batch(keeper: Keeper, epochs: Mapping[str, int], sequence_number: int) -> None:
     """The sink has finished the batch up to `sequence_number` of each partition."""
-    keeper.finish({partition: Finished(epoch, Position(sequence_number)) for partition, epoch in epochs.items()})
+    keeper.finish({partition: Progress(epoch, Position(sequence_number)) for partition, epoch in epochs.items()})

@@ -335,15 +335,15 @@ def test_whatever_ends_a_keeper_is_told_to_its_query_and_others_take_over(
     group = make()
     ann = group.start("ann")
     begin_batch(ann)
-    news = ann._news
-    news.clear()
+    changed = ann._changed
+    changed.clear()
     store = group.stores[ann]
     if method == "close":  # the keeper ends by an error of its own, and then the store cannot even be closed
         monkeypatch.setattr(store, "read", lambda: panic())
     monkeypatch.setattr(store, method, panic)
     if method == "record":
         group.hub.partitions += ("4",)
-    wait_until(news.is_set, "the planner is told that there are news")
+    wait_until(changed.is_set, "the planner is told that there are news")
     for ask in (ann.holdings, lambda: ann.wait_balanced(20), ann.holdings):
         with pytest.raises(EhBalanceError, match=r"lease keeper has failed.*PanicException.*Option::unwrap") as error:
             ask()

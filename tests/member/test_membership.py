@@ -27,7 +27,7 @@ from spark_ehbalance.leases.transitions import (
     Transition,
     apply,
 )
-from spark_ehbalance.member.membership import Clocks, Finished, Membership, Settings
+from spark_ehbalance.member.membership import Clocks, Membership, Progress, Settings
 from spark_ehbalance.strategies import STRATEGIES
 from spark_ehbalance.values.position import Position
 from tests.stores.store_conformance import ANN, BOB, GROUP
@@ -109,7 +109,7 @@ def test_who_starts_is_seen_first_and_takes_then() -> None:
     member.see(table, clocks)
     said, decision = member.balance(table, clocks, ("0",), lambda p: Position(-1))
     assert kinds(said) == ["Join"]
-    assert decision.again
+    assert decision.rebalance_now
 
 
 def test_who_comes_back_takes_its_own_with_a_new_epoch_in_the_commit_of_its_join() -> None:
@@ -121,7 +121,7 @@ def test_who_comes_back_takes_its_own_with_a_new_epoch_in_the_commit_of_its_join
         ANN,
         Settings(STRATEGIES["greedy"], LEASE),
         random.Random(0),
-        finished={"0": Finished(4, Position(20)), "1": Finished(3, Position(20))},
+        finished={"0": Progress(4, Position(20)), "1": Progress(3, Position(20))},
         resume={"1": 9, "2": 9, "3": 9},
     )
     clocks = Clocks(0.0, 0)
@@ -213,7 +213,7 @@ def test_a_lease_is_believed_in_from_before_the_commit() -> None:
 
 def test_what_could_not_be_written_is_said_again() -> None:
     one = One()
-    one.member.finish("0", Finished(1, Position(9)))
+    one.member.finish("0", Progress(1, Position(9)))
     first = one.say()
     assert first == one.say()
     assert [each.position for each in first if isinstance(each, Checkpoint)] == [Position(9)]
@@ -221,9 +221,9 @@ def test_what_could_not_be_written_is_said_again() -> None:
 
 def test_a_later_end_that_came_during_the_commit_is_not_lost() -> None:
     one = One()
-    one.member.finish("0", Finished(1, Position(9)))
+    one.member.finish("0", Progress(1, Position(9)))
     said = one.say()
-    one.member.finish("0", Finished(1, Position(19)))
+    one.member.finish("0", Progress(1, Position(19)))
     one.write(said)
     one.turn()
     assert one.table.leases["0"].checkpoint == Position(19)
@@ -240,8 +240,8 @@ def test_what_is_promised_is_not_planned_with_and_handed_over_when_it_is_at_rest
     assert one.member.plannable().keys() == {"1"}
     assert one.member.waits(one.table)
 
-    one.member.finish("0", Finished(1, Position(9)))
-    one.member.finish("1", Finished(1, Position(9)))
+    one.member.finish("0", Progress(1, Position(9)))
+    one.member.finish("1", Progress(1, Position(9)))
     one.member.in_flight = frozenset()
     said = one.turn()
     assert kinds(said) == ["Checkpoint", "Checkpoint", "HandOver"]
@@ -278,7 +278,7 @@ def test_who_leaves_gives_back_what_is_at_rest_and_plans_nothing() -> None:
     assert kinds(said) == ["Release"]
     assert one.member.plannable() == {}
     assert one.member.holdings.keys() == {"0"}
-    one.member.finish("0", Finished(1, Position(9)))
+    one.member.finish("0", Progress(1, Position(9)))
     one.member.in_flight = frozenset()
     assert kinds(one.turn(balance=True)) == ["Checkpoint", "Release"]
     assert {lease.owner for lease in one.table.leases.values()} == {None}
@@ -305,7 +305,7 @@ def test_a_query_that_hangs_gives_back_also_what_is_in_its_batch() -> None:
     one.member.stalled = True
     assert kinds(one.turn(balance=True)) == ["Release", "Release"]
     assert one.turn(balance=True) == []
-    one.member.finish("0", Finished(1, Position(9)))
+    one.member.finish("0", Progress(1, Position(9)))
     one.member.in_flight, one.member.stalled = frozenset(), False
     said = one.turn(balance=True)
     assert kinds(said) == ["Checkpoint", "Claim", "Claim"]
@@ -316,7 +316,7 @@ def test_the_last_words_are_checkpoints_then_leases_then_the_membership() -> Non
     one = One(3)
     one.member.in_flight = frozenset("012")
     one.promise("1")
-    one.member.finish("0", Finished(1, Position(9)))
+    one.member.finish("0", Progress(1, Position(9)))
     one.see()
     said = one.member.farewell(one.clocks)
     assert kinds(said) == ["Checkpoint", "Release", "HandOver", "Release", "Release", "Leave"]
@@ -334,7 +334,7 @@ def test_what_a_table_has_lost_is_put_back_as_it_was_last_seen() -> None:
     one, gone = One(partitions=4), Position(50)
     one.others(Join(by=BOB, at_ms=AT_MS), Release(by=ANN, at_ms=AT_MS, partition="3", epoch=1))
     one.others(Claim(by=BOB, at_ms=AT_MS, partition="3", epoch=1))
-    one.member.finish("0", Finished(1, gone))
+    one.member.finish("0", Progress(1, gone))
     one.turn()
     before = one.table.leases
     stolen = Lease("1", "new", 1, checkpoint=Position(99))  # by who has not known anything
@@ -358,7 +358,7 @@ def test_what_a_table_has_lost_is_put_back_as_it_was_last_seen() -> None:
 def test_what_another_has_put_back_with_less_is_said_again() -> None:
     one = One()
     less = one.table
-    one.member.finish("0", Finished(1, Position(50)))
+    one.member.finish("0", Progress(1, Position(50)))
     one.turn()
     one.table = Snapshot(GROUP, one.table.version + 1)
     said = one.say()
@@ -371,9 +371,9 @@ def test_what_another_has_put_back_with_less_is_said_again() -> None:
 
 def test_a_reset_is_not_said_back() -> None:
     one = One()
-    one.member.finish("0", Finished(1, Position(50)))
+    one.member.finish("0", Progress(1, Position(50)))
     one.turn()
-    one.member.reset("0", Finished(1, Position(7)))
+    one.member.reset("0", Progress(1, Position(7)))
     one.turn()
     one.turn()
     assert one.table.leases["0"].checkpoint == Position(7)
@@ -489,8 +489,8 @@ def test_what_a_member_says_is_of_its_own_epoch() -> None:
     one.promise("0")
     one.turn()
     assert one.table.leases["0"].owner == "bob"
-    one.member.finish("0", Finished(1, Position(50)))
-    one.member.finish("1", Finished(1, Position(50)))
+    one.member.finish("0", Progress(1, Position(50)))
+    one.member.finish("1", Progress(1, Position(50)))
     rejected = one.write(one.say())
     assert [each.transition.partition for each in rejected if isinstance(each.transition, Checkpoint)] == ["0"]
     assert one.table.leases["0"].checkpoint == Position(-1)

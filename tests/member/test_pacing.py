@@ -8,7 +8,7 @@ import pytest
 
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.transitions import Checkpoint, Claim, Heartbeat, Transition
-from spark_ehbalance.member.pacing import Rhythm
+from spark_ehbalance.member.pacing import Pacing
 from spark_ehbalance.strategies import Decision
 from spark_ehbalance.values.position import Position
 
@@ -19,12 +19,12 @@ CLAIM: list[Transition] = [Claim(by=ANN, at_ms=0, partition="0", epoch=1)]
 LATER = 1e9
 
 
-def rhythm(*, interval: float = 10.0, prompt: bool = False, seed: int = 0) -> Rhythm:
-    return Rhythm(interval, 10.0, prompt=prompt, rng=random.Random(seed))
+def pacing(*, interval: float = 10.0, reactive: bool = False, seed: int = 0) -> Pacing:
+    return Pacing(interval, 10.0, reactive=reactive, rng=random.Random(seed))
 
 
 def turned(
-    rhythm: Rhythm,
+    pacing: Pacing,
     now: float,
     *,
     members: int = 4,
@@ -32,17 +32,17 @@ def turned(
     took: float | None = None,
     decision: Decision | None = None,
 ) -> None:
-    rhythm.turned(now, members=members, waits=waits, took=took, decision=decision)
+    pacing.turned(now, members=members, waits=waits, took=took, decision=decision)
 
 
 def test_the_first_turn_is_at_once_and_balances() -> None:
-    new = rhythm()
+    new = pacing()
     assert new.due(LATER, finished=False) <= 0
     assert new.balances(0.0, lambda: False)
 
 
 def test_looks_are_a_second_apart_and_less_while_a_handover_waits() -> None:
-    beat = rhythm()
+    beat = pacing()
     turned(beat, 100.0, decision=Decision("nothing"))
     assert 100.8 <= beat.due(LATER, finished=False) <= 101.2
     turned(beat, 100.0, waits=True)
@@ -50,60 +50,60 @@ def test_looks_are_a_second_apart_and_less_while_a_handover_waits() -> None:
 
 
 def test_balancing_comes_once_an_interval_at_once_again_and_earlier_where_that_is_asked_for() -> None:
-    beat = rhythm()
+    beat = pacing()
     for decision, low, high in (
         (Decision("nothing"), 108.0, 112.0),
-        (Decision("more", again=True), 100.0, 100.0),
-        (Decision("more soon", again=True, after=1.0), 101.0, 101.0),
-        (Decision("soon", after=3.0), 103.0, 103.0),
-        (Decision("late", after=300.0), 108.0, 112.0),
+        (Decision("more", rebalance_now=True), 100.0, 100.0),
+        (Decision("more soon", rebalance_now=True, rebalance_after=1.0), 101.0, 101.0),
+        (Decision("soon", rebalance_after=3.0), 103.0, 103.0),
+        (Decision("late", rebalance_after=300.0), 108.0, 112.0),
     ):
         turned(beat, 100.0, decision=decision)
         assert low <= beat.balance_at <= high
     assert not beat.balances(100.0, lambda: True), "only a prompt one is told by changes"
     assert beat.balances(112.0, lambda: False)
-    prompt = rhythm(prompt=True)
-    turned(prompt, 100.0, decision=Decision("nothing"))
-    assert prompt.balances(100.0, lambda: True)
-    assert not prompt.balances(100.0, lambda: False)
+    reactive = pacing(reactive=True)
+    turned(reactive, 100.0, decision=Decision("nothing"))
+    assert reactive.balances(100.0, lambda: True)
+    assert not reactive.balances(100.0, lambda: False)
 
 
 def test_routine_waits_for_the_store_to_be_free_for_others_but_nothing_else_does() -> None:
-    beat = rhythm()
+    beat = pacing()
     turned(beat, 100.0, members=30, took=0.1, decision=Decision("nothing"))
     # 0.03 s as a first average, 30 members and 0.3 of the store: 3 s between two commits of one member.
     for said in (BEAT, CHECKPOINT):
-        assert beat.passed_on(said, 101.0, LATER) == []
+        assert beat.admit(said, 101.0, LATER) == []
         assert 102.4 <= beat.due(LATER, finished=False) <= 103.6, "and then it is time for it"
-        assert beat.passed_on(said, 103.7, LATER) == said
-        assert beat.passed_on(said, 101.0, 101.0) == said, "renewals are due"
-    assert beat.passed_on(CLAIM, 101.0, LATER) == CLAIM
-    assert beat.passed_on([*BEAT, *CLAIM], 101.0, LATER) == [*BEAT, *CLAIM]
-    assert beat.passed_on([], 101.0, LATER) == []
+        assert beat.admit(said, 103.7, LATER) == said
+        assert beat.admit(said, 101.0, 101.0) == said, "renewals are due"
+    assert beat.admit(CLAIM, 101.0, LATER) == CLAIM
+    assert beat.admit([*BEAT, *CLAIM], 101.0, LATER) == [*BEAT, *CLAIM]
+    assert beat.admit([], 101.0, LATER) == []
 
 
 def test_checkpoints_wake_it_when_they_may_be_written() -> None:
-    beat = rhythm()
+    beat = pacing()
     turned(beat, 100.0, took=0.003, members=3, decision=Decision("nothing"))
     assert beat.due(LATER, finished=True) < 100.1 < beat.due(LATER, finished=False)
 
 
 def test_a_commit_that_took_a_process_that_stood_still_is_no_measure_of_the_store() -> None:
-    beat = rhythm()
+    beat = pacing()
     turned(beat, 100.0, members=3, took=3600.0, decision=Decision("nothing"))
     assert beat.look_at <= 100 + 1.2 * 3 * 0.3 / 0.3
 
 
 def test_renewals_come_a_little_early_and_each_time_by_another_part() -> None:
-    beat, ahead = rhythm(interval=1000.0), []
+    beat, ahead = pacing(interval=1000.0), []
     for _ in range(200):
         turned(beat, 100.0, members=1000, took=0.5, decision=Decision("nothing"))
         ahead.append(150.0 - beat.due(150.0, finished=False))
     assert 0 <= min(ahead) < 0.2
     assert 1.8 < max(ahead) <= 2.0
-    assert beat.passed_on(BEAT, 150.0 - ahead[-1], 150.0) == BEAT
+    assert beat.admit(BEAT, 150.0 - ahead[-1], 150.0) == BEAT
 
 
 @pytest.mark.parametrize("failures", [1, 3, 10, 10_000])
 def test_pauses_grow_up_to_half_the_time_between_renewals(failures: int) -> None:
-    assert 0.8 * min(0.1 * 2 ** min(failures, 20), 5) <= rhythm().pause(failures) <= 1.2 * 5
+    assert 0.8 * min(0.1 * 2 ** min(failures, 20), 5) <= pacing().pause(failures) <= 1.2 * 5

@@ -19,7 +19,7 @@ from spark_ehbalance.strategies import STRATEGIES
 from spark_ehbalance.values.position import Position
 from tests.stores.store_conformance import GROUP
 
-#: Seconds: a lease, between two looks, before the next try after a failure (the longest in `Rhythm.pause`), and a step.
+#: Seconds: a lease, between two looks, before the next try after a failure (the longest in `Pacing.pause`), and a step.
 LEASE, LOOK, PAUSE, STEP = 30.0, 1.0, 6.0, 0.5
 
 #: Member, when its spell begins, and how long it lasts.

@@ -7,7 +7,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.message import Event
-from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.source import receivers
 from spark_ehbalance.source.options import Options, stream_options
 from tests.waiting import wait_until
@@ -37,7 +37,7 @@ def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     starts: list[int] = []
 
     class Counted(Receiver):
-        def __init__(self, source: Source, start: int, **settings: object) -> None:
+        def __init__(self, source: PartitionAddress, start: int, **settings: object) -> None:
             starts.append(start)
             super().__init__(source, start, **settings)  # type: ignore[arg-type]
 

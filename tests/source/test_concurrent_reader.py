@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
-from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.rows import numbers as numbers_of
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.source.concurrent_reader import Reader, read_together
@@ -175,7 +175,7 @@ def thief(emulator: Emulator) -> Iterator[Callable[[str], None]]:
     made: list[Receiver] = []
 
     def steal(partition: str) -> None:
-        source = Source(hub_options(emulator).connection, "$Default", partition)
+        source = PartitionAddress(hub_options(emulator).connection, "$Default", partition)
         made.append(Receiver(source, 0, owner_level=6, prefetch=1))
         wait_until(lambda: made[-1].receive(1, 0.2).num_rows, "the thief reads")
 

@@ -10,7 +10,7 @@ import pytest
 from spark_ehbalance.leases.model import Author, Lease, Snapshot, TableIdentity
 from spark_ehbalance.leases.transitions import Restore, apply
 from spark_ehbalance.source.continuity import LoggedBatch, Memory, lost_memory, restored, skipped
-from spark_ehbalance.source.offsets import LeaseTable, Place, StreamOffset
+from spark_ehbalance.source.offsets import HeldPosition, LeaseTable, StreamOffset
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
@@ -44,25 +44,27 @@ def state(table: TableIdentity | None = IDENTITY, **positions: int | None) -> Sn
 def test_the_last_batch_of_a_log_counts_and_what_was_held_beside_it() -> None:
     memory = Memory.of(
         done(offset(p0=(2, 0, 40), p3=(1, 0, 9))),
-        done(replace(offset(p1=(7, 0, 5)), held={"0": Place(2, 40), "4": Place(1, 7)})),
+        done(replace(offset(p1=(7, 0, 5)), held={"0": HeldPosition(2, 40), "4": HeldPosition(1, 7)})),
         planned(offset(p2=(4, 90, 100), p0=(2, 40, 60))),
     )
     assert memory.places == {
-        "0": Place(2, 40),
-        "1": Place(7, 5),
-        "2": Place(4, 90),  # of a batch that was only planned, what it begins with was finished
-        "3": Place(1, 9),
-        "4": Place(1, 7),
+        "0": HeldPosition(2, 40),
+        "1": HeldPosition(7, 5),
+        "2": HeldPosition(4, 90),  # of a batch that was only planned, what it begins with was finished
+        "3": HeldPosition(1, 9),
+        "4": HeldPosition(1, 7),
     }
     assert memory.lineages == {"t1"}
-    assert Memory.of(done(offset(p0=(1, 0, 90))), done(offset(p0=(1, 10, 30)))).places == {"0": Place(1, 30)}
+    assert Memory.of(done(offset(p0=(1, 0, 90))), done(offset(p0=(1, 10, 30)))).places == {"0": HeldPosition(1, 30)}
 
 
 def test_of_several_queries_the_furthest_counts_under_the_last_epoch() -> None:
     one, other = Memory.of(done(offset(p0=(1, 0, 100)))), Memory.of(planned(offset(p0=(2, 60, 100))))
-    assert one.joined(other).places == other.joined(one).places == {"0": Place(2, 60)}, "the batch was broken off"
+    assert one.joined(other).places == other.joined(one).places == {"0": HeldPosition(2, 60)}, (
+        "the batch was broken off"
+    )
     further = Memory.of(done(offset(LeaseTable("t2", "/leases"), p0=(1, 0, 300), p1=(1, 0, 1))))
-    assert one.joined(further) == Memory({"0": Place(1, 300), "1": Place(1, 1)}, frozenset({"t1", "t2"}))
+    assert one.joined(further) == Memory({"0": HeldPosition(1, 300), "1": HeldPosition(1, 1)}, frozenset({"t1", "t2"}))
 
 
 def test_offsets_of_earlier_versions_and_of_queries_alone_have_a_lineage() -> None:
@@ -103,7 +105,7 @@ def test_what_a_table_does_not_know_is_said(found: Snapshot | None, said: str) -
 
 
 def test_partitions_that_were_held_beside_the_last_batch_are_compared_too() -> None:
-    known = replace(offset(p0=(1, 0, 10)), held={"1": Place(1, 7)})
+    known = replace(offset(p0=(1, 0, 10)), held={"1": HeldPosition(1, 7)})
     assert lost(known, state(p0=10)) == "it has no positions of partition 1"
     assert lost(known, state(p0=10, p1=None)) == "it has no positions of partition 1"
     assert lost(known, state(p0=10, p1=7)) == ""

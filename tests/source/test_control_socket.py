@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.source.control_socket import _LARGEST, _SENDERS, NoticeBoard, _address, send
+from spark_ehbalance.source.control_socket import _LARGEST, _SENDERS, PlannerControl, _address, send
 from tests.waiting import wait_until
 
 
@@ -27,7 +27,7 @@ class Board:
         self.notices: list[dict[str, Any]] = []
         self.answer: bool | BaseException = True
         self.path = Path(_address(owner))
-        self.board = NoticeBoard(owner, self._read)
+        self.board = PlannerControl(owner, self._read)
 
     def _read(self, notice: dict[str, Any]) -> bool:
         self.notices.append(notice)
@@ -171,11 +171,11 @@ def test_an_earlier_life_that_closes_late_takes_nothing_from_the_later_one() -> 
     assert not later.path.exists()
 
 
-@pytest.mark.parametrize("trouble", ["a name too long", "a file in the way"])
+@pytest.mark.parametrize("last_error", ["a name too long", "a file in the way"])
 def test_without_a_socket_there_are_just_no_notices(
-    trouble: str, folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    last_error: str, folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if trouble == "a name too long":
+    if last_error == "a name too long":
         long = folder / ("x" * 100)
         long.mkdir()
         monkeypatch.setattr(tempfile, "tempdir", str(long))
@@ -188,23 +188,23 @@ def test_without_a_socket_there_are_just_no_notices(
     made.board.close()
 
 
-@pytest.mark.parametrize("trouble", ["a link", "a link to nothing", "another's", "open to all", "open to its group"])
+@pytest.mark.parametrize("last_error", ["a link", "a link to nothing", "another's", "open to all", "open to its group"])
 def test_a_folder_that_others_can_use_is_refused_with_a_warning(
-    trouble: str, folder: Path, caplog: pytest.LogCaptureFixture
+    last_error: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = folder / f"ehbalance-{os.getuid()}"
-    if trouble.startswith("a link"):
+    if last_error.startswith("a link"):
         place.symlink_to(folder / "elsewhere")
-        if trouble == "a link":
+        if last_error == "a link":
             (folder / "elsewhere").mkdir(mode=0o700)
     else:
         place.mkdir(mode=0o700)
-        place.chmod({"open to all": 0o707, "open to its group": 0o710}.get(trouble, 0o700))
-        if trouble == "another's":
+        place.chmod({"open to all": 0o707, "open to its group": 0o710}.get(last_error, 0o700))
+        if last_error == "another's":
             if os.getuid() != 0:
                 pytest.skip("only root can give a folder away")
             os.chown(place, 12345, -1)
-    made = NoticeBoard("ann", lambda notice: True)
+    made = PlannerControl("ann", lambda notice: True)
     assert f"no notices are taken from the query's driver: {place} must be a folder" in caplog.text
     assert "remove it" in caplog.text
     assert list(place.iterdir() if place.exists() else []) == []
@@ -219,6 +219,6 @@ def test_a_driver_does_not_talk_to_a_stranger_in_the_folder_s_place(board: Board
 
 def test_systems_without_such_sockets_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(socket, "AF_UNIX")
-    made = NoticeBoard("ann", lambda notice: True)
+    made = PlannerControl("ann", lambda notice: True)
     assert send("ann", json.loads("{}")) is None
     made.close()

@@ -12,7 +12,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.message import Event
 from spark_ehbalance.errors import MalformedEventError
-from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.source import receivers
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
@@ -143,7 +143,7 @@ def test_a_time_is_found_where_the_first_event_cannot_be_read(emulator: Emulator
     moment = emulator.partition_state(HUB, 0).last_enqueued_time
     assert moment is not None
     reader = Receiver(
-        Source(hub_options(emulator).connection, "$Default", "0"),
+        PartitionAddress(hub_options(emulator).connection, "$Default", "0"),
         moment.replace(year=moment.year - 1),
         owner_level=None,
         prefetch=1,

@@ -968,7 +968,7 @@ def idle_query(group: Group) -> Query:
 
 def test_two_of_three_answers_that_there_is_nothing_come_at_once(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     query, naps = idle_query(group), list[float]()
-    monkeypatch.setattr(query.planner._news, "wait", naps.append)
+    monkeypatch.setattr(query.planner._changed, "wait", naps.append)
     assert all(query.planner.still_idle(query.finished) for _ in range(30))
     assert len(naps) == 10
 

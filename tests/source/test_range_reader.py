@@ -12,7 +12,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import DataLossError, ForeignReaderError, HubUnavailableError, StoreUnavailableError
-from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.rows import numbers
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.source import range_reader, receivers
@@ -274,7 +274,7 @@ class Intruder:
     """Somebody else's receiver of partition 0."""
 
     def __init__(self, options: Options, level: int) -> None:
-        self._source = Source(options.connection, "$Default", "0")
+        self._source = PartitionAddress(options.connection, "$Default", "0")
         self._level = level
         self._receiver: Receiver | None = None
 

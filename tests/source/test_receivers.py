@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.rows import numbers
 from spark_ehbalance.source import receivers
 from spark_ehbalance.source.range_reader import read_range
@@ -56,7 +56,9 @@ def none_is_open(emulator: Emulator) -> bool:
 def test_one_that_was_taken_over_closes_by_itself(emulator: Emulator) -> None:
     read(emulator, 0, 10)
     assert emulator.connections() == 1
-    other = Receiver(Source(hub_options(emulator).connection, "$Default", "0"), 10, owner_level=LEVEL, prefetch=10)
+    other = Receiver(
+        PartitionAddress(hub_options(emulator).connection, "$Default", "0"), 10, owner_level=LEVEL, prefetch=10
+    )
     try:
         assert other.receive(1, 5.0, 1).num_rows == 1
         wait_until(lambda: emulator.connections() == 1, "only the other worker's is open", 5)

@@ -16,7 +16,7 @@ from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub import connection as connection_module
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.receiver import Receiver, Source
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.hub.rows import numbers
 from spark_ehbalance.hub.watcher import HubWatcher
@@ -175,7 +175,7 @@ def test_a_time_is_found_though_the_token_that_is_cached_is_over(
 ) -> None:
     with IdentityEndpoint(LIFE, told=3600.0) as endpoint:
         connection = identity(open_to_all, endpoint, monkeypatch)
-        source = Source(connection, "$Default", "0")
+        source = PartitionAddress(connection, "$Default", "0")
         with contextlib.closing(Receiver(source, 0, owner_level=None, prefetch=1)) as first:
             receive(first, 1)
             until_detached(open_to_all)

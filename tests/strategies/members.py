@@ -14,10 +14,10 @@ from types import MappingProxyType
 
 from spark_ehbalance.leases.model import Author, Lease, Load, Member, MemberState, Snapshot
 from spark_ehbalance.leases.transitions import Claim, Drain, HandOver, Rejected, Release, Steal, Transition
-from spark_ehbalance.member.membership import Clocks, Finished, Membership, Settings, unread, with_starts
+from spark_ehbalance.member.membership import Clocks, Membership, Progress, Settings, unread, with_starts
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.memory import MemoryStore
-from spark_ehbalance.strategies import PROMPT, STRATEGIES, Strategy
+from spark_ehbalance.strategies import REACTIVE, STRATEGIES, Strategy
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 
@@ -50,7 +50,7 @@ class Node:
     look_at: float
     balance_at: float = 0.0
     ends_at: float = 0.0
-    batch: Mapping[str, Finished] = field(default_factory=dict)
+    batch: Mapping[str, Progress] = field(default_factory=dict)
     frozen: bool = False
     #: How many times as long as others it takes between its looks.
     slowness: float = 1.0
@@ -146,7 +146,7 @@ class Members:
         if not node.batch:
             plannable = node.membership.plannable()
             node.batch = {
-                p: Finished(held.epoch, Position(held.checkpoint.sequence_number + BATCH))
+                p: Progress(held.epoch, Position(held.checkpoint.sequence_number + BATCH))
                 for p, held in plannable.items()
             }
             node.membership.in_flight = frozenset(node.batch)
@@ -215,14 +215,14 @@ class Members:
                 self._end_batch(node)
             node.membership.see(snapshot, clocks)
             node.membership.measure(loads)
-            prompt, after = node.membership.settings.strategy_name in PROMPT, None
-            if clocks.monotonic >= node.balance_at or (prompt and node.membership.unsettled(snapshot, clocks)):
+            reactive, after = node.membership.settings.strategy_name in REACTIVE, None
+            if clocks.monotonic >= node.balance_at or (reactive and node.membership.unsettled(snapshot, clocks)):
                 transitions, decision = node.membership.balance(
                     snapshot, clocks, self.partitions, lambda p: Position(-1)
                 )
                 transitions = with_starts(transitions, dict.fromkeys(unread(transitions, snapshot), Position(-1)))
-                after = decision.after
-                after = after or (0.0 if decision.again else None)
+                after = decision.rebalance_after
+                after = after or (0.0 if decision.rebalance_now else None)
                 wait = self._jittered(CYCLE)
                 node.balance_at = self.now + min(wait, wait if after is None else after)
             else:

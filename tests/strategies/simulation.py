@@ -124,7 +124,7 @@ class Simulation:
                 decision = self._decide(self._live[name], seen)
                 decisions.append(decision)
                 happened.moves += self._say(self._live[name], seen, decision)
-                if not decision.again:
+                if not decision.rebalance_now:
                     break
                 assert len(decisions) < ENDLESS, f"{name} does not come to an end"
                 seen = self.snapshot

@@ -252,7 +252,7 @@ def test_no_two_want_the_same_partition_on_the_same_snapshot(data: st.DataObject
     for name in live:
         seen = view(snapshot, name, live=live, expired=expired)
         first = cooperative(seen)
-        decision = cooperative(replace(seen, now=seen.now + (first.after or 0.0), memory=first.memory))
+        decision = cooperative(replace(seen, now=seen.now + (first.rebalance_after or 0.0), memory=first.memory))
         wanted.update(each.partition for each in decision.transitions if isinstance(each, (Claim, RequestHandover)))
     free = {lease.partition for lease in leases if lease.owner is None or lease.partition in expired}
     assert max(wanted.values(), default=0) <= 1

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.expiry import Sightings
+from spark_ehbalance.leases.expiry import Observations
 from spark_ehbalance.leases.model import Author, Handover, Lease, Pin
 from spark_ehbalance.leases.transitions import Claim, PinTo
 from spark_ehbalance.simulation.ideal import fair_counts
@@ -251,7 +251,7 @@ def test_what_is_to_come_to_a_member_counts_against_its_limit() -> None:
         live=frozenset("ab"),
         rng=random.Random(1),
         max_owned=1,
-        sightings=Sightings().updated(snapshot, 0.0),
+        observations=Observations().updated(snapshot, 0.0),
     )
     for strategy in STRATEGIES.values():
         assert not [each for each in strategy(view).transitions if isinstance(each, Claim)]

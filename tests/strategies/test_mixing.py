@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.leases.model import Author, Snapshot
 from spark_ehbalance.strategies import STRATEGIES, Decision, View
-from spark_ehbalance.strategies.mixing import unless_mixed
+from spark_ehbalance.strategies.mixing import with_mixed_fallback
 from tests.strategies.groups import FEW, assert_at_rest, is_balanced, run_until, seeds
 from tests.strategies.members import CYCLE, LEASE, Members, layout_of, snapshot_of
 from tests.strategies.rules import DECIDED, NOTICED, Fate, Rules
@@ -185,7 +185,7 @@ def test_what_a_strategy_remembers_is_its_own() -> None:
         shown.append(view.memory)
         return Decision("nothing", memory="mine")
 
-    decide, memory = unless_mixed(remembering), None
+    decide, memory = with_mixed_fallback(remembering), None
     for names in (("x", "x"), ("x", "x"), ("x", "y"), ("x", "y"), ("x", "x")):
         members = {
             id: replace(snapshot.members[id], strategy=name) for id, name in zip(("ann", "bob"), names, strict=True)
@@ -194,8 +194,8 @@ def test_what_a_strategy_remembers_is_its_own() -> None:
         decision = decide(view)
         memory = decision.memory
         if names == ("x", "y"):
-            assert decision.again
-            assert decision.after
+            assert decision.rebalance_now
+            assert decision.rebalance_after
     assert shown == [None, "mine", None]
 
 

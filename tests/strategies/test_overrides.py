@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.expiry import Sightings
+from spark_ehbalance.leases.expiry import Observations
 from spark_ehbalance.leases.model import Author, Handover, Lease, Pin, Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, PinTo, RequestHandover, Transfer, Unpin
 from spark_ehbalance.strategies import STRATEGIES as NAMES
@@ -297,7 +297,7 @@ def test_the_reason_tells_about_orders_and_about_those_that_are_refused() -> Non
 
 
 def test_without_orders_the_strategy_is_left_alone() -> None:
-    seen = view(lease("ann"), lease("bob", partition="1"), sightings=Sightings())
+    seen = view(lease("ann"), lease("bob", partition="1"), observations=Observations())
     shown = []
     decision = Decision("nothing")
     assert with_overrides(lambda view: shown.append(view) or decision)(seen) is decision  # type: ignore[func-returns-value]

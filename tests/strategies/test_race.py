@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.expiry import Sightings
+from spark_ehbalance.leases.expiry import Observations
 from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Snapshot
 from spark_ehbalance.leases.transitions import Claim, Defend, RequestHandover, apply
 from spark_ehbalance.simulation.ideal import fewest_moves
@@ -35,11 +35,11 @@ class Observer:
     def __init__(self, me: str, **parameters: Any) -> None:
         self._me = Author(me, "1")
         self._strategy = strategy("race", RaceParameters(**parameters))
-        self._sightings = Sightings()
+        self._observations = Observations()
         self._memory: Any = None
 
     def decide(self, snapshot: Snapshot, now: float, *, expired: Iterable[str] = (), **view: Any) -> Decision:
-        self._sightings = self._sightings.updated(snapshot, now)
+        self._observations = self._observations.updated(snapshot, now)
         decision = self._strategy(
             View(
                 me=self._me,
@@ -50,7 +50,7 @@ class Observer:
                 rng=random.Random(0),
                 tenured=frozenset(snapshot.leases),
                 now=now,
-                sightings=self._sightings,
+                observations=self._observations,
                 memory=self._memory,
                 **view,
             )
@@ -75,8 +75,8 @@ def kinds(decision: Decision) -> list[type]:
 def test_a_free_lease_is_claimed_after_half_a_delay_for_each_that_is_held() -> None:
     ann, bob = Observer("ann", delay_per_lease=1.0), Observer("bob", delay_per_lease=1.0)
     snapshot = owned({"ann": 2, "bob": 0}, free=1)
-    assert ann.decide(snapshot, 0.0).after == 2.5
-    assert bob.decide(snapshot, 0.0).after == 0.5
+    assert ann.decide(snapshot, 0.0).rebalance_after == 2.5
+    assert bob.decide(snapshot, 0.0).rebalance_after == 0.5
     assert not bob.decide(snapshot, 0.4).transitions
     assert kinds(bob.decide(snapshot, 0.5)) == [Claim]
     assert not ann.decide(snapshot, 2.4).transitions
@@ -101,8 +101,8 @@ def test_an_expired_lease_is_free_after_the_maximum_lease() -> None:
     bob = Observer("bob", maximum_lease=40.0, delay_per_lease=1.0)
     snapshot = owned({"ann": 1, "bob": 0})
     bob.decide(snapshot, 0.0)
-    assert bob.decide(snapshot, 30.0, expired={"0"}).after is None
-    assert bob.decide(snapshot, 40.0, expired={"0"}).after == 0.5
+    assert bob.decide(snapshot, 30.0, expired={"0"}).rebalance_after is None
+    assert bob.decide(snapshot, 40.0, expired={"0"}).rebalance_after == 0.5
     assert kinds(bob.decide(snapshot, 40.5, expired={"0"})) == [Claim]
 
 
@@ -112,7 +112,7 @@ def test_an_expired_lease_is_free_after_the_maximum_lease() -> None:
 def test_a_challenge_waits_for_the_minimum_grab_and_then_for_its_own_load() -> None:
     bob, snapshot = Observer("bob"), owned({"ann": 4, "bob": 0})
     assert not bob.decide(snapshot, 0.0).transitions
-    assert bob.decide(snapshot, 1.0).after == pytest.approx(MINIMUM_GRAB - 1)
+    assert bob.decide(snapshot, 1.0).rebalance_after == pytest.approx(MINIMUM_GRAB - 1)
     (request,) = bob.decide(snapshot, MINIMUM_GRAB).transitions[:1]
     assert isinstance(request, RequestHandover)
     assert (request.to, request.timeout_ms) == ("bob", 30_000)

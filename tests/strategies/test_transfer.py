@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.expiry import Sightings
+from spark_ehbalance.leases.expiry import Observations
 from spark_ehbalance.leases.model import Author, Lease, Load, MemberLoad, MemberState, Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, Heartbeat, RequestHandover, apply
 from spark_ehbalance.strategies import Decision, View, strategy
@@ -31,14 +31,14 @@ class Observer:
         self.me = Author(me, "1")
         self.now = 0.0
         self._strategy = strategy("transfer", TransferParameters(**parameters))
-        self._sightings = Sightings()
+        self._observations = Observations()
         self._memory: Any = None
 
     def decide(
         self, snapshot: Snapshot, *, passed: float = CYCLE, live: Iterable[str] | None = None, **view: Any
     ) -> Decision:
         self.now += passed
-        self._sightings = self._sightings.updated(snapshot, self.now)
+        self._observations = self._observations.updated(snapshot, self.now)
         decision = self._strategy(
             View(
                 me=self.me,
@@ -49,7 +49,7 @@ class Observer:
                 rng=random.Random(0),
                 tenured=view.pop("tenured", frozenset(snapshot.leases)),
                 now=self.now,
-                sightings=self._sightings,
+                observations=self._observations,
                 memory=self._memory,
                 **view,
             )

@@ -152,7 +152,7 @@ def test_greedy_goes_on_at_once_only_while_there_was_something_to_take(seed: int
     for _ in range(4):
         for decisions in group.round().decisions.values():
             for decision in decisions:
-                assert decision.again == bool(decision.transitions)
+                assert decision.rebalance_now == bool(decision.transitions)
 
 
 @BOTH

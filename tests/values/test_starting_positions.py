@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.source.options import stream_options
-from spark_ehbalance.values.starting_positions import EARLIEST, LATEST, Edge, Place, StartingPositions
+from spark_ehbalance.values.starting_positions import EARLIEST, LATEST, Edge, StartingPositions, UnresolvedPosition
 
 STRING = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k=;EntityPath=hub"
 NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
@@ -23,21 +23,23 @@ places = st.one_of(
 )
 
 
-def text_of(place: Place) -> str:
+def text_of(place: UnresolvedPosition) -> str:
     if isinstance(place, Edge):
         return place.value
     return place.isoformat() if isinstance(place, datetime) else str(place)
 
 
 @given(places)
-def test_one_place_for_all(place: Place) -> None:
+def test_one_place_for_all(place: UnresolvedPosition) -> None:
     positions = StartingPositions.parse(text_of(place))
     assert positions == StartingPositions(place)
     assert positions.of("0") == positions.of("17") == place
 
 
 @given(st.dictionaries(st.integers(0, 40).map(str), places), st.none() | places, st.booleans())
-def test_a_place_for_each(named: dict[str, Place], others: Place | None, as_numbers: bool) -> None:
+def test_a_place_for_each(
+    named: dict[str, UnresolvedPosition], others: UnresolvedPosition | None, as_numbers: bool
+) -> None:
     everything = named if others is None else {**named, "*": others}
     raw = {
         partition: place if as_numbers and isinstance(place, int) else text_of(place)
@@ -67,7 +69,7 @@ def test_a_place_for_each(named: dict[str, Place], others: Place | None, as_numb
         ("2026-01-31", NOON - timedelta(hours=12)),
     ],
 )
-def test_forms(text: str, place: Place) -> None:
+def test_forms(text: str, place: UnresolvedPosition) -> None:
     assert StartingPositions.parse(text).others == place
 
 

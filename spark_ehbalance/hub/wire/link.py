@@ -106,7 +106,7 @@ def unfit(handler: Any, link: Any, *, granted: int = 0) -> str | None:
     return None
 
 
-class HotLink:
+class FastLink:
     """Reads the transfers to `link` in large pieces from the socket of the client's `handler`; neither is `unfit`.
 
     All that is raised is what the client itself raises in the same situation, or OSError, or `MalformedError`; after

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spark_ehbalance.hub.wire.link import HotLink, unfit
+from spark_ehbalance.hub.wire.link import FastLink, unfit
 from spark_ehbalance.hub.wire.messages import APPLICATION, PROPERTIES, VALUE
 from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
 
@@ -59,7 +59,7 @@ class Management:
         self._encoded: dict[Question, tuple[bytes, bytes]] = {}  # before its number and after it
         self._number = 0
 
-    def ask(self, questions: Sequence[Question], token: str, timeout: float) -> list[Any]:
+    def ask(self, schedule: Sequence[Question], token: str, timeout: float) -> list[Any]:
         """The answer to each question, whatever it is, asked with the security `token`.
 
         Raises TimeoutError if they have not all come within `timeout` seconds.
@@ -68,7 +68,7 @@ class Management:
             self._token = token
             self._encoded.clear()
         deadline = time.monotonic() + timeout
-        unsent, waiting, answers = list(enumerate(questions))[::-1], dict[bytes, int](), dict[int, Any]()
+        unsent, waiting, answers = list(enumerate(schedule))[::-1], dict[bytes, int](), dict[int, Any]()
         while unsent or waiting:
             now_sent = bytearray()
             for _ in range(min(len(unsent), self._sender.current_link_credit, self._session.remote_incoming_window)):
@@ -85,7 +85,7 @@ class Management:
                     answers[waiting.pop(number)] = answer
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{len(unsent) + len(waiting)} answers have not come within {timeout:g} s")
-        return [answers[index] for index in range(len(questions))]
+        return [answers[index] for index in range(len(schedule))]
 
     def _frame(self, question: Question, number: bytes) -> bytes:
         if question not in self._encoded:
@@ -137,7 +137,7 @@ class Management:
         return number, sections.get(VALUE)
 
 
-class _Answers(HotLink):
+class _Answers(FastLink):
     """Reads answers. That a question was received is told by its answer."""
 
     def _foreign(self, channel: int, frame: bytes) -> None:
