@@ -192,9 +192,9 @@ class Measurement:
     def _drain(self, name: str, *, undo: bool = False) -> None:
         with DeltaStore(str(self._fleet.table)) as store:
             drain = Drain(by=_OPERATOR, at_ms=time.time_ns() // 1_000_000, member=f"{name}.1", undo=undo)
-            _, rejected = commit(store, store.read(), [drain])
-        if rejected:
-            raise TimeoutError(f"the drain was refused: {rejected[0].reason}")
+            refused = commit(store, store.read(), [drain]).refused
+        if refused:
+            raise TimeoutError(f"the drain was refused: {refused[0].reason}")
 
     def _end(self, name: str, other: str, end: Callable[[QueryProcess], None]) -> float:
         """End a query; the time until the other has written events of all partitions that it had."""

@@ -183,8 +183,8 @@ def _fill(table: Path, writers: int) -> None:
     ]
     with DeltaStore(str(table)) as store:
         store.create(Group("soak", "hub", "group"))
-        _, rejected = commit(store, store.read(), said)
-    assert not rejected
+        refused = commit(store, store.read(), said).refused
+    assert not refused
 
 
 def _write(old: Path, new: Path, number: int, commits: int, again: int, done: Any, last: Any, results: Any) -> None:
@@ -215,11 +215,11 @@ class _Writer:
         snapshot, now = store.read(), time.time_ns() // 1_000_000
         mine = [(lease.partition, lease.epoch) for lease in snapshot.owned_by(author.id)]
         renewals = [Renew(by=author, at_ms=now, partition=partition, epoch=epoch) for partition, epoch in mine]
-        snapshot, rejected = commit(store, snapshot, [Heartbeat(by=author, at_ms=now), *renewals], attempts=1000)
+        outcome = commit(store, snapshot, [Heartbeat(by=author, at_ms=now), *renewals], attempts=1000)
         ended = time.monotonic()
         wrote.times.append((ended, ended - began))
-        refused = {id(each.transition) for each in rejected}
-        wrote.renewals.update(renewal.partition for renewal in renewals if id(renewal) not in refused)
+        snapshot = outcome.after
+        wrote.renewals.update(each.partition for each in outcome.accepted if isinstance(each, Renew))
         wrote.conflicts = store.conflicts
         if snapshot.leader == author.id and tidying_due(snapshot.version - self._tidied[0], ended - self._tidied[1]):
             self._tidied = (snapshot.version, ended)

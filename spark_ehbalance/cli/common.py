@@ -90,17 +90,16 @@ def order(store: DeltaStore, orders: Sequence[Transition]) -> Snapshot:
     Raises `EhBalanceError`, which says what is allowed, if an order is refused.
     """
     before = store.read()
-    _, rejected = apply(before, orders)
-    after = before
-    if not rejected:
-        after, rejected = commit(store, before, orders)
-    if rejected:
-        raise EhBalanceError(rejected[0].reason)
+    outcome = apply(before, orders)
+    if not outcome.refused:
+        outcome = commit(store, before, orders)
+    if outcome.refused:
+        raise EhBalanceError(outcome.refused[0].reason)
     try:
-        store.record(ownership_changes(before, orders, rejected, after))
+        store.record(ownership_changes(outcome))
     except StoreUnavailableError as error:
         say(f"Warning: done, but not in the history: {error}", err=True)
-    return after
+    return outcome.after
 
 
 def open_store(lease_table: str, storage_option: list[str] | None) -> DeltaStore:

@@ -127,19 +127,19 @@ def put_back(
     """
     if not store.exists():
         said = _said(location, memory, Snapshot(group), states)
-        made, _ = apply(Snapshot(group), said)
-        store.create(group, made)
-        found = store.read()
-        if found.table is not None and made.table is not None and found.table.id == made.table.id:
-            store.record(ownership_changes(Snapshot(group), said, [], made))
+        made = apply(Snapshot(group), said)
+        store.create(group, made.after)
+        found, table = store.read(), made.after.table
+        if found.table is not None and table is not None and found.table.id == table.id:
+            store.record(ownership_changes(made))
             return _told(said, memory)
     store.create(group)
     for _ in range(_TRIES):
         found = store.read()
         said = _said(location, memory, found, states)
-        after, rejected = commit(store, found, said)
-        store.record(ownership_changes(found, said, rejected, after))
-        if not any(isinstance(each.transition, Restore) for each in rejected):
+        outcome = commit(store, found, said)
+        store.record(ownership_changes(outcome))
+        if not any(isinstance(each.transition, Restore) for each in outcome.refused):
             return _told(said, memory)
     raise EhBalanceError("others keep changing the table: try again")
 

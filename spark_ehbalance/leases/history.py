@@ -5,7 +5,6 @@ Renewals and checkpoints are not in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spark_ehbalance.leases.model import Lease, Snapshot
@@ -16,8 +15,8 @@ from spark_ehbalance.leases.transitions import (
     LeaseTransition,
     MoveTo,
     OperatorTransition,
+    Outcome,
     PutBack,
-    Rejected,
     Release,
     Restore,
     Seek,
@@ -47,17 +46,12 @@ class OwnershipChange:
     why: str | None = None
 
 
-def ownership_changes(
-    before: Snapshot, said: Iterable[Transition], rejected: Iterable[Rejected], after: Snapshot
-) -> list[OwnershipChange]:
-    """What changed hands when `said`, less what was `rejected`, made `after` out of `before`."""
-    refused = {id(each.transition) for each in rejected}
+def ownership_changes(outcome: Outcome) -> list[OwnershipChange]:
+    """The rows of history that the accepted transitions of `outcome` make."""
     changes = []
-    for transition in said:
-        if id(transition) in refused:
-            continue
+    for transition in outcome.accepted:
         if isinstance(transition, (Claim, Steal, HandOver, Release, PutBack, Restore, OperatorTransition)):
-            changes.append(_change(before, transition, after))
+            changes.append(_change(outcome.before, transition, outcome.after))
         elif isinstance(transition, Drain) and transition.member != transition.by.id:
             changes.append(_drained(transition))
     return changes

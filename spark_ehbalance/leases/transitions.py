@@ -31,37 +31,50 @@ from spark_ehbalance.values.position import Position, partition_order
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class Refused:
     """A transition that was not valid any more, and why."""
 
     transition: Transition
     reason: str
 
 
-def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> tuple[Snapshot, list[Rejected]]:
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What some transitions made of a snapshot: `after` is `before` itself where nothing changed."""
+
+    before: Snapshot
+    after: Snapshot
+    accepted: tuple[Transition, ...] = ()
+    refused: tuple[Refused, ...] = ()
+
+
+def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> Outcome:
     """Carry out `transitions` in their order; of two that contradict each other the first valid one wins.
 
-    Returns the new state, with the `version` of the old one (a store counts it up when it has written the state),
-    and what was refused. Where there is nothing to write the state is `snapshot` itself.
+    The new snapshot has the `version` of the old one: a store increments it when it writes the snapshot.
     """
     state = _State(_Rows(snapshot.leases), _Rows(snapshot.members), snapshot.table)
-    rejected = []
+    accepted, refused = [], []
     for transition in transitions:
         reason = transition.refusal(state)
         if reason is None:
             transition.carry_out(state)
+            accepted.append(transition)
         else:
-            rejected.append(Rejected(transition, reason))
+            refused.append(Refused(transition, reason))
+    return Outcome(snapshot, _changed(snapshot, state), tuple(accepted), tuple(refused))
+
+
+def _changed(snapshot: Snapshot, state: _State) -> Snapshot:
+    """`snapshot` with the rows of `state`."""
     leases_before, members_before = state.leases.before(), state.members.before()
     if not leases_before and not members_before and state.table == snapshot.table:
-        return snapshot, rejected
+        return snapshot
     leases = state.leases.all()
     if len(leases) != len(snapshot.leases):
         leases = {partition: leases[partition] for partition in sorted(leases, key=partition_order)}
     members = MappingProxyType(state.members.all()) if members_before else snapshot.members
-    return snapshot.after(
-        Change(MappingProxyType(leases), leases_before, members, members_before, state.table)
-    ), rejected
+    return snapshot.after(Change(MappingProxyType(leases), leases_before, members, members_before, state.table))
 
 
 _Row = TypeVar("_Row")

@@ -286,13 +286,14 @@ class Keeper:
             said = self._pacing.admit(said, now.monotonic, member.renewal_due())
         before, began = snapshot, time.monotonic()
         try:
-            snapshot, rejected = commit(store, snapshot, said)
+            outcome = commit(store, snapshot, said)
         except StoreUnavailableError:
             member.unwritten()
             raise
+        snapshot = outcome.after
         took = time.monotonic() - began if snapshot.version != before.version else None
-        member.written(said, rejected, snapshot, now)
-        self._keep_house(store, ownership_changes(before, said, rejected, snapshot), snapshot, now)
+        member.written(outcome, now)
+        self._keep_house(store, ownership_changes(outcome), snapshot, now)
         waits = member.waits(snapshot)
         with self._lock:
             self._hold(member.plannable())

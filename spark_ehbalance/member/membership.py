@@ -41,8 +41,8 @@ from spark_ehbalance.leases.transitions import (
     Join,
     LeaseTransition,
     Leave,
+    Outcome,
     PutBack,
-    Rejected,
     Release,
     Renew,
     Reset,
@@ -298,7 +298,7 @@ class Membership:
         said = self._joining(snapshot, at_ms)
         if not self._joined:
             said += self._checkpoints(at_ms)
-            return said + self._resumed(apply(snapshot, said)[0], at_ms)
+            return said + self._resumed(apply(snapshot, said).after, at_ms)
         due = now.monotonic - self.settings.renewal_interval / 2
         said += self._lost(snapshot, at_ms)
         if self._heartbeat <= due and self.author.id in snapshot.members:
@@ -339,7 +339,7 @@ class Membership:
         if is_routine(said):
             draft, observations = snapshot, self._observations  # nothing that a strategy goes by is changed by it
         else:
-            draft, _ = apply(snapshot, said)
+            draft = apply(snapshot, said).after
             observations = self._observations.updated(draft, now.monotonic)
         times = (now.monotonic, now.wall_ms, self.settings.lease_duration)
         dead = expired_members(observations, draft, *times) - {by.id}
@@ -386,46 +386,49 @@ class Membership:
         """A commit has failed, though the table could be read."""
         self._mute = True
 
-    def written(
-        self, said: Sequence[Transition], rejected: Iterable[Rejected], snapshot: Snapshot, now: Clocks
-    ) -> None:
-        """`said` was committed, less what was `rejected`, and `snapshot` is the result.
+    def written(self, outcome: Outcome, now: Clocks) -> None:
+        """What became of the last commit.
 
         `now` is a time from before the commit, so that a lease is never believed in for longer than others do.
         """
-        if not said and snapshot is self._snapshot:
+        accepted, snapshot = outcome.accepted, outcome.after
+        if not accepted and not outcome.refused and snapshot is self._snapshot:
             return
         self._say_again(snapshot)  # another may have been quicker to put something back
-        refused = {id(each.transition): each.reason for each in rejected}
         renewed: set[str] = set()
-        for transition in said:
-            reason, kind = refused.get(id(transition)), type(transition)
-            if isinstance(transition, Checkpoint):
-                current = self._finished.get(transition.partition)
-                if current == Progress(transition.epoch, transition.position):
-                    del self._finished[transition.partition]
-                if reason:
-                    _LOG.info("partition %s: checkpoint refused: %s", transition.partition, reason)
-            if isinstance(transition, Reset):
-                self._resets.pop(transition.partition, None)
-            if reason is None and kind in _RENEWING:
+        for transition in accepted:
+            self._answered(transition)
+            if type(transition) in _RENEWING:
                 assert isinstance(transition, LeaseTransition)
                 renewed.add(transition.partition)
-            if reason is None and kind in (Join, Heartbeat):
+            if isinstance(transition, (Join, Heartbeat)):
                 self._heartbeat = now.monotonic
+        for refused in outcome.refused:
+            self._answered(refused.transition)
+            if isinstance(refused.transition, Checkpoint):
+                partition = refused.transition.partition
+                _LOG.info("partition %s: checkpoint refused: %s", partition, refused.reason)
         row = snapshot.members.get(self.author.id)
         if row is not None and row.incarnation == self.author.incarnation:
             self._joined, self._number = True, row.joined
         if not self._silenced(now):
             self._observations = self._observations.updated(snapshot, now.monotonic)
-        elif len(refused) < len(said):
+        elif accepted:
             # Others' time is counted from the next look, before which they have all been able to see this commit.
             self._observations = self._observations.afresh()
-        if len(refused) < len(said):
+        if accepted:
             self._mute, self._wrote = False, now.monotonic
         self._hold(snapshot, now, renewed)
 
     # --- inside ------------------------------------------------------------------------------------------------
+
+    def _answered(self, transition: Transition) -> None:
+        """The store has accepted or refused `transition`: it need not be asked for again."""
+        if isinstance(transition, Checkpoint):
+            if self._finished.get(transition.partition) == Progress(transition.epoch, transition.position):
+                del self._finished[transition.partition]
+        elif isinstance(transition, Reset):
+            self._resets.pop(transition.partition, None)
 
     def _silenced(self, now: Clocks) -> bool:
         """Whether it has not been able to write for so long that others who are alive may not have been either."""
@@ -471,7 +474,7 @@ class Membership:
     def _mended(self, snapshot: Snapshot, at_ms: int) -> Snapshot:
         """`snapshot` as it will be when everything that is lost is put back."""
         lost = self._lost(snapshot, at_ms)
-        return apply(snapshot, [*self._joining(snapshot, at_ms), *lost])[0] if lost else snapshot
+        return apply(snapshot, [*self._joining(snapshot, at_ms), *lost]).after if lost else snapshot
 
     def _decide(self, view: View) -> Decision:
         if self.stalled:

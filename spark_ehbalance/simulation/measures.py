@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, pstdev
 from typing import Any
 
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.model import Snapshot
-from spark_ehbalance.leases.transitions import Rejected, Transition
+from spark_ehbalance.leases.transitions import Outcome
 from spark_ehbalance.simulation.ideal import Ideal, fair_counts
 
 #: A group is also balanced if no member's load is over the mean by more than this part, or no single partition's move
@@ -127,13 +127,11 @@ class Ledger:
         """A strategy has decided."""
         self.decisions += 1
 
-    def wrote(
-        self, before: Snapshot, said: Sequence[Transition], rejected: Sequence[Rejected], after: Snapshot, at_ms: int
-    ) -> None:
+    def wrote(self, outcome: Outcome, at_ms: int) -> None:
         """A commit was won at the time `at_ms` of a clock that is right."""
-        if after.ownership is before.ownership:
+        if outcome.after.ownership is outcome.before.ownership:
             return
-        for change in ownership_changes(before, said, rejected, after):
+        for change in ownership_changes(outcome):
             if change.partition is None or change.epoch is None:  # an order about a member
                 continue
             epoch, owner = self._epochs.get(change.partition, (0, None))
@@ -145,7 +143,7 @@ class Ledger:
                 self._last_owner[change.partition] = change.owner
             if change.owner != change.owner_before:
                 self.changes.append(_at(change, at_ms))
-        self._ownership = after.ownership
+        self._ownership = outcome.after.ownership
         self._note()
 
     def sample(self) -> None:

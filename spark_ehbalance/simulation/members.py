@@ -10,7 +10,7 @@ from typing import Protocol
 
 from spark_ehbalance.errors import FencedError
 from spark_ehbalance.leases.model import Author, Snapshot
-from spark_ehbalance.leases.transitions import Rejected, Transition, apply
+from spark_ehbalance.leases.transitions import Outcome, Transition, apply
 from spark_ehbalance.member.load_meter import LoadMeter, MemberMeter
 from spark_ehbalance.member.membership import Clocks, Membership, Progress, Settings, in_force, startable
 from spark_ehbalance.member.pacing import Pacing
@@ -32,7 +32,7 @@ BEGINNING_MS = 1_700_000_000_000
 class Observer(Protocol):
     """Who takes note of what happens."""
 
-    def wrote(self, before: Snapshot, said: list[Transition], rejected: list[Rejected], after: Snapshot) -> None:
+    def wrote(self, outcome: Outcome) -> None:
         """A commit was won."""
 
     def decided(self, member: str, decision: Decision) -> None:
@@ -225,7 +225,7 @@ class Node:
         if said:
             self._attempt(commit, snapshot)
         else:
-            self._turned(commit, snapshot, [], None)
+            self._turned(commit, Outcome(snapshot, snapshot), None)
 
     def _attempt(self, commit: _Commit, base: Snapshot) -> None:
         """As `commit` of the store: it lands after a while, if nobody else's has landed before."""
@@ -241,13 +241,13 @@ class Node:
             self._membership.unwritten()
             self._failed()
         elif store.snapshot.version == base.version:
-            new, rejected = apply(base, commit.said)
-            if new is base:
-                self._turned(commit, base, rejected, None)
+            outcome = apply(base, commit.said)
+            if outcome.after is base:
+                self._turned(commit, outcome, None)
             else:
-                after = store.put(new)
-                self._world.observer.wrote(base, commit.said, rejected, after)
-                self._turned(commit, after, rejected, self._now - commit.now.monotonic)
+                outcome = replace(outcome, after=store.put(outcome.after))
+                self._world.observer.wrote(outcome)
+                self._turned(commit, outcome, self._now - commit.now.monotonic)
         else:
             store.conflicts += 1
             if commit.attempt == ATTEMPTS:
@@ -265,10 +265,10 @@ class Node:
         self._known = base.version
         self._attempt(commit, base)
 
-    def _turned(self, commit: _Commit, snapshot: Snapshot, rejected: list[Rejected], took: float | None) -> None:
-        member, now = self._membership, commit.now
+    def _turned(self, commit: _Commit, outcome: Outcome, took: float | None) -> None:
+        member, now, snapshot = self._membership, commit.now, outcome.after
         self._known, self._failures = snapshot.version, 0
-        member.written(commit.said, rejected, snapshot, now)
+        member.written(outcome, now)
         if commit.farewell and self._stopping:
             self.crash()
             self._stopping()

@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 
 from spark_ehbalance.leases.model import LastChanged, Lease, Snapshot
-from spark_ehbalance.leases.transitions import Rejected, Transition
+from spark_ehbalance.leases.transitions import Outcome
 from spark_ehbalance.member.membership import Settings
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import Hub
@@ -74,8 +74,8 @@ class Simulation:
 
     # --- what the members tell -----------------------------------------------------------------------------------
 
-    def wrote(self, before: Snapshot, said: list[Transition], rejected: list[Rejected], after: Snapshot) -> None:
-        self._ledger.wrote(before, said, rejected, after, BEGINNING_MS + round(self._engine.now * 1000))
+    def wrote(self, outcome: Outcome) -> None:
+        self._ledger.wrote(outcome, BEGINNING_MS + round(self._engine.now * 1000))
 
     def decided(self, member: str, decision: Decision) -> None:
         self._ledger.decided()

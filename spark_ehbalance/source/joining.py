@@ -95,9 +95,9 @@ def _put_back(store: LeaseStore, memory: Memory, partitions: Sequence[str], by: 
     # In a table with positions what is not in it counts as added to the hub, and would be read from its first event.
     unknown = [each for each in partitions if each not in memory.places and each not in found.leases]
     said += [Restore(by=by, at_ms=at_ms, partition=each, epoch=0, checkpoint=None) for each in unknown]
-    after, rejected = commit(store, found, said)
-    store.record(ownership_changes(found, said, rejected, after))
-    for partition, (first, last) in skipped(memory, after).items():
+    outcome = commit(store, found, said)
+    store.record(ownership_changes(outcome))
+    for partition, (first, last) in skipped(memory, outcome.after).items():
         _LOG.warning("partition %s: events %d to %d are skipped: the table goes on after them", partition, first, last)
     if unknown:
         _LOG.warning("partitions %s are not known: they begin at startingPosition", ", ".join(unknown))

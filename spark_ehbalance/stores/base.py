@@ -6,13 +6,14 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TypeVar
 
 from spark_ehbalance.errors import ConflictError
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Snapshot
-from spark_ehbalance.leases.transitions import Rejected, Transition, apply
+from spark_ehbalance.leases.transitions import Outcome, Transition, apply
 from spark_ehbalance.values.group import Group
 
 #: Longest wait before a lost race is run again, in seconds.
@@ -89,20 +90,20 @@ class LeaseStore(ABC):
 
 def commit(
     store: LeaseStore, base: Snapshot, transitions: Iterable[Transition], *, attempts: int = ATTEMPTS
-) -> tuple[Snapshot, list[Rejected]]:
-    """Write what of `transitions` is valid, as one commit; re-reads and re-validates when a race is lost.
+) -> Outcome:
+    """Write the valid ones of `transitions` as one commit. After a lost race: re-read, re-validate, try again.
 
-    Returns the newest snapshot and what was refused. Without anything left to say nothing is written. Raises
-    `ConflictError` after `attempts` lost races, `StoreUnavailableError` as the store does.
+    `before` of the outcome is the snapshot that was replaced, or the newest one where there was nothing to write.
+    Raises `ConflictError` after `attempts` lost races, `StoreUnavailableError` as the store does.
     """
     transitions = list(transitions)
     for attempt in range(1, attempts + 1):
-        new, rejected = apply(base, transitions)
-        if new is base:
-            return base, rejected
+        outcome = apply(base, transitions)
+        if outcome.after is base:
+            return outcome
         began = time.monotonic()
         try:
-            return store.write(base, new), rejected
+            return replace(outcome, after=store.write(base, outcome.after))
         except ConflictError:
             if attempt == attempts:
                 raise

@@ -35,7 +35,7 @@ def test_every_kind_comes_before_any_comes_again(seed: int) -> None:
 def test_while_the_table_is_away_nothing_can_be_read_or_written(tmp_path: Path) -> None:
     held, other = DeltaStore(str(tmp_path / "leases")), DeltaStore(str(tmp_path / "leases"))
     held.create(Group("n", "h", "c"))
-    snapshot, _ = commit(held, held.read(), [Join(by=ANN, at_ms=1)])
+    snapshot = commit(held, held.read(), [Join(by=ANN, at_ms=1)]).after
     outage = Outage(tmp_path / "leases")
 
     outage.begin()
@@ -48,14 +48,14 @@ def test_while_the_table_is_away_nothing_can_be_read_or_written(tmp_path: Path) 
     outage.end()
 
     assert held.read() == other.read() == snapshot
-    after, _ = commit(held, snapshot, [Heartbeat(by=ANN, at_ms=2)])
+    after = commit(held, snapshot, [Heartbeat(by=ANN, at_ms=2)]).after
     assert after.version == snapshot.version + 1
 
 
 def test_a_writer_that_holds_the_table_cannot_write_while_it_is_away(tmp_path: Path) -> None:
     held = DeltaStore(str(tmp_path / "leases"))
     held.create(Group("n", "h", "c"))
-    snapshot, _ = commit(held, held.read(), [Join(by=ANN, at_ms=1)])
+    snapshot = commit(held, held.read(), [Join(by=ANN, at_ms=1)]).after
     outage = Outage(tmp_path / "leases")
     outage.begin()
     with pytest.raises(StoreUnavailableError):

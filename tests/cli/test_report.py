@@ -46,10 +46,9 @@ def recorded(table: Path) -> Path:
     with DeltaStore(str(table)) as store:
         store.create(GROUP)
         for each in said:
-            before = store.read()
-            after, rejected = commit(store, before, each)
-            assert not rejected
-            if changes := ownership_changes(before, each, rejected, after):
+            outcome = commit(store, store.read(), each)
+            assert not outcome.refused
+            if changes := ownership_changes(outcome):
                 store.record(changes)
         operator = Author("operator:me@here", "").id
         store.record(

@@ -93,7 +93,7 @@ def chains(draw: st.DrawFn) -> list[Snapshot]:
     chain = [Snapshot(GROUP, last_changed=LastChanged())]
     for _ in range(draw(st.integers(1, 15))):
         said = draw(st.lists(transitions(chain[-1]), min_size=1, max_size=4))
-        new, _ = apply(chain[-1], said)
+        new = apply(chain[-1], said).after
         chain.append(new if new is chain[-1] else new.written_as(new.version + 1))
     return chain
 

@@ -176,21 +176,23 @@ class SeveralMembers(RuleBasedStateMachine):
         """Put `transition` before the truth; whether it was accepted."""
         before = self.truth
         leases, members = dict(before.leases), dict(before.members)
-        after, rejected = apply(before, [transition])
+        outcome = apply(before, [transition])
+        after, accepted = outcome.after, bool(outcome.accepted)
 
         assert (before.leases, before.members) == (leases, members), "a snapshot never changes"
-        if rejected:
-            assert after == before, "what is rejected changes nothing"
+        assert accepted != bool(outcome.refused)
+        if not accepted:
+            assert after == before, "what is refused changes nothing"
         if transition.by in self.fenced:
             assert after == before, "a fenced process changes nothing"
-        if isinstance(transition, LeaseTransition) and not rejected:
+        if isinstance(transition, LeaseTransition) and accepted:
             assert transition.epoch == leases[transition.partition].epoch, "the owner has changed since it was seen"
-        if isinstance(transition, (Steal, RequestHandover)) and not rejected:
+        if isinstance(transition, (Steal, RequestHandover)) and accepted:
             asked = leases[transition.partition]
             pinned_to = members.get(asked.pin.to) if asked.pin else None
             assert pinned_to is None or asked.owner != pinned_to.id or pinned_to.state is MemberState.LEAVING
         for partition, lease in after.leases.items():
-            if isinstance(transition, Seek) and partition == transition.partition and not rejected:
+            if isinstance(transition, Seek) and partition == transition.partition and accepted:
                 self.compare_sought(before.leases[partition], lease, transition.position)
             else:
                 self.compare(before.leases[partition], lease)
@@ -199,7 +201,7 @@ class SeveralMembers(RuleBasedStateMachine):
         assert after.ownership == Ownership.of(after.leases, after.members), "as if computed anew"
         self.truth = after
         self.seen[transition.by] = after
-        return not rejected
+        return accepted
 
     def compare(self, before: Lease, after: Lease) -> None:
         assert after.epoch in (before.epoch, before.epoch + 1)

@@ -178,9 +178,9 @@ class Keepers:
 
     def say(self, *transitions: Transition) -> Snapshot:
         """Written by hand; all of it must be valid."""
-        snapshot, rejected = commit(self.operator, self.operator.read(), transitions)
-        assert not rejected
-        return snapshot
+        outcome = commit(self.operator, self.operator.read(), transitions)
+        assert not outcome.refused
+        return outcome.after
 
     def say_if_valid(self, *transitions: Transition) -> None:
         commit(self.operator, self.operator.read(), transitions)

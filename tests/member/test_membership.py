@@ -20,7 +20,7 @@ from spark_ehbalance.leases.transitions import (
     Heartbeat,
     Join,
     Leave,
-    Rejected,
+    Refused,
     Release,
     Renew,
     RequestHandover,
@@ -61,11 +61,11 @@ class One:
         self.see()
         return self.member.say(self.table, self.clocks)
 
-    def write(self, said: list[Transition]) -> list[Rejected]:
-        after, rejected = apply(self.table, said)
-        self.table = replace(after, version=self.table.version + (after != self.table))
-        self.member.written(said, rejected, self.table, self.clocks)
-        return rejected
+    def write(self, said: list[Transition]) -> tuple[Refused, ...]:
+        outcome = apply(self.table, said)
+        self.table = replace(outcome.after, version=self.table.version + (outcome.after != self.table))
+        self.member.written(replace(outcome, after=self.table), self.clocks)
+        return outcome.refused
 
     def turn(self, *, balance: bool = False) -> list[Transition]:
         self.see()
@@ -77,9 +77,9 @@ class One:
         return said
 
     def others(self, *said: Transition) -> None:
-        after, rejected = apply(self.table, said)
-        assert not rejected
-        self.table = replace(after, version=self.table.version + 1)
+        outcome = apply(self.table, said)
+        assert not outcome.refused
+        self.table = replace(outcome.after, version=self.table.version + 1)
 
     def promise(self, partition: str) -> None:
         """bob joins, if he has not, and asks for a partition."""
@@ -127,17 +127,19 @@ def test_who_comes_back_takes_its_own_with_a_new_epoch_in_the_commit_of_its_join
     clocks = Clocks(0.0, 0)
     member.see(table, clocks)
     said = member.say(table, clocks)
-    after, rejected = apply(table, said)
-    assert [each.transition for each in rejected] == [each for each in said if isinstance(each, Checkpoint)][1:]
-    assert {p: (lease.owner, lease.epoch) for p, lease in after.leases.items()} == {
+    outcome = apply(table, said)
+    assert [each.transition for each in outcome.refused] == [each for each in said if isinstance(each, Checkpoint)][1:]
+    assert {p: (lease.owner, lease.epoch) for p, lease in outcome.after.leases.items()} == {
         "0": ("ann", 5),
         "1": ("bob", 4),
         "2": ("ann", 5),
         "3": (None, 4),
     }
-    member.written(said, rejected, after, clocks)
+    member.written(outcome, clocks)
     assert {p: held.checkpoint.next for p, held in member.holdings.items()} == {"0": 21, "2": 9}
-    assert not [each for each in member.say(after, clocks) if isinstance(each, Checkpoint)], "a refused one is dropped"
+    assert not [each for each in member.say(outcome.after, clocks) if isinstance(each, Checkpoint)], (
+        "a refused one is dropped"
+    )
 
 
 def test_an_older_state_of_the_table_with_an_earlier_process_in_it_is_put_right() -> None:
@@ -205,9 +207,9 @@ def test_a_lease_is_believed_in_from_before_the_commit() -> None:
     one = One()
     one.now += LEASE / 3
     said, before = one.say(), one.clocks
-    after, rejected = apply(one.table, said)
+    outcome = apply(one.table, said)
     one.now += 5  # so long the commit takes
-    one.member.written(said, rejected, after, before)
+    one.member.written(outcome, before)
     assert {held.renewed for held in one.member.holdings.values()} == {before.monotonic}
 
 
@@ -491,8 +493,8 @@ def test_what_a_member_says_is_of_its_own_epoch() -> None:
     assert one.table.leases["0"].owner == "bob"
     one.member.finish("0", Progress(1, Position(50)))
     one.member.finish("1", Progress(1, Position(50)))
-    rejected = one.write(one.say())
-    assert [each.transition.partition for each in rejected if isinstance(each.transition, Checkpoint)] == ["0"]
+    refused = one.write(one.say())
+    assert [each.transition.partition for each in refused if isinstance(each.transition, Checkpoint)] == ["0"]
     assert one.table.leases["0"].checkpoint == Position(-1)
     assert one.table.leases["1"].checkpoint == Position(50)
     assert not any(isinstance(each, (Checkpoint, HandOver, Leave, Renew, Heartbeat)) for each in one.say())

@@ -90,9 +90,9 @@ class Processes:
         if failed:
             member.unwritten()
             return False
-        after, rejected = commit(self.store, before, said)
-        member.written(said, rejected, after, clocks)
-        for partition, lease in after.leases.items():
+        outcome = commit(self.store, before, said)
+        member.written(outcome, clocks)
+        for partition, lease in outcome.after.leases.items():
             was = before.leases[partition].owner
             if was not in (None, lease.owner) and before.leases[partition].handover is None:
                 self.taken.append((now, int(was or 0), int(lease.owner or 0)))

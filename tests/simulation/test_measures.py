@@ -44,7 +44,7 @@ class Table:
         empty = Snapshot(GROUP, last_changed=LastChanged())
         said = [Join(by=ANN, at_ms=0), Join(by=BOB, at_ms=0)]
         add = AddPartitions(by=ANN, at_ms=0, partitions=tuple("0123"), checkpoint=Position(-1))
-        self.snapshot, _ = apply(empty, [*said, add])
+        self.snapshot = apply(empty, [*said, add]).after
         self.ledger = Ledger(self.snapshot, lambda: self.now, lambda: self.rates)
         self.ledger.running({"ann": None, "bob": None}, 4)
 
@@ -54,10 +54,10 @@ class Table:
             kind(by=by, at_ms=0, partition=p, epoch=leases[p].epoch, **more)  # type: ignore[call-arg]
             for p in partitions
         ]
-        after, rejected = apply(self.snapshot, said)
-        assert not rejected
-        self.ledger.wrote(self.snapshot, said, rejected, after, round(self.now * 1000))
-        self.snapshot = after
+        outcome = apply(self.snapshot, said)
+        assert not outcome.refused
+        self.ledger.wrote(outcome, round(self.now * 1000))
+        self.snapshot = outcome.after
 
 
 def test_seconds_without_an_owner_are_summed_over_partitions() -> None:
@@ -132,9 +132,9 @@ def test_a_skewed_group_is_balanced_when_no_move_would_mend_it() -> None:
 def test_two_owners_of_one_epoch_are_found() -> None:
     table = Table()
     table.write(Claim, ANN, "0")
-    other, _ = apply(Table().snapshot, [Claim(by=BOB, at_ms=0, partition="0", epoch=0)])
+    other = apply(Table().snapshot, [Claim(by=BOB, at_ms=0, partition="0", epoch=0)])
     with pytest.raises(TwoOwners, match="partition 0: ann has epoch 1"):
-        table.ledger.wrote(table.snapshot, [Claim(by=BOB, at_ms=0, partition="0", epoch=0)], [], other, 0)
+        table.ledger.wrote(other, 0)
 
 
 def test_the_spread_is_the_standard_deviation_by_the_mean() -> None:

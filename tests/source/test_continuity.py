@@ -127,8 +127,9 @@ ME = Author("me", "1")
 def test_what_is_put_back_keeps_epochs_from_falling_and_what_is_known_as_it_is() -> None:
     memory = Memory.of(done(offset(p0=(2, 0, 10), p1=(2, 0, 20), p2=(5, 0, 30), p3=(9, 0, 40))))
     found = state(p0=7, p1=None, p3=90)
-    after, rejected = apply(found, restored(memory, found, ME, 0, "why", older=True))
-    assert not rejected
+    outcome = apply(found, restored(memory, found, ME, 0, "why", older=True))
+    assert not outcome.refused
+    after = outcome.after
     assert {p: (each.epoch, each.checkpoint) for p, each in after.leases.items()} == {
         "0": (3, Position.before(7)),
         "1": (3, Position.before(20)),
@@ -136,7 +137,7 @@ def test_what_is_put_back_keeps_epochs_from_falling_and_what_is_known_as_it_is()
         "3": (9, Position.before(40)),  # its epoch had fallen
     }
     late = Restore(by=ME, at_ms=0, partition="0", epoch=3, checkpoint=Position.before(10))
-    assert apply(after, [late])[1][0].reason == "partition 0 is known already"
+    assert apply(after, [late]).refused[0].reason == "partition 0 is known already"
     assert skipped(Memory.of(done(offset(p0=(1, 0, 4), p1=(1, 0, 20)))), after) == {"0": (4, 6)}
 
 

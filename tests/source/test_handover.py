@@ -97,8 +97,8 @@ OPERATOR = Author("operator", "")
 
 def order(group: Group, *orders: Transition) -> None:
     with DeltaStore(str(group.table)) as store:
-        _, rejected = commit(store, store.read(), orders)
-        assert not rejected
+        refused = commit(store, store.read(), orders).refused
+        assert not refused
 
 
 def operator_says(group: Group, member: str, *, undo: bool = False) -> None:

@@ -73,13 +73,14 @@ def claim_all(recipe: Recipe, me: Author) -> list[str]:
     """Claim free partitions one by one, in random order, until none is left. Returns those that were won."""
     won = []
     with recipe() as store:
-        snapshot, _ = commit(store, store.read(), [Join(by=me, at_ms=1)], attempts=ATTEMPTS)
+        snapshot = commit(store, store.read(), [Join(by=me, at_ms=1)], attempts=ATTEMPTS).after
         wait_for_the_others()
         while free := [lease for lease in snapshot.leases.values() if lease.owner is None]:
             lease = random.choice(free)
             claim = Claim(by=me, at_ms=1, partition=lease.partition, epoch=lease.epoch)
-            snapshot, rejected = commit(store, snapshot, [claim], attempts=ATTEMPTS)
-            if not rejected:
+            outcome = commit(store, snapshot, [claim], attempts=ATTEMPTS)
+            snapshot = outcome.after
+            if outcome.accepted:
                 won.append(lease.partition)
     return won
 
@@ -93,8 +94,9 @@ def renew_often(recipe: Recipe, me: Author, times: int) -> int:
         wait_for_the_others()
         for _ in range(times):
             renewal = Renew(by=me, at_ms=2, partition=lease.partition, epoch=lease.epoch)
-            snapshot, rejected = commit(store, snapshot, [renewal], attempts=ATTEMPTS)
-            refused += len(rejected)
+            outcome = commit(store, snapshot, [renewal], attempts=ATTEMPTS)
+            snapshot = outcome.after
+            refused += len(outcome.refused)
     return refused
 
 
@@ -172,8 +174,8 @@ class StoreConformance(ABC):
             store.create(GROUP)
             joins = [Join(by=ANN, at_ms=1), Join(by=BOB, at_ms=1)]
             add = AddPartitions(by=ANN, at_ms=1, partitions=("0", "1"), checkpoint=Position(-1))
-            _, rejected = commit(store, store.read(), [*joins, add])
-            assert not rejected
+            refused = commit(store, store.read(), [*joins, add]).refused
+            assert not refused
         return recipe
 
     def race(self, contender: Callable[..., Result], *columns: list[Any]) -> list[Result]:
@@ -334,9 +336,10 @@ class StoreConformance(ABC):
     def test_a_commit_is_tried_again_when_a_race_is_lost(self, created: Recipe) -> None:
         with created() as mine, created() as theirs:
             stale = mine.read()
-            newest, _ = commit(theirs, theirs.read(), [claim(BOB, "0")])
-            after, rejected = commit(mine, stale, [claim(ANN, "1")])
-            assert not rejected
+            newest = commit(theirs, theirs.read(), [claim(BOB, "0")]).after
+            outcome = commit(mine, stale, [claim(ANN, "1")])
+            after = outcome.after
+            assert (outcome.before, outcome.accepted, outcome.refused) == (newest, (claim(ANN, "1"),), ())
             assert after.version == newest.version + 1
             assert [lease.owner for lease in after.leases.values()] == ["bob", "ann"]
             assert theirs.read() == after
@@ -346,8 +349,10 @@ class StoreConformance(ABC):
             stale = mine.read()
             commit(theirs, theirs.read(), [claim(BOB, "0")])
             lost, beat = claim(ANN, "0"), Heartbeat(by=ANN, at_ms=7)
-            after, rejected = commit(mine, stale, [lost, beat])
-            assert [refused.transition for refused in rejected] == [lost]
+            outcome = commit(mine, stale, [lost, beat])
+            after = outcome.after
+            assert outcome.accepted == (beat,)
+            assert [refused.transition for refused in outcome.refused] == [lost]
             assert after.leases["0"].owner == "bob"
             assert after.members["ann"].renewed_at_ms == 7
             assert theirs.read() == after
@@ -355,10 +360,11 @@ class StoreConformance(ABC):
     def test_a_commit_of_which_nothing_is_left_writes_nothing(self, created: Recipe) -> None:
         with created() as mine, created() as theirs:
             stale = mine.read()
-            newest, _ = commit(theirs, theirs.read(), [claim(BOB, "0")])
-            after, rejected = commit(mine, stale, [claim(ANN, "0")])
-            assert len(rejected) == 1
-            assert after == newest
+            newest = commit(theirs, theirs.read(), [claim(BOB, "0")]).after
+            outcome = commit(mine, stale, [claim(ANN, "0")])
+            assert not outcome.accepted
+            assert len(outcome.refused) == 1
+            assert outcome.before == outcome.after == newest
             assert theirs.read() == newest
 
     @pytest.mark.parametrize(
@@ -367,7 +373,7 @@ class StoreConformance(ABC):
     def test_without_anything_to_say_there_is_no_new_version(self, created: Recipe, nothing: list[Transition]) -> None:
         with created() as store, created() as reader:
             before = store.read()
-            after, _ = commit(store, before, nothing)
+            after = commit(store, before, nothing).after
             assert after == before
             assert reader.read().version == before.version
 
@@ -395,7 +401,7 @@ class StoreConformance(ABC):
         with recipe() as store:
             store.create(GROUP)
             add = AddPartitions(by=ANN, at_ms=1, partitions=tuple(partitions), checkpoint=Position(-1))
-            start, _ = commit(store, store.read(), [Join(by=ANN, at_ms=1), add])
+            start = commit(store, store.read(), [Join(by=ANN, at_ms=1), add]).after
 
             authors = [Author(f"contender-{number}", "1") for number in range(CONTENDERS)]
             won = self.race(claim_all, [recipe] * CONTENDERS, authors)
@@ -416,7 +422,7 @@ class StoreConformance(ABC):
             joins = [Join(by=author, at_ms=1) for author in authors]
             add = AddPartitions(by=authors[0], at_ms=1, partitions=partitions, checkpoint=Position(-1))
             claims = [claim(author, partition) for author, partition in zip(authors, partitions, strict=True)]
-            start, _ = commit(store, store.read(), [*joins, add, *claims])
+            start = commit(store, store.read(), [*joins, add, *claims]).after
 
             refused = self.race(renew_often, [recipe] * CONTENDERS, authors, [times] * CONTENDERS)
 

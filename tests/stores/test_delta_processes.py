@@ -125,13 +125,12 @@ class Worker:
 
     def _write(self, base: Snapshot, said: list[Transition]) -> Snapshot:
         try:
-            after, rejected = commit(self._store, base, said, attempts=200)
+            outcome = commit(self._store, base, said, attempts=200)
         except ConflictError:  # `base` was not the last one read
             return self._store.read()
-        refused = {id(each.transition) for each in rejected}
-        accepted = [each for each in said if id(each) not in refused]
+        after = outcome.after
         if after is self._store.written and (not self.log or self.log[-1].version != after.version):
-            self.log.append(Written(after.version, dict(after.leases), dict(after.members), accepted))
+            self.log.append(Written(after.version, dict(after.leases), dict(after.members), outcome.accepted))
         return after
 
 
@@ -178,7 +177,7 @@ def test_no_interleaving_gives_two_owners_or_goes_back(tmp_path: Path) -> None:
         assert (after.leases, after.members) == (entry.leases, entry.members), (
             "what was written is what its author believes to have written"
         )
-        assert apply(before, entry.accepted)[0].leases == after.leases, "and follows from the version before"
+        assert apply(before, entry.accepted).after.leases == after.leases, "and follows from the version before"
         for partition, lease in after.leases.items():
             compare(before.leases[partition], lease, entry.accepted)
             if lease.owner is not None:

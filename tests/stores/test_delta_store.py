@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 
 from spark_ehbalance.errors import ConflictError, StoreError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.model import Author, Lease, MemberLoad, Pin
+from spark_ehbalance.leases.model import Author, Lease, MemberLoad, Pin, Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     Checkpoint,
@@ -35,6 +35,7 @@ from spark_ehbalance.leases.transitions import (
     PinTo,
     Renew,
     RequestHandover,
+    Transition,
 )
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import CHECKPOINT_INTERVAL, DeltaStore
@@ -65,8 +66,7 @@ def uri(tmp_path: Path) -> str:
         store.create(GROUP)
         joins = [Join(by=ANN, at_ms=1), Join(by=BOB, at_ms=1)]
         add = AddPartitions(by=ANN, at_ms=1, partitions=("0", "1"), checkpoint=Position(-1))
-        _, rejected = commit(store, store.read(), [*joins, add, claim(ANN, "0")])
-        assert not rejected
+        committed(store, store.read(), *joins, add, claim(ANN, "0"))
     return uri
 
 
@@ -74,6 +74,13 @@ def assert_one_line_with(location: str, error: pytest.ExceptionInfo[StoreError])
     message = str(error.value)
     assert location in message
     assert "\n" not in message
+
+
+def committed(store: DeltaStore, base: Snapshot, *transitions: Transition) -> Snapshot:
+    """The snapshot after a commit of `transitions`, which must all be accepted."""
+    outcome = commit(store, base, transitions)
+    assert (outcome.accepted, outcome.refused) == (transitions, ())
+    return outcome.after
 
 
 # --- the outcome of a commit is not known ------------------------------------------------------------------------
@@ -117,13 +124,12 @@ def test_a_commit_that_broke_after_it_landed_is_found(uri: str, monkeypatch: pyt
     break_once(monkeypatch, Writes(lands=True))
     with DeltaStore(uri) as mine, DeltaStore(uri) as theirs:
         base = mine.read()
-        after, rejected = commit(mine, base, [renewal()])
-        assert not rejected
+        after = committed(mine, base, renewal())
         assert after.version == base.version + 1
         assert after.leases["0"].renewal == base.leases["0"].renewal + 1, "renewed once, not twice"
         assert theirs.read() == after
 
-        again, _ = commit(mine, after, [renewal()])
+        again = commit(mine, after, [renewal()]).after
         assert again.version == after.version + 1
         assert theirs.read() == again
 
@@ -136,11 +142,10 @@ def test_a_commit_that_landed_is_found_under_those_of_others(uri: str, monkeypat
     break_once(monkeypatch, Writes(lands=True, meanwhile=others))
     with DeltaStore(uri) as mine, DeltaStore(uri) as theirs:
         base = mine.read()
-        after, _ = commit(mine, base, [renewal()])
+        after = commit(mine, base, [renewal()]).after
         assert after.version == base.version + 1
 
-        end, rejected = commit(mine, after, [renewal()])
-        assert not rejected
+        end = committed(mine, after, renewal())
         assert end.version == base.version + 5
         assert end.leases["0"].renewal == base.leases["0"].renewal + 2
         assert end.members["bob"].renewal == base.members["bob"].renewal + 3, "nothing of the others' is overwritten"
@@ -156,7 +161,7 @@ def test_a_commit_that_never_landed_is_an_unavailable_store(uri: str, monkeypatc
         assert_one_line_with(uri, error)
         assert theirs.read() == base
 
-        after, _ = commit(mine, base, [renewal()])
+        after = commit(mine, base, [renewal()]).after
         assert after.version == base.version + 1
 
 
@@ -203,7 +208,7 @@ def test_a_commit_whose_history_cannot_be_read_is_an_unavailable_store(
 def test_a_write_is_tied_to_the_version_that_was_read_and_leaves_no_file_behind(uri: str) -> None:
     with DeltaStore(uri) as stale, DeltaStore(uri) as theirs:
         base = stale.read()
-        newest, _ = commit(theirs, theirs.read(), [claim(BOB, "1")])
+        newest = commit(theirs, theirs.read(), [claim(BOB, "1")]).after
         files = set(Path(uri).glob("*.parquet"))
         with pytest.raises(ConflictError):
             stale.write(base, replace(base, members={}))
@@ -251,7 +256,7 @@ def test_a_look_at_an_unchanged_table_lists_nothing(uri: str, monkeypatch: pytes
         monkeypatch.setattr(DeltaTable, "update_incremental", lambda *_: pytest.fail("the log was listed"))
         assert mine.read() is known
         monkeypatch.undo()
-        newest = commit(theirs, theirs.read(), [claim(BOB, "1")])[0]
+        newest = commit(theirs, theirs.read(), [claim(BOB, "1")]).after
         assert mine.read() == newest != known
 
 
@@ -398,10 +403,9 @@ def test_spark_reads_the_same_rows(uri: str, spark: Any) -> None:
         ask = RequestHandover(by=BOB, at_ms=3, partition="0", epoch=1, to="bob", timeout_ms=30_000)
         progress = Checkpoint(by=ANN, at_ms=2, partition="0", epoch=1, position=Position(2**40, "4294967296"))
         leaving = Drain(by=BOB, at_ms=4, member="bob")
-        snapshot, rejected = commit(store, store.read(), [ask, progress, leaving])
-        assert not rejected
+        snapshot = committed(store, store.read(), ask, progress, leaving)
         for _ in range(60):  # beyond a checkpoint of the log
-            snapshot, _ = commit(store, snapshot, [Heartbeat(by=ANN, at_ms=5)])
+            snapshot = commit(store, snapshot, [Heartbeat(by=ANN, at_ms=5)]).after
         with DeltaStore(uri) as reader:
             assert reader.read() == snapshot
 
@@ -476,8 +480,7 @@ def test_an_old_table_is_read_and_written_and_maintaining_gives_it_the_new_colum
         base = store.read()
         lease = base.leases["0"]
         position = Checkpoint(by=ANN, at_ms=1, partition="0", epoch=lease.epoch, position=Position(number))
-        after, rejected = commit(store, base, [Heartbeat(by=ANN, at_ms=1, load=load), position])
-        assert not rejected
+        after = committed(store, base, Heartbeat(by=ANN, at_ms=1, load=load), position)
         assert after.version == base.version + 1
         with DeltaStore(old_uri) as other:
             assert other.read() == after
@@ -486,8 +489,7 @@ def test_an_old_table_is_read_and_written_and_maintaining_gives_it_the_new_colum
         assert at_work.read().leases["0"].owner == "ann"
         assert at_work.read().leases["0"].pin is None
         writes(at_work, 1)
-        _, rejected = commit(at_work, at_work.read(), [pin])
-        assert not rejected
+        committed(at_work, at_work.read(), pin)
         with DeltaStore(old_uri) as operator:
             before = operator.read()
             assert before.leases["0"].pin == Pin("ann", OPERATOR.id, "so")

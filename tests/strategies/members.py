@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from spark_ehbalance.leases.model import Author, Lease, Load, Member, MemberState, Snapshot
-from spark_ehbalance.leases.transitions import Claim, Drain, HandOver, Rejected, Release, Steal, Transition
+from spark_ehbalance.leases.transitions import Claim, Drain, HandOver, Refused, Release, Steal, Transition
 from spark_ehbalance.member.membership import Clocks, Membership, Progress, Settings, unread, with_starts
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.memory import MemoryStore
@@ -130,12 +130,11 @@ class Members:
         """By an operator; all of it must be valid."""
         assert not self.order_if_valid(*orders)
 
-    def order_if_valid(self, *orders: Transition) -> list[Rejected]:
+    def order_if_valid(self, *orders: Transition) -> tuple[Refused, ...]:
         """By an operator; what was refused."""
-        before = self.store.read()
-        after, rejected = commit(self.store, before, orders)
-        self.wrote(before, after)
-        return rejected
+        outcome = commit(self.store, self.store.read(), orders)
+        self.wrote(outcome.before, outcome.after)
+        return outcome.refused
 
     def add_partitions(self, count: int) -> None:
         self.partitions += tuple(str(len(self.partitions) + each) for each in range(count))
@@ -243,13 +242,12 @@ class Members:
         node.membership.in_flight = frozenset()
 
     def _write(self, node: Node, said: list[Transition]) -> Snapshot:
-        before = self.store.read()
-        after, rejected = commit(self.store, before, said)
-        node.membership.written(said, rejected, after, self._clocks())
+        outcome = commit(self.store, self.store.read(), said)
+        before, after = outcome.before, outcome.after
+        node.membership.written(outcome, self._clocks())
         self.wrote(before, after)
-        accepted = {id(each) for each in said} - {id(each.transition) for each in rejected}
-        handed_over = {each.partition for each in said if isinstance(each, HandOver) and id(each) in accepted}
-        stolen = {each.partition for each in said if isinstance(each, Steal) and id(each) in accepted}
+        handed_over = {each.partition for each in outcome.accepted if isinstance(each, HandOver)}
+        stolen = {each.partition for each in outcome.accepted if isinstance(each, Steal)}
         for partition, lease in after.leases.items():
             earlier = before.leases.get(partition)
             if earlier is lease:
@@ -259,7 +257,7 @@ class Members:
                 last = self._last_owner.get(partition)
                 self.moves.append(Move(self.now, partition, last, lease.owner, partition in handed_over))
                 self._last_owner[partition] = lease.owner
-        for release in (each for each in said if isinstance(each, Release) and id(each) in accepted):
+        for release in (each for each in outcome.accepted if isinstance(each, Release)):
             assert release.partition in node.membership.holdings or after.leases[release.partition].owner is None
         return after
 

@@ -180,9 +180,10 @@ class Simulation:
         refused: list[Transition] = []
         for transition in transitions:
             before = self.snapshot
-            self.snapshot, rejected = apply(before, [transition])
-            refused += [each.transition for each in rejected]
-            if not rejected and isinstance(transition, (Claim, Steal)):
+            outcome = apply(before, [transition])
+            self.snapshot = outcome.after
+            refused += [each.transition for each in outcome.refused]
+            if outcome.accepted and isinstance(transition, (Claim, Steal)):
                 self._check(before.leases[transition.partition], transition)
         return refused
 

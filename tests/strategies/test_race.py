@@ -153,7 +153,7 @@ def test_the_maximum_shutdown_is_the_deadline() -> None:
     (request,) = bob.decide(snapshot, 20.0).transitions
     assert isinstance(request, RequestHandover)
     assert request.timeout_ms == 7000
-    after, _ = apply(snapshot, [request])
+    after = apply(snapshot, [request]).after
     (claim,) = bob.decide(after, 30.0, overdue=frozenset({request.partition})).transitions
     assert isinstance(claim, Claim), "it starts anyway"
 
@@ -167,7 +167,7 @@ def test_an_owner_defends_each_lease_once_per_normal_lease() -> None:
     for at in range(50):
         decision = ann.decide(snapshot, float(at))
         defended += [(at, each.partition) for each in decision.transitions if isinstance(each, Defend)]
-        snapshot, _ = apply(snapshot, decision.transitions)
+        snapshot = apply(snapshot, decision.transitions).after
     assert sorted(partition for _, partition in defended) == sorted(["0", "1"] * 3)
     assert min(at for at, _ in defended) >= NORMAL_LEASE
 
@@ -181,8 +181,9 @@ def test_what_has_been_defended_is_not_challenged_before_the_minimum_grab_is_ove
     bob, snapshot = Observer("bob"), owned({"ann": 2, "bob": 0})
     bob.decide(snapshot, 0.0)
     ann = Author("ann", "1")
-    snapshot, rejected = apply(snapshot, [Defend(by=ann, at_ms=0, partition=p, epoch=1) for p in "01"])
-    assert not rejected
+    defended = apply(snapshot, [Defend(by=ann, at_ms=0, partition=p, epoch=1) for p in "01"])
+    assert not defended.refused
+    snapshot = defended.after
     assert not bob.decide(snapshot, 14.0).transitions
     assert not bob.decide(snapshot, 14.0 + MINIMUM_GRAB - 0.1).transitions
     assert bob.decide(snapshot, 14.0 + MINIMUM_GRAB).transitions

@@ -68,7 +68,7 @@ class Observer:
 
 def heartbeats(snapshot: Snapshot, *but: str) -> Snapshot:
     alive = [Heartbeat(by=Author(id, "1"), at_ms=0) for id in snapshot.members if id not in but]
-    return apply(snapshot, alive)[0]
+    return apply(snapshot, alive).after
 
 
 def loaded(rates: Mapping[str, Iterable[float]], **cpus: float) -> Snapshot:
@@ -276,7 +276,7 @@ def test_what_was_moved_stays_for_the_minimum_tenure() -> None:
         now = heartbeats(now)
         decision = ann.decide(now, tenured=frozenset())
         moved += moves([decision])
-        now, _ = apply(now, decision.transitions)
+        now = apply(now, decision.transitions).after
         leases = {p: replace(e, owner=e.handover.to, handover=None) if e.handover else e for p, e in now.leases.items()}
         # The load goes with whoever has it: everything looks as uneven as before.
         busy = {p: replace(e, load=Load(900.0 if e.owner == "bob" else 100.0, 0.0)) for p, e in leases.items()}
@@ -305,7 +305,7 @@ def test_a_dry_run_takes_what_is_free_and_clears_up_what_is_stuck() -> None:
         (Claim, partition) for partition in "6789"
     }
     request = RequestHandover(by=Author("ann", "1"), at_ms=0, partition="0", epoch=1, to="bob", timeout_ms=30_000)
-    pending, _ = apply(loaded({"ann": [100.0] * 3, "bob": [100.0] * 3}), [request])
+    pending = apply(loaded({"ann": [100.0] * 3, "bob": [100.0] * 3}), [request]).after
     (claim,) = Observer("bob", dry_run=True).decide(pending, overdue=frozenset("0")).transitions
     assert isinstance(claim, Claim)
     ann.decide(pending)
@@ -380,13 +380,13 @@ def test_a_stuck_move_is_the_destinations_to_force_and_then_the_leaders_to_call_
     decisions, snapshot = ann.lead(snapshot, 5)
     (request, *_) = [each for each in decisions[-1].transitions if isinstance(each, RequestHandover)]
     assert request.timeout_ms == STUCK * 1000
-    pending, _ = apply(snapshot, [request])
+    pending = apply(snapshot, [request]).after
     ann.decide(pending, passed=1.0)
     assert not ann.decide(pending, passed=STUCK).transitions
     overdue = frozenset({request.partition})
     (claim,) = bob.decide(pending, overdue=overdue).transitions
     assert isinstance(claim, Claim)
-    assert not apply(pending, [claim])[1]
+    assert not apply(pending, [claim]).refused
     (cancel,) = ann.decide(pending, passed=STUCK).transitions
     assert isinstance(cancel, CancelHandover)
 
@@ -395,7 +395,7 @@ def test_a_stuck_move_is_the_destinations_to_force_and_then_the_leaders_to_call_
 def test_a_move_to_somebody_who_is_gone_is_called_off_at_once(how: str) -> None:
     ann, snapshot = Observer("ann"), loaded({"ann": [100.0] * 3, "bob": [100.0] * 3, "cat": [100.0]})
     request = RequestHandover(by=ann.me, at_ms=0, partition="3", epoch=1, to="cat", timeout_ms=30_000)
-    snapshot, _ = apply(snapshot, [request])
+    snapshot = apply(snapshot, [request]).after
     state = MemberState.LEAVING if how == "leaving" else MemberState.ACTIVE
     members = {**snapshot.members, "cat": replace(snapshot.members["cat"], state=state)}
     live = ["ann", "bob", "cat"] if how == "leaving" else ["ann", "bob"]
