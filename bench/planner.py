@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import statistics
 import time
@@ -83,7 +82,7 @@ def idle_calls(options: Mapping[str, str], seconds: float) -> float:
 
 def questions(connection: Connection, seconds: float) -> float:
     """µs of CPU of asking a hub about one of its partitions, over a connection that is kept."""
-    with contextlib.closing(HubMetadata(connection, GROUP)) as metadata:
+    with HubMetadata(connection, GROUP) as metadata:
         partitions = metadata.partition_ids()
         metadata.partition_states(partitions)
         spent, looks = time.process_time(), max(1, int(seconds / _LOOKS))

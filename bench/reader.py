@@ -58,13 +58,13 @@ class Cost(NamedTuple):
         return self.events / (self.ended - self.begun)
 
 
-def ours(connection: Connection, partitions: int, events: int, hot: bool = True) -> Cost:
+def ours(connection: Connection, partitions: int, events: int, fast: bool = True) -> Cost:
     """This reader: `events` of each partition, in batches as the source asks for them; several in threads, as it
     reads those that share a task."""
 
     def read(partition: str, ended: threading.Event) -> Generator[int, None, None]:
         source = PartitionAddress(connection, GROUP, partition)
-        with closing(Receiver(source, 0, owner_level=None, prefetch=PREFETCH, hot=hot)) as receiver:
+        with closing(Receiver(source, 0, owner_level=None, prefetch=PREFETCH, fast=fast)) as receiver:
             left = events
             while left:
                 most = min(10_000, left) if left < events else 1

@@ -7,7 +7,7 @@ import pytest
 from spark_ehbalance.hub.wire import link
 
 
-@pytest.fixture(params=["hot", "public"])
+@pytest.fixture(params=["fast", "public"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """By the hot loop, or by the client's public calls, because the client's version is not one that was tested."""
     if request.param == "public":

@@ -194,8 +194,5 @@ def _member_table(snapshot: Snapshot, now_ms: int) -> Table:
 
 
 def _states(options: Options) -> Mapping[str, PartitionState]:
-    metadata = HubMetadata(options.connection, options.consumer_group)
-    try:
+    with HubMetadata(options.connection, options.consumer_group) as metadata:
         return metadata.partition_states(metadata.partition_ids())
-    finally:
-        metadata.close()

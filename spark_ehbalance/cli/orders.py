@@ -166,11 +166,8 @@ def _wanted(snapshot: Snapshot, options: Options, partition: str | None) -> dict
 
 def _resolved(options: Options, place: UnresolvedPosition, epochs: Mapping[str, int]) -> Mapping[str, Position]:
     """What `place` means in each partition. Raises `OptionError` where the hub has no such event."""
-    metadata = HubMetadata(options.connection, options.consumer_group)
-    try:
+    with HubMetadata(options.connection, options.consumer_group) as metadata:
         states = metadata.partition_states(tuple(epochs))
-    finally:
-        metadata.close()
 
     def position(partition: str) -> Position:
         source = PartitionAddress(options.connection, options.consumer_group, partition)

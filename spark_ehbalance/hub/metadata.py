@@ -21,8 +21,8 @@ from azure.eventhub.exceptions import AuthenticationError, EventHubError
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.socket_timeout import cut_off_after
-from spark_ehbalance.hub.wire.link import untested
-from spark_ehbalance.hub.wire.management import Management, Question, unfit_management
+from spark_ehbalance.hub.wire.link import untested_version
+from spark_ehbalance.hub.wire.management import Management, Question, management_incompatibility
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,9 +53,9 @@ class PartitionState:
 
 
 class HubMetadata:
-    """Asks one hub about itself. For one thread at a time.
+    """Requests a hub's own description. A context manager that closes its connection; for one thread at a time.
 
-    Every call raises `HubUnavailableError`, which says what was tried, if there is no answer.
+    Every call raises `HubUnavailableError`, which names the hub and what failed, if no answer comes.
     """
 
     def __init__(self, connection: Connection, consumer_group: str) -> None:
@@ -68,6 +68,12 @@ class HubMetadata:
         self._opened = 0.0
         self._token, self._token_until = "", 0.0
         self._public_only = False
+
+    def __enter__(self) -> HubMetadata:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def partition_ids(self) -> tuple[str, ...]:
         """The ids of the hub's partitions."""
@@ -140,7 +146,7 @@ class HubMetadata:
         return None
 
     def _open(self) -> None:
-        if (reason := untested()) is not None:
+        if (reason := untested_version()) is not None:
             self._use_public_calls(reason)
             return
         client: Any = self._connection.consumer_client(self._consumer_group, **_SETTINGS)
@@ -155,7 +161,7 @@ class HubMetadata:
             while not handler.client_ready():
                 time.sleep(0.002)
             operation = _open_operation(handler)
-        reason = unfit_management(handler, operation)
+        reason = management_incompatibility(handler, operation)
         if reason is None:
             self._management = Management(handler, operation, transport.get_error)
             self._opened, self._token_until = time.monotonic(), 0.0

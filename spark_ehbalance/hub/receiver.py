@@ -21,7 +21,7 @@ from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.socket_timeout import cut_off_after
 from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle
 from spark_ehbalance.hub.wire.columns import Columns, Made
-from spark_ehbalance.hub.wire.link import MOST_BYTES, FastLink, unfit, untested
+from spark_ehbalance.hub.wire.link import MOST_BYTES, FastLink, incompatibility, untested_version
 from spark_ehbalance.hub.wire.values import MALFORMED
 
 _LOG = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Receiver:
     the first event enqueued at or after the time `start`.
 
     `owner_level` None shares the partition with up to four others; a number shuts out all with the same or a lower
-    one. `json_properties` is as for `rows.record_batch`, `on_malformed` as for `unreadable.settle`. Without `hot`, or
+    one. `json_properties` is as for `rows.record_batch`, `on_malformed` as for `unreadable.settle`. Without `fast`, or
     where the installed client is not one that the hot loop knows, events come by the client's public calls: the same
     rows, at more than ten times the cost.
 
@@ -87,7 +87,7 @@ class Receiver:
         prefetch: int,
         json_properties: bool = False,
         on_malformed: str = FAIL,
-        hot: bool = True,
+        fast: bool = True,
     ) -> None:
         #: The lowest sequence number that the next event can have, None if nothing is known about it.
         self.next = start if isinstance(start, int) else None
@@ -99,7 +99,7 @@ class Receiver:
         self._source = source
         self._prefetch = prefetch
         self._json = json_properties
-        self._hot = hot
+        self._fast = fast
         self._start = start
         self._owner_level = owner_level
         self.closed = False
@@ -133,7 +133,7 @@ class Receiver:
                 made = self._receive_public(self._public, most, deadline)
             else:
                 assert self._link is not None
-                made = self._receive_hot(self._link, most, wait, ahead)
+                made = self._receive_fast(self._link, most, wait, ahead)
         except EventHubError as error:
             self.close()
             if self._link is None and (reason := _undecodable(error)):
@@ -168,14 +168,14 @@ class Receiver:
         )
 
     def fileno(self) -> int:
-        """Of its socket: what comes there while nobody receives is a reason to ask whether it `stands`."""
+        """Of its socket: what comes there while nobody receives is a reason to ask whether it `is_usable`."""
         return -1 if self._link is None else self._link.fileno()
 
-    def stands(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether it can be kept for later: not if it is disconnected, if its token is about to end, or if events
         come by the client's public calls, which do not tell."""
         try:
-            return self._link is not None and self._link.stands()
+            return self._link is not None and self._link.is_usable()
         except Exception:  # of whatever kind: it ends here
             return False
 
@@ -191,7 +191,7 @@ class Receiver:
 
     def _begin(self) -> None:
         """Open the connection by whichever way the client allows."""
-        reason = untested() if self._hot else ""
+        reason = untested_version() if self._fast else ""
         if reason is None:
             reason = self._take_over()
         if reason:
@@ -216,7 +216,7 @@ class Receiver:
         try:
             self._open()
             handler = self._consumer._handler
-            reason = unfit(handler, handler._link)
+            reason = incompatibility(handler, handler._link)
             if reason is None:
                 self._link = FastLink(handler, handler._link, self._prefetch)
                 return None
@@ -255,7 +255,7 @@ class Receiver:
                     raise
                 raise Unreachable(f"no connection could be made to {self._source.connection.namespace}") from None
 
-    def _receive_hot(self, link: FastLink, most: int, wait: float, ahead: int | None) -> Made:
+    def _receive_fast(self, link: FastLink, most: int, wait: float, ahead: int | None) -> Made:
         try:
             return self._columns.record_batch(*link.receive(most, wait, ahead))
         except (EventHubError, Unreachable):

@@ -165,7 +165,7 @@ def record_batch(events: Iterable[Event], partition: str, *, json_properties: bo
     return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
 
-def numbers(batch: pa.RecordBatch) -> pa.Int64Array:
+def sequence_numbers(batch: pa.RecordBatch) -> pa.Int64Array:
     """The sequence numbers of a record batch's rows, which rise; null where an event's could not be read."""
     return batch.column("sequenceNumber")
 

@@ -33,7 +33,7 @@ def settle(batch: pa.RecordBatch, unreadable: Mapping[int, str], expected: int |
     `expected` is the lowest sequence number that the first event can have, None if it is not known. With the policy
     `FAIL` all before the first unreadable event are given out.
     """
-    numbers = rows.numbers(batch)
+    numbers = rows.sequence_numbers(batch)
     if not len(numbers):
         return Settled(batch, None, expected)
     if not unreadable:

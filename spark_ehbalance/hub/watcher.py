@@ -69,11 +69,8 @@ class HubWatcher:
 
     def start(self) -> None:
         """Ask for all partitions once, then go on in the background."""
-        metadata = HubMetadata(self._connection, self._consumer_group)
-        try:
+        with HubMetadata(self._connection, self._consumer_group) as metadata:
             self._look(metadata, everything=True)
-        finally:
-            metadata.close()
         self._starting_positions.check(self._partitions)
         self._thread.start()
 
@@ -161,27 +158,26 @@ class HubWatcher:
     # --- the thread ---------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        metadata = HubMetadata(self._connection, self._consumer_group)
-        listed_at = time.monotonic()
-        while self._wait():
-            began = time.monotonic()
-            everything, listing = self._hurry, began - listed_at > _LIST_INTERVAL
-            try:
-                self._look(metadata, everything=everything, listing=listing)
-                listed_at = began if everything or listing else listed_at
-            except BaseException as error:  # of whatever kind: a thread that dies would leave the query idle in silence
-                last_error = (
-                    error
-                    if isinstance(error, HubUnavailableError)
-                    else HubUnavailableError(f"the event hub could not be asked: {error!r}")
-                )
-                if self._last_error is None:
-                    _LOG.warning("%s. Asking again every %g s", last_error, _RETRY_INTERVAL)
-                with self._condition:
-                    self._last_error = last_error
-                    self._changed.set()
-                    self._hurry = self._hurry or everything  # who waits for the answer still does
-        metadata.close()
+        with HubMetadata(self._connection, self._consumer_group) as metadata:
+            listed_at = time.monotonic()
+            while self._wait():
+                began = time.monotonic()
+                everything, listing = self._hurry, began - listed_at > _LIST_INTERVAL
+                try:
+                    self._look(metadata, everything=everything, listing=listing)
+                    listed_at = began if everything or listing else listed_at
+                except BaseException as error:  # a thread that ends would leave the query idle without a message
+                    self._failed(error, everything=everything)
+
+    def _failed(self, error: BaseException, *, everything: bool) -> None:
+        if not isinstance(error, HubUnavailableError):
+            error = HubUnavailableError(f"the event hub could not be asked: {error!r}")
+        if self._last_error is None:
+            _LOG.warning("%s. Asking again every %g s", error, _RETRY_INTERVAL)
+        with self._condition:
+            self._last_error = error
+            self._changed.set()
+            self._hurry = self._hurry or everything  # a caller of `refresh` still waits for it
 
     def _wait(self) -> bool:
         """Wait for the next look; False if it is time to end."""

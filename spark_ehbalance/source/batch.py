@@ -20,12 +20,9 @@ def batch_ranges(options: Options) -> list[Range]:
     Raises `HubUnavailableError`; `DataLossError`; `OptionError` if an end lies before the start or beyond the last
     event, or if the positions do not fit the hub's partitions.
     """
-    metadata = HubMetadata(options.connection, options.consumer_group)
-    try:
+    with HubMetadata(options.connection, options.consumer_group) as metadata:
         partitions = metadata.partition_ids()
         states = metadata.partition_states(partitions)
-    finally:
-        metadata.close()
     options.starting_position.check(partitions)
     options.ending_position.check(partitions)
     ranges = []

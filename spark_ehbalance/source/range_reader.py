@@ -22,7 +22,7 @@ from spark_ehbalance.hub.receiver import (
     Undecodable,
     Unreachable,
 )
-from spark_ehbalance.hub.rows import numbers
+from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS, Key
@@ -126,7 +126,7 @@ def _read(
                 progress, tries, refused, last_error = time.monotonic(), 0, False, nothing
                 if hand.first != before:
                     _check_gap(options, wanted.partition, before, hand.first)
-                beyond = pc.index(pc.greater_equal(numbers(batch), wanted.end), True).as_py()
+                beyond = pc.index(pc.greater_equal(sequence_numbers(batch), wanted.end), True).as_py()
                 if beyond >= 0:  # the numbers have gaps, so that there were fewer events than was thought
                     batch = batch.slice(0, beyond)
             if batch.num_rows:
@@ -209,8 +209,5 @@ def _lost(options: Options, partition: str, start: int, end: int, why: str) -> N
 
 
 def _state(options: Options, partition: str) -> PartitionState:
-    metadata = HubMetadata(options.connection, options.consumer_group)
-    try:
+    with HubMetadata(options.connection, options.consumer_group) as metadata:
         return metadata.partition_states([partition])[partition]
-    finally:
-        metadata.close()

@@ -56,7 +56,7 @@ class Receivers:
             _, kept = self._kept.pop(key, (0.0, None))
             passed = self._pop(each for each in self._kept if each.source == key.source)  # another epoch
         if kept is not None:
-            if kept.next == position and kept.stands():
+            if kept.next == position and kept.is_usable():
                 return kept
             passed.append(kept)
         _close(passed)
@@ -76,7 +76,7 @@ class Receivers:
         Without owner level it is closed: Event Hubs allows five such readers of a partition, and there may be more
         workers. With one it has disconnected any other worker's.
         """
-        if key.owner_level is None or not receiver.stands():
+        if key.owner_level is None or not receiver.is_usable():
             receiver.close()
             return
         with self._lock:
@@ -100,7 +100,7 @@ class Receivers:
             time.sleep(_LOOK)
             oldest = time.monotonic() - RECEIVER_IDLE
             with self._lock:
-                useless = [key for key, (used, each) in self._kept.items() if used < oldest or not each.stands()]
+                useless = [key for key, (used, each) in self._kept.items() if used < oldest or not each.is_usable()]
                 closing = self._pop(useless)
                 if not self._kept:
                     self._thread = None

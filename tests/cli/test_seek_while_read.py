@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.hub.rows import numbers
+from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.source import range_reader, receivers
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
@@ -44,7 +44,7 @@ class Reading:
 
     def read(self, wanted: Range) -> Iterator[int]:
         for batch in read_range(self.options, wanted, "ann", wanted.epoch):
-            yield from numbers(batch).to_pylist()
+            yield from sequence_numbers(batch).to_pylist()
 
     def batch(self, limit: int) -> Range:
         """The next batch, which is finished when it has been read."""

@@ -12,7 +12,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, Unreachable
-from spark_ehbalance.hub.rows import numbers
+from spark_ehbalance.hub.rows import sequence_numbers
 from tests.source.support import HUB, hub_options, receive
 from tests.waiting import wait_until
 
@@ -92,7 +92,7 @@ def test_what_was_not_asked_for_is_kept_for_the_next_time(receiver: Open) -> Non
     while len(got) < 10:
         batch = reader.receive(3, 1.0)
         assert 1 <= batch.num_rows <= 3
-        got += numbers(batch).to_pylist()
+        got += sequence_numbers(batch).to_pylist()
         assert reader.next == got[-1] + 1
     assert got == list(range(10))
 

@@ -55,9 +55,9 @@ class RoundTrip:
     def received(self, start: int, end: int, *, json_properties: bool = False, alike: bool = True) -> pa.Table:
         """The rows from `start` to `end`, which are the same by either way, or those of the hot loop."""
         tables = []
-        for hot in (True, False) if alike else (True,):
+        for fast in (True, False) if alike else (True,):
             receiver = Receiver(
-                self._source, start, owner_level=None, prefetch=100, json_properties=json_properties, hot=hot
+                self._source, start, owner_level=None, prefetch=100, json_properties=json_properties, fast=fast
             )
             try:
                 tables.append(receive(receiver, end - start))

@@ -97,9 +97,9 @@ def test_a_client_of_another_shape_is_not_taken_over(full: Emulator, what: str) 
         reader._open()
         handler = reader._consumer._handler
         taken_over = handler._link
-        assert link.unfit(handler, taken_over) is None
+        assert link.incompatibility(handler, taken_over) is None
         change(reader._consumer)
-        found = link.unfit(reader._consumer._handler, taken_over)
+        found = link.incompatibility(reader._consumer._handler, taken_over)
         assert found is not None
         assert reason in found
 
@@ -478,10 +478,10 @@ def encrypted(certificate: Path) -> Iterator[tuple[Emulator, PartitionAddress]]:
 def test_by_tls_the_rows_are_the_same(encrypted: tuple[Emulator, PartitionAddress]) -> None:
     _, source = encrypted
     tables = []
-    for hot in (True, False):
-        with reading(source, hot=hot, prefetch=1000) as reader:
+    for fast in (True, False):
+        with reading(source, fast=fast, prefetch=1000) as reader:
             tables.append(receive(reader, 3003, 1000))
-            assert (reader._link is not None) == hot
+            assert (reader._link is not None) == fast
     assert tables[0].equals(tables[1])
     assert tables[0]["sequenceNumber"].to_pylist() == list(range(3003))
 

@@ -20,7 +20,7 @@ from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub import metadata as metadata_module
 from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.wire import management
-from spark_ehbalance.hub.wire.management import Management, unfit_management
+from spark_ehbalance.hub.wire.management import Management, management_incompatibility
 from spark_ehbalance.hub.wire.values import MalformedError
 from tests.source.support import HUB, hub_options
 
@@ -58,12 +58,12 @@ def test_a_client_of_another_shape_is_asked_by_its_public_calls(
     found = []
 
     def changed(handler: Any, operation: Any) -> str | None:
-        assert unfit_management(handler, operation) is None
+        assert management_incompatibility(handler, operation) is None
         change(handler, operation)
-        found.append(unfit_management(handler, operation))
+        found.append(management_incompatibility(handler, operation))
         return found[-1]
 
-    monkeypatch.setattr(metadata_module, "unfit_management", changed)
+    monkeypatch.setattr(metadata_module, "management_incompatibility", changed)
     caplog.set_level(logging.WARNING, logger="spark_ehbalance")
     assert metadata.partition_ids() == ("0", "1", "2")
     assert found[0] is not None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.hub.rows import numbers as numbers_of
+from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.source.concurrent_reader import Reader, read_together
 from spark_ehbalance.source.options import Options
@@ -121,7 +121,7 @@ def reading(options: Options, *, owner: str | None = None, level: int | None = N
 
     def numbers(partition: str, ended: threading.Event) -> Generator[Numbered, None, None]:
         for batch in read_range(options, Range(partition, level or 0, 0, EVENTS), owner, level, ended):
-            for number in numbers_of(batch).to_pylist():
+            for number in sequence_numbers(batch).to_pylist():
                 yield partition, number
 
     return read_together([partial(numbers, str(partition)) for partition in range(PARTITIONS)])

@@ -76,7 +76,7 @@ def test_a_row_is_kept(emulator: Emulator, way: str, what: str, layout: str) -> 
             continue
         assert (row["body"], row["partition"], row["properties"]) == (None, "0", [])
         assert system.pop("ehbalance-malformed")
-        if way == "hot":
+        if way == "fast":
             raw = base64.b64decode(system.pop("ehbalance-raw"))
             assert POISONS[what].tail in raw
             if what != "no number":
@@ -90,7 +90,7 @@ def test_a_number_is_known_where_it_can_be_no_other(emulator: Emulator, way: str
     fill(emulator, "..xx.x", UNNUMBERED)
     rows = read(emulator, 6, onMalformed="keep")
     assert rows["sequenceNumber"].to_pylist() == (
-        [0, 1, 2, 3, 4, None] if way == "hot" else [0, 1, None, None, 4, None]
+        [0, 1, 2, 3, 4, None] if way == "fast" else [0, 1, None, None, 4, None]
     )
 
 
@@ -106,7 +106,7 @@ def test_the_range_fails_at_once_and_says_how_to_go_on(emulator: Emulator, way: 
 
     with pytest.raises(MalformedEventError) as caught:
         read_on()
-    named = f"event {before} cannot" if way == "hot" else f"({before} or higher) cannot"
+    named = f"event {before} cannot" if way == "fast" else f"({before} or higher) cannot"
     for part in ("partition 0: ", named, "cannot be read: ", "Set onMalformed=skip", "onMalformed=keep"):
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -134,7 +134,7 @@ def test_what_can_be_read_is(emulator: Emulator, way: str, what: str) -> None:
     event, expected = READABLE[what]
     append_encoded(emulator, "0", event)
     row = read(emulator, 1, onMalformed="keep").to_pylist()[0]
-    if way == "hot" or not dict(row["systemProperties"]).get("ehbalance-malformed"):
+    if way == "fast" or not dict(row["systemProperties"]).get("ehbalance-malformed"):
         assert (dict(row["properties"]), row["body"]) == ({"p": expected}, b"body")
 
 

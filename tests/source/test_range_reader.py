@@ -13,7 +13,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import DataLossError, ForeignReaderError, HubUnavailableError, StoreUnavailableError
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.hub.rows import numbers
+from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.source import range_reader, receivers
 from spark_ehbalance.source.options import Options
@@ -62,7 +62,7 @@ def read(
     """The sequence numbers that are read; `then` is done when the first ones have come."""
     got: list[int] = []
     for batch in read_range(options, Range("0", epoch, start, end), owner, level):
-        found = numbers(batch).to_pylist()
+        found = sequence_numbers(batch).to_pylist()
         assert 0 < len(found) <= range_reader.MOST_ROWS
         assert batch["body"].to_pylist() == [b"%d" % number for number in found]
         got += found

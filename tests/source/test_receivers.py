@@ -16,7 +16,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.hub.rows import numbers
+from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.source import receivers
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
@@ -41,7 +41,7 @@ def hub(emulator: Emulator) -> Iterator[None]:
 def read(emulator: Emulator, start: int, end: int, partition: str = "0") -> list[int]:
     """The sequence numbers that are read, with an owner level."""
     batches = read_range(hub_options(emulator), Range(partition, 0, start, end), None, LEVEL)
-    return [number for batch in batches for number in numbers(batch).to_pylist()]
+    return [number for batch in batches for number in sequence_numbers(batch).to_pylist()]
 
 
 def the_kept() -> Receiver:

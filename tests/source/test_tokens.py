@@ -18,7 +18,7 @@ from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.resolve import resolve
-from spark_ehbalance.hub.rows import numbers
+from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.source import range_reader, receivers
 from spark_ehbalance.source.range_reader import read_range
@@ -97,7 +97,7 @@ def read(
     for batch in read_range(options, Range("0", 0, start, end), None, level):
         if not got:
             then()
-        got += numbers(batch).to_pylist()
+        got += sequence_numbers(batch).to_pylist()
     return got
 
 
@@ -189,25 +189,19 @@ def test_a_time_is_found_though_the_token_that_is_cached_is_over(
 
 def test_questions_go_on_when_tokens_end(way_in: tuple[Emulator, ShortLived]) -> None:
     server, connection = way_in
-    metadata = HubMetadata(connection, "$Default")
-    try:
+    with HubMetadata(connection, "$Default") as metadata:
         end = time.monotonic() + 2 * LIFE
         while time.monotonic() < end:
             assert metadata.partition_states(["0"])["0"].end == 1000
-    finally:
-        metadata.close()
     assert server.connections() <= 1
 
 
 def test_a_question_after_a_pause_longer_than_a_token(way_in: tuple[Emulator, ShortLived]) -> None:
     server, connection = way_in
-    metadata = HubMetadata(connection, "$Default")
-    try:
+    with HubMetadata(connection, "$Default") as metadata:
         assert metadata.partition_ids() == ("0",)
         read(server, connection, 0, 100, 3, then=lambda: until_detached(server))  # its token is the younger one
         assert metadata.partition_ids() == ("0",)
-    finally:
-        metadata.close()
 
 
 def test_a_cached_token_that_is_over_does_not_end_the_questions(
@@ -216,11 +210,8 @@ def test_a_cached_token_that_is_over_does_not_end_the_questions(
     with IdentityEndpoint(LIFE, told=3600.0) as endpoint:
         connection = identity(open_to_all, endpoint, monkeypatch)
         read(open_to_all, connection, 0, 100, 3, then=lambda: until_detached(open_to_all))
-        metadata = HubMetadata(connection, "$Default")
-        try:
+        with HubMetadata(connection, "$Default") as metadata:
             assert metadata.partition_ids() == ("0",)
-        finally:
-            metadata.close()
 
 
 def test_the_watcher_does_not_notice(way_in: tuple[Emulator, ShortLived], caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 The client has opened and authenticated the connection and attached the link. Whatever comes that is no transfer to the
 link goes to the client's own handlers, and it is the client that sends; only the reading is ours. That takes many
-attributes of the client that are not public, so `unfit` says whether it is the client that this was made for.
+attributes of the client that are not public, so `incompatibility` says whether it is the client that this was made for.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ _COUNTERS = [
 ]
 
 
-def untested() -> str | None:
+def untested_version() -> str | None:
     """Why nothing but the public calls of the installed client may be used; None if its other parts are known."""
     if azure.eventhub.__version__ in TESTED:
         return None
     return f"azure-eventhub {azure.eventhub.__version__} has not been tested; tested is {', '.join(TESTED)}"
 
 
-def unfit(handler: Any, link: Any, *, granted: int = 0) -> str | None:
+def incompatibility(handler: Any, link: Any, *, granted: int = 0) -> str | None:
     """Why the open `link` of the client's `handler` cannot be read from here; None if it can.
 
     `granted` is the credit that the client should have given the link already.
     """
-    if (reason := untested()) is not None:
+    if (reason := untested_version()) is not None:
         return reason
     try:
         connection, session = handler._connection, handler._session
@@ -107,7 +107,9 @@ def unfit(handler: Any, link: Any, *, granted: int = 0) -> str | None:
 
 
 class FastLink:
-    """Reads the transfers to `link` in large pieces from the socket of the client's `handler`; neither is `unfit`.
+    """Reads the transfers to `link` in large pieces from the socket of the client's `handler`.
+
+    `incompatibility` must have returned None for both.
 
     All that is raised is what the client itself raises in the same situation, or OSError, or `MalformedError`; after
     that the connection is of no more use.
@@ -167,7 +169,7 @@ class FastLink:
         """Of the socket, to wait for what comes while nobody is receiving."""
         return self._socket.fileno()
 
-    def stands(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether the link is of further use, to be asked while nobody is receiving: deals with what has come.
 
         Not if its token is about to end, or if more has come than there is room for. Raises as `receive` does.

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spark_ehbalance.hub.wire.link import FastLink, unfit
+from spark_ehbalance.hub.wire.link import FastLink, incompatibility
 from spark_ehbalance.hub.wire.messages import APPLICATION, PROPERTIES, VALUE
 from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
 
@@ -42,7 +42,7 @@ _DISPOSITION = b"\x00\x53\x15"
 
 
 class Management:
-    """Asks over the open management link `operation` of the client's `handler`; see `unfit_management`.
+    """Asks over the open management link `operation` of the client's `handler`; see `management_incompatibility`.
 
     `refusal` makes the error to raise of a status and its description. All else that is raised is as for `HotLink`.
     """
@@ -145,7 +145,7 @@ class _Answers(FastLink):
             super()._foreign(channel, frame)
 
 
-def unfit_management(handler: Any, operation: Any) -> str | None:
+def management_incompatibility(handler: Any, operation: Any) -> str | None:
     """Why the client's open management link `operation` cannot be used from here; None if it can."""
     try:
         link = operation._mgmt_link
@@ -157,7 +157,7 @@ def unfit_management(handler: Any, operation: Any) -> str | None:
         )  # fmt: skip
         if not all(isinstance(each, int) for each in counters) or not callable(handler._connection._transport.write):
             return "its management link is not as expected"
-        return unfit(handler, link._response_link, granted=_GRANTED)
+        return incompatibility(handler, link._response_link, granted=_GRANTED)
     except AttributeError as error:
         return f"its management link is not as expected: {error}"
 
