@@ -5,11 +5,11 @@ SHELL := bash
 
 VENV := $(CURDIR)/.venv
 
-# Spark starts its Python workers with PYSPARK_PYTHON, else with the first python3 on PATH, which has none of our packages.
+# Spark starts its Python workers with PYSPARK_PYTHON, or else with the first python3 on PATH, which lacks our packages.
 export PYSPARK_PYTHON := $(VENV)/bin/python
 export PYSPARK_DRIVER_PYTHON := $(VENV)/bin/python
 export PATH := $(VENV)/bin:$(PATH)
-# Another Spark's home would be used instead of the virtual environment's pyspark.
+# A SPARK_HOME would be used instead of the virtual environment's pyspark.
 unexport SPARK_HOME
 
 .PHONY: help setup run test bench chaos workers soak contention handover lint format types check clean
@@ -23,7 +23,7 @@ setup: ## Check what is needed, make .venv and fetch Delta's jars (again only wh
 run: setup ## Run the demo: make run ARGS="..."
 	@.venv/bin/python -m jobs.demo $(ARGS)
 
-# Tests wait for most of their time, so that three of them can be at work on two cores.
+# Tests mostly wait, so three of them run at once on two cores.
 test: setup ## Run the tests: make test ARGS="-k lease"
 	@.venv/bin/python -m pytest --numprocesses=3 --dist=loadgroup $(ARGS)
 
