@@ -193,7 +193,7 @@ def _lost_to(options: Options, wanted: Range, position: int) -> int:
         return position
     if state.begin > position:
         end, why = min(state.begin, wanted.end), f"have aged out (the first retained event is {state.begin})"
-    elif state.end < wanted.end:
+    elif state.end < wanted.end and state.end <= position:  # what there is before the end is slow, not lost
         end, why = wanted.end, f"are gone (the last event is {state.end - 1}: the event hub was made anew)"
     else:
         return position
