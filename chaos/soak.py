@@ -35,7 +35,7 @@ from spark_ehbalance.leases.model import Author, Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Claim, Heartbeat, Join, Renew, Transition
 from spark_ehbalance.member.keeper import tidying_due
 from spark_ehbalance.stores.base import commit
-from spark_ehbalance.stores.delta import CHECKPOINT_INTERVAL, DeltaStore
+from spark_ehbalance.stores.delta.store import CHECKPOINT_INTERVAL, DeltaStore
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 

@@ -18,8 +18,8 @@ from spark_ehbalance.leases.history import ownership_changes
 from spark_ehbalance.leases.model import Author, Snapshot
 from spark_ehbalance.leases.transitions import Transition, apply
 from spark_ehbalance.source.options import Options, checked_location, storage_options, stream_options
-from spark_ehbalance.stores.base import commit
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.stores import base, opening
+from spark_ehbalance.stores.base import LeaseStore, commit
 from spark_ehbalance.values.secrets import REFERENCES, is_reference
 from spark_ehbalance.values.text import plain, plain_lines
 
@@ -84,7 +84,7 @@ def operator() -> Author:
     return Author(f"operator:{getpass.getuser()}@{socket.gethostname()}", "")
 
 
-def order(store: DeltaStore, orders: Sequence[Transition]) -> Snapshot:
+def order(store: LeaseStore, orders: Sequence[Transition]) -> Snapshot:
     """Carry out what an operator orders, all or nothing, and record it; returns the new state.
 
     Raises `EhBalanceError`, which says what is allowed, if an order is refused.
@@ -102,10 +102,10 @@ def order(store: DeltaStore, orders: Sequence[Transition]) -> Snapshot:
     return outcome.after
 
 
-def open_store(lease_table: str, storage_option: list[str] | None) -> DeltaStore:
-    """The store of a lease table. Raises `OptionError`."""
+def open_store(lease_table: str, storage_option: list[str] | None) -> base.LeaseTable:
+    """Open the lease table of a command. Raises `OptionError`."""
     location = checked_location(lease_table)
-    return DeltaStore(location, storage_options(pairs(storage_option), {}, location))
+    return opening.open_store(location, storage_options(pairs(storage_option), {}, location))
 
 
 def pairs(texts: list[str] | None) -> dict[str, str]:

@@ -23,7 +23,7 @@ from spark_ehbalance.cli.common import (
     say,
 )
 from spark_ehbalance.leases.transitions import Drain
-from spark_ehbalance.stores.repair import Repair
+from spark_ehbalance.stores.base import Repair
 
 
 def drain(

@@ -21,7 +21,7 @@ from spark_ehbalance.source.offsets import HeldPosition, group_name
 from spark_ehbalance.source.options import Options, checked_checkpoint, checked_location
 from spark_ehbalance.source.spark_checkpoint import read_checkpoint
 from spark_ehbalance.stores.base import LeaseStore, commit
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 
@@ -90,7 +90,7 @@ def _history(table: str, options: Options) -> Memory:
     if "/" not in table:
         return Memory()
     try:
-        with DeltaStore(table, options.storage_options) as store:
+        with open_store(table, options.storage_options) as store:
             return Memory(_last_places(store.history()))
     except StoreError:
         return Memory()

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.unreadable import FAIL, POLICIES
+from spark_ehbalance.source.spark_checkpoint import checkpoint_location
+from spark_ehbalance.stores.opening import check_storage, location
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, PARAMETERS, Parameters
-from spark_ehbalance.values.locations import check_storage, checkpoint_location, location
 from spark_ehbalance.values.parsing import flag, one_of, parse_duration, whole
 from spark_ehbalance.values.secrets import (
     REFERENCES,

@@ -30,8 +30,8 @@ from spark_ehbalance.source.offsets import HeldPosition, LeaseTable, StreamOffse
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.ranges import Range, limit_by_backlog, retained_start
 from spark_ehbalance.source.tasks import WORTH_A_TASK
-from spark_ehbalance.stores.base import LeaseStore
-from spark_ehbalance.stores.delta import PATIENCE, DeltaStore
+from spark_ehbalance.stores import opening
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseStore
 from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.strategies import REACTIVE, strategy
 from spark_ehbalance.values.position import Position
@@ -307,8 +307,8 @@ class Planner:
         options = self._options
         assert options.lease_table is not None
         # A commit that the storage does not answer takes two or three requests: they end before the lease does.
-        patience = min(PATIENCE, options.lease_duration / 6)
-        return DeltaStore(options.lease_table, options.storage_options, patience=patience)
+        patience = min(REQUEST_TIMEOUT, options.lease_duration / 6)
+        return opening.open_store(options.lease_table, options.storage_options, patience)
 
     def _own_state(self, done: Mapping[str, Range], again: Mapping[str, Range]) -> Snapshot:
         """A group of this query alone, as its offset has kept it."""

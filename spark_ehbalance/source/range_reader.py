@@ -26,7 +26,7 @@ from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS, Key
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.stores.opening import open_store
 
 _LOG = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ def _still_held(options: Options, wanted: Range, owner: str) -> bool:
     Raises `StoreError` if it cannot be asked: the batch has to fail then, as neither its end nor its rest is sure.
     """
     assert options.lease_table is not None
-    with DeltaStore(options.lease_table, options.storage_options) as store:
+    with open_store(options.lease_table, options.storage_options) as store:
         lease = store.read().leases.get(wanted.partition)
     return lease is not None and lease.owner == owner and lease.epoch == wanted.epoch
 

@@ -7,7 +7,9 @@ that the sink has finished, `commits/N`; it keeps the last 100 (`spark.sql.strea
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
+from urllib.parse import unquote
 
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
@@ -16,6 +18,9 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, PyFi
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.source.continuity import LoggedBatch
 from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.stores.delta.locations import path_in_url
+from spark_ehbalance.stores.opening import location
+from spark_ehbalance.values.locations import scheme
 
 
 def read_checkpoint(location: str, storage_options: Mapping[str, str]) -> list[list[LoggedBatch]]:
@@ -40,6 +45,19 @@ def read_checkpoint(location: str, storage_options: Mapping[str, str]) -> list[l
             "ehbalance"
         )
     return list(logs.values())
+
+
+def checkpoint_location(text: str) -> str:
+    """The folder that `text` means: an address, or an absolute path. It is only read, so any mount will do.
+
+    Raises `ValueError` with what is allowed instead.
+    """
+    kind, mounts = scheme(text), {"file": "", "dbfs": "/dbfs"}
+    if text and kind is None:
+        return os.path.abspath(text)
+    if kind in mounts:
+        return os.path.normpath(mounts[kind] + unquote(path_in_url(kind, text.partition(":")[2])))
+    return location(text)
 
 
 def logged_ends(text: str) -> Iterator[tuple[int, StreamOffset]]:

@@ -1,18 +1,18 @@
-"""What a lease store must do, and `commit`, which all writing goes through."""
+"""The interfaces of a lease store, and `commit`, through which every write goes."""
 
 from __future__ import annotations
 
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from spark_ehbalance.errors import ConflictError
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.model import Snapshot
+from spark_ehbalance.leases.model import Lease, Snapshot
 from spark_ehbalance.leases.transitions import Outcome, Transition, apply
 from spark_ehbalance.values.group import Group
 
@@ -25,6 +25,10 @@ LONGEST_RETRY_WAIT = 1.0
 _FIRST_WAIT = 4.0
 
 
+#: Seconds that a request to a storage service may take, its retries included. delta-rs alone waits for 30 s and tries
+#: again for 180 s: a lease would expire before its owner knows that the storage does not answer.
+REQUEST_TIMEOUT = 5.0
+
 #: Lost races after which a commit is given up for the time being.
 ATTEMPTS = 20
 
@@ -33,23 +37,23 @@ _Store = TypeVar("_Store", bound="LeaseStore")
 
 
 class LeaseStore(ABC):
-    """Keeps one group's snapshot, with a compare-and-swap on its version.
+    """Keeps the snapshot of one group, with a compare-and-swap on its version. This is what a member needs.
 
-    A store is used by one thread at a time and must be opened in the process that uses it. Every backend passes the
-    conformance suite in `tests/stores/store_conformance.py`.
+    One thread at a time uses a store, in the process that has opened it. Every backend passes the conformance suite in
+    `tests/stores/store_conformance.py`.
     """
 
     @abstractmethod
     def create(self, group: Group, content: Snapshot | None = None) -> None:
-        """Make the store for `group`, with `content` if any, where there is none yet; several may try at once.
+        """Create the store of `group`, holding `content` if given, unless it exists. Several members may try at once.
 
-        Raises `StoreFormatError` if there is something else at its place, `StoreUnavailableError` if it cannot be
-        reached. Either the store is there afterwards or nothing is.
+        Afterwards the whole store exists, or nothing does. Raises `StoreFormatError` if something else exists at its
+        location, `StoreUnavailableError` if the storage does not answer.
         """
 
     @abstractmethod
     def exists(self) -> bool:
-        """Whether there is a store at its place. Raises `StoreUnavailableError`."""
+        """Whether the store exists. Raises `StoreUnavailableError`."""
 
     @abstractmethod
     def read(self) -> Snapshot:
@@ -57,35 +61,84 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
-        """Put `new` in the place of `base`, only if `base` is still the newest, and return it with its version.
+        """Replace `base` by `new` if `base` is still the newest snapshot. Returns `new` with its version.
 
-        Raises `ConflictError` if it is not: then nothing was written. After an error whose outcome is unknown a
-        store looks for its own commit before it says anything. Raises `StoreUnavailableError` if it cannot tell.
+        Raises `ConflictError` if it is not: then nothing was written. After an error of unknown outcome the store looks
+        for its own commit, and raises `StoreUnavailableError` if it cannot tell.
         """
 
     @abstractmethod
     def record(self, changes: Sequence[OwnershipChange]) -> None:
-        """Add to the group's history, for people, reports and audits. A store without a history does nothing.
+        """Append to the group's history, on which no lease depends. A store without a history does nothing.
 
-        Raises `StoreUnavailableError`; the leases do not depend on it.
+        Raises `StoreUnavailableError`.
         """
 
     @abstractmethod
     def tidy(self) -> None:
-        """Remove what earlier versions have left behind; the group's leader calls it now and then.
+        """Remove the files of earlier versions. The group's leader calls this every few hundred commits.
 
         Raises `StoreUnavailableError`.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files and connections. May be called twice."""
+        """Close files and connections. May be called twice."""
 
     def __enter__(self: _Store) -> _Store:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What `LeaseTable.repair` did. Without `problems` it changed nothing. `leases` are those that the table has now,
+    and `kept` is the folder with a copy of every file that was removed or replaced."""
+
+    problems: tuple[str, ...]
+    leases: Mapping[str, Lease]
+    kept: str | None = None
+
+
+class LeaseTable(LeaseStore):
+    """A lease store that is opened by its location, with what an operator needs besides: a backend of
+    `stores/opening.py`."""
+
+    #: The schemes of the locations that this backend opens, without "://"; None is a path.
+    schemes: ClassVar[tuple[str | None, ...]]
+
+    @abstractmethod
+    def __init__(
+        self, location: str, options: Mapping[str, str] | None = None, patience: float = REQUEST_TIMEOUT
+    ) -> None:
+        """See `open_store`."""
+
+    @staticmethod
+    @abstractmethod
+    def parse_location(text: str) -> str:
+        """The one spelling of the location that `text` means. Raises `ValueError` with what is allowed instead."""
+
+    @staticmethod
+    def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
+        """Raise `OptionError` if the storage would commit unsafely with these options and environment variables."""
+
+    @abstractmethod
+    def history(self) -> list[OwnershipChange]:
+        """Everything that `record` was given, the oldest first. Raises `StoreUnavailableError`."""
+
+    @abstractmethod
+    def maintain(self) -> None:
+        """Tidy up thoroughly: also remove files that were never committed, compact the history, and add the columns
+        that a table of an earlier version lacks. Raises `StoreUnavailableError`."""
+
+    @abstractmethod
+    def repair(self) -> Repair:
+        """Repair a damaged table; a sound one stays as it is.
+
+        Raises `StoreFormatError`, `StoreUnavailableError`, and `StoreDamagedError` if nothing sound is left.
+        """
 
 
 def commit(

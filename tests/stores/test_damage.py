@@ -19,7 +19,7 @@ from spark_ehbalance.leases.model import Lease, Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Heartbeat, Join
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.stores.repair import merged
+from spark_ehbalance.stores.delta.recovery import merged
 from spark_ehbalance.values.position import Position
 from tests.cli.command import Command
 from tests.member.keepers import Keepers, begin_batch, end_batch

@@ -42,7 +42,7 @@ from spark_ehbalance.leases.transitions import (
 )
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.stores.table_format import from_table
+from spark_ehbalance.stores.delta.table_format import from_table
 from spark_ehbalance.values.position import Position
 from tests.stores.store_conformance import ANN, GROUP, line_up, wait_for_the_others
 

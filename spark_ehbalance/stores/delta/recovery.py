@@ -8,7 +8,7 @@ author has finished is finished all the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from spark_ehbalance.leases.model import Lease
@@ -16,16 +16,6 @@ from spark_ehbalance.values.position import Position, partition_order
 
 #: Added to every epoch where a state that was committed cannot be read: more than changes of owner can be in it.
 _MARGIN = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """What was done: the `problems` that were found (none: nothing was done), the `leases` that stand there now, and
-    `kept`, the folder with a copy of every file that was taken away or replaced."""
-
-    problems: tuple[str, ...]
-    leases: Mapping[str, Lease]
-    kept: str | None = None
 
 
 def merged(found: Iterable[Lease], *, all_read: bool) -> dict[str, Lease]:

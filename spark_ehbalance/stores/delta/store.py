@@ -31,8 +31,9 @@ from deltalake.transaction import AddAction
 from spark_ehbalance.errors import ConflictError, StoreDamagedError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Snapshot
-from spark_ehbalance.stores.base import LeaseStore
-from spark_ehbalance.stores.delta_log import (
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable, Repair
+from spark_ehbalance.stores.delta.locations import SCHEMES, check_storage, parse_location
+from spark_ehbalance.stores.delta.log import (
     LOG,
     damaged_log,
     file_names,
@@ -43,8 +44,8 @@ from spark_ehbalance.stores.delta_log import (
     parquet_rows,
     read_file,
 )
-from spark_ehbalance.stores.repair import Repair, merged, missing
-from spark_ehbalance.stores.table_format import (
+from spark_ehbalance.stores.delta.recovery import merged, missing
+from spark_ehbalance.stores.delta.table_format import (
     HISTORY_SCHEMA,
     SCHEMA,
     conformed,
@@ -82,10 +83,6 @@ _ORPHAN_AGE = 3600
 #: A file may be tidied away between finding the newest version and reading it; then there is a newer one.
 _READ_TRIES = 3
 
-#: Seconds that a request to a storage service may take, if not said otherwise, its retries included. delta-rs waits
-#: for 30 s and tries again for 180 s: a lease would be over before its owner knows that the storage is silent.
-PATIENCE = 5.0
-
 #: Features of Delta that change nothing about how a data file is read.
 _PLAIN = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 
@@ -93,20 +90,21 @@ _COMMIT_TOKEN = "ehbalance.commit"
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 
-class DeltaStore(LeaseStore):
-    """The lease table at `uri` (a path or an address that delta-rs knows), with delta-rs's `storage_options`.
+class DeltaStore(LeaseTable):
+    """The lease table at `location`, with delta-rs's options for its storage."""
 
-    A request that the storage does not answer is given up after `patience` seconds, unless the options say otherwise.
-    """
+    schemes = SCHEMES
+    parse_location = staticmethod(parse_location)
+    check_storage = staticmethod(check_storage)
 
     def __init__(
-        self, uri: str, storage_options: Mapping[str, str] | None = None, *, patience: float = PATIENCE
+        self, location: str, options: Mapping[str, str] | None = None, patience: float = REQUEST_TIMEOUT
     ) -> None:
-        self._uri = uri
+        self._uri = location
         self._patience = patience
         limit = f"{round(patience * 1000)}ms"
         limits = {"timeout": limit, "connect_timeout": limit, "retry_timeout": limit}
-        self._storage_options = limits | dict(storage_options or {})
+        self._storage_options = limits | dict(options or {})
         self._table: DeltaTable | None = None
         self._files: Any = None
         self._unused: str | None = None  # a file that a lost race has left
@@ -122,7 +120,6 @@ class DeltaStore(LeaseStore):
         return self._uri.rstrip("/") + "_history"
 
     def exists(self) -> bool:
-        """Whether there is a Delta table at the address. Raises `StoreUnavailableError`."""
         try:
             return DeltaTable.is_deltatable(self._uri, storage_options=self._storage_options)
         except (OSError, DeltaError, ValueError) as error:
@@ -325,7 +322,6 @@ class DeltaStore(LeaseStore):
             raise StoreUnavailableError(f"{self._history_uri} could not be written: {self._said(error)}") from error
 
     def history(self) -> list[OwnershipChange]:
-        """All changes of ownership that were recorded, the oldest first."""
         try:
             if not DeltaTable.is_deltatable(self._history_uri, storage_options=self._storage_options):
                 return []
@@ -356,8 +352,6 @@ class DeltaStore(LeaseStore):
             self._file_system().delete_file(file)
 
     def maintain(self) -> None:
-        """Tidy up thoroughly: also data files that no log knows, and the many small files of the history. A table that
-        was made by an earlier version gets the columns that have come since."""
         self.tidy()
         try:
             table = DeltaTable(self._uri, storage_options=self._storage_options)
@@ -374,11 +368,8 @@ class DeltaStore(LeaseStore):
             raise self._unavailable("maintained", error) from error
 
     def repair(self) -> Repair:
-        """Mend a damaged table: files of the log that cannot be read are taken away with all that follow them, and the
-        latest state that can be found in the folder is written. A sound table is left alone.
-
-        Raises `StoreFormatError`, `StoreDamagedError` where nothing sound is left, `StoreUnavailableError`.
-        """
+        """As `LeaseTable.repair`: takes away the log files that cannot be read, with all that follow them, and writes
+        the latest state that the data files in the folder hold."""
         self._kept = f"{self._uri}_damaged/{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:6]}"
         try:
             return self._put_back(self.read())

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from spark_ehbalance.leases.model import Lease
-from spark_ehbalance.stores.repair import salvaged
-from spark_ehbalance.stores.table_format import SCHEMA, conformed, lease_of, rows_of
+from spark_ehbalance.stores.delta.recovery import salvaged
+from spark_ehbalance.stores.delta.table_format import SCHEMA, conformed, lease_of, rows_of
 
 LOG = "_delta_log"
 

@@ -1,0 +1,114 @@
+"""Where a Delta lease table may be, and the storage options that it must not have.
+
+Each location has one spelling. delta-rs takes an address that it does not know for a folder below the working
+directory: two jobs would have a table each, and both would read everything.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Mapping
+from urllib.parse import quote, unquote
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.values.locations import has_unsafe_characters, scheme
+
+#: Storages that delta-rs knows and that can create a file only if it is not there. None is a path.
+SCHEMES = (None, "file", "abfs", "abfss", "adl", "az", "azure", "gs", "hdfs", "https", "s3", "s3a")
+
+#: Mounts that Databricks shows storage through; they have neither hard links nor a rename that replaces nothing.
+_MOUNTS = ("/dbfs", "/Volumes")
+
+_EXAMPLE = "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER"
+
+
+def parse_location(text: str) -> str:
+    """The location that `text` means, whose scheme is one of `SCHEMES`: an address, or an absolute path.
+
+    Raises `ValueError` with what is allowed instead.
+    """
+    kind, rest = scheme(text), text.partition(":")[2]
+    if kind is None:
+        return _path(text)
+    return _path(_unescaped(path_in_url("file", rest))) if kind == "file" else _address(kind, rest)
+
+
+def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    """Raise `OptionError` if an option, or a variable of the environment that no option overrides, tells delta-rs to
+    commit in a way that replaces another writer's commit."""
+    given = {f"storageOptions.{name}": (name, value) for name, value in options.items()}
+    overridden = {name.lower() for name in options}
+    for name, value in environment.items():
+        if name.lower() not in overridden and _concerns(name.lower(), location):
+            given[f"the environment variable {name}"] = (name, value)
+    for shown, (name, value) in given.items():
+        unsafe = name.lower().endswith("allow_unsafe_rename") and value.strip().lower() not in _FALSE
+        if unsafe or (name.lower().endswith("conditional_put") and value.strip().lower() == "disabled"):
+            raise OptionError(
+                f"{shown} is set: with it two queries could take the same partition, as the lease table needs a "
+                "storage that creates a file only if it is not there. Leave it out"
+            )
+
+
+def _concerns(variable: str, location: str) -> bool:
+    """Whether delta-rs reads this variable of the environment for the table: those of S3, and those of mounts."""
+    if variable.startswith("aws_") or variable.endswith("conditional_put"):
+        return location.startswith(("s3://", "s3a://"))
+    return "://" not in location
+
+
+_FALSE = ("", "0", "false", "no", "off", "n", "f")
+
+
+def _path(text: str) -> str:
+    if text.startswith("~"):
+        raise ValueError("a path without ~, which only a shell knows: write the whole path")
+    if re.fullmatch(r"\w+(\.\w+){1,2}", text):
+        raise ValueError(
+            f"no name of a catalog: write where its table is stored, such as {_EXAMPLE}, or ./{text} for a folder"
+        )
+    path = "/" + os.path.abspath(text).lstrip("/")
+    if any(path == mount or path.startswith(mount + "/") for mount in _MOUNTS):
+        raise ValueError(
+            f"no path below {' or '.join(_MOUNTS)}, where two queries could take the same partition: no rename there "
+            f"replaces nothing: write the address of the storage, such as {_EXAMPLE}"
+        )
+    if path == "/":
+        raise ValueError("a folder: write one below /")
+    if re.search(r"%[0-9A-Fa-f]{2}", path):
+        raise ValueError("a path without % before two hexadecimal digits, which delta-rs takes for an escape")
+    return path
+
+
+def path_in_url(kind: str, rest: str) -> str:
+    """The absolute path in `kind:rest`, as in file:///PATH. Raises `ValueError`."""
+    match = re.fullmatch(r"(?://(?:localhost)?)?(/[^/].*)", rest, re.DOTALL)
+    if match is None:
+        raise ValueError(f"{kind}:///PATH with a whole path")
+    return match[1]
+
+
+def _address(kind: str, rest: str) -> str:
+    host, _, path = rest.removeprefix("//").partition("/")
+    if not rest.startswith("//") or not host:
+        raise ValueError(f"an address with two slashes, such as {_EXAMPLE if kind == 'abfss' else kind + '://...'}")
+    if "#" in rest or re.search(r"%25[0-9A-Fa-f]{2}", rest):
+        raise ValueError("an address without # and without an escaped %")
+    if "@" in host and (kind not in ("abfs", "abfss") or ":" in host.partition("@")[0]):
+        raise ValueError("an address without a user and a password")
+    folder = posixpath.normpath("/" + _unescaped(path)).lstrip("/")
+    if not folder:
+        raise ValueError(f"a folder: write one below {kind}://{host}/")
+    host = host if kind == "hdfs" else host.lower()  # names of HDFS name services are told apart by case
+    return f"{kind}://{host}/{quote(folder)}"
+
+
+def _unescaped(path: str) -> str:
+    if re.search(r"%(?![0-9A-Fa-f]{2})", path):
+        raise ValueError("an address in which % is written as an escape, such as %20 for a space")
+    plain = unquote(path, errors="strict")  # UnicodeDecodeError is a ValueError
+    if has_unsafe_characters(plain):
+        raise ValueError("an address without escaped quotes, brackets, wildcards, backslashes and control characters")
+    return plain

@@ -1,0 +1,60 @@
+"""Opens a lease table. The scheme of its location picks the backend.
+
+To add a backend, write a `LeaseTable` in a module of its own and list it in `BACKENDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.locations import has_unsafe_characters, scheme
+
+BACKENDS: tuple[type[LeaseTable], ...] = (DeltaStore,)
+
+_EXAMPLE = "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER"
+
+
+def open_store(
+    location: str, options: Mapping[str, str] | None = None, patience: float = REQUEST_TIMEOUT
+) -> LeaseTable:
+    """Open the lease table at `location`, with the `options` of its storage. Nothing is read or created yet.
+
+    A request that the storage does not answer fails after `patience` seconds, unless the options set a limit. Raises
+    `OptionError` if no backend knows the location's scheme.
+    """
+    try:
+        return _backend(location)(location, options, patience)
+    except ValueError as allowed:
+        raise OptionError(f"lease table {location} cannot be opened: allowed is {allowed}") from None
+
+
+def location(text: str) -> str:
+    """The one spelling of the location that `text` means: an address, or an absolute path.
+
+    Raises `ValueError` with what is allowed instead.
+    """
+    if not text or has_unsafe_characters(text):
+        raise ValueError("a path or an address without quotes, brackets, wildcards, backslashes and control characters")
+    return _backend(text).parse_location(text)
+
+
+def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    """Raise `OptionError` if the table's storage would commit unsafely with these options and environment variables."""
+    _backend(location).check_storage(location, options, environment)
+
+
+def _backend(location: str) -> type[LeaseTable]:
+    wanted = scheme(location)
+    for backend in BACKENDS:
+        if wanted in backend.schemes:
+            return backend
+    if wanted == "dbfs":
+        raise ValueError(
+            "no dbfs: address, as DBFS has no way to create a file only if it is not there: write the address of a "
+            f"storage, such as {_EXAMPLE}"
+        )
+    known = [f"{each}://" for backend in BACKENDS for each in backend.schemes if each]
+    raise ValueError(f"a path, or an address that begins with {', '.join(known)}")
