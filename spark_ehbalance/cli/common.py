@@ -13,13 +13,12 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from spark_ehbalance.errors import EhBalanceError, OptionError, StoreUnavailableError
-from spark_ehbalance.leases.history import ownership_changes
+from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.leases.model import Author, Snapshot
 from spark_ehbalance.leases.transitions import Transition, apply
 from spark_ehbalance.source.options import Options, checked_location, storage_options, stream_options
 from spark_ehbalance.stores import base, opening
-from spark_ehbalance.stores.base import LeaseStore, commit
+from spark_ehbalance.stores.base import LeaseStore, commit_and_record
 from spark_ehbalance.values.secrets import REFERENCES, is_reference
 from spark_ehbalance.values.text import plain, plain_lines
 
@@ -92,13 +91,9 @@ def order(store: LeaseStore, orders: Sequence[Transition]) -> Snapshot:
     before = store.read()
     outcome = apply(before, orders)
     if not outcome.refused:
-        outcome = commit(store, before, orders)
+        outcome = commit_and_record(store, before, orders, warn)
     if outcome.refused:
         raise EhBalanceError(outcome.refused[0].reason)
-    try:
-        store.record(ownership_changes(outcome))
-    except StoreUnavailableError as error:
-        say(f"Warning: done, but not in the history: {error}", err=True)
     return outcome.after
 
 
@@ -120,6 +115,11 @@ def pairs(texts: list[str] | None) -> dict[str, str]:
 def say(text: str, *, err: bool = False) -> None:
     """Print `text`, in which other people's names may be."""
     typer.echo(plain_lines(text), err=err)
+
+
+def warn(text: str) -> None:
+    """Print a warning, in which other people's names may be."""
+    say(f"Warning: {text}", err=True)
 
 
 def cell(text: str | None) -> Text:

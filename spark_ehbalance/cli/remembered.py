@@ -10,17 +10,17 @@ from typing import Annotated
 
 import typer
 
-from spark_ehbalance.cli.common import now_ms, operator
+from spark_ehbalance.cli.common import now_ms, operator, warn
 from spark_ehbalance.errors import EhBalanceError, OptionError, StoreError
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
+from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Snapshot
 from spark_ehbalance.leases.transitions import Restore, TakePlace, Transition, apply
 from spark_ehbalance.source.continuity import LoggedBatch, Memory, restored, skipped
 from spark_ehbalance.source.offsets import HeldPosition, group_name
 from spark_ehbalance.source.options import Options, checked_checkpoint, checked_location
 from spark_ehbalance.source.spark_checkpoint import read_checkpoint
-from spark_ehbalance.stores.base import LeaseStore, commit
+from spark_ehbalance.stores.base import LeaseStore, commit_and_record, record
 from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
@@ -92,7 +92,7 @@ def _history(table: str, options: Options) -> Memory:
     try:
         with open_store(table, options.storage_options) as store:
             return Memory(_last_places(store.history()))
-    except StoreError:
+    except (OptionError, StoreError):
         return Memory()
 
 
@@ -131,14 +131,13 @@ def put_back(
         store.create(group, made.after)
         found, table = store.read(), made.after.table
         if found.table is not None and table is not None and found.table.id == table.id:
-            store.record(ownership_changes(made))
+            record(store, made, warn)
             return _told(said, memory)
     store.create(group)
     for _ in range(_TRIES):
         found = store.read()
         said = _said(location, memory, found, states)
-        outcome = commit(store, found, said)
-        store.record(ownership_changes(outcome))
+        outcome = commit_and_record(store, found, said, warn)
         if not any(isinstance(each.transition, Restore) for each in outcome.refused):
             return _told(said, memory)
     raise EhBalanceError("others keep changing the table: try again")

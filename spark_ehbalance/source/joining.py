@@ -8,13 +8,12 @@ import time
 from collections.abc import Sequence
 
 from spark_ehbalance.errors import DataLossError, OptionError
-from spark_ehbalance.leases.history import ownership_changes
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.transitions import Restore
 from spark_ehbalance.source.continuity import Memory, lost_memory, restored, skipped
 from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import Options
-from spark_ehbalance.stores.base import LeaseStore, commit
+from spark_ehbalance.stores.base import LeaseStore, commit_and_record
 
 _LOG = logging.getLogger(__name__)
 
@@ -95,8 +94,7 @@ def _put_back(store: LeaseStore, memory: Memory, partitions: Sequence[str], by: 
     # In a table with positions what is not in it counts as added to the hub, and would be read from its first event.
     unknown = [each for each in partitions if each not in memory.places and each not in found.leases]
     said += [Restore(by=by, at_ms=at_ms, partition=each, epoch=0, checkpoint=None) for each in unknown]
-    outcome = commit(store, found, said)
-    store.record(ownership_changes(outcome))
+    outcome = commit_and_record(store, found, said, _LOG.warning)
     for partition, (first, last) in skipped(memory, outcome.after).items():
         _LOG.warning("partition %s: events %d to %d are skipped: the table goes on after them", partition, first, last)
     if unknown:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import ClassVar, TypeVar
 
-from spark_ehbalance.errors import ConflictError
-from spark_ehbalance.leases.history import OwnershipChange
+from spark_ehbalance.errors import ConflictError, StoreUnavailableError
+from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.model import Lease, Snapshot
 from spark_ehbalance.leases.transitions import Outcome, Transition, apply
 from spark_ehbalance.values.group import Group
@@ -163,6 +163,25 @@ def commit(
         time.sleep(random.uniform(0, longest_wait(attempt, time.monotonic() - began)))
         base = store.read()
     raise AssertionError("unreachable")
+
+
+def commit_and_record(
+    store: LeaseStore, base: Snapshot, transitions: Iterable[Transition], warn: Callable[[str], object]
+) -> Outcome:
+    """`commit`, then `record`. Raises as `commit` does."""
+    outcome = commit(store, base, transitions)
+    record(store, outcome, warn)
+    return outcome
+
+
+def record(store: LeaseStore, outcome: Outcome, warn: Callable[[str], object]) -> None:
+    """Append what changed hands to the history. A failure is only a text for `warn`, as the commit stands."""
+    changes = ownership_changes(outcome)
+    try:
+        if changes:
+            store.record(changes)
+    except StoreUnavailableError as error:
+        warn(f"done, but not in the history: {error}")
 
 
 def longest_wait(attempt: int, took: float) -> float:

@@ -16,6 +16,7 @@ from spark_ehbalance.source.offsets import LeaseTable, StreamOffset, group_name
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import Command, kept
+from tests.stores.histories import NOT_RECORDED, make_unwritable
 
 HUB = "hub"
 LOST = LeaseTable("t1", "/lost/leases")
@@ -92,6 +93,19 @@ def test_rows_that_are_missing_are_put_back_and_the_others_stay(
     ehbalance("seek", table, "0", "--to", "90", *connection)
     assert ehbalance("init", table, *connection, "--from-checkpoint", known).code == 0
     assert positions(table) == {"0": (2, 90), "1": (2, 9), "2": (0, 0), "3": (0, 0)}
+
+
+def test_a_table_is_made_and_completed_with_a_warning_where_its_history_cannot_be_written(
+    ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
+) -> None:
+    known = checkpoint(tmp_path / "one", batch("a", p0=(1, 0, 40), p1=(2, 0, 9)))
+    make_unwritable(table)
+    for _ in range(2):
+        done = ehbalance("init", table, *connection, "--from-checkpoint", known)
+        assert done.code == 0
+        assert f"Warning: {NOT_RECORDED}{table}_history could not be written" in done.err
+        assert positions(table) == {"0": (1, 40), "1": (2, 9), "2": (0, 0), "3": (0, 0)}
+        DeltaTable(str(table)).delete("id = '1'")
 
 
 def test_a_table_that_would_skip_events_is_not_taken(

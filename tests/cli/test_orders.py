@@ -16,6 +16,7 @@ from spark_ehbalance.leases.model import Handover, Lease, Member, MemberState, P
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
 from tests.cli.command import Command, kept
+from tests.stores.histories import NOT_RECORDED, make_unwritable
 
 HUB = "hub"
 
@@ -232,3 +233,11 @@ def test_an_order_replaces_a_member_s_own_request(ehbalance: Command, leases: Pa
         store.write(base, replace(base, leases={**base.leases, "0": asked}))
     says(ehbalance, "pin", leases, "0", "--to", "ann")
     assert state(leases).leases["0"].handover is None
+
+
+def test_an_order_that_cannot_be_recorded_is_carried_out_with_a_warning(ehbalance: Command, leases: Path) -> None:
+    make_unwritable(leases)
+    outcome = ehbalance("pin", leases, "0", "--to", "bob")
+    assert outcome.code == 0
+    assert f"Warning: {NOT_RECORDED}{leases}_history could not be written" in outcome.err
+    assert state(leases).leases["0"].pin == Pin("bob", state(leases).leases["0"].pin.by, "")

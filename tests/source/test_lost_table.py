@@ -19,6 +19,7 @@ from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
 from tests.source.test_planner import Group, Query, drain, group, quickly
+from tests.stores.histories import NOT_RECORDED, make_unwritable
 from tests.waiting import wait_until
 
 __all__ = ["group", "quickly"]
@@ -102,6 +103,18 @@ def test_if_that_is_allowed_it_goes_on_from_what_it_knows_or_says_what_is_skippe
     drain(query, 80)
     assert sorted(query.seen) == sorted((str(p), n) for p in range(8) for n in range(5, 15))
     assert min(lease.epoch for lease in group.leases().values()) >= 2, "no epoch is handed out twice"
+
+
+def test_a_query_whose_history_cannot_be_written_goes_on_with_a_warning(
+    group: Group, stopped: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone(group)
+    make_unwritable(group.table)
+    with caplog.at_level(logging.WARNING, "spark_ehbalance"):
+        query = group.query("a", stopped.finished, failOnDataLoss="false")
+    assert f"{NOT_RECORDED}{group.table}_history could not be written" in caplog.text
+    drain(query, 80)
+    assert sorted(query.seen) == sorted((str(p), n) for p in range(8) for n in range(5, 15))
 
 
 def test_a_query_that_has_read_another_hub_is_refused(group: Group, stopped: Query) -> None:

@@ -1,0 +1,15 @@
+"""A history that cannot be written, although the lease table can."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+NOT_RECORDED = "done, but not in the history: "
+
+
+def make_unwritable(table: Path) -> None:
+    """Put a file in the place of the history of the lease table at `table`."""
+    history = Path(f"{table}_history")
+    shutil.rmtree(history, ignore_errors=True)
+    history.write_bytes(b"not a table")
