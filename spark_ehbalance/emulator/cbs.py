@@ -15,8 +15,7 @@ from typing import NamedTuple
 from urllib.parse import unquote_plus
 
 from .addresses import entity_path
-from .message import Sections
-from .request_response import Response
+from .message import Response, Sections
 
 _SCHEME = "SharedAccessSignature "
 _SECONDS = r"[0-9]{1,11}(\.[0-9]*)?"  # since 1970, as far as a datetime goes

@@ -17,16 +17,16 @@ from typing import Any
 
 from .administration import CALLS, Administration
 from .amqp.errors import AmqpError
-from .server import Server
+from .operations import Operations
 
 _LINE_LIMIT = 256 << 20  # bytes in one line: 1,000 events of up to 190 KB in base64
 
 
-def carry_out(server: Server, call: str, arguments: dict[str, Any]) -> Any:
+def carry_out(operations: Operations, call: str, arguments: dict[str, Any]) -> Any:
     """Do what `call` says; on the server's loop. Raises ValueError with one line for what cannot be done."""
     if call not in CALLS:
         raise ValueError(f"call {call[:50]!r}: allowed are {', '.join(sorted(CALLS))}")
-    method = getattr(server, call)
+    method = getattr(operations, call)
     try:
         inspect.signature(method).bind(**arguments)
     except TypeError as error:
@@ -40,8 +40,8 @@ def carry_out(server: Server, call: str, arguments: dict[str, Any]) -> Any:
 class ControlServer:
     """Listens for calls and carries them out on the loop it was started on."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
         self._listener: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -74,7 +74,7 @@ class ControlServer:
 
     def _reply(self, call: str, arguments: dict[str, Any]) -> dict[str, Any]:
         try:
-            return {"result": carry_out(self._server, call, arguments)}
+            return {"result": carry_out(self._operations, call, arguments)}
         except Exception as error:  # whatever a call stumbles over, its caller is told and the others go on
             return {"error": str(error) or repr(error)}
 

@@ -80,7 +80,7 @@ class Emulator(Administration):
     async def _begin(self) -> None:
         self._server = Server(self._settings)
         for spec in self._hubs:
-            self._server.add_hub(spec.name, spec.partitions)
+            self._server.operations.add_hub(spec.name, spec.partitions)
         await self._server.start()
 
     def stop(self) -> None:
@@ -124,7 +124,7 @@ class Emulator(Administration):
 
     def open_control_port(self, port: int = 0, host: str = "127.0.0.1") -> int:
         """Take calls from other processes as well, see `EmulatorControl`; returns the port. Raises OSError."""
-        self._control = ControlServer(self._running())
+        self._control = ControlServer(self._running().operations)
         return self._wait_for(self._control.start(host, port))
 
     def _running(self) -> Server:
@@ -138,9 +138,9 @@ class Emulator(Administration):
         return future.result()
 
     def _invoke(self, call: str, **arguments: Any) -> Any:
-        server = self._running()
+        operations = self._running().operations
 
         async def on_loop() -> Any:
-            return carry_out(server, call, arguments)
+            return carry_out(operations, call, arguments)
 
         return self._wait_for(on_loop())

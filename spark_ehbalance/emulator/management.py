@@ -9,8 +9,7 @@ from typing import Any
 from .amqp.codec import Array, Int, Timestamp
 from .amqp.errors import AmqpError
 from .broker import Broker, Hub
-from .message import Sections
-from .request_response import Response
+from .message import Response, Sections
 
 NEVER_MS = -62_135_596_800_000  # the year 1 in milliseconds since 1970: Azure's way to say "never"
 

@@ -103,6 +103,14 @@ class Sections(NamedTuple):
     value: Any
 
 
+class Response(NamedTuple):
+    """What a request/response node answers: an HTTP status code, one line of text, and the requested value."""
+
+    status: int
+    description: str
+    value: Any = None
+
+
 def _pair(name: str, value: str) -> bytes:
     return encode(Symbol(name)) + encode(value)
 

@@ -1,4 +1,4 @@
-"""Senders: links on which events come in."""
+"""Links on which a client publishes events."""
 
 from __future__ import annotations
 
@@ -6,60 +6,63 @@ import asyncio
 import logging
 
 from .addresses import Entity
+from .amqp.codec import Described
 from .amqp.errors import INTERNAL_ERROR, NOT_ALLOWED, AmqpError
-from .amqp.frames import ACCEPTED, Attach, rejected
-from .amqp.link import InboundLink
-from .amqp.session import Session
+from .amqp.frames import ACCEPTED, rejected
+from .amqp.link import IncomingLink
 from .broker import Broker, Hub
+from .client_connection import ClientConnection, LinkEndpoint
 from .faults import Faults
 from .message import BATCH_FORMAT, PUBLISHER, Event, parse_batch, parse_event
 
 _log = logging.getLogger(__name__)
 
 
-class SenderLink(InboundLink):
-    """Takes single events and batches for a hub or for one of its partitions, and answers each message."""
+class PublisherEndpoint(LinkEndpoint):
+    """Takes single events and batches for a hub or for one of its partitions, and settles each message."""
+
+    link: IncomingLink
 
     def __init__(
-        self, session: Session, attach: Attach, broker: Broker, hub: Hub, entity: Entity, faults: Faults
+        self, connection: ClientConnection, link: IncomingLink, broker: Broker, hub: Hub, entity: Entity, faults: Faults
     ) -> None:
         """Raises AmqpError if the hub has no such partition, or if the address is not one to send to."""
         if entity.group is not None:
             raise AmqpError(NOT_ALLOWED, "Events cannot be sent to a consumer group.")
         if entity.partition is not None:
             hub.partition(entity.partition)
-        super().__init__(session, attach)
+        super().__init__(connection, link)
         self.hub = hub
         self.partition = entity.partition
+        self.path = hub.name.lower()
         self._publisher = entity.publisher
         self._broker = broker
         self._faults = faults
 
-    @property
-    def path(self) -> str:
-        """The entity that a token has to cover, in lower case."""
-        return self.hub.name.lower()
-
     def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
-        """Append what was sent. Raises DecodeError for malformed messages: those end the connection."""
+        """Append the events of a message. Raises DecodeError for malformed messages: those close the connection."""
         if message_format == BATCH_FORMAT:
             events, partition_key = parse_batch(message)
         else:
             events = [parse_event(message)]
             partition_key = events[0].partition_key
-        state = ACCEPTED
+        outcome = ACCEPTED
         partition = self.partition
         try:
             self._faults.check_busy()
             partition = partition or self.hub.route(partition_key or self._publisher)
             self._append(partition, events, partition_key)
         except AmqpError as error:
-            state = rejected(error)
+            outcome = rejected(error)
         delay = self._faults.delay_of(self.hub.name, partition) if partition else 0.0
         if delay:
-            asyncio.get_running_loop().call_later(delay, self.settle, delivery_id, state)
+            asyncio.get_running_loop().call_later(delay, self._settle_late, delivery_id, outcome)
         else:
-            self.settle(delivery_id, state)
+            self.link.settle(delivery_id, outcome)
+
+    def _settle_late(self, delivery_id: int | None, outcome: Described) -> None:
+        self.link.settle(delivery_id, outcome)
+        self.connection.flush()
 
     def _append(self, partition: str, events: list[Event], partition_key: str | None) -> None:
         if partition_key is not None:

@@ -21,7 +21,19 @@ from spark_ehbalance.emulator.amqp.frames import (
     encode_frame,
 )
 
-Frame = tuple[Performative, bytes]
+Frame = tuple[Any, bytes]  # performative and payload
+
+
+def split_frames(data: bytes) -> list[Frame]:
+    """The frames of `data` without heartbeats. Raises struct.error if the last one is incomplete."""
+    frames = []
+    while data:
+        header = decode_header(data, 0, len(data))
+        body, data = data[header.body : header.size], data[header.size :]
+        if body:
+            performative, end = decode_performative(body)
+            frames.append((performative, body[end:]))
+    return frames
 
 
 class RawPeer:
@@ -60,14 +72,9 @@ class RawPeer:
 
     def next(self) -> Frame | None:
         """The next frame, heartbeats included as None. Raises EOFError at the end."""
-        size = int.from_bytes(self._take(4), "big")
-        frame = size.to_bytes(4, "big") + self._take(size - 4)
-        header = decode_header(frame, 0, size)
-        body = frame[header.body :]
-        if not body:
-            return None
-        performative, end = decode_performative(body)
-        return performative, body[end:]  # type: ignore[return-value]
+        size = self._take(4)
+        frames = split_frames(size + self._take(int.from_bytes(size, "big") - 4))
+        return frames[0] if frames else None
 
     def expect(self, kind: type) -> Any:
         """The next frame of a kind, others are passed over; of a transfer, with its payload."""

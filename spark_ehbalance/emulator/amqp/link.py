@@ -1,114 +1,100 @@
-"""Links: one-way streams of messages in a session, with credit given by whoever receives."""
+"""Links: one-way streams of messages in a session; the receiving end grants credit."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from .codec import UInt
+from .channel import ID_SPAN, Channel, difference
+from .codec import Described, UInt
 from .errors import MESSAGE_SIZE, AmqpError
 from .fast_transfer import fill_headers
 from .frames import Attach, Detach, Disposition, Flow, Transfer, encode_frame, error_field, null_terminus, rejected
 
-if TYPE_CHECKING:
-    from ..partition_log import Chunk
-    from .codec import Described
-    from .session import Session
-
-MAX_MESSAGE_SIZE = 1 << 20  # Azure's limit for one event or batch in the standard tier, in bytes
-_INITIAL_CREDIT = 1000  # deliveries a sender may have under way; only what a peer waits for, memory is bounded by TCP
-ID_SPAN = 1 << 32  # ids and counters are unsigned, 32 bits, and wrap
-_TRANSFER_OVERHEAD = 64  # bytes of a frame that are not payload, rounded up
+MAX_MESSAGE_SIZE = 1 << 20  # Azure's limit in bytes for one event or batch in the standard tier
+_INITIAL_CREDIT = 1000  # deliveries a sender may have in flight; TCP's flow control bounds the memory
+_TRANSFER_OVERHEAD = 64  # bytes of a transfer frame besides its payload, rounded up
 _SETTLED, _MIXED = 1, 2  # sender settle modes: all deliveries settled, either
 
 
-def difference(one: int, other: int) -> int:
-    """How far the id or counter `one` is ahead of `other`, negative if it is behind; both wrap at 32 bits."""
-    return (one - other + ID_SPAN // 2) % ID_SPAN - ID_SPAN // 2
+class _Link:
+    """This side's end of a link that the peer has asked for; answer with `accept` or `refuse`.
 
-
-class Link:
-    """This end of a link that the peer has asked for; it is attached as soon as it is made.
-
-    Handles are chosen per direction, so the peer's number serves for both.
+    Each direction has its own handles; both use the number that the peer has chosen.
     """
 
-    _role: bool  # true at the receiving end
     _snd_settle_mode: int
 
-    def __init__(self, session: Session, attach: Attach) -> None:
-        self.session = session
+    def __init__(self, channel: Channel, attach: Attach) -> None:
+        self.channel = channel
+        self.attach = attach
         self.handle = attach.handle
         self.detached = False
-        self._name = attach.name
-        self._asked = attach
 
     def accept(self) -> None:
-        """Answer the peer's attach."""
-        self.session.write(attach_answer(self._asked, self._role, self._snd_settle_mode))
+        """Attach the link."""
+        self.channel.write(_attach_response(self.attach, self._snd_settle_mode))
+
+    def refuse(self, error: AmqpError) -> None:
+        """Attach and detach at once: AMQP has no other way to refuse a link."""
+        self.channel.write(_attach_response(self.attach, _MIXED))
+        self.detach(error)
 
     def detach(self, error: AmqpError | None = None) -> None:
-        """End the link from this side; the peer is told why. Does nothing if it has ended already."""
-        if not self.detached:
-            self.end()
-            self.session.write(Detach(self.handle, True, error_field(error)))
-
-    def end(self) -> None:
-        """Take note that the link is over, however that came."""
+        """Detach from this side and send the peer the reason; ignored if the link is detached."""
         if not self.detached:
             self.detached = True
-            self.on_end()
-
-    def on_end(self) -> None:
-        """For subclasses: the link is over."""
-
-    def on_flow(self, flow: Flow) -> None:
-        """For subclasses: the peer has told its state of the link."""
+            self.channel.write(Detach(self.handle, True, error_field(error)))
 
 
-def attach_answer(asked: Attach, role: bool, snd_settle_mode: int) -> Attach:
-    """The attach that answers `asked`; source and target are never null, also when a detach follows at once."""
+def _attach_response(attach: Attach, snd_settle_mode: int) -> Attach:
+    """The answer to `attach`. Source and target are never null, also where a detach follows at once."""
     return Attach(
-        name=asked.name,
-        handle=asked.handle,
-        role=role,
+        name=attach.name,
+        handle=attach.handle,
+        role=not attach.role,
         snd_settle_mode=snd_settle_mode,
         rcv_settle_mode=0,
-        source=asked.source or null_terminus(0x28, 11),
-        target=asked.target or null_terminus(0x29, 7),
-        initial_delivery_count=None if role else 0,
+        source=attach.source or null_terminus(0x28, 11),
+        target=attach.target or null_terminus(0x29, 7),
+        initial_delivery_count=0 if attach.role else None,
         max_message_size=MAX_MESSAGE_SIZE,
         desired_capabilities=None,
     )
 
 
-class InboundLink(Link):
-    """The peer sends. Subclasses take whole messages in `on_message` and answer each with `settle`."""
+class IncomingLink(_Link):
+    """The peer sends. Its credit is renewed automatically; each message is answered with `settle`."""
 
-    _role = True
     _snd_settle_mode = _MIXED
 
-    def __init__(self, session: Session, attach: Attach) -> None:
-        super().__init__(session, attach)
+    def __init__(self, channel: Channel, attach: Attach) -> None:
+        super().__init__(channel, attach)
         self._delivery_count = attach.initial_delivery_count or 0
         self._credit = 0
-        self._first: Transfer | None = None  # of the delivery that is under way
+        self._first: Transfer | None = None  # first frame of the delivery in progress
         self._parts: list[bytes] = []
         self._size = 0
 
     def accept(self) -> None:
+        """Attach the link and grant credit."""
         super().accept()
-        self._grant()
+        self._grant_credit()
 
-    def _grant(self) -> None:
+    def _grant_credit(self) -> None:
         self._credit = _INITIAL_CREDIT
-        self.session.write_flow(self.handle, self._delivery_count, self._credit)
+        self.channel.write_flow(self.handle, self._delivery_count, self._credit)
 
     def on_flow(self, flow: Flow) -> None:
+        """Answer a peer that asks for this side's state."""
         if flow.echo:
-            self.session.write_flow(self.handle, self._delivery_count, self._credit)
+            self.channel.write_flow(self.handle, self._delivery_count, self._credit)
 
-    def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
-        """One frame of a delivery. A message over the limit is refused at its end; what came of it is not kept."""
+    def on_transfer(self, transfer: Transfer, payload: bytes) -> tuple[bytes, int, int | None] | None:
+        """One frame of a delivery. Returns message, message format and delivery id once a message is complete.
+
+        The delivery id is None if the peer wants no answer. A message over the size limit is not kept, and refused at
+        its last frame.
+        """
         first = self._first = self._first or transfer
         self._size += len(payload)
         if self._size <= MAX_MESSAGE_SIZE:
@@ -116,99 +102,102 @@ class InboundLink(Link):
         else:
             self._parts.clear()
         if transfer.more and not transfer.aborted:
-            return
+            return None
         parts, size = self._parts, self._size
         self._first, self._parts, self._size = None, [], 0
-        self._delivery_count = (self._delivery_count + 1) % ID_SPAN
-        self._credit -= 1
-        if self._credit < _INITIAL_CREDIT // 2:
-            self._grant()
+        self._count_delivery()
         if transfer.aborted:
-            return
+            return None
         delivery_id = None if first.settled or transfer.settled else first.delivery_id
         if size > MAX_MESSAGE_SIZE:
             text = f"The received message ({size} bytes) exceeds the limit ({MAX_MESSAGE_SIZE} bytes) of the link."
             self.settle(delivery_id, rejected(AmqpError(MESSAGE_SIZE, text)))
-        else:
-            self.on_message(b"".join(parts), first.message_format or 0, delivery_id)
+            return None
+        return b"".join(parts), first.message_format or 0, delivery_id
 
-    def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
-        """For subclasses: a whole message; `delivery_id` is None if the peer wants no answer."""
+    def _count_delivery(self) -> None:
+        self._delivery_count = (self._delivery_count + 1) % ID_SPAN
+        self._credit -= 1
+        if self._credit < _INITIAL_CREDIT // 2:
+            self._grant_credit()
 
     def settle(self, delivery_id: int | None, state: Described) -> None:
-        """Tell the peer what became of a delivery."""
+        """Send the peer the outcome of a delivery; ignored without id and on a detached link."""
         if delivery_id is not None and not self.detached:
-            self.session.write(Disposition(True, delivery_id, delivery_id, True, state))
+            self.channel.write(Disposition(True, delivery_id, delivery_id, True, state))
 
 
-class OutboundLink(Link):
-    """The peer receives. Subclasses send in `on_credit`, as long as `room` allows."""
+class OutgoingLink(_Link):
+    """The peer receives. Send with `send` or `send_records` while `room` is positive."""
 
-    _role = False
     _snd_settle_mode = _SETTLED
 
-    def __init__(self, session: Session, attach: Attach) -> None:
-        super().__init__(session, attach)
+    def __init__(self, channel: Channel, attach: Attach) -> None:
+        super().__init__(channel, attach)
         self._delivery_count = 0
         self._credit = 0
         self._drain = False
-        self._rest: bytes = b""  # of a message that has begun and waits for the session's window
+        self._rest: bytes = b""  # of a message whose first frames are sent; waits for the session's window
 
     def on_flow(self, flow: Flow) -> None:
+        """Update the credit; answer a peer that asks for this side's state."""
         if flow.link_credit is not None:
             self._credit = difference(flow.delivery_count or 0, self._delivery_count) + flow.link_credit
             self._drain = bool(flow.drain)
-        self.on_credit()
-        if flow.echo and not self.detached:
-            self.session.write_flow(self.handle, self._delivery_count, max(self._credit, 0))
-
-    def on_credit(self) -> None:
-        """For subclasses: there may be room to send now."""
+        if flow.echo:
+            self.channel.write_flow(self.handle, self._delivery_count, max(self._credit, 0))
 
     @property
     def room(self) -> int:
-        """How many messages of one frame may be sent now; 0 also while a longer message is under way."""
-        return 0 if self.detached or self._rest else max(0, min(self._credit, self.session.remote_window))
+        """How many single-frame messages may be sent now; 0 while a longer message is incomplete."""
+        return 0 if self.detached or self._rest else max(0, min(self._credit, self.channel.remote_window))
 
     def finish_drain(self) -> None:
-        """With nothing left to send, give back the credit of a peer that asks for that."""
+        """Return the remaining credit if the peer drains the link; call it when nothing is left to send."""
         if self._drain and not self._rest:
             self._delivery_count = (self._delivery_count + max(self._credit, 0)) % ID_SPAN
             self._credit, self._drain = 0, False
-            self.session.write_flow(self.handle, self._delivery_count, 0, drain=True)
+            self.channel.write_flow(self.handle, self._delivery_count, 0, drain=True)
 
-    def send_chunk(self, chunk: Chunk) -> None:
-        """Send records, no more than `room`, each of which fits into one frame."""
-        count = len(chunk.starts) - 1
-        first_id = self.session.take_delivery_ids(count)
-        # an id wraps at most once in 2^32 events, so that chunk is sent in two
-        before_wrap = min(count, ID_SPAN - first_id)
-        fill_headers(chunk.data, chunk.starts[: before_wrap + 1], self.session.channel, self.handle, first_id)
-        fill_headers(chunk.data, chunk.starts[before_wrap:], self.session.channel, self.handle, 0)
-        self._count_delivery(count)
-        self.session.write_transfers(chunk.data, count)
+    def send_records(self, data: bytearray, starts: Sequence[int]) -> None:
+        """Send at most `room` messages, each of which fits into one frame; `data` is filled in and not copied.
+
+        Each of `starts` but the last is a gap of `fast_transfer.HEADER_SIZE` bytes before a message; the last is where
+        the last message ends.
+        """
+        count = len(starts) - 1
+        first_id = self.channel.take_delivery_ids(count)
+        before_wrap = min(count, ID_SPAN - first_id)  # 2^32 ids are more than a chunk: they wrap at most once
+        fill_headers(data, starts[: before_wrap + 1], self.channel.number, self.handle, first_id)
+        fill_headers(data, starts[before_wrap:], self.channel.number, self.handle, 0)
+        self._count_deliveries(count)
+        self.channel.write_transfers(data, count)
 
     def send(self, message: bytes) -> None:
-        """Send one message of any size, pre-settled, in as many frames as it needs; `room` must not be 0."""
-        delivery_id = self.session.take_delivery_ids(1)
-        self._count_delivery(1)
-        first = Transfer(self.handle, delivery_id, b"\x00", UInt(0), True, False, None, None, False, False, False)
+        """Send one message of any size, settled, in as many frames as it needs; `room` must be positive."""
+        delivery_id = self.channel.take_delivery_ids(1)
+        self._count_deliveries(1)
         self._rest = message
-        self._send_frame(first)
+        self._send_frame(
+            Transfer(self.handle, delivery_id, b"\x00", UInt(0), True, False, None, None, False, False, False)
+        )
         self.continue_message()
 
     def continue_message(self) -> bool:
-        """Send more of a message that waits for the session's window; whether there is none any more."""
-        while self._rest and self.session.remote_window > 0 and not self.detached:
+        """Send more of an incomplete message, as far as the window allows. Returns whether it is complete."""
+        while self._rest and self.channel.remote_window > 0 and not self.detached:
             self._send_frame(Transfer(self.handle, settled=True))
         return not self._rest
 
     def _send_frame(self, transfer: Transfer) -> None:
-        fits = self.session.connection.peer_max_frame_size - _TRANSFER_OVERHEAD
+        fits = self.channel.output.max_frame_size - _TRANSFER_OVERHEAD
         part, self._rest = self._rest[:fits], self._rest[fits:]
-        frame = encode_frame(self.session.channel, transfer._replace(more=bool(self._rest)), part)
-        self.session.write_transfers(frame, 1)
+        frame = encode_frame(self.channel.number, transfer._replace(more=bool(self._rest)), part)
+        self.channel.write_transfers(frame, 1)
 
-    def _count_delivery(self, count: int) -> None:
+    def _count_deliveries(self, count: int) -> None:
         self._delivery_count = (self._delivery_count + count) % ID_SPAN
         self._credit -= count
+
+
+Link = IncomingLink | OutgoingLink
