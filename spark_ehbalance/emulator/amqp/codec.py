@@ -283,12 +283,12 @@ class _Decoder:
         return Described(descriptor, value), pos
 
     def _typed(self, code: int, pos: int, limit: int, depth: int) -> tuple[Any, int]:
+        if code in _EMPTY:
+            return _EMPTY[code](), pos
         data = self._data
         end = _end_of(data, pos, code)
         if end > limit:
             raise DecodeError(f"a value of type 0x{code:02x} is cut off")
-        if code in _EMPTY:
-            return _EMPTY[code](), end
         if code in _NUMBERS:
             packer, kind = _NUMBERS[code]
             return kind(packer.unpack_from(data, pos)[0]), end

@@ -107,7 +107,7 @@ class Connection:
     def _on_header(self) -> list[Event] | None:
         if len(self._received) < HEADER_LENGTH and SASL_HEADER.startswith(self._received[:4]):
             return None
-        header = self._take(HEADER_LENGTH)
+        header = self._take(0, HEADER_LENGTH)
         if header == SASL_HEADER and not self._sasl_done:
             self._output.write(SASL_HEADER + encode_frame(0, SASL_MECHANISMS))
             self._step = self._on_sasl
@@ -191,9 +191,11 @@ class Connection:
 
     # --- the received bytes
 
-    def _take(self, count: int) -> bytes:
-        taken = bytes(self._received[:count])
-        del self._received[:count]
+    def _take(self, start: int, end: int) -> bytes:
+        """Remove the bytes up to `end`; return those from `start` on."""
+        with memoryview(self._received) as view:
+            taken = bytes(view[start:end])
+        del self._received[:end]
         return taken
 
     def _take_frame(self, frame_type: int, max_frame_size: int) -> tuple[int, bytes] | None:
@@ -205,4 +207,4 @@ class Connection:
             raise AmqpError(NOT_ALLOWED, f"a frame of type {header.frame_type} at this point")
         if len(self._received) < header.size:
             return None
-        return header.channel, self._take(header.size)[header.body :]
+        return header.channel, self._take(header.body, header.size)
