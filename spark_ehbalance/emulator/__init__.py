@@ -4,6 +4,6 @@ from .administration import PartitionState
 from .broker import HubSpec
 from .control import EmulatorControl
 from .emulator import Emulator
-from .partition_log import LogCorruptError
+from .log_segments import LogCorruptError
 
 __all__ = ["Emulator", "EmulatorControl", "HubSpec", "LogCorruptError", "PartitionState"]

@@ -1,4 +1,4 @@
-"""What clients write into link addresses and filters: entities, and where to start reading."""
+"""Link addresses and filters: the entity that a client names, and the position at which it starts reading."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .partition_log import PartitionLog
 
 _SELECTOR = re.compile(r"\s*amqp\.annotation\.x-opt-(offset|sequence-number|enqueued-time)\s*(>=?)\s*'([^']*)'\s*")
 _SELECTOR_NAME = "apache.org:selector-filter:string"
-_NUMBER = re.compile(r"-?\d{1,19}")
+_INTEGER = re.compile(r"-?\d{1,19}")
 ARGUMENT_ERROR = "com.microsoft:argument-error"
 
 
 class Entity(NamedTuple):
-    """What an address names; the parts that it does not name are None."""
+    """The entity at an address; parts that the address does not name are None."""
 
     hub: str
     group: str | None = None
@@ -26,14 +26,14 @@ class Entity(NamedTuple):
 
 
 def entity_path(address: str) -> str:
-    """The path of an address or audience, with or without scheme and host, without slashes at the ends."""
+    """The path of an address or audience that may have scheme and host, without leading and trailing slashes."""
     if "://" in address:
         address = address.partition("://")[2].partition("/")[2]
     return unquote(address).strip("/")
 
 
 def parse_entity(address: str) -> Entity:
-    """The entity at `address`. Raises AmqpError (amqp:not-found) for a path that no entity can have."""
+    """The entity at `address`. Raises AmqpError (amqp:not-found) if no entity can have its path."""
     hub, *rest = entity_path(address).split("/")
     names = {"consumergroups": "group", "partitions": "partition", "publishers": "publisher"}
     found = {names.get(kind.lower(), ""): name for kind, name in zip(rest[::2], rest[1::2], strict=False)}
@@ -43,10 +43,10 @@ def parse_entity(address: str) -> Entity:
 
 
 def start_position(filters: dict[Any, Any], log: PartitionLog) -> int:
-    """The sequence number at which a receiver with these source filters begins.
+    """The sequence number at which a receiver with these source filters starts.
 
-    Without a selector it is the first retained event; a position before that begins there too. Raises AmqpError for a
-    selector that cannot be understood or a position beyond the end of the partition.
+    Without a selector, and for a position before it, that is the first retained event. Raises AmqpError for an invalid
+    selector and for a position beyond the end of the partition.
     """
     selector = filters.get(_SELECTOR_NAME)
     if isinstance(selector, Described):
@@ -59,16 +59,16 @@ def start_position(filters: dict[Any, Any], log: PartitionLog) -> int:
     field, operator, value = match.groups()
     if field == "offset" and value == "@latest":
         return log.next_sequence_number
-    if not _NUMBER.fullmatch(value):
+    if not _INTEGER.fullmatch(value):
         raise AmqpError(ARGUMENT_ERROR, f"The supplied {field.replace('-', ' ')} '{value}' is invalid.")
-    number, inclusive = int(value), operator == ">="
+    position, inclusive = int(value), operator == ">="
     if field == "enqueued-time":
-        return log.after_time(number, inclusive)
+        return log.after_time(position, inclusive)
     if field == "offset":
-        if not log.holds_offset(number):
+        if not log.holds_offset(position):
             raise AmqpError(ARGUMENT_ERROR, _beyond("offset", value, log.last_offset))
-        return log.after_offset(number, inclusive)
-    start = number if inclusive else number + 1
+        return log.after_offset(position, inclusive)
+    start = position if inclusive else position + 1
     if start > log.next_sequence_number:
         raise AmqpError(ARGUMENT_ERROR, _beyond("sequence number", value, str(log.next_sequence_number - 1)))
     return max(start, log.first_sequence_number)

@@ -1,4 +1,4 @@
-"""What administrators and tests can ask of an emulator, whether it runs in this process or in another one."""
+"""The operations on an emulator for administrators and tests, whether it runs in this process or in another."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
 
-_EVENTS_PER_CALL = 1000  # a call blocks the server: about 5 ms at this size
-_COPIES_PER_CALL = 10_000  # the same, where events need not be sent and are encoded once
+_EVENTS_PER_CALL = 1000  # a call blocks the server, for about 5 ms at this size
+_COPIES_PER_CALL = 10_000  # likewise; copies are not sent and are encoded once
 
 
 @dataclass(frozen=True)
 class PartitionState:
-    """Where a partition stands. It is empty when the first retained and the next sequence number are the same.
+    """The state of a partition. It is empty if the first retained and the next sequence number are equal.
 
     `last_offset` is "-1" and `last_enqueued_ms` (milliseconds since 1970) is None before the first event.
     """
@@ -42,18 +42,18 @@ class PartitionState:
 
 
 class Administration(ABC):
-    """Every call takes effect before it returns. A hub, partition or name that cannot be is a ValueError."""
+    """Every call takes effect before it returns. It raises ValueError for an unknown or invalid hub or partition."""
 
     @abstractmethod
     def _invoke(self, call: str, **arguments: Any) -> Any:
-        """Have the server carry out `call`."""
+        """Have the server execute `call`."""
 
     def add_hub(self, name: str, partitions: int) -> None:
-        """Create a hub; one that exists is extended to that number of partitions."""
+        """Create a hub, or extend an existing one to that number of partitions."""
         self._invoke("add_hub", name=name, partitions=partitions)
 
     def delete_hub(self, name: str) -> None:
-        """Delete a hub and its events; its links are detached."""
+        """Delete a hub and its events, and detach its links."""
         self._invoke("delete_hub", name=name)
 
     def add_partitions(self, hub: str, count: int) -> None:
@@ -65,15 +65,15 @@ class Administration(ABC):
         self._invoke("add_consumer_group", hub=hub, name=name)
 
     def trim(self, hub: str, partition: str | int, before_sequence_number: int) -> None:
-        """Drop the events before a sequence number, as retention does."""
+        """Delete the events before a sequence number, as retention does."""
         self._invoke("trim", hub=hub, partition=str(partition), before_sequence_number=before_sequence_number)
 
     def partition_state(self, hub: str, partition: str | int) -> PartitionState:
-        """Where a partition stands now."""
+        """The present state of a partition."""
         return PartitionState(**self._invoke("partition_state", hub=hub, partition=str(partition)))
 
     def readers(self, hub: str, partition: str | int, group: str = "$Default") -> list[int | None]:
-        """The epochs of the receivers that are attached to a partition; None for one without."""
+        """The epochs of the readers that are attached to a partition; None for a reader without epoch."""
         epochs: list[int | None] = self._invoke("readers", hub=hub, partition=str(partition), group=group)
         return epochs
 
@@ -86,14 +86,16 @@ class Administration(ABC):
         partition_key: str | None = None,
         copies: int = 1,
     ) -> None:
-        """Add events without a client; `properties` are for all of them, or a sequence with those of each. With
-        `copies` each thousand of them is added so many times in a row."""
+        """Add events without a client. `properties` are those of all events, or a sequence with those of each.
+
+        Each thousand of `bodies` is added `copies` times in a row.
+        """
         bodies, start = list(bodies), 0
         each = properties is not None and not isinstance(properties, Mapping)
         while start < len(bodies):
             part = slice(start, start + _EVENTS_PER_CALL)
             at_once = max(1, _COPIES_PER_CALL // max(1, len(bodies[part])))
-            for first in range(0, max(1, copies), at_once):  # the server refuses a wrong number
+            for first in range(0, max(1, copies), at_once):  # the server refuses an invalid number
                 self._invoke(
                     "append",
                     hub=hub,
@@ -106,15 +108,15 @@ class Administration(ABC):
             start = part.stop
 
     def connections(self) -> int:
-        """How many TCP connections there are."""
+        """The number of open TCP connections."""
         return int(self._invoke("connections"))
 
     def token_life(self, seconds: float) -> None:
-        """Let tokens that are put from now on count for `seconds` at the most, whatever they say; 0 ends it."""
+        """Let tokens that are put from now on expire after `seconds`, if not before; 0 ends it."""
         self._invoke("token_life", seconds=seconds)
 
     def drop_connections(self, hub: str | None = None) -> None:
-        """End the TCP connections that use a hub, or all, without a word."""
+        """Reset the TCP connections that use a hub, or all connections."""
         self._invoke("drop_connections", hub=hub)
 
     def detach(
@@ -125,23 +127,23 @@ class Administration(ABC):
         description: str = "The link was detached by the emulator's operator.",
         group: str | None = None,
     ) -> None:
-        """Detach the senders and receivers of a hub or partition with an error; with a group, its receivers only."""
+        """Detach the publishers and readers of a hub or partition with an error; with a group, only its readers."""
         partition = None if partition is None else str(partition)
         self._invoke("detach", hub=hub, partition=partition, condition=condition, description=description, group=group)
 
     def server_busy(self, count: int = 0, seconds: float = 0.0) -> None:
         """Refuse the next `count` attaches, sends and deliveries with com.microsoft:server-busy, and all for `seconds`.
 
-        A receiver is detached when the next events are due to it. Both 0 ends it.
+        A reader is detached when events are about to be sent to it. Both 0 ends it.
         """
         self._invoke("server_busy", count=count, seconds=seconds)
 
     def delay(self, seconds: float, hub: str | None = None, partition: str | int | None = None) -> None:
-        """Hold back each turn of deliveries and each answer to a send by `seconds`; 0 ends it. None means every."""
+        """Delay deliveries and the answers to sends by `seconds`; 0 ends it. None means every hub or partition."""
         self._invoke("delay", seconds=seconds, hub=hub, partition=None if partition is None else str(partition))
 
     def pause(self, hub: str, partition: str | int) -> None:
-        """Deliver nothing from a partition until `resume`; sending to it goes on."""
+        """Deliver nothing from a partition until `resume`; it can still be sent to."""
         self._invoke("pause", hub=hub, partition=str(partition))
 
     def resume(self, hub: str, partition: str | int) -> None:
@@ -149,13 +151,13 @@ class Administration(ABC):
         self._invoke("resume", hub=hub, partition=str(partition))
 
     def refuse_connections(self, refuse: bool = True) -> None:
-        """Reset every new TCP connection until told otherwise; present ones go on."""
+        """Reset every new TCP connection until called with False; open connections are not affected."""
         self._invoke("refuse_connections", refuse=refuse)
 
     def silence_connections(self, silence: bool = True) -> None:
-        """Accept new TCP connections and never answer on them; those stay silent also when it ends."""
+        """Accept new TCP connections and never answer on them, until called with False; silent ones stay silent."""
         self._invoke("silence_connections", silence=silence)
 
 
-# what the control port takes
+# the calls that the control port accepts
 CALLS = frozenset(name for name in vars(Administration) if not name.startswith("_"))

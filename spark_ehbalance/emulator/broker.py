@@ -1,4 +1,4 @@
-"""Hubs, partitions, consumer groups and who may read: everything about Event Hubs that needs no connection."""
+"""Hubs, partitions, consumer groups and the admission of readers: all of Event Hubs that needs no connection."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from .amqp.errors import LINK_STOLEN, NOT_FOUND, RESOURCE_LIMIT, AmqpError
+from .log_segments import LogCorruptError
 from .message import Event
-from .partition_log import LogCorruptError, PartitionLog
+from .partition_log import PartitionLog
 
 DEFAULT_GROUP = "$Default"
 MAX_READERS_WITHOUT_EPOCH = 5  # Azure's quota per partition and consumer group
-MAX_PARTITIONS = 2000  # the most that Azure gives one hub
+MAX_PARTITIONS = 2000  # Azure's largest hub
 _HUB_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,254}[A-Za-z0-9])?")
 _GROUP_NAME = re.compile(r"\$Default|[A-Za-z0-9]([A-Za-z0-9._-]{0,48}[A-Za-z0-9])?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class HubSpec:
-    """A hub to create: its name and its number of partitions, 1 to 2000. Raises ValueError for what cannot be."""
+    """A hub to create: its name and its number of partitions, 1 to 2000. Raises ValueError if one is invalid."""
 
     name: str
     partitions: int
@@ -41,18 +42,21 @@ class HubSpec:
 
 
 class Reader(Protocol):
-    """A receiver as the broker sees it: `epoch` is its owner level, None if it did not give one."""
+    """A receiver as the broker sees it: `epoch` is its owner level, None if it has none."""
 
     name: str
     epoch: int | None
 
     def detach(self, error: AmqpError | None = None) -> None:
-        """Disconnect it, for the reason given."""
+        """Disconnect it, with the reason."""
 
 
 @dataclass
 class Hub:
-    """A hub: its partitions in order, the consumer groups by lower-case name, and who reads."""
+    """A hub: its partitions in order, its consumer groups by lower-case name, and its readers.
+
+    `readers` are those of each consumer group (in lower case) and partition.
+    """
 
     name: str
     created_at: datetime
@@ -70,7 +74,7 @@ class Hub:
         return self.partitions[int(partition)]
 
     def group(self, group: str) -> str:
-        """The name that the group was created with, whatever the case. Raises AmqpError (amqp:not-found)."""
+        """The name with which the group was created; `group` may be in any case. Raises AmqpError (amqp:not-found)."""
         name = self.groups.get(group.lower())
         if name is None:
             text = f"The messaging entity '{self.name}/ConsumerGroups/{group[:50]}' could not be found. {tracking()}"
@@ -78,14 +82,14 @@ class Hub:
         return name
 
     def route(self, partition_key: str | None) -> str:
-        """The partition for events that are not pinned to one: by their key, else each in its turn."""
+        """The partition for events that were sent to none: by hash of their key, or round-robin without a key."""
         if partition_key is not None:
             return str(zlib.crc32(partition_key.encode()) % len(self.partitions))
         self._next_partition = (self._next_partition + 1) % len(self.partitions)
         return str(self._next_partition)
 
     def save(self) -> None:
-        """Write down what cannot be seen from the logs."""
+        """Store what the logs do not contain."""
         if self.directory is not None:
             description = {
                 "name": self.name,
@@ -97,16 +101,14 @@ class Hub:
             temporary.write_text(json.dumps(description))
             temporary.replace(self.directory / "hub.json")
 
-    def partition_directory(self, number: int) -> Path | None:
-        return self.directory / str(number) if self.directory else None
-
     def admit(self, reader: Reader, group: str, partition: str) -> None:
-        """Let `reader` in, and disconnect those it takes over from. Raises AmqpError if it may not read.
+        """Admit `reader`, and disconnect the readers that it replaces. Raises AmqpError if it may not read.
 
-        With an epoch it takes over from all with a lower or the same epoch or none; a reader with a higher one keeps it
-        out. Without an epoch it may join up to four others without one.
+        A reader with an epoch replaces all with the same, a lower or no epoch; it is refused while one has a higher
+        epoch. A reader without epoch joins up to four others without epoch.
         """
-        present = self.readers.setdefault((group.lower(), partition), [])
+        key = (group.lower(), partition)
+        present = self.readers.get(key, [])
         highest = max((other.epoch for other in present if other.epoch is not None), default=None)
         if reader.epoch is None:
             if highest is not None:
@@ -120,16 +122,16 @@ class Hub:
             for other in list(present):
                 text = _STOLEN.format(reader.name, reader.epoch, other.name, other.epoch or 0, tracking())
                 other.detach(AmqpError(LINK_STOLEN, text))
-        # not `present`: the last one to leave takes the list away
-        self.readers.setdefault((group.lower(), partition), []).append(reader)
+        self.readers.setdefault(key, []).append(reader)  # not `present`, which is removed with its last reader
 
     def dismiss(self, reader: Reader, group: str, partition: str) -> None:
-        """`reader` has gone."""
-        present = self.readers.get((group.lower(), partition), [])
+        """Remove `reader`, which is detached; ignored if it is not admitted."""
+        key = (group.lower(), partition)
+        present = self.readers.get(key, [])
         if reader in present:
             present.remove(reader)
         if not present:
-            self.readers.pop((group.lower(), partition), None)
+            self.readers.pop(key, None)
 
 
 _STOLEN = (
@@ -152,16 +154,16 @@ _TOO_MANY = (
 
 
 def tracking() -> str:
-    """What Azure ends its error texts with, so that an error can be found again."""
+    """The end of Azure's error texts, by which its support finds an error."""
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
     return f"TrackingId:{uuid.uuid4()}, SystemTracker:emulator, Timestamp:{now}"
 
 
 class Broker:
-    """All hubs of the namespace; hub names are the same in any case. Not thread-safe."""
+    """All hubs of the namespace; hub names are case-insensitive. Not thread-safe."""
 
     def __init__(self, data_directory: Path | None, retention: timedelta, consumer_groups: Iterable[str]) -> None:
-        """Open the hubs kept in `data_directory`. Raises LogCorruptError, OSError (also if the directory is in use)."""
+        """Open the hubs in `data_directory`. Raises LogCorruptError, OSError (also if the directory is in use)."""
         self._lock: IO[bytes] | None = None
         self._directory = data_directory
         self._retention = retention
@@ -186,7 +188,7 @@ class Broker:
         return hub
 
     def add_hub(self, spec: HubSpec) -> Hub:
-        """Create a hub, or extend a kept one to the number of partitions asked for. Raises OSError from the disk."""
+        """Create a hub, or extend an existing one to that number of partitions. Raises OSError from the disk."""
         hub = self._hubs.get(spec.name.lower())
         if hub is None:
             directory = self._directory / spec.name.lower() if self._directory else None
@@ -196,7 +198,7 @@ class Broker:
         return hub
 
     def add_partitions(self, name: str, count: int) -> None:
-        """Give a hub `count` more partitions. Raises ValueError if it would have too many."""
+        """Give a hub `count` more partitions. Raises ValueError if `count` is not positive or the hub gets too many."""
         hub = self.hub(name)
         HubSpec(hub.name, len(hub.partitions) + count)
         if count < 1:
@@ -204,12 +206,12 @@ class Broker:
         self._extend(hub, count, ())
 
     def add_consumer_group(self, name: str, group: str) -> None:
-        """Create a consumer group; one that exists stays as it is. Raises ValueError for a name that cannot be."""
+        """Create a consumer group, if it does not exist. Raises ValueError for an invalid name."""
         _check_group(group)
         self._extend(self.hub(name), 0, (group,))
 
     def delete_hub(self, name: str) -> Hub:
-        """Delete a hub with its events; its readers are the caller's to disconnect."""
+        """Delete a hub with its events. The caller disconnects its readers."""
         hub = self.hub(name)
         del self._hubs[name.lower()]
         if hub.directory is not None:
@@ -221,20 +223,20 @@ class Broker:
         hub.partition(partition).append(events)
 
     def expire(self) -> None:
-        """Let go of all events older than the retention time."""
+        """Delete all events older than the retention time."""
         before_ms = int((time.time() - self._retention.total_seconds()) * 1000)
         for hub in self._hubs.values():
             for log in hub.partitions:
                 log.expire(before_ms)
 
     def close(self) -> None:
-        """Let other emulators have the data directory."""
+        """Release the data directory for other emulators."""
         if self._lock is not None:
             self._lock.close()
 
     def _extend(self, hub: Hub, partitions: int, groups: Iterable[str]) -> None:
-        for number in range(len(hub.partitions), len(hub.partitions) + partitions):
-            hub.partitions.append(PartitionLog(hub.partition_directory(number)))
+        for index in range(len(hub.partitions), len(hub.partitions) + partitions):
+            hub.partitions.append(PartitionLog(hub.directory / str(index) if hub.directory else None))
         for group in groups:
             hub.groups.setdefault(group.lower(), group)
         hub.save()
@@ -253,7 +255,7 @@ class Broker:
 
 
 def _lock(directory: Path) -> IO[bytes]:
-    """Keep other emulators out of `directory` while the file is open, where the operating system can."""
+    """Lock `directory` against other emulators while the returned file is open, where the operating system can."""
     file = open(directory / "lock", "ab")  # noqa: SIM115 - open as long as the broker
     with contextlib.suppress(ImportError):  # Windows has no fcntl
         import fcntl

@@ -12,7 +12,7 @@ import typer
 
 from .broker import HubSpec
 from .emulator import Emulator
-from .partition_log import LogCorruptError
+from .log_segments import LogCorruptError
 from .process import run
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -22,26 +22,26 @@ def emulator(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 5672,
     hub: Annotated[list[str] | None, typer.Option(metavar="NAME:PARTITIONS", help="A hub; may be repeated.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Directory to keep events in; without it, memory.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Directory for the events; without it, memory.")] = None,
     retention: Annotated[str, typer.Option(help="How long events are kept: a number and s, m, h or d.")] = "7d",
     consumer_group: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A consumer group of every hub; may be repeated.")
     ] = None,
     sas_key: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=KEY", help="A key to check tokens with; may be repeated. Without one, all pass."),
+        typer.Option(metavar="NAME=KEY", help="A key to check tokens; may be repeated. Without one, all are valid."),
     ] = None,
     certificate: Annotated[
         Path | None, typer.Option(help="Listen with TLS, with this PEM file of a private key and its certificate.")
     ] = None,
     control_port: Annotated[
-        int | None, typer.Option(help="Take control calls on this port of the loopback address; 0 takes a free one.")
+        int | None, typer.Option(help="Accept control calls on this port of the loopback address; 0 takes a free one.")
     ] = None,
 ) -> None:
     """Run a local Event Hubs emulator until SIGTERM or SIGINT."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        made = Emulator(
+        server = Emulator(
             dict(_hub(text) for text in hub or []),
             host=host,
             port=_port("--port", port),
@@ -51,7 +51,7 @@ def emulator(
             sas_keys=dict(_key(text) for text in sas_key) if sas_key else None,
             certificate=certificate,
         )
-        run(made, None if control_port is None else _port("--control-port", control_port))
+        run(server, None if control_port is None else _port("--control-port", control_port))
     except ValueError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(2) from None

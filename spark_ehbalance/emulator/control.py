@@ -1,8 +1,8 @@
-"""The control port: administration and faults for a server in another process.
+"""The control port: operations on a server in another process.
 
 One JSON object a line: {"call": name, "args": {…}} is answered with {"result": …} or {"error": text}. Bytes are written
-as {"base64": text}. Any other line ends the connection, and with it whatever a web page may have had its browser send:
-that begins with a line of HTTP, whatever its origin, content type and host.
+as {"base64": text}. Any other line closes the connection. That protects against web pages: whatever a browser sends
+begins with a line of HTTP.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .administration import CALLS, Administration
 from .amqp.errors import AmqpError
 from .operations import Operations
 
-_LINE_LIMIT = 256 << 20  # bytes in one line: 1,000 events of up to 190 KB in base64
+_LINE_LIMIT = 256 << 20  # bytes: 1,000 events of up to 190 KB in base64
 
 
-def carry_out(operations: Operations, call: str, arguments: dict[str, Any]) -> Any:
-    """Do what `call` says; on the server's loop. Raises ValueError with one line for what cannot be done."""
+def execute(operations: Operations, call: str, arguments: dict[str, Any]) -> Any:
+    """Execute `call`, on the server's loop. Raises ValueError with one line of text if it is invalid or refused."""
     if call not in CALLS:
         raise ValueError(f"call {call[:50]!r}: allowed are {', '.join(sorted(CALLS))}")
     method = getattr(operations, call)
@@ -38,7 +38,7 @@ def carry_out(operations: Operations, call: str, arguments: dict[str, Any]) -> A
 
 
 class ControlServer:
-    """Listens for calls and carries them out on the loop it was started on."""
+    """Listens for calls and executes them on the loop on which it was started."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
@@ -46,7 +46,7 @@ class ControlServer:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def start(self, host: str, port: int) -> int:
-        """Begin to listen and return the port. Raises OSError if it cannot be had."""
+        """Listen; returns the port. Raises OSError if the port is not available."""
         self._listener = await asyncio.start_server(self._serve, host, port, limit=_LINE_LIMIT)
         return int(self._listener.sockets[0].getsockname()[1])
 
@@ -67,15 +67,15 @@ class ControlServer:
                 if request is None:
                     break
         except (OSError, ValueError):
-            pass  # gone, or a line beyond the limit
+            pass  # the peer has disconnected, or a line exceeds the limit
         finally:
             self._writers.discard(writer)
             writer.close()
 
     def _reply(self, call: str, arguments: dict[str, Any]) -> dict[str, Any]:
         try:
-            return {"result": carry_out(self._operations, call, arguments)}
-        except Exception as error:  # whatever a call stumbles over, its caller is told and the others go on
+            return {"result": execute(self._operations, call, arguments)}
+        except Exception as error:  # the caller gets the error, and the server goes on
             return {"error": str(error) or repr(error)}
 
 
@@ -88,7 +88,7 @@ class EmulatorControl(Administration):
         self._file = self._socket.makefile("rb")
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._file.close()
         self._socket.close()
 
@@ -112,17 +112,17 @@ class EmulatorControl(Administration):
 
 
 def _request(line: bytes) -> tuple[str, dict[str, Any]] | None:
-    """The call and its arguments; None for what is no request."""
+    """The call and its arguments; None if the line is not a request."""
     try:
         request = _decode(line)
         call, arguments = request["call"], request.get("args", {})
-    except Exception:  # whatever a line stumbles over
+    except Exception:  # a line may be anything
         return None
     return (call, arguments) if isinstance(call, str) and isinstance(arguments, dict) else None
 
 
 def _refusal(line: bytes) -> bytes:
-    """What a line that is no request is told: in HTTP, if it is a request of that."""
+    """The answer to a line that is not a request; to HTTP, in HTTP."""
     text = _encode({"error": 'a request is one line of JSON, {"call": name, "args": {...}}: the connection ends'})
     return b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\n\r\n" + text if b" HTTP/" in line else text
 

@@ -13,23 +13,23 @@ from typing import Any, TypeVar
 
 from .administration import Administration
 from .broker import HubSpec
-from .control import ControlServer, carry_out
+from .control import ControlServer, execute
 from .server import Server, Settings
 
 _T = TypeVar("_T")
-_ANY_HOST = ("", "0.0.0.0", "127.0.0.1", "localhost")  # reached as localhost from this machine
-_DEFAULT_KEY = ("RootManageSharedAccessKey", "emulator")  # what a connection string needs when no key is checked
+_LOCAL_HOSTS = ("", "0.0.0.0", "127.0.0.1", "localhost")  # reached as localhost from this machine
+_DEFAULT_KEY = ("RootManageSharedAccessKey", "emulator")  # connection strings need a key even if none is checked
 
 
 class Emulator(Administration):
     """An Event Hubs namespace on this machine, between `start` and `stop` or as a context manager.
 
-    `hubs` maps names to numbers of partitions; `port` 0 takes a free one; without `data_directory` events are kept in
-    memory; `consumer_groups` come in addition to $Default; with `sas_keys` (name to key) tokens are checked, without
-    them every token is taken. A peer that is silent for `handshake_timeout` or `idle_timeout` seconds is dropped.
+    `hubs` maps names to numbers of partitions. `port` 0 takes a free port. Without `data_dir` events are kept in
+    memory. `consumer_groups` are added to $Default. With `sas_keys` (name to key) tokens are checked; without, every
+    token is accepted. A client that is silent for `handshake_timeout` or `idle_timeout` seconds is disconnected.
 
-    With `certificate`, a PEM file of a private key and its certificate, it listens with TLS. Clients then need a
-    `custom_endpoint_address`: only without TLS do they take the port from a connection string.
+    With `certificate`, a PEM file of a private key and its certificate, the emulator listens with TLS. Clients then
+    need a `custom_endpoint_address`: they take the port from a connection string only without TLS.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Emulator(Administration):
         idle_timeout: float = 240.0,
         certificate: str | Path | None = None,
     ) -> None:
-        """Nothing happens before `start`. Raises ValueError for a hub that cannot be."""
+        """Nothing happens before `start`. Raises ValueError for an invalid hub."""
         self._hubs = [HubSpec(name, partitions) for name, partitions in (hubs or {}).items()]
         self._settings = Settings(
             host,
@@ -65,9 +65,9 @@ class Emulator(Administration):
         self._control: ControlServer | None = None
 
     def start(self) -> None:
-        """Listen. Raises OSError if the port or the data directory cannot be had, LogCorruptError for damaged data."""
+        """Listen. Raises OSError if port or data directory are not available, LogCorruptError for damaged data."""
         if self._loop is not None:
-            raise RuntimeError("the emulator has been started already")
+            raise RuntimeError("the emulator is already started")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="event-hubs-emulator", daemon=True)
         self._thread.start()
@@ -108,13 +108,13 @@ class Emulator(Administration):
 
     @property
     def port(self) -> int:
-        """The port it listens on. Raises RuntimeError while it does not."""
+        """The port on which it listens. Raises RuntimeError unless it is started."""
         return self._running().port
 
     def connection_string(self, hub: str | None = None, key_name: str | None = None, key: str | None = None) -> str:
-        """What clients connect with. Without a key it is the first of `sas_keys`, or one that is not checked."""
+        """The connection string for clients. `key_name` and `key` default to the first of `sas_keys`."""
         name, value = next(iter((self._settings.sas_keys or {}).items()), _DEFAULT_KEY)
-        host = "localhost" if self._settings.host in _ANY_HOST else self._settings.host
+        host = "localhost" if self._settings.host in _LOCAL_HOSTS else self._settings.host
         entity = f"EntityPath={hub}" if hub else ""
         plain = "UseDevelopmentEmulator=true;" if self._settings.certificate is None else ""
         return (
@@ -123,7 +123,7 @@ class Emulator(Administration):
         )
 
     def open_control_port(self, port: int = 0, host: str = "127.0.0.1") -> int:
-        """Take calls from other processes as well, see `EmulatorControl`; returns the port. Raises OSError."""
+        """Accept calls from other processes (`EmulatorControl`); returns the port. Raises OSError."""
         self._control = ControlServer(self._running().operations)
         return self._wait_for(self._control.start(host, port))
 
@@ -141,6 +141,6 @@ class Emulator(Administration):
         operations = self._running().operations
 
         async def on_loop() -> Any:
-            return carry_out(operations, call, arguments)
+            return execute(operations, call, arguments)
 
         return self._wait_for(on_loop())

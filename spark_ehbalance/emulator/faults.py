@@ -1,4 +1,4 @@
-"""Faults that tests switch on: what is wrong at the moment. The server and its links ask here."""
+"""Faults that tests switch on; the server and its endpoints check them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _SERVER_BUSY = "com.microsoft:server-busy"
 
 
 class Faults:
-    """All faults off at first. Partitions are (hub, partition); hub names are the same in any case."""
+    """Initially without faults. Hub names are case-insensitive."""
 
     def __init__(self) -> None:
         self.refuse_connections = False
         self.silence_connections = False
-        self.token_life = math.inf  # seconds that a token counts for at the most, from when it is put
+        self.token_life = math.inf  # the longest time in seconds that a token is valid after it was put
         self._busy_count = 0
         self._busy_until = 0.0
         self._delays: dict[tuple[str | None, str | None], float] = {}
-        self._paused: set[tuple[str, str]] = set()
+        self._paused: set[tuple[str, str]] = set()  # hub, partition
 
     def server_busy(self, count: int, seconds: float) -> None:
-        """Refuse the next `count` requests, and all in the next `seconds`."""
+        """Refuse the next `count` requests, and all requests for `seconds`."""
         self._busy_count = count
         self._busy_until = time.monotonic() + seconds
 
     def check_busy(self) -> None:
-        """Called for each attach, sent message and delivery. Raises AmqpError while the server is to be busy."""
+        """Call it for each attach, published message and delivery. Raises AmqpError while `server_busy` applies."""
         if self._busy_count > 0:
             self._busy_count -= 1
         elif time.monotonic() >= self._busy_until:
@@ -37,7 +37,7 @@ class Faults:
         raise AmqpError(_SERVER_BUSY, f"The request was terminated because the entity is being throttled. {tracking()}")
 
     def delay(self, seconds: float, hub: str | None, partition: str | None) -> None:
-        """Delay deliveries and answers to sends; 0 ends it. None stands for every hub or partition."""
+        """Delay deliveries and the settling of published messages; 0 ends it. None means every hub or partition."""
         key = (hub and hub.lower(), partition)
         if seconds > 0:
             self._delays[key] = seconds
@@ -45,7 +45,7 @@ class Faults:
             self._delays.pop(key, None)
 
     def delay_of(self, hub: str, partition: str) -> float:
-        """The delay in seconds that holds for a partition: the most precise one that was set."""
+        """The delay of a partition in seconds: the most specific one that is set."""
         if not self._delays:
             return 0.0
         keys = ((hub.lower(), partition), (hub.lower(), None), (None, partition), (None, None))
@@ -56,9 +56,9 @@ class Faults:
         self._paused.add((hub.lower(), partition))
 
     def resume(self, hub: str, partition: str) -> None:
-        """End `pause`; the readers have to be woken by the caller."""
+        """End `pause`. The caller must make the readers send."""
         self._paused.discard((hub.lower(), partition))
 
     def is_paused(self, hub: str, partition: str) -> bool:
-        """Whether `pause` holds for a partition."""
+        """Whether a partition is paused."""
         return bool(self._paused) and (hub.lower(), partition) in self._paused

@@ -1,4 +1,4 @@
-"""The `$management` node: what hubs and partitions are like."""
+"""The `$management` node: properties of hubs and partitions."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from .amqp.errors import AmqpError
 from .broker import Broker, Hub
 from .message import Response, Sections
 
-NEVER_MS = -62_135_596_800_000  # the year 1 in milliseconds since 1970: Azure's way to say "never"
+NEVER_MS = -62_135_596_800_000  # the year 1 in milliseconds since 1970: Azure's value for "never"
 
 
 def answer(request: Sections, broker: Broker, may_read: Callable[[str], bool]) -> Response:
-    """Answer a READ of a hub or a partition; `may_read` says whether the peer may know of a hub."""
-    asked = request.application
-    name, partition = asked.get("name"), asked.get("partition")
-    if asked.get("operation") != "READ" or not isinstance(name, str):
+    """Answer a READ of a hub or a partition; `may_read` is whether the client may read a hub's properties."""
+    fields = request.application
+    name, partition = fields.get("name"), fields.get("partition")
+    if fields.get("operation") != "READ" or not isinstance(name, str):
         return Response(400, "The operation must be READ, and the name that of an event hub.")
     if not may_read(name):
         return Response(401, "Unauthorized access. A token for this event hub is required.")
     try:
         hub = broker.hub(name)
-        if asked.get("type") == "com.microsoft:eventhub":
+        if fields.get("type") == "com.microsoft:eventhub":
             return Response(200, "OK", _hub(hub))
-        if asked.get("type") == "com.microsoft:partition":
+        if fields.get("type") == "com.microsoft:partition":
             return Response(200, "OK", _partition(hub, str(partition)))
     except AmqpError as error:
         return Response(404, error.description)
@@ -40,7 +40,7 @@ def _hub(hub: Hub) -> dict[str, Any]:
         "created_at": Timestamp(round(hub.created_at.timestamp() * 1000)),
         "partition_count": Int(len(hub.partitions)),
         "georeplication_factor": Int(1),  # the number of regions
-        "partition_ids": Array(str(number) for number in range(len(hub.partitions))),
+        "partition_ids": Array(str(index) for index in range(len(hub.partitions))),
     }
 
 

@@ -1,6 +1,6 @@
-"""Messages: the sections of an AMQP message, and what Event Hubs adds to one.
+"""Messages: the sections of an AMQP message, and the annotations that Event Hubs adds.
 
-An event is taken apart once, when it is sent, and kept as encoded bytes with the service's annotations spliced in.
+An event is parsed once, when it is published, and stored as encoded bytes with the service's annotations inserted.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _AFTER_OFFSET = struct.Struct(f">{len(_TIME_KEY)}sq")
 
 
 class Event(NamedTuple):
-    """An event before it has a place in a log: encoded parts, between which the service's annotations go.
+    """An event before it is in a log: encoded parts, between which the service's annotations are inserted.
 
-    `head` is the header section, `annotations` the pairs that stay in the annotation map, `items` the number of keys
-    and values in them, `tail` the sections from properties on.
+    `head` is the header section, `annotations` the sender's pairs in the annotation map, `items` the number of keys and
+    values in them, `tail` the sections from properties on.
     """
 
     head: bytes
@@ -64,39 +64,39 @@ class Event(NamedTuple):
         return self._replace(annotations=self.annotations + _pair(name, value), items=self.items + 2)
 
     def render(self, sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
-        """The whole encoded message as readers get it; `enqueued_ms` is in milliseconds since 1970."""
-        place = _place(sequence_number, offset, enqueued_ms)
+        """The encoded message that readers receive; `enqueued_ms` is in milliseconds since 1970."""
+        position = _position(sequence_number, offset, enqueued_ms)
         key = b"" if self.partition_key is None else _pair(PARTITION_KEY, self.partition_key)
         return b"".join(
             (
                 self.head,
                 _MAP_HEADER.pack(
                     b"\x00\x53\x72\xd1",
-                    4 + len(self.annotations) + len(place) + len(key),
+                    4 + len(self.annotations) + len(position) + len(key),
                     self.items + (8 if key else 6),
                 ),
                 self.annotations,
-                place,
+                position,
                 key,
                 self.tail,
             )
         )
 
 
-def _place(sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
-    """The annotations that say which event of its partition it is."""
+def _position(sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
+    """The encoded annotations of an event's position in its partition."""
     text = offset.encode()
-    number = _BEFORE_OFFSET.pack(_SEQUENCE_KEY, sequence_number, _OFFSET_KEY, len(text))
-    return number + text + _AFTER_OFFSET.pack(_TIME_KEY, enqueued_ms)
+    before = _BEFORE_OFFSET.pack(_SEQUENCE_KEY, sequence_number, _OFFSET_KEY, len(text))
+    return before + text + _AFTER_OFFSET.pack(_TIME_KEY, enqueued_ms)
 
 
-def is_at(message: bytes, sequence_number: int, offset: str, enqueued_ms: int) -> bool:
-    """Whether a rendered message says that this is its place."""
-    return _place(sequence_number, offset, enqueued_ms) in message
+def has_position(message: bytes, sequence_number: int, offset: str, enqueued_ms: int) -> bool:
+    """Whether a rendered message is annotated with this position."""
+    return _position(sequence_number, offset, enqueued_ms) in message
 
 
 class Sections(NamedTuple):
-    """A decoded message of the request/response nodes."""
+    """A decoded request or response of `$cbs` or `$management`."""
 
     properties: list[Any]
     application: dict[Any, Any]
@@ -104,7 +104,7 @@ class Sections(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What a request/response node answers: an HTTP status code, one line of text, and the requested value."""
+    """The response to a request: an HTTP status code, one line of text, and the requested value."""
 
     status: int
     description: str
@@ -116,8 +116,8 @@ def _pair(name: str, value: str) -> bytes:
 
 
 def _sections(message: bytes) -> list[tuple[int, int, int]]:
-    """Descriptor, start and end of the value of each section. Raises DecodeError unless the whole message is sound."""
-    found = []
+    """Descriptor, start and end of the value of each section. Raises DecodeError if any part is malformed."""
+    sections = []
     pos, last = 0, _HEADER - 1
     while pos < len(message):
         if message.startswith(b"\x00\x53", pos) and pos + 2 < len(message):
@@ -131,13 +131,13 @@ def _sections(message: bytes) -> list[tuple[int, int, int]]:
         if not _HEADER <= section <= _FOOTER or (not repeated and (section <= last or second_body)):
             raise DecodeError(f"message section 0x{section:02x} is unknown or out of order")
         end = _checked_end(message, section, start)
-        found.append((section, start, end))
+        sections.append((section, start, end))
         pos, last = end, section
-    return found
+    return sections
 
 
 def _descriptor(message: bytes, pos: int) -> tuple[int, int]:
-    """The section that a descriptor in an unusual form stands for, 0 if none, and where its value starts."""
+    """The section code of a descriptor in an unusual form, 0 if unknown, and the start of the section's value."""
     descriptor, start = decode(message, pos + 1)
     if isinstance(descriptor, Symbol):
         return _NAMES.get(descriptor, 0), start
@@ -149,7 +149,7 @@ def _checked_end(message: bytes, section: int, start: int) -> int:
         if message[start : start + 1] not in (b"\xa0", b"\xb0"):
             raise DecodeError("a data section that is not binary")
         return skip(message, start)
-    # decoded only to be sure that no reader will be handed something malformed
+    # decoded only so that no reader receives a malformed section
     value, end = decode(message, start)
     if not isinstance(value, _TYPES[section]):
         raise DecodeError(f"message section 0x{section:02x} is of the wrong type")
@@ -162,9 +162,9 @@ def _encoded(message: bytes, section: tuple[int, int, int]) -> bytes:
 
 
 def parse_event(message: bytes) -> Event:
-    """Take apart one sent message. Raises DecodeError if any section is malformed.
+    """Parse one published message. Raises DecodeError if any section is malformed.
 
-    Delivery annotations are dropped: they are meant for this hop only.
+    Delivery annotations are dropped: they are meant for one hop only.
     """
     head = tail = annotations = b""
     count, partition_key = 0, None
@@ -183,7 +183,7 @@ def parse_event(message: bytes) -> Event:
 
 
 def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | None]:
-    """The pairs that stay, how many keys and values they are, and the partition key; the map is known to be sound."""
+    """The pairs that are kept, their number of keys and values, and the partition key; the map is well-formed."""
     field = 1 if message[start] == 0xC1 else 4
     count = int.from_bytes(message[start + 1 + field : start + 1 + 2 * field], "big")
     pos = start + 1 + 2 * field
@@ -215,14 +215,14 @@ def parse_batch(message: bytes) -> tuple[list[Event], str | None]:
 
 
 def build_event(body: bytes, properties: Mapping[str, Any] | None = None, partition_key: str | None = None) -> Event:
-    """An event made here, not sent by a client. Raises TypeError for a property value that AMQP has no type for."""
+    """An event that no client has published. Raises TypeError for a property value that AMQP has no type for."""
     return build_events([body], [properties], partition_key)[0]
 
 
 def build_events(
     bodies: Sequence[bytes], properties: Sequence[Mapping[str, Any] | None], partition_key: str | None = None
 ) -> list[Event]:
-    """Like `build_event`, for many; `properties` has one for each body or one for all. Raises ValueError too."""
+    """Like `build_event`, for many. Raises ValueError unless `properties` has one for each body or one for all."""
     if len(properties) not in (1, len(bodies)):
         raise ValueError(f"{len(properties)} properties for {len(bodies)} events")
     sections = [b"\x00\x53\x74" + encode(dict(each)) if each else b"" for each in properties]
@@ -234,19 +234,19 @@ def build_events(
 
 
 def with_delivery_annotations(message: bytes, annotations: dict[Symbol, Any]) -> bytes:
-    """A rendered message with a delivery-annotations section in its place, after the header."""
+    """A rendered message with a delivery-annotations section, which belongs after the header."""
     split = skip(message, skip_descriptor(message, 0)) if message[2] == _HEADER else 0
     return message[:split] + encode(Described(ULong(_DELIVERY), annotations)) + message[split:]
 
 
 def parse_sections(message: bytes) -> Sections:
-    """Decode a request to a request/response node. Raises DecodeError."""
+    """Decode a request or response. Raises DecodeError."""
     values: dict[int, Any] = {section: decode(message, start)[0] for section, start, _ in _sections(message)}
     return Sections(values.get(_PROPERTIES, []), values.get(_APPLICATION, {}), values.get(_VALUE))
 
 
 def build_response(correlation_id: Any, application: dict[str, Any], value: Any) -> bytes:
-    """An answer of a request/response node, its properties written with all 13 fields."""
+    """The encoded response of a node; its properties section has all 13 fields."""
     properties = [None] * 5 + [correlation_id] + [None] * 7
     return b"".join(
         encode(Described(ULong(section), content))

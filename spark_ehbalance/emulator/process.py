@@ -1,4 +1,4 @@
-"""The emulator as a process of its own."""
+"""The emulator as a process."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .emulator import Emulator
 def run(emulator: Emulator, control_port: int | None = None) -> None:
     """Start `emulator`, print one line when it is ready, and stop it at SIGTERM or SIGINT.
 
-    Only for the main thread. With `control_port` (0 takes a free one) the line names that port too. Raises what
+    Only for the main thread. With `control_port` (0 takes a free port) the line names that port too. Raises what
     `Emulator.start` raises.
     """
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    stopped = threading.Event()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: stopped.set())
     with emulator:
         control = "" if control_port is None else f" (control port {emulator.open_control_port(control_port)})"
         print(f"Emulator ready: {emulator.connection_string()}{control}", flush=True)
-        # waits in slices: on some systems a signal does not interrupt a wait without end
-        while not ended.wait(1.0):
+        # waits with a timeout: on some systems a signal does not interrupt a wait without one
+        while not stopped.wait(1.0):
             pass

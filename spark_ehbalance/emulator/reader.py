@@ -15,9 +15,9 @@ from .amqp.link import OutgoingLink
 from .broker import Hub
 from .client_connection import ClientConnection, LinkEndpoint
 from .faults import Faults
+from .log_segments import LogCorruptError
 from .management import NEVER_MS
 from .message import with_delivery_annotations
-from .partition_log import LogCorruptError
 
 _log = logging.getLogger(__name__)
 

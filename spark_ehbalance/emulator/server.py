@@ -39,7 +39,7 @@ _RENEW = "The link is force detached. Code: RenewToken. Details: "  # Azure's wo
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run the server. Times in seconds unless they are timedeltas; `sas_keys` None takes every token."""
+    """How to run the server. Times in seconds unless they are timedeltas; `sas_keys` None accepts every token."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -52,14 +52,14 @@ class Settings:
     certificate: Path | None = None
 
     def __repr__(self) -> str:
-        return f"Settings(host={self.host!r}, port={self.port})"  # the keys must not get into a log
+        return f"Settings(host={self.host!r}, port={self.port})"  # the keys must not be logged
 
 
 class Server:
     """The application behind the connections. Its public methods must be called on the loop's thread."""
 
     def __init__(self, settings: Settings) -> None:
-        """Open the data directory. Raises LogCorruptError, ValueError for settings that cannot be, OSError."""
+        """Open the data directory. Raises LogCorruptError, ValueError for invalid settings, OSError."""
         self.handshake_timeout = settings.handshake_timeout
         self.idle_timeout = settings.idle_timeout
         self.port = settings.port
@@ -73,7 +73,7 @@ class Server:
         self._handlers: dict[str, Handler] = {"$cbs": self._put_token, "$management": self._manage}
 
     async def start(self) -> None:
-        """Begin to listen. Raises OSError if the port cannot be had."""
+        """Listen. Raises OSError if the port is not available."""
         loop, context = asyncio.get_running_loop(), None
         if self._settings.certificate is not None:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -92,7 +92,7 @@ class Server:
             self._ticker.cancel()
         for connection in list(self._connections):
             connection.drop()
-        await asyncio.sleep(0)  # lets the connections take note
+        await asyncio.sleep(0)  # asyncio reports the lost connections
         self._broker.close()
 
     async def _tick(self) -> None:

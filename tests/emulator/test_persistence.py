@@ -1,4 +1,4 @@
-"""What survives a restart, and what is done about a torn tail."""
+"""What survives a restart, and what damaged files cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from azure.eventhub.exceptions import EventHubError
 
-from spark_ehbalance.emulator import Emulator, LogCorruptError, partition_log
+from spark_ehbalance.emulator import Emulator, LogCorruptError
 from spark_ehbalance.emulator.message import build_event
 from spark_ehbalance.emulator.partition_log import PartitionLog
 
@@ -17,6 +17,18 @@ from .clients import bodies, numbers, reader
 
 def _segments(directory: Path) -> list[Path]:
     return sorted(directory.glob("hub/0/*.log"))
+
+
+def _fill(directory: Path, sent: list[bytes], segment_bytes: int) -> list[str]:
+    """Create `hub` with one event of each body, in segments of that size; returns the events' offsets."""
+    with Emulator({"hub": 1}, data_dir=directory):
+        pass
+    log = PartitionLog(directory / "hub" / "0", segment_bytes)
+    offsets = []
+    for body in sent:
+        log.append([build_event(body)])
+        offsets.append(log.last_offset)
+    return offsets
 
 
 def test_hubs_groups_and_events_survive_a_restart(tmp_path: Path) -> None:
@@ -49,7 +61,7 @@ def test_trimming_survives_a_restart(tmp_path: Path) -> None:
         assert emulator.partition_state("hub", 0) == before
 
 
-def test_an_emptied_partition_goes_on_counting(tmp_path: Path) -> None:
+def test_an_emptied_partition_keeps_its_sequence_numbers(tmp_path: Path) -> None:
     with Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
         emulator.append("hub", 0, [b"x"] * 10)
         emulator.trim("hub", 0, 10)
@@ -72,7 +84,7 @@ def test_a_deleted_hub_stays_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "extra"])
-def test_a_torn_tail_is_cut_off(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_end_is_cut_off(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     with Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
         emulator.append("hub", 0, [b"%d" % number for number in range(10)])
     (path,) = _segments(tmp_path)
@@ -99,31 +111,21 @@ COUNT = 20
 @pytest.mark.parametrize("segment_bytes", [1000, 1 << 20], ids=["many files", "one file"])
 @pytest.mark.parametrize("lost", [[0], [7], [7, 8, 9], [3, 11, 12], [0, 1, 18]], ids=str)
 @pytest.mark.parametrize("part", ["magic", "length", "check", "number", "time", "body"])
-def test_damage_before_the_end_costs_only_what_it_has_hit(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    segment_bytes: int,
-    lost: list[int],
-    part: str,
+def test_damage_before_the_end_loses_only_the_damaged_events(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, segment_bytes: int, lost: list[int], part: str
 ) -> None:
-    monkeypatch.setattr(partition_log, "SEGMENT_BYTES", segment_bytes)
     sent = [b"%02d" % number * 200 for number in range(COUNT)]
-    with Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
-        for body in sent:
-            emulator.append("hub", 0, [body])
-        with reader(emulator.connection_string("hub")) as events:
-            offsets = [event.offset for event in events.read(COUNT)]
-        before = emulator.partition_state("hub", 0)
-    place = {"magic": 0, "length": 4, "check": 8, "number": 12, "time": 20, "body": -100}[part]
+    offsets = _fill(tmp_path, sent, segment_bytes)
+    before = PartitionLog(tmp_path / "hub" / "0")
+    distance = {"magic": 0, "length": 4, "check": 8, "number": 12, "time": 20, "body": -100}[part]
     for number in lost:
-        _damage(tmp_path, sent[number], place)
+        _damage(tmp_path, sent[number], distance)
     kept = [number for number in range(COUNT) if number not in lost]
     for _ in range(2):
         caplog.clear()
         with caplog.at_level(logging.WARNING), Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
-            (said,) = (record.message for record in caplog.records)
-            assert "damage has cost the events" in said
+            (warning,) = (record.message for record in caplog.records)
+            assert "are lost, all others are kept" in warning
             after = emulator.partition_state("hub", 0)
             assert (after.next_sequence_number, after.last_offset) == (before.next_sequence_number, before.last_offset)
             with reader(emulator.connection_string("hub")) as events:
@@ -140,21 +142,18 @@ def test_damage_before_the_end_costs_only_what_it_has_hit(
             assert (numbers(events.read(1)), bodies(events.events)) == ([COUNT], [b"new"])
 
 
-def _damage(directory: Path, body: bytes, place: int) -> None:
-    """Flip a bit of the record of the event with `body`, at `place` from its start, or from the end of its body."""
+def _damage(directory: Path, body: bytes, distance: int) -> None:
+    """Flip a bit of the event with `body`, at a distance from its record's start or, if negative, its body's end."""
     for path in _segments(directory):
         data = bytearray(path.read_bytes())
         end = data.find(body) + len(body)
         if end >= len(body):
-            data[(end if place < 0 else data.rfind(b"EHB1", 0, end)) + place] ^= 0x10
+            data[(end if distance < 0 else data.rfind(b"EHB1", 0, end)) + distance] ^= 0x10
             path.write_bytes(data)
 
 
-def test_a_file_of_a_log_that_is_gone_costs_its_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_log, "SEGMENT_BYTES", 1000)
-    with Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
-        for _ in range(10):
-            emulator.append("hub", 0, [b"x" * 600])
+def test_a_missing_file_of_a_log_loses_only_its_events(tmp_path: Path) -> None:
+    _fill(tmp_path, [b"x" * 600] * 10, 1000)
     gone = _segments(tmp_path)[1]
     first, after = (int(path.stem.split("-")[0]) for path in (gone, _segments(tmp_path)[2]))
     gone.unlink()
@@ -165,7 +164,7 @@ def test_a_file_of_a_log_that_is_gone_costs_its_events(tmp_path: Path, monkeypat
         assert emulator.partition_state("hub", 0).first_sequence_number == after
 
 
-def test_a_record_inside_an_event_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_a_record_inside_an_event_is_not_read_as_one(tmp_path: Path) -> None:
     with Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
         emulator.append("hub", 0, [b"first"])
         inside = _segments(tmp_path)[0].read_bytes()
@@ -180,7 +179,7 @@ def test_a_record_inside_an_event_is_not_taken_for_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["hub/hub.json", "hub/0/first", "hub/0/x-y.log"])
-def test_files_that_make_no_sense_are_an_error(tmp_path: Path, name: str) -> None:
+def test_invalid_files_are_an_error(tmp_path: Path, name: str) -> None:
     with Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
         emulator.append("hub", 0, [b"x"])
     (tmp_path / name).write_text("nonsense")
@@ -188,7 +187,7 @@ def test_files_that_make_no_sense_are_an_error(tmp_path: Path, name: str) -> Non
         Emulator({"hub": 1}, data_dir=tmp_path).start()
 
 
-def test_a_reader_is_told_when_its_events_cannot_be_read(tmp_path: Path) -> None:
+def test_a_reader_gets_an_error_when_its_events_cannot_be_read(tmp_path: Path) -> None:
     with Emulator({"hub": 1}, data_dir=tmp_path) as emulator:
         emulator.append("hub", 0, [b"x"])
         _segments(tmp_path)[0].unlink()
@@ -206,11 +205,8 @@ def test_many_partitions_need_few_open_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_files", [False, True])
-def test_segments_are_rolled_read_across_and_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_files: bool
-) -> None:
-    monkeypatch.setattr(partition_log, "SEGMENT_BYTES", 1000)
-    log = PartitionLog(tmp_path if in_files else None)
+def test_reading_crosses_segments_and_trimming_deletes_them(tmp_path: Path, in_files: bool) -> None:
+    log = PartitionLog(tmp_path if in_files else None, 1000)
     for number in range(50):
         log.append([build_event(b"%03d" % number * 50)])
     held = log.bytes_held

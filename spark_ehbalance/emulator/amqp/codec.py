@@ -1,7 +1,7 @@
 """The AMQP 1.0 type system: Python values to bytes and back.
 
-Where AMQP has several types for one Python type, a small subclass keeps them apart (`UInt`, `Symbol`, `Timestamp` …),
-so that what was decoded encodes to the same types again. A plain `int` is encoded as an AMQP long.
+Where AMQP has several types for one Python type, subclasses distinguish them (`UInt`, `Symbol`, `Timestamp` …), so that
+a decoded value is encoded with the same types again. A plain `int` is encoded as an AMQP long.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from .errors import DecodeError
 
-MAX_DEPTH = 32  # nobody nests deeper; Python's own stack ends near 1,000
-MAX_ITEMS = 100_000  # values in one decode call: about 0.1 s of work, above what a 1 MB event of small maps needs
-MAX_EMPTY_ITEMS = 256  # elements without bytes of their own cost the sender nothing, so their number must be bounded
+MAX_DEPTH = 32  # no client nests deeper; Python's stack ends near 1,000
+MAX_ITEMS = 100_000  # values in one decode call: about 0.1 s of work, and more than a 1 MB event of small maps has
+MAX_EMPTY_ITEMS = 256  # array elements of zero bytes cost the sender nothing, so their number needs a limit
 
 
 class UByte(int):
@@ -63,7 +63,7 @@ class Char(str):
 
 
 class Symbol(str):
-    """A name from a fixed vocabulary, ASCII."""
+    """An ASCII name from a fixed vocabulary."""
 
 
 class Decimal(bytes):
@@ -71,11 +71,11 @@ class Decimal(bytes):
 
 
 class Array(list[Any]):
-    """Elements of one and the same AMQP type."""
+    """Elements of the same AMQP type."""
 
 
 class Described(NamedTuple):
-    """A value with the descriptor that says what it means."""
+    """A value and the descriptor of its meaning."""
 
     descriptor: Any
     value: Any
@@ -110,7 +110,7 @@ _DECIMALS = {4: 0x74, 8: 0x84, 16: 0x94}
 def encode(value: Any) -> bytes:
     """One value as AMQP bytes, in the most compact form.
 
-    Raises TypeError for a type AMQP has none for, and ValueError for a number out of its type's range.
+    Raises TypeError if AMQP has no such type, ValueError for a number out of its type's range.
     """
     kind = type(value)
     if value is None:
@@ -157,7 +157,7 @@ def _compound(small: int, count: int, body: bytes) -> bytes:
 
 
 def _wide_form(value: Any) -> tuple[bytes, bytes]:
-    """Constructor and payload in the form that all values of the type share, as elements of an array must."""
+    """Constructor and payload in the widest form, in which all elements of an array share the constructor."""
     kind = type(value)
     if value is None:
         return b"\x40", b""
@@ -220,7 +220,7 @@ _SIZE_FIELD = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
 
 
 def skip(data: bytes, pos: int) -> int:
-    """Where the value that starts at `pos` ends, without decoding it. Raises DecodeError if it is cut off."""
+    """The end of the value at `pos`, which is not decoded. Raises DecodeError if it is truncated."""
     for _ in range(MAX_DEPTH):
         if pos >= len(data):
             raise DecodeError("a value is missing")
@@ -228,14 +228,14 @@ def skip(data: bytes, pos: int) -> int:
         if code:
             end = _end_of(data, pos + 1, code)
             if end > len(data):
-                raise DecodeError(f"a value of type 0x{code:02x} is cut off")
+                raise DecodeError(f"a value of type 0x{code:02x} is truncated")
             return end
         pos = skip_descriptor(data, pos)
     raise DecodeError(f"values are nested more than {MAX_DEPTH} deep")
 
 
 def skip_descriptor(data: bytes, pos: int) -> int:
-    """Where the value starts of which the descriptor starts at `pos`. Raises DecodeError."""
+    """The start of the value whose descriptor starts at `pos`. Raises DecodeError."""
     if data[pos + 1 : pos + 2] == b"\x00":
         raise DecodeError("a descriptor is itself described")
     return skip(data, pos + 1)
@@ -252,12 +252,12 @@ def _end_of(data: bytes, pos: int, code: int) -> int:
 
 
 def decode(data: bytes, pos: int = 0) -> tuple[Any, int]:
-    """The value at `pos` and where it ends. Raises DecodeError for anything malformed or beyond the limits."""
+    """The value at `pos` and its end. Raises DecodeError if it is malformed or exceeds a limit."""
     decoder = _Decoder(data)
     try:
         return decoder.value(pos, len(data), 0)
     except (IndexError, struct.error):
-        raise DecodeError("a value is cut off") from None
+        raise DecodeError("a value is truncated") from None
     except UnicodeDecodeError as error:
         raise DecodeError(f"a text is not valid {error.encoding}") from None
 
@@ -270,7 +270,7 @@ class _Decoder:
     def value(self, pos: int, limit: int, depth: int) -> tuple[Any, int]:
         self._items_left -= 1
         if self._items_left < 0:
-            raise DecodeError(f"more than {MAX_ITEMS} values in one")
+            raise DecodeError(f"a value contains more than {MAX_ITEMS} values")
         if depth > MAX_DEPTH:
             raise DecodeError(f"values are nested more than {MAX_DEPTH} deep")
         if pos >= limit:
@@ -288,7 +288,7 @@ class _Decoder:
         data = self._data
         end = _end_of(data, pos, code)
         if end > limit:
-            raise DecodeError(f"a value of type 0x{code:02x} is cut off")
+            raise DecodeError(f"a value of type 0x{code:02x} is truncated")
         if code in _NUMBERS:
             packer, kind = _NUMBERS[code]
             return kind(packer.unpack_from(data, pos)[0]), end
@@ -309,7 +309,7 @@ class _Decoder:
         raise DecodeError(f"unknown type 0x{code:02x}")
 
     def _count(self, pos: int, end: int, code: int) -> tuple[int, int]:
-        """The number of elements, and where the first one starts."""
+        """The number of elements, and the start of the first."""
         field = _SIZE_FIELD[code >> 4]
         start = pos + 2 * field
         if start > end:
@@ -335,7 +335,7 @@ class _Decoder:
         try:
             return dict(zip(flat[::2], flat[1::2], strict=True))
         except TypeError:
-            raise DecodeError("a map has a key that is a collection") from None
+            raise DecodeError("a key of a map is a collection") from None
 
     def _array(self, pos: int, end: int, code: int, depth: int) -> Array:
         count, pos = self._count(pos, end, code)

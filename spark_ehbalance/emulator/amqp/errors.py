@@ -1,4 +1,4 @@
-"""The one exception of the AMQP layer, and the conditions it is raised with."""
+"""The exception of the AMQP layer, and its conditions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNATTACHED_HANDLE = "amqp:session:unattached-handle"
 
 
 class AmqpError(Exception):
-    """Something the peer is told as an AMQP error: `condition` is the symbol, `description` one line of text."""
+    """An error that is sent to the peer: `condition` is an AMQP symbol, `description` one line of text."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(f"{condition}: {description}")
@@ -29,7 +29,7 @@ class AmqpError(Exception):
 
 
 class DecodeError(AmqpError):
-    """The bytes are not what AMQP 1.0 allows, or go beyond a limit of this codec."""
+    """The bytes are not valid AMQP 1.0, or exceed a limit of this codec."""
 
     def __init__(self, description: str) -> None:
         super().__init__(DECODE_ERROR, description)

@@ -1,4 +1,4 @@
-"""Frames and performatives: what travels on an AMQP connection.
+"""Frames, and the performatives (commands) in them.
 
 Performatives are always written with every field, trailing nulls included: the Azure Python client reads them by
 position.
@@ -18,7 +18,7 @@ HEADER_LENGTH = 8
 EMPTY_FRAME = struct.pack(">IBBH", 8, 2, 0, 0)
 AMQP_FRAME, SASL_FRAME = 0, 1
 _FRAME_HEADER = struct.Struct(">IBBH")
-_MIN_MAX_FRAME_SIZE = 512  # the smallest frame size every peer has to take, by the specification
+_MIN_MAX_FRAME_SIZE = 512  # bytes; by the specification every peer takes frames of this size
 
 
 class Open(NamedTuple):
@@ -101,7 +101,7 @@ class Transfer(NamedTuple):
 
 
 class Disposition(NamedTuple):
-    """What became of the deliveries `first` … `last`."""
+    """The outcome of the deliveries `first` … `last`."""
 
     role: bool
     first: int
@@ -132,13 +132,13 @@ class Close(NamedTuple):
 
 
 class SaslMechanisms(NamedTuple):
-    """The ways to authenticate that the server offers."""
+    """The authentication mechanisms that the server offers."""
 
     mechanisms: Any
 
 
 class SaslInit(NamedTuple):
-    """The client's choice of a way to authenticate."""
+    """The mechanism that the client has chosen."""
 
     mechanism: str
     initial_response: bytes | None = None
@@ -146,16 +146,16 @@ class SaslInit(NamedTuple):
 
 
 class SaslOutcome(NamedTuple):
-    """0 is success, 1 a refusal."""
+    """Code 0 is success, 1 a refusal."""
 
     code: int
     additional_data: bytes | None = None
 
 
 Performative = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
-_Any = TypeVar("_Any")
+_P = TypeVar("_P")
 
-# Kinds of fields: the AMQP type a field is written with and that is demanded when read; "!" marks a mandatory one.
+# The AMQP type of each field, which is written and demanded when read; "!" marks a mandatory field.
 _FIELDS: dict[type, tuple[int, str]] = {
     Open: (0x10, "str! str uint ushort uint any any any any map"),
     Begin: (0x11, "ushort uint! uint! uint! uint any any map"),
@@ -176,7 +176,7 @@ _UNSIGNED: dict[str, tuple[type, int]] = {
     "uint": (UInt, 1 << 32),
     "ulong": (ULong, 1 << 64),
 }
-_OTHERS: dict[str, type] = {"str": str, "sym": str, "bytes": bytes, "bool": bool, "map": dict}
+_CLASSES: dict[str, type] = {"str": str, "sym": str, "bytes": bytes, "bool": bool, "map": dict}
 _LAYOUT = {
     performative: [(kind.rstrip("!"), kind.endswith("!")) for kind in kinds.split()]
     for performative, (_, kinds) in _FIELDS.items()
@@ -197,7 +197,7 @@ def encode_frame(channel: int, performative: tuple[Any, ...], payload: bytes = b
 
 
 class FrameHeader(NamedTuple):
-    """The first 8 bytes of a frame; `size` counts the whole frame, the body starts at `body`, both in bytes."""
+    """The first 8 bytes of a frame: `size` of the whole frame and start of its `body`, both in bytes."""
 
     size: int
     body: int
@@ -206,7 +206,7 @@ class FrameHeader(NamedTuple):
 
 
 def decode_header(data: bytes | bytearray, pos: int, max_frame_size: int) -> FrameHeader:
-    """The frame header at `pos`. Raises AmqpError for one that cannot be, or that announces too large a frame."""
+    """The frame header at `pos`. Raises AmqpError if it is invalid or the frame exceeds `max_frame_size` bytes."""
     size, words, frame_type, channel = _FRAME_HEADER.unpack_from(data, pos)
     if size > max_frame_size:
         raise AmqpError(FRAMING_ERROR, f"a frame of {size} bytes; at most {max_frame_size} are allowed")
@@ -216,7 +216,7 @@ def decode_header(data: bytes | bytearray, pos: int, max_frame_size: int) -> Fra
 
 
 def decode_performative(body: bytes) -> tuple[Performative | SaslInit, int]:
-    """The performative a frame's body begins with, and where its payload starts. Raises DecodeError."""
+    """The performative at the start of a frame's body, and the start of its payload. Raises DecodeError."""
     value, end = decode(body)
     if not isinstance(value, Described) or not isinstance(value.value, list):
         raise DecodeError("a frame does not begin with a performative")
@@ -226,25 +226,25 @@ def decode_performative(body: bytes) -> tuple[Performative | SaslInit, int]:
     return cast("Performative | SaslInit", _checked(performative, value.value)), end
 
 
-def _checked(performative: type[_Any], values: list[Any]) -> _Any:
+def _checked(performative: type[_P], values: list[Any]) -> _P:
     layout = _LAYOUT[performative]
     if len(values) > len(layout):
         raise DecodeError(f"{performative.__name__} has {len(values)} fields; it may have {len(layout)}")
     values = values + [None] * (len(layout) - len(values))
-    for number, (value, (kind, mandatory)) in enumerate(zip(values, layout, strict=True)):
+    for index, (value, (kind, mandatory)) in enumerate(zip(values, layout, strict=True)):
         if value is None:
             valid = not mandatory
         elif kind in _UNSIGNED:
             valid = isinstance(value, int) and 0 <= value < _UNSIGNED[kind][1]
         else:
-            valid = kind == "any" or isinstance(value, _OTHERS[kind])
+            valid = kind == "any" or isinstance(value, _CLASSES[kind])
         if not valid:
-            raise DecodeError(f"field {number} of {performative.__name__} is not a valid {kind}")
+            raise DecodeError(f"field {index} of {performative.__name__} is not a valid {kind}")
     return performative(*values)
 
 
 def error_field(error: AmqpError | None) -> Described | None:
-    """The value of an `error` field: condition, description and an empty place for info."""
+    """The value of an `error` field: condition, description and no info."""
     if error is None:
         return None
     return Described(ULong(0x1D), [Symbol(error.condition), error.description, None])
@@ -255,7 +255,7 @@ SASL_MECHANISMS = SaslMechanisms(Array([Symbol("ANONYMOUS"), Symbol("EXTERNAL"),
 
 
 def rejected(error: AmqpError) -> Described:
-    """The delivery state of a message that was not taken."""
+    """The delivery state of a message that is refused."""
     return Described(ULong(0x25), [error_field(error)])
 
 
@@ -274,12 +274,12 @@ def terminus(value: Any, length: int) -> tuple[str | None, dict[Any, Any]]:
 
 
 def null_terminus(code: int, length: int) -> Described:
-    """A source (code 0x28) or target (0x29) that says nothing, for a peer that named none."""
+    """A source (code 0x28) or target (0x29) of nulls, for a peer that sent none."""
     return Described(ULong(code), [None] * length)
 
 
 def usable_frame_size(announced: int | None, ceiling: int) -> int:
-    """How large frames to the peer may be, given what its open announced. Raises AmqpError if that is too small."""
+    """The largest frame to send to a peer that has announced a limit in its open. Raises AmqpError if it is too low."""
     if announced is not None and announced < _MIN_MAX_FRAME_SIZE:
         raise AmqpError("amqp:invalid-field", f"max-frame-size {announced} is below {_MIN_MAX_FRAME_SIZE}")
     return ceiling if announced is None else min(announced, ceiling)
