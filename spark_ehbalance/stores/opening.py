@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable
 from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.values.locations import has_unsafe_characters, scheme
+from spark_ehbalance.values.locations import EXAMPLE_ADDRESS, has_unsafe_characters, scheme
 
 BACKENDS: tuple[type[LeaseTable], ...] = (DeltaStore,)
-
-_EXAMPLE = "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER"
 
 
 def open_store(
@@ -54,7 +52,7 @@ def _backend(location: str) -> type[LeaseTable]:
     if wanted == "dbfs":
         raise ValueError(
             "no dbfs: address, as DBFS has no way to create a file only if it is not there: write the address of a "
-            f"storage, such as {_EXAMPLE}"
+            f"storage, such as {EXAMPLE_ADDRESS}"
         )
     known = [f"{each}://" for backend in BACKENDS for each in backend.schemes if each]
     raise ValueError(f"a path, or an address that begins with {', '.join(known)}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+EXAMPLE_ADDRESS = "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER"
+
 
 def scheme(text: str) -> str | None:
     """The scheme of an address in lower case, such as "s3"; None for a path."""

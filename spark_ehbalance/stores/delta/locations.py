@@ -13,15 +13,13 @@ from collections.abc import Mapping
 from urllib.parse import quote, unquote
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.values.locations import has_unsafe_characters, scheme
+from spark_ehbalance.values.locations import EXAMPLE_ADDRESS, has_unsafe_characters, scheme
 
 #: Storages that delta-rs knows and that can create a file only if it is not there. None is a path.
 SCHEMES = (None, "file", "abfs", "abfss", "adl", "az", "azure", "gs", "hdfs", "https", "s3", "s3a")
 
 #: Mounts that Databricks shows storage through; they have neither hard links nor a rename that replaces nothing.
 _MOUNTS = ("/dbfs", "/Volumes")
-
-_EXAMPLE = "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER"
 
 
 def parse_location(text: str) -> str:
@@ -67,13 +65,13 @@ def _path(text: str) -> str:
         raise ValueError("a path without ~, which only a shell knows: write the whole path")
     if re.fullmatch(r"\w+(\.\w+){1,2}", text):
         raise ValueError(
-            f"no name of a catalog: write where its table is stored, such as {_EXAMPLE}, or ./{text} for a folder"
+            f"no name of a catalog: write where its table is stored, such as {EXAMPLE_ADDRESS}, or ./{text}"
         )
     path = "/" + os.path.abspath(text).lstrip("/")
     if any(path == mount or path.startswith(mount + "/") for mount in _MOUNTS):
         raise ValueError(
             f"no path below {' or '.join(_MOUNTS)}, where two queries could take the same partition: no rename there "
-            f"replaces nothing: write the address of the storage, such as {_EXAMPLE}"
+            f"replaces nothing: write the address of the storage, such as {EXAMPLE_ADDRESS}"
         )
     if path == "/":
         raise ValueError("a folder: write one below /")
@@ -93,7 +91,9 @@ def path_in_url(kind: str, rest: str) -> str:
 def _address(kind: str, rest: str) -> str:
     host, _, path = rest.removeprefix("//").partition("/")
     if not rest.startswith("//") or not host:
-        raise ValueError(f"an address with two slashes, such as {_EXAMPLE if kind == 'abfss' else kind + '://...'}")
+        raise ValueError(
+            f"an address with two slashes, such as {EXAMPLE_ADDRESS if kind == 'abfss' else kind + '://...'}"
+        )
     if "#" in rest or re.search(r"%25[0-9A-Fa-f]{2}", rest):
         raise ValueError("an address without # and without an escaped %")
     if "@" in host and (kind not in ("abfs", "abfss") or ":" in host.partition("@")[0]):

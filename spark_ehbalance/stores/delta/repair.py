@@ -1,0 +1,117 @@
+"""Repairs a damaged lease table from the data files in its folder. `recovery.py` decides which state is the latest."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from deltalake import Schema
+from deltalake.exceptions import DeltaError
+
+from spark_ehbalance.errors import StoreDamagedError
+from spark_ehbalance.leases.model import Lease, Snapshot
+from spark_ehbalance.stores.base import Repair
+from spark_ehbalance.stores.delta.folder import Folder
+from spark_ehbalance.stores.delta.log import HINT, LOG, log_problems
+from spark_ehbalance.stores.delta.recovery import merged, missing, salvaged
+from spark_ehbalance.stores.delta.table_format import SCHEMA, conformed, lease_of, rows_of
+from spark_ehbalance.stores.delta.version import file_names, read_group, write_snapshot
+
+
+def put_back(folder: Folder, snapshot: Snapshot, write: Callable[[Snapshot, Snapshot], Snapshot]) -> Repair:
+    """Put back, by `write`, the partitions that a table which can be read has lost."""
+    lost = missing(snapshot.leases, _found_leases(folder)[0])
+    if not lost:
+        return Repair((), snapshot.leases)
+    kept = _kept(folder)
+    folder.copy(file_names(folder.open_table()), kept)
+    leases = MappingProxyType({**snapshot.leases, **lost})
+    write(snapshot, replace(snapshot, leases=leases))
+    return Repair(tuple(f"partition {partition} is missing" for partition in lost), leases, kept.uri)
+
+
+def rewrite(folder: Folder, problem: str) -> Repair:
+    """Write the latest leases that can be found, without members, who join again by themselves. Log files that cannot
+    be read are removed, with all later ones.
+
+    Raises `StoreDamagedError` if nothing sound is left, and `BACKEND_ERRORS`.
+    """
+    kept = _kept(folder)
+    commits_removed = _remove_unreadable_log(folder, kept)
+    try:
+        table = folder.open_table()
+    except (OSError, DeltaError) as error:
+        raise _hopeless(folder) from error
+    found, unread = _found_leases(folder)
+    existing, names = {file.name for file in folder.listed()}, file_names(table)
+    # The data file of a commit that was removed is in the folder: it was written before the commit.
+    unknown = unread & existing if commits_removed else (unread & set(names)) | (set(names) - existing)
+    leases = MappingProxyType(merged(found, all_read=not unknown))
+    if not leases:
+        raise _hopeless(folder)
+    folder.copy([name for name in names if name in existing], kept)
+    state = Snapshot(read_group(table, folder), table.version(), leases)
+    name, schema = f"{uuid.uuid4()}.parquet", Schema.from_arrow(SCHEMA)
+    write_snapshot(table, folder, state, name=name, token=uuid.uuid4().hex, schema=schema)
+    return Repair((problem,), leases, kept.uri)
+
+
+def _kept(folder: Folder) -> Folder:
+    """Where copies of what a repair removes or replaces are kept."""
+    now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    return Folder(f"{folder.uri}_damaged/{now}-{uuid.uuid4().hex[:6]}", folder.options)
+
+
+def _remove_unreadable_log(folder: Folder, kept: Folder) -> bool:
+    """Remove the log files that cannot be read, and all of later versions, which need them. Whether commits were among
+    them."""
+    bad = {path.removeprefix(f"{LOG}/") for path, _ in log_problems(folder)}
+    first = min((name[:20] for name in bad if name.endswith(".json")), default="~")
+    log = [file.name for file in folder.listed(LOG)]
+    removed = {name for name in log if name in bad or (name[:20].isdigit() and name[:20] >= first)}
+    if removed:
+        removed |= {HINT} & set(log)
+    paths = [f"{LOG}/{name}" for name in sorted(removed)]
+    folder.copy(paths, kept)
+    folder.remove(paths)
+    return first != "~"
+
+
+def _found_leases(folder: Folder) -> tuple[list[Lease], set[str]]:
+    """The leases in all data files of the folder, committed or not, as far as they can be told; and the names of the
+    files that cannot be read."""
+    leases, unread = [], set()
+    for file in folder.listed():
+        if file.name.endswith(".parquet"):
+            try:
+                leases += list(_leases(rows_of(conformed(folder.parquet(file.name), SCHEMA))))
+            except FileNotFoundError:  # tidied away meanwhile
+                continue
+            except (ValueError, OSError):
+                unread.add(file.name)
+    return leases, unread
+
+
+def _leases(rows: Iterable[dict[str, Any]]) -> Iterable[Lease]:
+    for row in rows:
+        if row["kind"] == "partition" and (lease := _lease(row)):
+            yield lease
+
+
+def _lease(row: dict[str, Any]) -> Lease | None:
+    try:
+        return lease_of(row)
+    except ValueError:
+        return salvaged(row)
+
+
+def _hopeless(folder: Folder) -> StoreDamagedError:
+    return StoreDamagedError(
+        f"the lease table at {folder.uri} is damaged, and nothing sound is left of it: move its folder away and "
+        f"make one of the queries' own checkpoints with `ehbalance init {folder.uri} --from-checkpoint DIR`",
+        "nothing sound is left",
+    )
