@@ -36,7 +36,8 @@ from rich.table import Table
 
 from chaos.fleet import dump
 from spark_ehbalance.errors import ConflictError
-from spark_ehbalance.leases.model import Author, Snapshot
+from spark_ehbalance.leases.model import Author
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.member.membership import Membership, Progress, Settings
 from spark_ehbalance.stores.base import LeaseStore

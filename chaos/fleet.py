@@ -21,7 +21,7 @@ from chaos.producer import Producer
 from chaos.query import Settings
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import StoreUnavailableError
-from spark_ehbalance.leases.model import Snapshot
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.delta import DeltaStore
 
 HUB = "hub"

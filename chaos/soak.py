@@ -31,7 +31,8 @@ from rich.table import Table
 
 from chaos.fleet import dump
 from spark_ehbalance.errors import ConflictError, StoreUnavailableError
-from spark_ehbalance.leases.model import Author, Snapshot
+from spark_ehbalance.leases.model import Author
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Claim, Heartbeat, Join, Renew, Transition
 from spark_ehbalance.member.keeper import tidying_due
 from spark_ehbalance.stores.base import commit

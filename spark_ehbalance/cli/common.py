@@ -14,7 +14,8 @@ import typer
 from rich.text import Text
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.leases.model import Author, Snapshot
+from spark_ehbalance.leases.model import Author
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Transition, apply
 from spark_ehbalance.source.options import Options, checked_location, storage_options, stream_options
 from spark_ehbalance.stores import base, opening

@@ -33,7 +33,8 @@ from spark_ehbalance.cli.common import (
 from spark_ehbalance.cli.remembered import FromCheckpoint, Replaces, check_places, put_back, remembered
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.leases.model import MemberLoad, Snapshot
+from spark_ehbalance.leases.model import MemberLoad
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.source.options import Options, checked_location
 
 #: Seconds between two looks of `status --watch`.

@@ -14,7 +14,7 @@ from spark_ehbalance.cli.common import now_ms, operator, warn
 from spark_ehbalance.errors import EhBalanceError, OptionError, StoreError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.model import Snapshot
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Restore, TakePlace, Transition, apply
 from spark_ehbalance.source.continuity import LoggedBatch, Memory, restored, skipped
 from spark_ehbalance.source.offsets import HeldPosition, group_name

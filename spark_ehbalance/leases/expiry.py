@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from spark_ehbalance.leases.model import Change, LastChanged, Lease, Member, Snapshot
+from spark_ehbalance.leases.last_changed import LastChanged
+from spark_ehbalance.leases.model import Change, Lease, Member
+from spark_ehbalance.leases.snapshot import Snapshot
 
 #: How far wall clocks may be apart, in seconds. Azure's own tokens allow five minutes.
 CLOCK_SKEW_ALLOWANCE = 300.0

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_ehbalance.leases.model import Lease, Snapshot
+from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     Claim,
     Drain,

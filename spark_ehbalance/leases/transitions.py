@@ -24,9 +24,9 @@ from spark_ehbalance.leases.model import (
     MemberLoad,
     MemberState,
     Pin,
-    Snapshot,
     TableIdentity,
 )
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.position import Position, partition_order
 
 

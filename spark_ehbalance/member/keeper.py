@@ -16,7 +16,8 @@ from typing import Protocol
 
 from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
-from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Snapshot, TableIdentity
+from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, TableIdentity
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Drain, Transition
 from spark_ehbalance.member.decision_log import DecisionLog, Shortage, view_line
 from spark_ehbalance.member.membership import Clocks, Holding, Membership, Progress, in_force, startable

@@ -19,16 +19,9 @@ from spark_ehbalance.leases.expiry import (
     overdue_handovers,
     tenured_leases,
 )
-from spark_ehbalance.leases.model import (
-    Author,
-    Lease,
-    Load,
-    MemberLoad,
-    MemberState,
-    Ownership,
-    Snapshot,
-    TableIdentity,
-)
+from spark_ehbalance.leases.model import Author, Lease, Load, MemberLoad, MemberState, TableIdentity
+from spark_ehbalance.leases.ownership import Ownership
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     CancelHandover,
@@ -330,7 +323,7 @@ class Membership:
         by, at_ms = self.author, now.wall_ms
         mended = self._mended(snapshot, at_ms)
         known = bool(mended.leases)
-        if not mended.ownership.covers(partitions):
+        if not mended.covers(partitions):
             for partition in (each for each in partitions if each not in mended.leases):
                 # A partition that is added while the group is at work is read from its first event, as Kafka's are.
                 checkpoint = first(partition) if known else None
@@ -348,7 +341,7 @@ class Membership:
             at_ms=at_ms,
             snapshot=draft,
             expired=expired_leases(observations, draft, *times).difference(self.holdings),  # they are being renewed
-            live=draft.ownership.ids - dead if dead else draft.ownership.ids,
+            live=draft.member_ids - dead if dead else draft.member_ids,
             rng=self._rng,
             max_owned=self.settings.max_owned,
             overdue=overdue_handovers(observations, draft, now.monotonic),

@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
-from spark_ehbalance.leases.model import Snapshot
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome
 from spark_ehbalance.simulation.ideal import Ideal, fair_counts
 

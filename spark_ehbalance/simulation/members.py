@@ -9,7 +9,8 @@ from functools import partial
 from typing import Protocol
 
 from spark_ehbalance.errors import FencedError
-from spark_ehbalance.leases.model import Author, Snapshot
+from spark_ehbalance.leases.model import Author
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome, Transition, apply
 from spark_ehbalance.member.load_meter import LoadMeter, MemberMeter
 from spark_ehbalance.member.membership import Clocks, Membership, Progress, Settings, in_force, startable

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from types import MappingProxyType
 
-from spark_ehbalance.leases.model import LastChanged, Lease, Snapshot
+from spark_ehbalance.leases.last_changed import LastChanged
+from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome
 from spark_ehbalance.member.membership import Settings
 from spark_ehbalance.simulation.engine import Engine
@@ -273,7 +275,7 @@ def _beginning(scenario: Scenario, names: list[str]) -> Snapshot:
     """The lease table before anybody has started: empty, or with a balanced layout that is to be taken up again."""
     group = Group("simulated", scenario.name, "$default")
     if not scenario.settled or not names:
-        return Snapshot(group, last_changed=LastChanged())
+        return Snapshot(group).with_last_changed(LastChanged())
     leases = {}
     for number in range(scenario.partitions):
         partition = str(number)
@@ -286,4 +288,4 @@ def _beginning(scenario: Scenario, names: list[str]) -> Snapshot:
             checkpoint=Position(-1),
         )
     last_changed = LastChanged(1, leases=dict.fromkeys(leases, 1), epochs=dict.fromkeys(leases, 1))
-    return Snapshot(group, 1, MappingProxyType(leases), last_changed=last_changed)
+    return Snapshot(group, 1, MappingProxyType(leases)).with_last_changed(last_changed)

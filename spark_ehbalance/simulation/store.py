@@ -6,7 +6,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from spark_ehbalance.leases.model import Snapshot
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.simulation.scenario import StoreSettings
 
 #: Requests to the storage: of a look (a listing of the log), of reading a version that is new to the reader (log entry

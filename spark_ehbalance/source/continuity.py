@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_ehbalance.leases.model import Author, Snapshot
+from spark_ehbalance.leases.model import Author
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Restore
 from spark_ehbalance.source.offsets import HeldPosition, StreamOffset
 from spark_ehbalance.values.position import Position, partition_order

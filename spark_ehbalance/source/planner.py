@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from spark_ehbalance.errors import EhBalanceError, StoreUnavailableError
 from spark_ehbalance.hub.watcher import HubWatcher
-from spark_ehbalance.leases.model import Author, Lease, Snapshot
+from spark_ehbalance.leases.model import Author, Lease
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.member.load_meter import LoadMeter, MemberMeter
 from spark_ehbalance.member.membership import Holding, Membership, Progress, Settings

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.model import Snapshot
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.base import LeaseStore
 from spark_ehbalance.values.group import Group
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from spark_ehbalance.leases.expiry import Observations
-from spark_ehbalance.leases.model import Author, MemberState, Snapshot
+from spark_ehbalance.leases.model import Author, MemberState
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, Defend, RequestHandover, Steal, Transition
 from spark_ehbalance.strategies.shares import level
 from spark_ehbalance.values.position import partition_order
@@ -21,9 +22,6 @@ _T = TypeVar("_T")
 #: more than the time-out: the batches of one that falls behind grow longer and longer. A query that hangs is not waited
 #: for longer than so many time-outs.
 _BATCHES, _MOST_TIMEOUTS = 3, 10
-
-#: Views that are remembered of one layout: members see deaths and pins at slightly different times.
-_VIEWS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +87,7 @@ class View:
         not on who asks, nor on signs of life and times.
         """
         key = (self.snapshot.load_version, self.live, self.expired, self.pinned, more)
-        known: dict[Hashable, _T] = self.snapshot.ownership.memo.setdefault(name, {})
-        if key not in known:
-            while len(known) >= _VIEWS:
-                del known[next(iter(known))]
-            known[key] = compute()
-        return known[key]
+        return self.snapshot.derived.by_ownership.get(name, compute, key)
 
     def claim(self, partition: str) -> Claim:
         """The transition that takes a lease which is free, expired, or promised by an overdue handover."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from spark_ehbalance.leases.model import Load, Snapshot
+from spark_ehbalance.leases.model import Load
+from spark_ehbalance.leases.snapshot import Snapshot
 
 #: In a skewed group a member gives nothing away before its load is over the mean by this part: Kinesis client 3's band.
 BAND = 0.1
@@ -34,11 +35,7 @@ def demands(snapshot: Snapshot) -> dict[str, float]:
 
 def shared_weights(snapshot: Snapshot) -> tuple[dict[str, float], bool]:
     """`weights`, computed once for all snapshots in which they are the same."""
-    memo = snapshot.load_version.memo
-    if "weights" not in memo:
-        memo["weights"] = weights(snapshot)
-    known: tuple[dict[str, float], bool] = memo["weights"]
-    return known
+    return snapshot.load_version.get("weights", lambda: weights(snapshot))
 
 
 def weights(snapshot: Snapshot) -> tuple[dict[str, float], bool]:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.model import Handover, Lease, Member, MemberState, Pin, Snapshot
+from spark_ehbalance.leases.model import Handover, Lease, Member, MemberState, Pin
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
 from tests.cli.command import Command, kept

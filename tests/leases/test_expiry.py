@@ -15,7 +15,8 @@ from spark_ehbalance.leases.expiry import (
     expired_members,
     tenured_leases,
 )
-from spark_ehbalance.leases.model import Lease, Member, Snapshot
+from spark_ehbalance.leases.model import Lease, Member
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.group import Group
 
 DURATION = 30.0

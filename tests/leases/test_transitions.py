@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.leases.model import Author, Handover, Lease, Member, MemberLoad, MemberState, Pin, Snapshot
+from spark_ehbalance.leases.model import Author, Handover, Lease, Member, MemberLoad, MemberState, Pin
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     CancelHandover,

@@ -9,7 +9,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from spark_ehbalance.leases.model import Author, Lease, MemberState, Ownership, Snapshot
+from spark_ehbalance.leases.model import Author, Lease, MemberState
+from spark_ehbalance.leases.ownership import Ownership
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     CancelHandover,

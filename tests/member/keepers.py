@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 from spark_ehbalance.errors import HubUnavailableError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.model import Author, Lease, Snapshot
+from spark_ehbalance.leases.model import Author, Lease
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.member.membership import Membership, Progress, Settings

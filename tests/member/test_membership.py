@@ -9,7 +9,8 @@ from types import MappingProxyType
 import pytest
 
 from spark_ehbalance.errors import FencedError
-from spark_ehbalance.leases.model import Author, Lease, Load, MemberLoad, Snapshot
+from spark_ehbalance.leases.model import Author, Lease, Load, MemberLoad
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     CancelHandover,
     Checkpoint,

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.model import Author, Lease, Snapshot
+from spark_ehbalance.leases.model import Author, Lease
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.member.membership import Clocks, Membership, Settings, in_force
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.memory import MemoryStore

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spark_ehbalance.leases.model import Author, LastChanged, Lease, Snapshot
+from spark_ehbalance.leases.last_changed import LastChanged
+from spark_ehbalance.leases.model import Author, Lease
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     Claim,
@@ -41,7 +43,7 @@ class Table:
     rates: dict[str, float] = field(default_factory=lambda: dict.fromkeys("0123", 1.0))
 
     def __post_init__(self) -> None:
-        empty = Snapshot(GROUP, last_changed=LastChanged())
+        empty = Snapshot(GROUP).with_last_changed(LastChanged())
         said = [Join(by=ANN, at_ms=0), Join(by=BOB, at_ms=0)]
         add = AddPartitions(by=ANN, at_ms=0, partitions=tuple("0123"), checkpoint=Position(-1))
         self.snapshot = apply(empty, [*said, add]).after

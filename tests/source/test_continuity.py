@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 import pytest
 
-from spark_ehbalance.leases.model import Author, Lease, Snapshot, TableIdentity
+from spark_ehbalance.leases.model import Author, Lease, TableIdentity
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Restore, apply
 from spark_ehbalance.source.continuity import LoggedBatch, Memory, lost_memory, restored, skipped
 from spark_ehbalance.source.offsets import HeldPosition, LeaseTable, StreamOffset

@@ -13,7 +13,8 @@ from deltalake import DeltaTable
 from spark_ehbalance.cli.remembered import put_back
 from spark_ehbalance.errors import DataLossError, OptionError, StoreFormatError
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.leases.model import Lease, Snapshot, TableIdentity
+from spark_ehbalance.leases.model import Lease, TableIdentity
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.source.continuity import LoggedBatch, Memory
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.stores.delta import DeltaStore

@@ -24,7 +24,8 @@ from spark_ehbalance.errors import (
     StoreUnavailableError,
 )
 from spark_ehbalance.hub.watcher import HubWatcher
-from spark_ehbalance.leases.model import Lease, Snapshot
+from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.source.control_socket import send
 from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import Options, stream_options

@@ -16,7 +16,7 @@ import pytest
 
 from chaos.processes import running, send
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.model import Snapshot
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.source.planner import Planner
 from spark_ehbalance.stores.delta import DeltaStore

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.model import Snapshot
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.source.planner import Planner

@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
-from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Member, MemberState, Snapshot
+from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Member, MemberState
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Heartbeat, Join, Renew, Transition
 from spark_ehbalance.stores.base import LeaseStore, commit
 from spark_ehbalance.values.group import Group

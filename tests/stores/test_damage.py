@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ehbalance.errors import StoreDamagedError, StoreUnavailableError
-from spark_ehbalance.leases.model import Lease, Snapshot
+from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Heartbeat, Join
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore

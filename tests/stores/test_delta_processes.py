@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from spark_ehbalance.errors import ConflictError
-from spark_ehbalance.leases.model import Author, Lease, Member, Snapshot
+from spark_ehbalance.leases.model import Author, Lease, Member
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     CancelHandover,

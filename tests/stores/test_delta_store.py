@@ -25,7 +25,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from spark_ehbalance.errors import ConflictError, StoreError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.model import Author, Lease, MemberLoad, Pin, Snapshot
+from spark_ehbalance.leases.model import Author, Lease, MemberLoad, Pin
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     Checkpoint,

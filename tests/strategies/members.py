@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from spark_ehbalance.leases.model import Author, Lease, Load, Member, MemberState, Snapshot
+from spark_ehbalance.leases.model import Author, Lease, Load, Member, MemberState
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Claim, Drain, HandOver, Refused, Release, Steal, Transition
 from spark_ehbalance.member.membership import Clocks, Membership, Progress, Settings, unread, with_starts
 from spark_ehbalance.stores.base import commit

@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 from math import inf
 
-from spark_ehbalance.leases.model import Member, MemberState, Snapshot
+from spark_ehbalance.leases.model import Member, MemberState
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import PinTo, Transfer, Unpin
 from tests.strategies.members import CYCLE, HANDOVER_TIMEOUT, JITTER, LEASE, LOOK, OPERATOR, Members
 

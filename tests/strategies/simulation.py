@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from spark_ehbalance.leases.model import Author, Lease, Snapshot
+from spark_ehbalance.leases.model import Author, Lease
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     Claim,

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Snapshot
+from spark_ehbalance.leases.model import Author, Handover, Lease, Load
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, RequestHandover
 from spark_ehbalance.simulation.ideal import fair_counts, fewest_moves
 from spark_ehbalance.strategies import View

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from spark_ehbalance.leases.model import Author, Snapshot
+from spark_ehbalance.leases.model import Author
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Claim, Steal
 from spark_ehbalance.strategies import View
 from spark_ehbalance.strategies.eph import eph

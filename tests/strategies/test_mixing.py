@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.model import Author, Snapshot
+from spark_ehbalance.leases.model import Author
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.strategies import STRATEGIES, Decision, View
 from spark_ehbalance.strategies.mixing import with_mixed_fallback
 from tests.strategies.groups import FEW, assert_at_rest, is_balanced, run_until, seeds

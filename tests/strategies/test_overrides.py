@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.leases.expiry import Observations
-from spark_ehbalance.leases.model import Author, Handover, Lease, Pin, Snapshot
+from spark_ehbalance.leases.model import Author, Handover, Lease, Pin
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, PinTo, RequestHandover, Transfer, Unpin
 from spark_ehbalance.strategies import STRATEGIES as NAMES
 from spark_ehbalance.strategies import Decision, View

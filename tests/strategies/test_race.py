@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ehbalance.leases.expiry import Observations
-from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Snapshot
+from spark_ehbalance.leases.model import Author, Handover, Lease, Load
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Claim, Defend, RequestHandover, apply
 from spark_ehbalance.simulation.ideal import fewest_moves
 from spark_ehbalance.strategies import Decision, View, strategy

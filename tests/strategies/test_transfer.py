@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ehbalance.leases.expiry import Observations
-from spark_ehbalance.leases.model import Author, Lease, Load, MemberLoad, MemberState, Snapshot
+from spark_ehbalance.leases.model import Author, Lease, Load, MemberLoad, MemberState
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, Heartbeat, RequestHandover, apply
 from spark_ehbalance.strategies import Decision, View, strategy
 from spark_ehbalance.strategies.transfer import TransferParameters

@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 
 from spark_ehbalance.errors import ConflictError, StoreDamagedError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.model import Snapshot
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable, Repair
 from spark_ehbalance.stores.delta import maintenance, repair
 from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder

@@ -15,17 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_ehbalance.errors import StoreFormatError
-from spark_ehbalance.leases.model import (
-    Handover,
-    Lease,
-    Load,
-    Member,
-    MemberLoad,
-    MemberState,
-    Pin,
-    Snapshot,
-    TableIdentity,
-)
+from spark_ehbalance.leases.model import Handover, Lease, Load, Member, MemberLoad, MemberState, Pin, TableIdentity
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position, partition_order
 
