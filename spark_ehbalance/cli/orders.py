@@ -28,8 +28,8 @@ from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import resolve
+from spark_ehbalance.leases.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.source.options import Options, parse_duration
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.secrets import shown

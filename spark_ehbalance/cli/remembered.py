@@ -15,7 +15,7 @@ from spark_ehbalance.errors import EhBalanceError, OptionError, StoreError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Restore, TakePlace, Transition, apply
+from spark_ehbalance.leases.transitions import ReplaceTables, Restore, Transition, apply
 from spark_ehbalance.source.continuity import LoggedBatch, Memory, restored, skipped
 from spark_ehbalance.source.offsets import HeldPosition, group_name
 from spark_ehbalance.source.options import Options, checked_checkpoint, checked_location
@@ -157,7 +157,7 @@ def _said(location: str, memory: Memory, found: Snapshot, states: Mapping[str, P
     ]
     # Offsets of earlier versions know the table by its place.
     place = {group_name(location)} if found.table is None and found.leases else set()
-    return [*said, TakePlace(by=by, at_ms=at_ms, tables=memory.lineages | place)]
+    return [*said, ReplaceTables(by=by, at_ms=at_ms, tables=memory.lineages | place)]
 
 
 def _check_skipped(memory: Memory, found: Snapshot) -> None:

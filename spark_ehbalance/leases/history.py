@@ -8,22 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.leases.orders import MoveTo, Order, Seek, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     Claim,
     Drain,
     HandOver,
     LeaseTransition,
-    MoveTo,
-    OperatorTransition,
     Outcome,
     PutBack,
     Release,
     Restore,
-    Seek,
     Steal,
     Transition,
-    Unpin,
 )
 
 
@@ -51,7 +48,7 @@ def ownership_changes(outcome: Outcome) -> list[OwnershipChange]:
     """The rows of history that the accepted transitions of `outcome` make."""
     changes = []
     for transition in outcome.accepted:
-        if isinstance(transition, (Claim, Steal, HandOver, Release, PutBack, Restore, OperatorTransition)):
+        if isinstance(transition, (Claim, Steal, HandOver, Release, PutBack, Restore, Order)):
             changes.append(_change(outcome.before, transition, outcome.after))
         elif isinstance(transition, Drain) and transition.member != transition.by.id:
             changes.append(_drained(transition))
@@ -59,7 +56,7 @@ def ownership_changes(outcome: Outcome) -> list[OwnershipChange]:
 
 
 def _change(
-    before: Snapshot, transition: LeaseTransition | PutBack | Restore | OperatorTransition, after: Snapshot
+    before: Snapshot, transition: LeaseTransition | PutBack | Restore | Order, after: Snapshot
 ) -> OwnershipChange:
     earlier, lease = before.leases.get(transition.partition), after.leases[transition.partition]
     return OwnershipChange(

@@ -97,7 +97,7 @@ class Lease:
     handover: Handover | None = None
     load: Load | None = None
     pin: Pin | None = None
-    contest: int = 0
+    defences: int = 0
 
     @property
     def counter(self) -> tuple[int, int]:
@@ -118,7 +118,7 @@ class Lease:
             self.handover,
             load,
             self.pin,
-            self.contest,
+            self.defences,
         )
 
 

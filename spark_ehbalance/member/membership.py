@@ -568,7 +568,7 @@ class Membership:
 
 def unread(said: Iterable[Transition], snapshot: Snapshot) -> list[str]:
     """The partitions claimed in `said` that were never read, and whose starting position is to be found."""
-    claims = [each for each in said if type(each) is Claim and each.start is None]
+    claims = [each for each in said if type(each) is Claim and each.starting_position is None]
     return [
         each.partition
         for each in claims
@@ -579,7 +579,9 @@ def unread(said: Iterable[Transition], snapshot: Snapshot) -> list[str]:
 def with_starts(said: Iterable[Transition], starts: Mapping[str, Position]) -> list[Transition]:
     """`said`, where the claims of partitions that were never read also say where reading starts."""
     return [
-        replace(each, start=starts[each.partition]) if isinstance(each, Claim) and each.partition in starts else each
+        replace(each, starting_position=starts[each.partition])
+        if isinstance(each, Claim) and each.partition in starts
+        else each
         for each in said
     ]
 

@@ -94,7 +94,14 @@ class View:
         lease = self.snapshot.leases[partition]
         still = lease.counter if partition in self.expired else None
         overdue = lease.handover if partition in self.overdue else None
-        return Claim(by=self.me, at_ms=self.at_ms, partition=partition, epoch=lease.epoch, still=still, overdue=overdue)
+        return Claim(
+            by=self.me,
+            at_ms=self.at_ms,
+            partition=partition,
+            epoch=lease.epoch,
+            unchanged_counter=still,
+            overdue_handover=overdue,
+        )
 
     def request(self, partition: str, *, to: str | None = None, timeout_ms: int | None = None) -> RequestHandover:
         """The transition that asks the owner of a lease to hand it over to `to`, oneself unless said otherwise."""

@@ -313,9 +313,9 @@ class _Contest:
                 continue
             if self._wins(self._standing.weights[partition], load):
                 lease, known = view.snapshot.leases[partition], self._memory.watched.get(partition)
-                same = known is not None and known[:2] == (lease.epoch, lease.contest)
+                same = known is not None and known[:2] == (lease.epoch, lease.defences)
                 since = known[2] if same and known is not None else view.now
-                self._watched[partition] = (lease.epoch, lease.contest, since)
+                self._watched[partition] = (lease.epoch, lease.defences, since)
                 prizes.append(partition)
         return prizes
 

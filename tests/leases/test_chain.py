@@ -67,7 +67,7 @@ def transitions(draw: st.DrawFn, snapshot: Snapshot) -> Transition:
                 Drain(**about, member=name, undo=draw(st.booleans())),
                 AddPartitions(**about, partitions=(partition,), checkpoint=Position(-1)),
                 Claim(**of),
-                Claim(**of, still=lease.counter),
+                Claim(**of, unchanged_counter=lease.counter),
                 Steal(**of),
                 Renew(**of, load=load),
                 Checkpoint(**of, position=Position(draw(st.integers(-1, 3))), load=load),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_ehbalance.leases.model import Author, Handover, Lease, Member, MemberLoad, MemberState, Pin
+from spark_ehbalance.leases.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
@@ -23,15 +24,11 @@ from spark_ehbalance.leases.transitions import (
     Heartbeat,
     Join,
     Leave,
-    PinTo,
     Release,
     Renew,
     RequestHandover,
-    Seek,
     Steal,
-    Transfer,
     Transition,
-    Unpin,
     apply,
 )
 from spark_ehbalance.values.group import Group
@@ -182,7 +179,7 @@ def test_ones_own_lease_can_be_claimed_again_which_fences_an_earlier_life() -> N
 
 
 def test_a_lease_that_stood_still_can_be_claimed() -> None:
-    lease = accepted(group(), claim(still=(3, 7)))
+    lease = accepted(group(), claim(unchanged_counter=(3, 7)))
     assert (lease.owner, lease.epoch) == ("bob", 4)
 
 
@@ -193,18 +190,18 @@ def test_a_live_lease_cannot_be_claimed() -> None:
 @pytest.mark.parametrize("sign_of_life", [renew(), checkpoint(10), checkpoint(20)])
 def test_a_sign_of_life_defeats_the_evidence_of_expiry(sign_of_life: Transition) -> None:
     alive = apply(group(), [sign_of_life]).after
-    assert_refused(alive, claim(still=(3, 7)), "owned by ann")
+    assert_refused(alive, claim(unchanged_counter=(3, 7)), "owned by ann")
 
 
 def test_evidence_against_an_earlier_owner_is_no_evidence_against_the_next() -> None:
     moved = apply(group(), [steal(CAT)]).after
-    assert_refused(moved, claim(still=(3, 7)), "epoch is 4")
-    assert_refused(moved, claim(epoch=4, still=(3, 7)), "owned by cat")
+    assert_refused(moved, claim(unchanged_counter=(3, 7)), "epoch is 4")
+    assert_refused(moved, claim(epoch=4, unchanged_counter=(3, 7)), "owned by cat")
 
 
 def test_a_handover_past_its_deadline_can_be_claimed_by_whom_it_was_promised_although_the_owner_renews() -> None:
     waiting = apply(group(handover=PROMISED), [renew()]).after
-    lease = accepted(waiting, claim(BOB, overdue=PROMISED))
+    lease = accepted(waiting, claim(BOB, overdue_handover=PROMISED))
     assert (lease.owner, lease.epoch, lease.handover) == ("bob", 4, None)
 
 
@@ -214,16 +211,16 @@ def test_a_handover_before_its_deadline_cannot_be_claimed() -> None:
 
 def test_a_handover_past_its_deadline_is_not_claimed_by_a_third() -> None:
     waiting = apply(group(handover=PROMISED), [renew()]).after
-    assert_refused(waiting, claim(CAT, overdue=PROMISED), "owned by ann")
+    assert_refused(waiting, claim(CAT, overdue_handover=PROMISED), "owned by ann")
 
 
 def test_a_deadline_of_an_earlier_request_says_nothing_about_a_later_one() -> None:
     later = replace(PROMISED, requested_at_ms=PROMISED.requested_at_ms + 1)
-    assert_refused(group(handover=later), claim(BOB, overdue=PROMISED), "owned by ann")
+    assert_refused(group(handover=later), claim(BOB, overdue_handover=PROMISED), "owned by ann")
 
 
 def test_evidence_of_expiry_is_not_taken_for_a_deadline_that_has_passed() -> None:
-    seen = claim(BOB, still=(3, 7))  # Bob thinks that Ann is gone, and knows of no handover
+    seen = claim(BOB, unchanged_counter=(3, 7))  # Bob thinks that Ann is gone, and knows of no handover
     now = apply(group(), [renew(), request(to="bob", by=CAT)]).after  # she is not, and has just been asked
     assert_refused(now, seen, "owned by ann")
 
@@ -231,13 +228,13 @@ def test_evidence_of_expiry_is_not_taken_for_a_deadline_that_has_passed() -> Non
 def test_a_first_claim_says_where_reading_starts() -> None:
     never_read = group(owner=None, epoch=0, renewal=0, checkpoint=None)
     assert_refused(never_read, claim(epoch=0), "its starting position is not known")
-    lease = accepted(never_read, claim(epoch=0, start=Position.before(100)))
+    lease = accepted(never_read, claim(epoch=0, starting_position=Position.before(100)))
     assert lease.checkpoint is not None
     assert lease.checkpoint.next == 100
 
 
 def test_a_start_does_not_replace_a_checkpoint() -> None:
-    lease = accepted(group(owner=None), claim(start=Position.before(100)))
+    lease = accepted(group(owner=None), claim(starting_position=Position.before(100)))
     assert lease.checkpoint == Position(10, "ten")
 
 
@@ -251,7 +248,7 @@ def test_a_live_lease_can_be_stolen_and_keeps_its_checkpoint() -> None:
 
 @pytest.mark.parametrize("owner", [None, "bob"])
 def test_there_must_be_another_to_steal_from(owner: str | None) -> None:
-    assert_refused(group(owner=owner), steal(), "nobody to take it from")
+    assert_refused(group(owner=owner), steal(), "no other member owns it")
 
 
 def test_of_two_thieves_one_gets_it() -> None:
@@ -284,7 +281,7 @@ def defend(by: Author = ANN, epoch: int = 3) -> Defend:
 def test_a_defence_is_a_sign_of_life_that_is_counted() -> None:
     before = group()
     after = accepted(before, defend())
-    assert after == replace(before.leases["0"], renewal=8, renewed_at_ms=AT, contest=1)
+    assert after == replace(before.leases["0"], renewal=8, renewed_at_ms=AT, defences=1)
 
 
 def test_only_the_owner_defends_and_only_what_it_has_not_promised() -> None:
@@ -357,7 +354,7 @@ def test_a_handover_may_be_asked_for_another() -> None:
 
 def test_a_request_is_no_sign_of_life_of_the_owner() -> None:
     asked = apply(group(), [request(to="cat", by=CAT)]).after
-    assert accepted(asked, claim(BOB, still=(3, 7))).owner == "bob"
+    assert accepted(asked, claim(BOB, unchanged_counter=(3, 7))).owner == "bob"
 
 
 def test_a_second_request_is_refused_while_one_is_pending() -> None:
@@ -366,7 +363,7 @@ def test_a_second_request_is_refused_while_one_is_pending() -> None:
 
 @pytest.mark.parametrize("owner", [None, "bob"])
 def test_there_must_be_another_to_hand_over(owner: str | None) -> None:
-    assert_refused(group(owner=owner), request(), "nobody to hand it over")
+    assert_refused(group(owner=owner), request(), "no other member owns it")
 
 
 def test_the_next_owner_must_be_an_active_member() -> None:
@@ -403,7 +400,7 @@ def test_there_must_be_a_handover_to_call_off() -> None:
 
 def test_a_deadline_that_passed_is_nothing_once_the_handover_was_called_off() -> None:
     called_off = apply(group(handover=PROMISED), [renew(), cancel()]).after
-    assert_refused(called_off, claim(BOB, overdue=PROMISED), "owned by ann")
+    assert_refused(called_off, claim(BOB, overdue_handover=PROMISED), "owned by ann")
 
 
 # --- members -----------------------------------------------------------------------------------------------------
@@ -477,14 +474,14 @@ def test_who_leaves_is_fenced_and_its_leases_wait_for_expiry() -> None:
     assert "ann" not in snapshot.members
     assert_refused(snapshot, renew(), "ann is not a member")
     assert_refused(snapshot, claim(BOB), "owned by ann")
-    assert accepted(snapshot, claim(BOB, still=(3, 7))).owner == "bob"
+    assert accepted(snapshot, claim(BOB, unchanged_counter=(3, 7))).owner == "bob"
 
 
 def test_a_member_that_stood_still_is_forgotten() -> None:
     forget = Forget(by=BOB, at_ms=AT, member="ann", counter=group().members["ann"].counter)
     snapshot = after(group(), forget)
     assert set(snapshot.members) == {"bob", "cat"}
-    assert_refused(snapshot, forget, "has shown a sign of life or is gone")
+    assert_refused(snapshot, forget, "has shown a sign of life or has left")
 
 
 @pytest.mark.parametrize("sign", [Heartbeat(by=ANN, at_ms=AT), Join(by=Author("ann", "ann-2"), at_ms=AT)])
@@ -513,7 +510,7 @@ def test_partitions_that_come_later_may_have_a_position_to_start_from() -> None:
 
 
 def test_partitions_that_are_all_known_are_nothing_to_write() -> None:
-    assert_refused(group(), AddPartitions(by=BOB, at_ms=AT, partitions=("0",)), "known already")
+    assert_refused(group(), AddPartitions(by=BOB, at_ms=AT, partitions=("0",)), "has these partitions already")
 
 
 # --- operators -------------------------------------------------------------------------------------------------
@@ -614,7 +611,7 @@ def test_what_is_pinned_to_its_owner_is_not_taken_from_it(take: Transition) -> N
 
 
 def test_a_pin_does_not_save_an_owner_that_shows_no_sign_of_life() -> None:
-    assert accepted(group(pin=PINNED), claim(still=(3, 7))).owner == "bob"
+    assert accepted(group(pin=PINNED), claim(unchanged_counter=(3, 7))).owner == "bob"
 
 
 def test_seeking_moves_the_checkpoint_either_way_and_fences_whoever_was_there() -> None:
@@ -633,7 +630,7 @@ def test_seeking_in_what_is_owned_must_be_forced_and_its_owner_stays() -> None:
     assert (after.owner, after.epoch, after.checkpoint) == ("ann", 4, Position(2))
     assert (after.handover, after.pin) == (None, PINNED), "a promise was made at another place"
     sought = apply(owned, [seek(2, force=True)]).after
-    for late in (checkpoint(11), renew(), hand_over(), claim(still=(3, 7))):
+    for late in (checkpoint(11), renew(), hand_over(), claim(unchanged_counter=(3, 7))):
         assert_refused(sought, late, "epoch is 4, not 3")
     assert accepted(sought, checkpoint(3, epoch=4)).checkpoint == Position(3, "3")
 
@@ -664,7 +661,12 @@ def test_nobody_gets_more_than_its_limit_whatever_was_decided_before_others_came
         full = in_state(group(), "bob", max_owned=1)
         full = replace(full, leases={**full.leases, "1": other})
         free = replace(full, leases={**full.leases, "0": replace(full.leases["0"], owner=None)})
-        for snapshot, transition in ((free, claim()), (full, claim(still=(3, 7))), (full, steal()), (full, request())):
+        for snapshot, transition in (
+            (free, claim()),
+            (full, claim(unchanged_counter=(3, 7))),
+            (full, steal()),
+            (full, request()),
+        ):
             assert_refused(snapshot, transition, "bob has 1 partitions, and maxPartitionsOwned=1")
             accepted(in_state(snapshot, "bob", max_owned=2), transition)
 

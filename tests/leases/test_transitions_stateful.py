@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from spark_ehbalance.leases.model import Author, Lease, MemberState
+from spark_ehbalance.leases.orders import Order, PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.leases.ownership import Ownership
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
@@ -26,16 +27,11 @@ from spark_ehbalance.leases.transitions import (
     Join,
     LeaseTransition,
     Leave,
-    OperatorTransition,
-    PinTo,
     Release,
     Renew,
     RequestHandover,
-    Seek,
     Steal,
-    Transfer,
     Transition,
-    Unpin,
     apply,
 )
 from spark_ehbalance.values.group import Group
@@ -91,7 +87,13 @@ class SeveralMembers(RuleBasedStateMachine):
         overdue = data.draw(st.sampled_from([None, lease.handover]))
         position = None if start is None else Position(start)
         claim = Claim(
-            by=by, at_ms=at_ms, partition=partition, epoch=lease.epoch, still=still, overdue=overdue, start=position
+            by=by,
+            at_ms=at_ms,
+            partition=partition,
+            epoch=lease.epoch,
+            unchanged_counter=still,
+            overdue_handover=overdue,
+            starting_position=position,
         )
         now = self.truth.leases[partition]
         if self.write(claim) and now.owner not in (None, by.id):
@@ -198,7 +200,7 @@ class SeveralMembers(RuleBasedStateMachine):
                 self.compare_sought(before.leases[partition], lease, transition.position)
             else:
                 self.compare(before.leases[partition], lease)
-            if isinstance(transition, OperatorTransition):
+            if isinstance(transition, Order):
                 assert lease.owner == before.leases[partition].owner, "an order moves nothing by itself"
         assert after.ownership == Ownership.of(after.leases, after.members), "as if computed anew"
         self.truth = after

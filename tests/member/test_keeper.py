@@ -14,7 +14,8 @@ import pytest
 
 from spark_ehbalance.errors import EhBalanceError, FencedError, StoreUnavailableError
 from spark_ehbalance.leases.model import Author, MemberState
-from spark_ehbalance.leases.transitions import Drain, Join, PinTo, Release, RequestHandover
+from spark_ehbalance.leases.orders import PinTo
+from spark_ehbalance.leases.transitions import Drain, Join, Release, RequestHandover
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.stores.base import LeaseStore
 from spark_ehbalance.stores.delta import DeltaStore

@@ -138,7 +138,7 @@ def test_what_is_put_back_keeps_epochs_from_falling_and_what_is_known_as_it_is()
         "3": (9, Position.before(40)),  # its epoch had fallen
     }
     late = Restore(by=ME, at_ms=0, partition="0", epoch=3, checkpoint=Position.before(10))
-    assert apply(after, [late]).refused[0].reason == "partition 0 is known already"
+    assert apply(after, [late]).refused[0].reason == "the table has partition 0 already"
     assert skipped(Memory.of(done(offset(p0=(1, 0, 4), p1=(1, 0, 20)))), after) == {"0": (4, 6)}
 
 

@@ -16,7 +16,8 @@ import pytest
 from chaos.outage import Outage
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.model import Author, Member, MemberState
-from spark_ehbalance.leases.transitions import Drain, PinTo, Seek, Transfer, Transition
+from spark_ehbalance.leases.orders import PinTo, Seek, Transfer
+from spark_ehbalance.leases.transitions import Drain, Transition
 from spark_ehbalance.source.control_socket import send
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.stores.base import commit

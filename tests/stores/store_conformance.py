@@ -127,7 +127,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             checkpoint=draw(_positions if claimed[partition] else st.none() | _positions),
             handover=draw(st.none() | _handovers),
             load=draw(st.none() | st.builds(Load, st.floats(0, 1e9), st.floats(0, 1e9))),
-            contest=draw(st.integers(0, 2**63 - 1)),
+            defences=draw(st.integers(0, 2**63 - 1)),
         )
         for partition in sorted(partitions, key=partition_order)
     }

@@ -108,8 +108,8 @@ class Worker:
         it: dict[str, Any] = {"by": by, "at_ms": 1, "partition": lease.partition, "epoch": lease.epoch}
         last = lease.checkpoint.sequence_number if lease.checkpoint else -1
         choices: list[Transition] = [
-            Claim(**it, still=lease.counter if rng.random() < 0.2 else None),
-            Claim(**it, overdue=lease.handover),
+            Claim(**it, unchanged_counter=lease.counter if rng.random() < 0.2 else None),
+            Claim(**it, overdue_handover=lease.handover),
             Checkpoint(**it, position=Position(last + rng.randint(0, 5))),
             Checkpoint(**it, position=Position(last + rng.randint(-3, 3))),
             Renew(**it),

@@ -26,6 +26,7 @@ from deltalake import DeltaTable, write_deltalake
 from spark_ehbalance.errors import ConflictError, StoreError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Author, Lease, MemberLoad, Pin
+from spark_ehbalance.leases.orders import PinTo
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
@@ -33,7 +34,6 @@ from spark_ehbalance.leases.transitions import (
     Drain,
     Heartbeat,
     Join,
-    PinTo,
     Renew,
     RequestHandover,
     Transition,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from spark_ehbalance.leases.model import Member, MemberState
+from spark_ehbalance.leases.orders import PinTo, Transfer, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import PinTo, Transfer, Unpin
 from tests.strategies.members import CYCLE, HANDOVER_TIMEOUT, JITTER, LEASE, LOOK, OPERATOR, Members
 
 #: Seconds between two looks and two decisions at the most.

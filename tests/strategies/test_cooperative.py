@@ -463,7 +463,7 @@ def test_an_overdue_promise_is_claimed_with_its_evidence() -> None:
     assert not cooperative(view(snapshot, "bob")).transitions
     (claim,) = cooperative(view(snapshot, "bob", overdue=["1"])).transitions
     assert isinstance(claim, Claim)
-    assert claim.overdue == Handover("bob", 30_000)
+    assert claim.overdue_handover == Handover("bob", 30_000)
 
 
 def test_what_belongs_to_nobody_known_is_left_to_expire() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.leases.expiry import Observations
 from spark_ehbalance.leases.model import Author, Handover, Lease, Pin
-from spark_ehbalance.leases.transitions import Claim, PinTo
+from spark_ehbalance.leases.orders import PinTo
+from spark_ehbalance.leases.transitions import Claim
 from spark_ehbalance.simulation.ideal import fair_counts
 from spark_ehbalance.strategies import STRATEGIES, View
 from spark_ehbalance.strategies.base import Decision, Layout

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.leases.expiry import Observations
 from spark_ehbalance.leases.model import Author, Handover, Lease, Pin
+from spark_ehbalance.leases.orders import PinTo, Transfer, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import CancelHandover, Claim, PinTo, RequestHandover, Transfer, Unpin
+from spark_ehbalance.leases.transitions import CancelHandover, Claim, RequestHandover
 from spark_ehbalance.strategies import STRATEGIES as NAMES
 from spark_ehbalance.strategies import Decision, View
 from spark_ehbalance.strategies.overrides import with_overrides

@@ -206,7 +206,7 @@ def _lease_row(lease: Lease) -> dict[str, Any]:
         "pinned_to": lease.pin and lease.pin.to,
         "pinned_by": lease.pin and lease.pin.by,
         "pinned_why": lease.pin and lease.pin.why,
-        "contest": lease.contest,
+        "contest": lease.defences,
         "pinned_for_transfer": lease.pin and lease.pin.transfer,
     }
 
@@ -235,7 +235,7 @@ def lease_of(row: dict[str, Any]) -> Lease:
         handover=_handover(row),
         load=None if row["rate"] is None else Load(row["rate"], row["backlog"] or 0.0),
         pin=_pin(row),
-        contest=row.get("contest") or 0,
+        defences=row.get("contest") or 0,
     )
 
 

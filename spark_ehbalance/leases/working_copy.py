@@ -1,0 +1,128 @@
+"""The mutable copy of a group's state that one `apply` changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
+
+from spark_ehbalance.leases.model import Author, Change, Lease, Member, MemberState, TableIdentity
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.values.position import partition_order
+
+_Row = TypeVar("_Row")
+
+
+class Rows(MutableMapping[str, _Row]):
+    """Rows that can be set and deleted, over a mapping that is not changed."""
+
+    def __init__(self, rows: Mapping[str, _Row]) -> None:
+        self._rows = rows
+        self._set: dict[str, _Row] = {}
+        self._deleted: set[str] = set()
+
+    def __getitem__(self, key: str) -> _Row:
+        if key in self._set:
+            return self._set[key]
+        if key in self._deleted:
+            raise KeyError(key)
+        return self._rows[key]
+
+    def __setitem__(self, key: str, row: _Row) -> None:
+        self._set[key] = row
+        self._deleted.discard(key)
+
+    def __delitem__(self, key: str) -> None:
+        self._set.pop(key, None)
+        self._deleted.add(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.all())
+
+    def __len__(self) -> int:
+        return len(self.all())
+
+    def __bool__(self) -> bool:
+        return bool(self._set) or len(self._rows) > len(self._deleted)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._set or (key in self._rows and key not in self._deleted)
+
+    def before(self) -> dict[str, _Row | None]:
+        """The rows that differ now, as they were before; None where there was none."""
+        rows = self._rows
+        changed = {key: before for key, row in self._set.items() if (before := rows.get(key)) != row}
+        return changed | {key: rows[key] for key in self._deleted if key in rows}
+
+    def all(self) -> dict[str, _Row]:
+        """All rows as they are now."""
+        # A mapping proxy's own `copy` copies the dictionary in one go; `dict(proxy)` copies it key by key.
+        rows = self._rows.copy() if isinstance(self._rows, MappingProxyType) else dict(self._rows)
+        rows.update(self._set)
+        for key in self._deleted:
+            rows.pop(key, None)
+        return rows
+
+
+@dataclass(slots=True)
+class WorkingCopy:
+    """The rows of a snapshot while transitions change them."""
+
+    leases: Rows[Lease]
+    members: Rows[Member]
+    table: TableIdentity | None = None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> WorkingCopy:
+        """A copy of `snapshot`."""
+        return cls(Rows(snapshot.leases), Rows(snapshot.members), snapshot.table)
+
+    def changed(self, snapshot: Snapshot) -> Snapshot:
+        """`snapshot` with these rows; `snapshot` itself if they are the same."""
+        leases_before, members_before = self.leases.before(), self.members.before()
+        if not leases_before and not members_before and self.table == snapshot.table:
+            return snapshot
+        leases = self.leases.all()
+        if len(leases) != len(snapshot.leases):
+            leases = {partition: leases[partition] for partition in sorted(leases, key=partition_order)}
+        members = MappingProxyType(self.members.all()) if members_before else snapshot.members
+        change = Change(MappingProxyType(leases), leases_before, members, members_before, self.table)
+        return snapshot.after(change)
+
+    def add(self, lease: Lease, by: Author, table: TableIdentity | None = None) -> None:
+        """Set a lease. The first lease of all gives the table its identity: `table`, or a new one made of `by`."""
+        if not self.leases:
+            self.table = table or TableIdentity(by.incarnation)
+        self.leases[lease.partition] = lease
+
+    def fenced(self, author: Author) -> str | None:
+        """Why `author` may not write as a member; None if it may."""
+        member = self.members.get(author.id)
+        if member is None:
+            return f"{author.id} is not a member"
+        if member.incarnation != author.incarnation:
+            return f"a later process has joined as {author.id}"
+        return None
+
+    def is_active(self, id: str) -> bool:
+        """Whether `id` is an active member."""
+        return id in self.members and self.members[id].state is MemberState.ACTIVE
+
+    def no_member(self, id: str) -> str:
+        """The refusal of a transition about the member `id`, which there is not."""
+        return f"{id} is not a member: members are {', '.join(sorted(self.members)) or 'none'}"
+
+    def full(self, id: str, partition: str) -> str | None:
+        """Why the member `id` may not have `partition` as well; handovers pending to it count as its own."""
+        limit = self.members[id].max_owned
+        if limit is None:
+            return None
+        others = (lease for lease in self.leases.all().values() if lease.partition != partition)
+        taken = sum(id in (lease.owner, lease.handover and lease.handover.to) for lease in others)
+        return f"{id} has {taken} partitions, and maxPartitionsOwned={limit}" if taken >= limit else None
+
+    def pinned_to_owner(self, lease: Lease) -> str | None:
+        """Why other members may not request or steal `lease`: an operator pinned it to its owner, which is active."""
+        pinned = lease.pin is not None and lease.pin.to == lease.owner and self.is_active(lease.pin.to)
+        return f"pinned to {lease.owner}" if pinned else None
