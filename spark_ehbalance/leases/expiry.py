@@ -1,10 +1,10 @@
-"""Who is still alive, decided without comparing two machines' clocks.
+"""Which leases and members have expired, decided without comparing clocks of two machines.
 
-An observer notes when, on its own monotonic clock, it first saw a lease's counter at its present value. A counter
-that has stood still for the lease duration means that the owner is gone. Only where the table's stored time is older
-than the lease duration by a large allowance for skew is a third of it enough, which spares a cold start most of the
-wait.
-Not all, as the table itself may have been away for long: who is alive renews within a third after its return.
+An observer notes when, on its own monotonic clock, it first saw each counter at its present value. A lease has expired
+when its counter has not changed for the lease duration. A third of the lease duration is enough if the observer has
+seen no change since its first look and the stored time is older than lease duration + clock skew allowance: that
+shortens a cold start. It is not zero, because the table itself may have been unreachable for long: live owners renew
+within a third of the lease duration after its return.
 """
 
 from __future__ import annotations
@@ -18,129 +18,126 @@ from spark_ehbalance.leases.last_changed import LastChanged
 from spark_ehbalance.leases.model import Change, Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
 
-#: How far wall clocks may be apart, in seconds. Azure's own tokens allow five minutes.
+#: How far apart wall clocks may be, in seconds. Azure's tokens allow five minutes as well.
 CLOCK_SKEW_ALLOWANCE = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Since when, by the observer's monotonic clock in seconds, something has been seen as it is."""
+    """When the observer first saw a value that has not changed since: `since`, in seconds of its monotonic clock."""
 
     since: float
-    #: It was there at the observer's first look and has not moved since: only then is its stored time of any use.
+    #: The value has not changed since the observer's first look: only then does its stored time count.
     cold: bool = False
 
 
-class Seen(Mapping[str, Observation]):
-    """The sightings of rows of one kind, worked out when they are asked for."""
+class _ByKey(Mapping[str, Observation]):
+    """The observations of one kind of value by key, each computed when it is read."""
 
-    def __init__(self, stamps: Mapping[str, int], observations: Observations) -> None:
-        self._stamps = stamps
+    def __init__(self, versions: Mapping[str, int], observations: Observations) -> None:
+        self._versions = versions
         self._observations = observations
 
     def __getitem__(self, key: str) -> Observation:
-        return self._observations.of(self._stamps[key])
+        return self._observations.of(self._versions[key])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._stamps)
+        return iter(self._versions)
 
     def __len__(self) -> int:
-        return len(self._stamps)
+        return len(self._versions)
 
 
 @dataclass(frozen=True, slots=True)
 class Observations:
     """What one observer has seen of a group's leases and members.
 
-    A row's trail tells in which version it last changed, and `versions` and `times`, side by side, when this observer
-    first saw which version: the first look at that version or a later one is since when the row has stood still. So a
-    look costs the same however many rows have changed, where `apply` follows the trail. Where it does not, as the
-    snapshot was read from a table, the snapshot is compared with the one before.
+    `last_changed` has the version in which each row last changed. `versions` and `times`, of equal length, tell when
+    this observer first saw which version. A row has not changed since the first look at its version or a later one.
+    If the snapshots carry a last-changed index, the cost of a look does not depend on the number of changed rows;
+    snapshots that are read from a table do not, and each is compared with the one before.
     """
 
     last_changed: LastChanged = field(default_factory=LastChanged)
     versions: tuple[int, ...] = ()
     times: tuple[float, ...] = ()
     now: float = 0.0
-    #: The version of the observer's very first look, if it has been looking without a break since.
+    #: The version of the observer's first look; -1 after a break in which it did not look.
     first: int = -1
     begun: bool = False
-    #: What was seen more seconds ago than this may count as seen that long ago.
+    #: Seconds that any caller looks back at most: of older looks only the newest is needed.
     horizon: float = float("inf")
     _last: Snapshot | None = None
 
     @property
     def leases(self) -> Mapping[str, Observation]:
-        """Each lease's counter."""
-        return Seen(self.last_changed.leases, self)
+        """By partition, for the lease's counter."""
+        return _ByKey(self.last_changed.leases, self)
 
     @property
     def members(self) -> Mapping[str, Observation]:
-        """Each member's heartbeat."""
-        return Seen(self.last_changed.members, self)
+        """By member, for its heartbeat."""
+        return _ByKey(self.last_changed.members, self)
 
     @property
     def epochs(self) -> Mapping[str, Observation]:
-        """Each lease's epoch."""
-        return Seen(self.last_changed.epochs, self)
+        """By partition, for the lease's epoch."""
+        return _ByKey(self.last_changed.epochs, self)
 
     @property
     def handovers(self) -> Mapping[str, Observation]:
-        """Each pending handover."""
-        return Seen(self.last_changed.handovers, self)
+        """By partition, for its pending handover."""
+        return _ByKey(self.last_changed.handovers, self)
 
     def of(self, version: int) -> Observation:
-        """The sighting of what has not changed since `version`."""
-        place = bisect_left(self.versions, version)
-        return Observation(self.times[place] if place < len(self.times) else self.now, version <= self.first)
+        """The observation of a value that last changed in `version`."""
+        index = bisect_left(self.versions, version)
+        return Observation(self.times[index] if index < len(self.times) else self.now, version <= self.first)
 
     def seen_before(self, now: float, seconds: float) -> int:
-        """The newest version that was seen `seconds` before `now` or earlier; -1: none. What has not changed since that
-        version has been seen to stand still for as long."""
-        place = bisect_right(self.times, -seconds, key=lambda time: time - now)
-        return self.versions[place - 1] if place else -1
+        """The newest version that was seen at least `seconds` before `now`; -1: none. A value that last changed in it
+        or earlier has not changed for `seconds`."""
+        count = bisect_right(self.times, -seconds, key=lambda time: time - now)
+        return self.versions[count - 1] if count else -1
 
     def updated(self, snapshot: Snapshot, now: float) -> Observations:
-        """The sightings after seeing `snapshot` at monotonic time `now`, in seconds."""
-        last_changed = snapshot.last_changed or _followed(self.last_changed, self._last, snapshot)
+        """The observations after a look at `snapshot` at monotonic time `now`, in seconds."""
+        last_changed = snapshot.last_changed or _compared(self.last_changed, self._last, snapshot)
         version = last_changed.version
         versions, times = self.versions, self.times
-        if versions and version < versions[-1]:  # the table was made anew
+        if versions and version < versions[-1]:  # the table was recreated
             versions, times = (), ()
         if not versions or version > versions[-1]:
             versions, times = (*versions, version), (*times, now)
-            if len(times) > 2 * _SPARE_LOOKS and now - times[_SPARE_LOOKS] > self.horizon:
-                versions, times = versions[_SPARE_LOOKS:], times[_SPARE_LOOKS:]
+            if len(times) > 2 * _FORGOTTEN_LOOKS and now - times[_FORGOTTEN_LOOKS] > self.horizon:
+                versions, times = versions[_FORGOTTEN_LOOKS:], times[_FORGOTTEN_LOOKS:]
         first = self.first if self.begun else version
         last = None if snapshot.last_changed else snapshot
         return Observations(last_changed, versions, times, now, first, True, self.horizon, last)
 
     def afresh(self) -> Observations:
-        """Those of an observer who has not looked for so long that what it has seen before proves nothing."""
+        """The observations after a break so long that earlier looks prove nothing."""
         return Observations(begun=self.begun, horizon=self.horizon)
 
 
-#: Looks beyond the horizon that are forgotten at a time.
-_SPARE_LOOKS = 64
+#: Looks beyond the horizon that are dropped at a time.
+_FORGOTTEN_LOOKS = 64
 
 
-def _followed(last_changed: LastChanged, last: Snapshot | None, snapshot: Snapshot) -> LastChanged:
-    """The trail of `snapshot`, whose predecessor was `last`."""
-    if last is None or last.leases.keys() - snapshot.leases.keys():
-        last, last_changed = (
-            Snapshot(snapshot.group),
-            LastChanged(last_changed.version),
-        )  # the first one, or of a table made anew
-    before = {
+def _compared(last_changed: LastChanged, last: Snapshot | None, snapshot: Snapshot) -> LastChanged:
+    """The last-changed index of `snapshot`, compared with `last`, whose index was `last_changed`."""
+    if last is None or last.leases.keys() - snapshot.leases.keys():  # the first look, or the table was recreated
+        last, last_changed = Snapshot(snapshot.group), LastChanged(last_changed.version)
+    leases_before = {
         partition: old
         for partition, lease in snapshot.leases.items()
         if (old := last.leases.get(partition)) is None or (old is not lease and old != lease)
     }
     ids = {*last.members, *snapshot.members}
-    members_before = {id: was for id in ids if (was := last.members.get(id)) != snapshot.members.get(id)}
-    if not before and not members_before:
+    members_before = {id: row for id in ids if (row := last.members.get(id)) != snapshot.members.get(id)}
+    if not leases_before and not members_before:
         return last_changed
-    return last_changed.after(Change(snapshot.leases, before, snapshot.members, members_before))
+    return last_changed.after(Change(snapshot.leases, leases_before, snapshot.members, members_before))
 
 
 def expired_leases(
@@ -148,24 +145,26 @@ def expired_leases(
 ) -> frozenset[str]:
     """The partitions of `snapshot` whose owner has shown no sign of life for `lease_duration` seconds.
 
-    `sightings` must have been updated with `snapshot`; `now` is the monotonic clock in seconds, `wall_ms` the wall
-    clock in milliseconds.
+    `observations` must include a look at `snapshot`. `now` is the monotonic clock in seconds, `wall_ms` the wall clock
+    in milliseconds since 1970.
     """
-    stale = _stale(observations, observations.last_changed.leases, snapshot.leases, now, wall_ms, lease_duration)
-    return frozenset(partition for partition in stale if snapshot.leases[partition].owner is not None)
+    unchanged = _unchanged_rows(
+        observations, observations.last_changed.leases, snapshot.leases, now, wall_ms, lease_duration
+    )
+    return frozenset(partition for partition in unchanged if snapshot.leases[partition].owner is not None)
 
 
 def expired_members(
     observations: Observations, snapshot: Snapshot, now: float, wall_ms: int, lease_duration: float
 ) -> frozenset[str]:
-    """The ids of the members of `snapshot` without a heartbeat for `lease_duration` seconds."""
+    """The ids of the members of `snapshot` that have had no heartbeat for `lease_duration` seconds."""
     return frozenset(
-        _stale(observations, observations.last_changed.members, snapshot.members, now, wall_ms, lease_duration)
+        _unchanged_rows(observations, observations.last_changed.members, snapshot.members, now, wall_ms, lease_duration)
     )
 
 
 def overdue_handovers(observations: Observations, snapshot: Snapshot, now: float) -> frozenset[str]:
-    """The partitions of `snapshot` whose pending handover was seen longer ago than its timeout."""
+    """The partitions of `snapshot` whose pending handover the observer has seen for longer than its timeout."""
     handovers = observations.handovers
     return frozenset(
         partition
@@ -175,13 +174,15 @@ def overdue_handovers(observations: Observations, snapshot: Snapshot, now: float
 
 
 def tenured_leases(observations: Observations, snapshot: Snapshot, now: float, minimum: float) -> Set[str]:
-    """The partitions of `snapshot` that have not changed hands for `minimum` seconds, as far as this observer knows:
-    what it found at its first look counts, or a new member would be given nothing for as long."""
+    """The partitions of `snapshot` that have had the same owner for `minimum` seconds, as far as this observer knows.
+
+    Those that it found at its first look count as well, or a new member would get nothing for `minimum` seconds.
+    """
     return _Unchanged(observations.last_changed.epochs, max(observations.seen_before(now, minimum), observations.first))
 
 
 class _Unchanged(Set[str]):
-    """The keys whose version is not after a given one; few ask for them, so they are not gathered before."""
+    """The keys whose version is at most `until`. Computed when read, as few strategies read it."""
 
     def __init__(self, versions: Mapping[str, int], until: int) -> None:
         self._versions = versions
@@ -192,28 +193,28 @@ class _Unchanged(Set[str]):
         return version is not None and version <= self._until
 
     def __iter__(self) -> Iterator[str]:
-        # The oldest come first.
+        # The versions rise: see `LastChanged`.
         return takewhile(self.__contains__, self._versions)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
-def _stale(
+def _unchanged_rows(
     observations: Observations,
-    stamps: Mapping[str, int],
+    versions: Mapping[str, int],
     rows: Mapping[str, Lease] | Mapping[str, Member],
     now: float,
     wall_ms: int,
     lease_duration: float,
 ) -> list[str]:
-    stale = []
+    unchanged = []
     until = observations.seen_before(now, lease_duration)
     cold = observations.first if observations.seen_before(now, lease_duration / 3) >= observations.first else -1
-    for key, version in stamps.items():
+    for key, version in versions.items():
         if version > until and version > cold:
             break
         age_ms = wall_ms - rows[key].renewed_at_ms
         if version <= until or age_ms >= (lease_duration + CLOCK_SKEW_ALLOWANCE) * 1000:
-            stale.append(key)
-    return stale
+            unchanged.append(key)
+    return unchanged

@@ -1,6 +1,6 @@
-"""The history of a group, for people, reports and audits: every change of ownership, and what operators have ordered.
+"""The history of a group, for people, reports and audits: every change of owner and every order of an operator.
 
-Renewals and checkpoints are not in it.
+It has no renewals and no checkpoints.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from spark_ehbalance.leases.transitions import (
 
 @dataclass(frozen=True, slots=True)
 class OwnershipChange:
-    """`partition` went from `owner_before` to `owner` (None: nobody) with `epoch`, by `event`, a transition's name.
+    """One row of the history: `partition` changed from `owner_before` to `owner` (None: no owner) at `epoch`.
 
-    `at_ms` is the wall clock of `by`, who wrote it; `sequence_number` that of the last finished event, `why` what an
-    operator has ordered and the reason. An order changes no owner by itself: both owners are then the same. An
-    operator's `Drain` is about a member, which both name, and about no partition: `partition` and `epoch` are None.
+    `event` is the class name of the transition, `at_ms` the wall clock of its author `by`, `sequence_number` that of
+    the checkpoint, and `why` the operator's order and reason. An order by itself changes no owner: `owner_before` and
+    `owner` are then the same. An operator's `Drain` names the member as both owners; `partition` and `epoch` are None.
     """
 
     at_ms: int
@@ -68,12 +68,12 @@ def _change(
         epoch=lease.epoch,
         sequence_number=lease.checkpoint.sequence_number if lease.checkpoint else None,
         by=transition.by.id,
-        why=_order(transition) or _obeyed(earlier, lease),
+        why=_order_text(transition) or _by_pin(earlier, lease),
     )
 
 
-def _order(transition: Transition) -> str | None:
-    """An operator's order in words."""
+def _order_text(transition: Transition) -> str | None:
+    """The text of an operator's order."""
     if isinstance(transition, MoveTo):
         return _with_reason(f"to {transition.to}", transition.why)
     if isinstance(transition, Seek):
@@ -81,8 +81,8 @@ def _order(transition: Transition) -> str | None:
     return transition.why or None if isinstance(transition, (Restore, Unpin)) else None
 
 
-def _obeyed(before: Lease | None, after: Lease) -> str | None:
-    """The order that a move follows."""
+def _by_pin(before: Lease | None, after: Lease) -> str | None:
+    """The text of the pin that a move carries out."""
     pin = before.pin if before and before.owner != after.owner else None
     return _with_reason(f"ordered by {pin.by}", pin.why) if pin and pin.to == after.owner else None
 

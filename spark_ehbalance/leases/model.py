@@ -18,23 +18,26 @@ from spark_ehbalance.values.position import Position
 
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
-    """Which lease table it is, wherever it lies: `id` was minted when its first partition was added, so that a table
-    which was emptied is another one afterwards; it `replaces` others whose positions it was given."""
+    """Identifies a lease table independently of its location.
+
+    `id` is made when the first partition is added, so a table that was emptied has another one afterwards. `replaces`
+    are the ids of the tables whose positions it took over.
+    """
 
     id: str
     replaces: frozenset[str] = frozenset()
 
     def covers(self, ids: Set[str]) -> bool:
-        """Whether the positions of all tables with these ids are in it."""
+        """Whether the table has the positions of all tables with these ids."""
         return ids <= self.replaces | {self.id}
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """A planned move that is under way: the owner is asked to pass the lease on to `to`.
+    """A pending handover: the owner is asked to pass the lease on to `to`.
 
-    `timeout_ms` is a length of time: whoever waits for it measures it on its own clock, from the moment at which
-    it first saw the request. `requested_at_ms` tells one request from another.
+    `timeout_ms` is a duration: each member measures it on its own clock, from when it first saw the request.
+    `requested_at_ms` distinguishes requests.
     """
 
     to: str
@@ -44,7 +47,7 @@ class Handover:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a partition brings in: `rate` in events per second and `backlog` in events, both as moving averages."""
+    """A partition's load: `rate` in events per second, `backlog` in events; both are moving averages."""
 
     rate: float
     backlog: float
@@ -52,10 +55,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class MemberLoad:
-    """What a member carries, measured by its planner, each as a moving average.
+    """A member's load, measured by its planner; all values are moving averages.
 
-    `rate` in events per second and `backlog` in events over all its partitions, `batch_seconds` the time that a
-    micro-batch takes, `cpu` the part of its host's cores that is busy, from 0 to 1 (None where the host does not tell).
+    `rate` in events per second and `backlog` in events are sums over its partitions. `batch_seconds` is the duration of
+    a micro-batch. `cpu` is the busy fraction of its host's cores, 0 to 1; None if the host does not report it.
     """
 
     rate: float
@@ -66,10 +69,10 @@ class MemberLoad:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """An operator's word that the partition belongs to the member `to`, as long as that is there and active.
+    """An operator's order that the partition belongs to the member `to`, in force while that member is active.
 
-    `by` and `why` are for people. `transfer`: only for a move and the minimum tenure after it, so that no strategy
-    undoes it at once; then the mark is taken away.
+    `by` and `why` are for people. `transfer`: in force only until the minimum tenure after the move is over, so that no
+    strategy undoes the move at once; then a member removes it.
     """
 
     to: str
@@ -82,9 +85,9 @@ class Pin:
 class Lease:
     """One partition's row.
 
-    `epoch` rises by one at every change of owner and never falls; it fences the store and, as the AMQP owner
-    level, the hub. `renewal` rises at every sign of life of the owner. `checkpoint` is None until the first claim
-    has resolved the starting position. `contest` rises when its owner stands its ground in a race.
+    `epoch` rises by one at every change of owner and never falls; it fences the store and, as the AMQP owner level, the
+    hub. `renewal` rises at every sign of life of the owner. `checkpoint` is None until the first claim has resolved the
+    starting position. `defences` counts how often an owner won the race for its own lease (strategy `race`).
     """
 
     partition: str
@@ -101,12 +104,12 @@ class Lease:
 
     @property
     def counter(self) -> tuple[int, int]:
-        """Changes with every sign of life; an observer who sees it stand still knows that the owner is gone."""
+        """Changes with every sign of life; if it does not for the lease duration, the lease has expired."""
         return self.epoch, self.renewal
 
     def renewed(self, at_ms: int, checkpoint: Position | None, load: Load | None) -> Lease:
-        """The lease after a sign of life of its owner. Written out, as `replace` takes three times as long and there is
-        nothing that a group does more often."""
+        """The lease after a sign of life of its owner."""
+        # Not `dataclasses.replace`, which takes three times as long: a group does nothing more often.
         return Lease(
             self.partition,
             self.owner,
@@ -123,7 +126,7 @@ class Lease:
 
 
 class MemberState(str, Enum):
-    """`LEAVING`: still finishing what it has, and to be given nothing more."""
+    """`LEAVING`: the member finishes its batch, passes its partitions on and gets no more."""
 
     ACTIVE = "active"
     LEAVING = "leaving"
@@ -133,9 +136,9 @@ class MemberState(str, Enum):
 class Member:
     """One running source's row.
 
-    `incarnation` is minted at each start: of two processes with the same id the one that joined last is the member,
-    and whatever the other writes is refused. `joined` orders members by age without comparing clocks. `max_owned` is
-    the most partitions that it may own; None: no limit. `strategy` is the name of the strategy that it decides by.
+    `incarnation` is made at each start: of two processes with the same id the one that joined last is the member, and
+    everything that the other writes is refused. `joined` orders members by age without comparing clocks. `max_owned` is
+    the most partitions that it may own; None: no limit. `strategy` is the name of its strategy.
     """
 
     id: str
@@ -158,7 +161,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who asks for a transition: a member id and the incarnation that it joined with."""
+    """Who makes a transition: a member id and the incarnation that it joined with."""
 
     id: str
     incarnation: str
@@ -166,7 +169,7 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """All rows as they are now, and those that have changed as they were before; None: there was none."""
+    """All rows after a change, and the changed rows as they were before; None: there was none."""
 
     leases: Mapping[str, Lease]
     leases_before: Mapping[str, Lease | None]

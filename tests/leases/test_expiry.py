@@ -1,4 +1,4 @@
-"""Who is gone, as one observer sees it. Its own monotonic clock decides, not anybody's wall clock."""
+"""When leases and members expire for one observer: its own monotonic clock decides, no wall clock does."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Observer:
         self._wall_ms = wall_ms
         self._observations = Observations()
 
-    def finds_gone(self, snapshot: Snapshot, now: float) -> bool:
-        """Whether lease and member are expired: both follow the same rule."""
+    def finds_expired(self, snapshot: Snapshot, now: float) -> bool:
+        """Whether lease and member have expired: both follow the same rule."""
         self._observations = self._observations.updated(snapshot, now)
         wall_ms = self._wall_ms + round(now * 1000)
         leases = expired_leases(self._observations, snapshot, now=now, wall_ms=wall_ms, lease_duration=DURATION)
@@ -54,50 +54,50 @@ class Observer:
 
 
 @pytest.mark.parametrize("hours", [-8, -1, 1, 8])
-def test_wall_clocks_hours_apart_do_not_matter_when_the_counter_moves(hours: int) -> None:
+def test_clock_skew_does_not_matter_while_the_counter_changes(hours: int) -> None:
     observer = Observer()
-    observer.finds_gone(group(renewal=0, at_ms=NOON + hours * HOUR_MS), now=0)
+    observer.finds_expired(group(renewal=0, at_ms=NOON + hours * HOUR_MS), now=0)
     for step in range(1, 200):
         now = step * 10.0
         renewed = group(renewal=step, at_ms=NOON + hours * HOUR_MS + round(now * 1000))
-        assert not observer.finds_gone(renewed, now)
+        assert not observer.finds_expired(renewed, now)
 
 
 @pytest.mark.parametrize("hours", [-8, 0, 8])
-def test_a_counter_that_stops_expires_after_exactly_the_duration(hours: int) -> None:
+def test_an_unchanged_counter_expires_after_exactly_the_lease_duration(hours: int) -> None:
     observer = Observer()
-    observer.finds_gone(group(renewal=0, at_ms=NOON + hours * HOUR_MS), now=0)
+    observer.finds_expired(group(renewal=0, at_ms=NOON + hours * HOUR_MS), now=0)
     last = group(renewal=1, at_ms=NOON + hours * HOUR_MS)
-    assert not observer.finds_gone(last, now=7)
-    assert not observer.finds_gone(last, now=7 + DURATION - 0.001)
-    assert observer.finds_gone(last, now=7 + DURATION)
+    assert not observer.finds_expired(last, now=7)
+    assert not observer.finds_expired(last, now=7 + DURATION - 0.001)
+    assert observer.finds_expired(last, now=7 + DURATION)
 
 
-def test_time_counts_from_the_first_sight_of_a_value_not_from_the_last() -> None:
+def test_time_counts_from_the_first_look_at_a_value() -> None:
     observer = Observer()
-    still = group(renewal=3, at_ms=NOON)
-    gone = [observer.finds_gone(still, now) for now in (0, 10, 20, 29, 30, 31)]
-    assert gone == [False, False, False, False, True, True]
+    unchanged = group(renewal=3, at_ms=NOON)
+    expired = [observer.finds_expired(unchanged, now) for now in (0, 10, 20, 29, 30, 31)]
+    assert expired == [False, False, False, False, True, True]
 
 
-def test_a_renewal_brings_back_what_had_expired() -> None:
+def test_a_renewal_ends_an_expiry() -> None:
     observer = Observer()
-    observer.finds_gone(group(renewal=3, at_ms=NOON), now=0)
-    assert observer.finds_gone(group(renewal=3, at_ms=NOON), now=DURATION)
+    observer.finds_expired(group(renewal=3, at_ms=NOON), now=0)
+    assert observer.finds_expired(group(renewal=3, at_ms=NOON), now=DURATION)
     back = group(renewal=4, at_ms=NOON)
-    assert not observer.finds_gone(back, now=DURATION + 1)
-    assert not observer.finds_gone(back, now=2 * DURATION)
-    assert observer.finds_gone(back, now=2 * DURATION + 1)
+    assert not observer.finds_expired(back, now=DURATION + 1)
+    assert not observer.finds_expired(back, now=2 * DURATION)
+    assert observer.finds_expired(back, now=2 * DURATION + 1)
 
 
-def test_a_new_owner_or_process_counts_as_a_sign_of_life_although_its_counter_starts_anew() -> None:
+def test_a_new_owner_or_process_is_a_sign_of_life_even_with_the_same_renewal_count() -> None:
     observer = Observer()
-    observer.finds_gone(group(renewal=3, at_ms=NOON), now=0)
+    observer.finds_expired(group(renewal=3, at_ms=NOON), now=0)
     successor = group(renewal=3, at_ms=NOON, owner="bob", epoch=2, incarnation="ann-2")
-    assert not observer.finds_gone(successor, now=DURATION)
+    assert not observer.finds_expired(successor, now=DURATION)
 
 
-def test_nobodys_lease_does_not_expire() -> None:
+def test_a_lease_without_an_owner_does_not_expire() -> None:
     free = replace(EMPTY, leases={"0": Lease("0", owner=None)})
     observations = Observations().updated(free, 0)
     for now in (0, DURATION, 1_000 * DURATION):
@@ -105,7 +105,7 @@ def test_nobodys_lease_does_not_expire() -> None:
         assert not expired_leases(observations, free, now=now, wall_ms=NOON, lease_duration=DURATION)
 
 
-def test_each_lease_has_its_own_time() -> None:
+def test_each_lease_expires_by_itself() -> None:
     def leases(moving: int) -> Snapshot:
         both = {"0": Lease("0", "ann", 1, 1, renewed_at_ms=NOON), "1": Lease("1", "ann", 1, moving, renewed_at_ms=NOON)}
         return replace(EMPTY, leases=both)
@@ -120,45 +120,45 @@ def test_each_lease_has_its_own_time() -> None:
 ALLOWANCE_MS = round((DURATION + CLOCK_SKEW_ALLOWANCE) * 1000)
 
 
-def test_a_cold_start_believes_a_stored_time_that_is_older_than_any_skew_after_a_third_of_the_duration() -> None:
+def test_on_a_cold_start_a_stored_time_beyond_the_skew_allowance_expires_after_a_third_of_the_duration() -> None:
     old, not_so_old = Observer(), Observer()
-    assert not old.finds_gone(group(renewal=3, at_ms=NOON - ALLOWANCE_MS), now=0)
-    assert not old.finds_gone(group(renewal=3, at_ms=NOON - ALLOWANCE_MS), now=DURATION / 3 - 0.001)
-    assert old.finds_gone(group(renewal=3, at_ms=NOON - ALLOWANCE_MS), now=DURATION / 3)
+    assert not old.finds_expired(group(renewal=3, at_ms=NOON - ALLOWANCE_MS), now=0)
+    assert not old.finds_expired(group(renewal=3, at_ms=NOON - ALLOWANCE_MS), now=DURATION / 3 - 0.001)
+    assert old.finds_expired(group(renewal=3, at_ms=NOON - ALLOWANCE_MS), now=DURATION / 3)
     later = group(renewal=3, at_ms=NOON - ALLOWANCE_MS + round(DURATION * 1000))
-    assert not not_so_old.finds_gone(later, now=0)
-    assert not not_so_old.finds_gone(later, now=DURATION / 3)
+    assert not not_so_old.finds_expired(later, now=0)
+    assert not not_so_old.finds_expired(later, now=DURATION / 3)
 
 
-def test_after_a_long_outage_of_the_table_whoever_starts_first_takes_nothing_from_those_who_are_still_there() -> None:
+def test_after_a_long_outage_of_the_table_owners_that_renew_soon_enough_do_not_expire() -> None:
     observer = Observer()
-    assert not observer.finds_gone(group(renewal=3, at_ms=NOON - HOUR_MS), now=0)
+    assert not observer.finds_expired(group(renewal=3, at_ms=NOON - HOUR_MS), now=0)
     back = group(renewal=4, at_ms=NOON + 5_000)
-    assert not observer.finds_gone(back, now=5)
-    assert not observer.finds_gone(back, now=DURATION)
+    assert not observer.finds_expired(back, now=5)
+    assert not observer.finds_expired(back, now=DURATION)
 
 
-def test_a_stored_time_ahead_of_the_observers_clock_is_no_sign_of_death() -> None:
+def test_a_stored_time_ahead_of_the_observers_clock_does_not_expire_early() -> None:
     observer = Observer()
-    assert not observer.finds_gone(group(renewal=3, at_ms=NOON + HOUR_MS), now=0)
-    assert not observer.finds_gone(group(renewal=3, at_ms=NOON + HOUR_MS), now=DURATION - 0.001)
+    assert not observer.finds_expired(group(renewal=3, at_ms=NOON + HOUR_MS), now=0)
+    assert not observer.finds_expired(group(renewal=3, at_ms=NOON + HOUR_MS), now=DURATION - 0.001)
 
 
-def test_a_stored_time_says_nothing_any_more_once_the_counter_has_moved() -> None:
+def test_a_stored_time_is_ignored_once_the_counter_has_changed() -> None:
     observer = Observer()
-    assert not observer.finds_gone(group(renewal=3, at_ms=NOON - HOUR_MS), now=0)
+    assert not observer.finds_expired(group(renewal=3, at_ms=NOON - HOUR_MS), now=0)
     moved = group(renewal=4, at_ms=NOON - HOUR_MS)
-    assert not observer.finds_gone(moved, now=1)
-    assert not observer.finds_gone(moved, now=DURATION)
-    assert observer.finds_gone(moved, now=DURATION + 1)
+    assert not observer.finds_expired(moved, now=1)
+    assert not observer.finds_expired(moved, now=DURATION)
+    assert observer.finds_expired(moved, now=DURATION + 1)
 
 
-def test_who_comes_while_the_observer_watches_is_alive_whatever_its_clock_says() -> None:
+def test_the_stored_time_of_a_member_that_joins_later_is_ignored() -> None:
     observer = Observer()
-    observer.finds_gone(EMPTY, now=0)
+    observer.finds_expired(EMPTY, now=0)
     newcomer = group(renewal=0, at_ms=NOON - HOUR_MS)
-    assert not observer.finds_gone(newcomer, now=1)
-    assert observer.finds_gone(newcomer, now=1 + DURATION)
+    assert not observer.finds_expired(newcomer, now=1)
+    assert observer.finds_expired(newcomer, now=1 + DURATION)
 
 
 # --- any history -------------------------------------------------------------------------------------------------
@@ -168,21 +168,21 @@ def test_who_comes_while_the_observer_watches_is_alive_whatever_its_clock_says()
     skew_ms=st.integers(-8 * HOUR_MS, 8 * HOUR_MS),
     looks=st.lists(st.tuples(st.floats(0.1, 60), st.booleans()), min_size=1, max_size=30),
 )
-def test_beyond_the_first_look_only_the_time_without_a_change_counts(
+def test_after_the_first_look_only_the_time_without_a_change_counts(
     skew_ms: int, looks: list[tuple[float, bool]]
 ) -> None:
     observer = Observer()
     now, renewal, changed = 0.0, 0, 0.0
-    observer.finds_gone(EMPTY, now)
+    observer.finds_expired(EMPTY, now)
     for wait, renewed in [(0.0, True), *looks]:
         now += wait
         if renewed:
             renewal, changed = renewal + 1, now
             at_ms = NOON + skew_ms + round(now * 1000)
-        assert observer.finds_gone(group(renewal=renewal, at_ms=at_ms), now) == (now - changed >= DURATION)
+        assert observer.finds_expired(group(renewal=renewal, at_ms=at_ms), now) == (now - changed >= DURATION)
 
 
-def test_looks_beyond_the_horizon_are_forgotten_and_nothing_within_it() -> None:
+def test_only_looks_beyond_the_horizon_are_dropped() -> None:
     observations = Observations(horizon=100.0)
     still = Lease("still", "ann", 1, 1, renewed_at_ms=NOON)
     for second in range(1000):

@@ -1,4 +1,4 @@
-"""Several members at work on stale views of one group: what must hold whatever they do."""
+"""Several members that act on stale snapshots of one group: what must hold whatever they do."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from spark_ehbalance.values.position import Position
 NAMES = st.sampled_from(["ann", "bob", "cat"])
 PARTITIONS = st.sampled_from(["0", "1"])
 WITHOUT_EVIDENCE = [Defend, EndTransfer, Steal, Renew, Release, HandOver]
-CLOCK = st.integers(0, 2**40)  # nobody's clock is of any use
+CLOCK = st.integers(0, 2**40)  # wall clocks are arbitrary: none is ever compared
 OPERATOR = Author("operator", "")
 
 
 class SeveralMembers(RuleBasedStateMachine):
-    """Each process (an incarnation of a member) keeps the snapshot that it last looked at and acts on it, however
-    old it is; what a commit returns counts as a look. Processes that were fenced go on acting."""
+    """Each process (an incarnation of a member) acts on the snapshot of its last look, however old; the result of a
+    commit counts as a look. Fenced processes go on acting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,12 +63,12 @@ class SeveralMembers(RuleBasedStateMachine):
         for name in ("ann", "bob", "cat"):
             self.start_process(name, 0)
 
-    # what they do
+    # what the processes do
 
     @precondition(lambda self: len(self.seen) < 5)
     @rule(name=NAMES, at_ms=CLOCK)
     def start_process(self, name: str, at_ms: int) -> None:
-        """A process starts with `name`; another that goes by it is fenced from now on."""
+        """Start a process with the id `name`, which fences the others of that id."""
         author = Author(name, f"{name}-{len(self.seen)}")
         self.seen[author] = self.truth
         self.write(Join(by=author, at_ms=at_ms))
@@ -76,14 +76,14 @@ class SeveralMembers(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def look(self, data: st.DataObject) -> None:
-        self.seen[self.somebody(data)] = self.truth
+        self.seen[self.any_process(data)] = self.truth
 
     @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, start=st.none() | st.integers(-1, 5))
     def claim(self, data: st.DataObject, at_ms: int, partition: str, start: int | None) -> None:
-        """With or without evidence, for what looks free and for what does not."""
-        by = self.somebody(data)
+        """Claim with or without evidence, whether the partition looks free or not."""
+        by = self.any_process(data)
         lease = self.seen[by].leases[partition]
-        still = data.draw(st.sampled_from([None, lease.counter]))
+        unchanged = data.draw(st.sampled_from([None, lease.counter]))
         overdue = data.draw(st.sampled_from([None, lease.handover]))
         position = None if start is None else Position(start)
         claim = Claim(
@@ -91,44 +91,44 @@ class SeveralMembers(RuleBasedStateMachine):
             at_ms=at_ms,
             partition=partition,
             epoch=lease.epoch,
-            unchanged_counter=still,
+            unchanged_counter=unchanged,
             overdue_handover=overdue,
             starting_position=position,
         )
         now = self.truth.leases[partition]
         if self.write(claim) and now.owner not in (None, by.id):
-            promised = overdue is not None and overdue == now.handover and overdue.to == by.id
-            assert now.counter == still or promised, "a live lease is claimed only if it stands still or was promised"
+            handed_over = overdue is not None and overdue == now.handover and overdue.to == by.id
+            assert now.counter == unchanged or handed_over, "a live lease is claimed only with evidence"
 
     @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, kind=st.sampled_from(WITHOUT_EVIDENCE))
     def act(self, data: st.DataObject, at_ms: int, partition: str, kind: type[LeaseTransition]) -> None:
-        by = self.somebody(data)
+        by = self.any_process(data)
         self.write(kind(by=by, at_ms=at_ms, partition=partition, epoch=self.seen[by].leases[partition].epoch))
 
-    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, number=st.integers(-1, 10))
-    def checkpoint(self, data: st.DataObject, at_ms: int, partition: str, number: int) -> None:
-        """A process checkpoints only what it has seen as its own."""
-        by = self.somebody(data)
+    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, sequence_number=st.integers(-1, 10))
+    def checkpoint(self, data: st.DataObject, at_ms: int, partition: str, sequence_number: int) -> None:
+        """A process writes checkpoints only for leases that it has seen as its own."""
+        by = self.any_process(data)
         lease = self.seen[by].leases[partition]
         if lease.owner == by.id:
-            position = Position(number)
+            position = Position(sequence_number)
             self.write(Checkpoint(by=by, at_ms=at_ms, partition=partition, epoch=lease.epoch, position=position))
 
     @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, to=NAMES)
     def request_handover(self, data: st.DataObject, at_ms: int, partition: str, to: str) -> None:
-        by = self.somebody(data)
+        by = self.any_process(data)
         epoch = self.seen[by].leases[partition].epoch
         self.write(RequestHandover(by=by, at_ms=at_ms, partition=partition, epoch=epoch, to=to, timeout_ms=1))
 
     @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS)
     def cancel_handover(self, data: st.DataObject, at_ms: int, partition: str) -> None:
-        by = self.somebody(data)
+        by = self.any_process(data)
         epoch = self.seen[by].leases[partition].epoch
         self.write(CancelHandover(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
 
     @rule(data=st.data(), at_ms=CLOCK)
     def beat(self, data: st.DataObject, at_ms: int) -> None:
-        self.write(Heartbeat(by=self.somebody(data), at_ms=at_ms))
+        self.write(Heartbeat(by=self.any_process(data), at_ms=at_ms))
 
     @rule(at_ms=CLOCK, name=NAMES, undo=st.booleans())
     def drain(self, at_ms: int, name: str, undo: bool) -> None:
@@ -145,17 +145,19 @@ class SeveralMembers(RuleBasedStateMachine):
     def unpin(self, at_ms: int, partition: str) -> None:
         self.write(Unpin(by=OPERATOR, at_ms=at_ms, partition=partition))
 
-    @rule(at_ms=CLOCK, partition=PARTITIONS, number=st.integers(-1, 10), force=st.booleans())
-    def seek(self, at_ms: int, partition: str, number: int, force: bool) -> None:
-        """Forward or back; whoever has seen the partition before can write nothing about it any more."""
+    @rule(at_ms=CLOCK, partition=PARTITIONS, sequence_number=st.integers(-1, 10), force=st.booleans())
+    def seek(self, at_ms: int, partition: str, sequence_number: int, force: bool) -> None:
+        """Seek forward or back; what processes write from an earlier look is refused."""
         owner = self.truth.leases[partition].owner
-        done = self.write(Seek(by=OPERATOR, at_ms=at_ms, partition=partition, position=Position(number), force=force))
+        done = self.write(
+            Seek(by=OPERATOR, at_ms=at_ms, partition=partition, position=Position(sequence_number), force=force)
+        )
         assert done is (force or owner is None)
 
     @rule(data=st.data(), at_ms=CLOCK, name=NAMES)
     def leave_or_be_forgotten(self, data: st.DataObject, at_ms: int, name: str) -> None:
-        """And come back, unless somebody else goes by the name by then."""
-        by = self.somebody(data)
+        """Leave, or forget another member; who is gone joins again unless its id is taken."""
+        by = self.any_process(data)
         if by.id == name:
             self.write(Leave(by=by, at_ms=at_ms))
         elif member := self.seen[by].members.get(name):
@@ -166,18 +168,18 @@ class SeveralMembers(RuleBasedStateMachine):
 
     @rule(data=st.data(), at_ms=CLOCK, partitions=st.lists(PARTITIONS, min_size=1))
     def add_partitions(self, data: st.DataObject, at_ms: int, partitions: list[str]) -> None:
-        """Those that are there already, from the first event: nobody's progress is lost."""
+        """Add partitions from their first event; those that exist keep their checkpoint."""
         self.write(
-            AddPartitions(by=self.somebody(data), at_ms=at_ms, partitions=tuple(partitions), checkpoint=Position(-1))
+            AddPartitions(by=self.any_process(data), at_ms=at_ms, partitions=tuple(partitions), checkpoint=Position(-1))
         )
 
     # what must hold
 
-    def somebody(self, data: st.DataObject) -> Author:
+    def any_process(self, data: st.DataObject) -> Author:
         return data.draw(st.sampled_from(list(self.seen)))
 
     def write(self, transition: Transition) -> bool:
-        """Put `transition` before the truth; whether it was accepted."""
+        """Apply `transition` to the true state. Returns whether it was accepted."""
         before = self.truth
         leases, members = dict(before.leases), dict(before.members)
         outcome = apply(before, [transition])
@@ -186,11 +188,11 @@ class SeveralMembers(RuleBasedStateMachine):
         assert (before.leases, before.members) == (leases, members), "a snapshot never changes"
         assert accepted != bool(outcome.refused)
         if not accepted:
-            assert after == before, "what is refused changes nothing"
+            assert after == before, "a refused transition changes nothing"
         if transition.by in self.fenced:
             assert after == before, "a fenced process changes nothing"
         if isinstance(transition, LeaseTransition) and accepted:
-            assert transition.epoch == leases[transition.partition].epoch, "the owner has changed since it was seen"
+            assert transition.epoch == leases[transition.partition].epoch, "the owner changed since the author's look"
         if isinstance(transition, (Steal, RequestHandover)) and accepted:
             asked = leases[transition.partition]
             pinned_to = members.get(asked.pin.to) if asked.pin else None
@@ -201,8 +203,8 @@ class SeveralMembers(RuleBasedStateMachine):
             else:
                 self.compare(before.leases[partition], lease)
             if isinstance(transition, Order):
-                assert lease.owner == before.leases[partition].owner, "an order moves nothing by itself"
-        assert after.ownership == Ownership.of(after.leases, after.members), "as if computed anew"
+                assert lease.owner == before.leases[partition].owner, "an order by itself changes no owner"
+        assert after.ownership == Ownership.of(after.leases, after.members), "the index equals a new one"
         self.truth = after
         self.seen[transition.by] = after
         return accepted
@@ -214,7 +216,7 @@ class SeveralMembers(RuleBasedStateMachine):
             assert after.epoch == before.epoch + 1, "a change of owner raises the epoch"
         if after.epoch > before.epoch:
             assert after.owner is not None
-            assert after.handover is None, "a promise does not outlive the owner who made it"
+            assert after.handover is None, "a handover ends with the owner who was asked"
             assert before.checkpoint in (None, after.checkpoint), "a change of owner moves no checkpoint"
         if before.checkpoint is not None:
             assert after.checkpoint is not None
@@ -222,7 +224,7 @@ class SeveralMembers(RuleBasedStateMachine):
 
     def compare_sought(self, before: Lease, after: Lease, position: Position) -> None:
         assert (after.epoch, after.checkpoint, after.owner) == (before.epoch + 1, position, before.owner)
-        assert after.counter != before.counter, "what an observer says of the time before does not count"
+        assert after.counter != before.counter, "evidence from before the seek does not count"
 
     @invariant()
     def at_most_one_owner_per_epoch(self) -> None:
@@ -236,7 +238,7 @@ class SeveralMembers(RuleBasedStateMachine):
         assert all(lease.checkpoint is not None for lease in self.truth.leases.values() if lease.owner is not None)
 
     @invariant()
-    def only_an_owned_partition_is_promised(self) -> None:
+    def only_an_owned_partition_has_a_handover(self) -> None:
         for lease in self.truth.leases.values():
             if lease.handover is not None:
                 assert lease.owner is not None
