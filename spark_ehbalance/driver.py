@@ -1,4 +1,4 @@
-"""What a driver program can call: make the format known, and stop a query without reading anything twice."""
+"""Functions for driver programs: register the format, and stop a query without duplicates."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ _LOG = logging.getLogger(__name__)
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("ehbalance")` known to `spark`, and tell each query's lease keeper at once when a batch has ended.
+    """Register `format("ehbalance")` with `spark`, and report each batch's end to its query's lease keeper at once.
 
-    Spark finds the format by itself where this package is installed. The listener matters for queries with a long
-    processing-time trigger: without it checkpoints and handovers wait for the next trigger.
+    Spark finds the format by itself if this package is installed. Queries with a long processing-time trigger need the
+    listener: without it checkpoints and handovers wait for the next trigger.
     """
-    if importlib.util.find_spec("pyspark_ehbalance") is None:  # else Spark knows it, and would warn
+    if importlib.util.find_spec("pyspark_ehbalance") is None:  # else Spark knows the format already, and would warn
         spark.dataSource.register(EhBalanceDataSource)
     spark.streams.addListener(BatchEndListener())
 
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
-    """Stop `query` without a duplicate: its sources take nothing more, the batch in flight ends and is checkpointed,
-    the partitions are given back, and then the query is stopped.
+    """Stop `query` without duplicates: its sources claim no more partitions, the running batch ends and is
+    checkpointed, the partitions are released, and then the query is stopped.
 
-    `query.stop()` alone breaks the batch in flight off: the next owner reads it again. After `timeout` seconds it is
-    stopped in any case.
+    `query.stop()` alone interrupts the running batch, and the next owners read its events again. After `timeout`
+    seconds the query is stopped in any case.
     """
     deadline = time.monotonic() + timeout
     while query.isActive and time.monotonic() < deadline:
         progress: Any = query.lastProgress
-        # Before the end of the first batch, which Spark runs in any case, it is not known whom to ask. The answer is
-        # whether everything is given back; there is none where there is no planner to ask.
+        # The planners' addresses are not known before the end of the first batch, which Spark runs in any case. An
+        # answer tells whether all partitions are released; it is None if the planner is gone.
         ends = list(_ends(json.loads(progress.json))) if progress else None
-        if ends is not None and False not in [_tell(end, leave=True) for end in ends]:
+        if ends is not None and False not in [_report_end(end, leave=True) for end in ends]:
             break
         time.sleep(0.1)
     query.stop()
 
 
 class BatchEndListener(StreamingQueryListener):
-    """Passes the end of every batch on to the planner of each of its `ehbalance` sources, and warns of sinks that lose
-    rows where queries share."""
+    """Reports the end of each batch to the planners of its `ehbalance` sources, and warns of sinks that lose rows if
+    queries share a hub."""
 
     def __init__(self) -> None:
         self._warned: set[str] = set()
@@ -72,7 +72,7 @@ class BatchEndListener(StreamingQueryListener):
         progress = json.loads(event.progress.json)
         ends = list(_ends(progress))
         for end in ends:
-            _tell(end)
+            _report_end(end)
         if progress["id"] not in self._warned and (warning := _sink_warning(progress, ends)):
             self._warned.add(progress["id"])
             _LOG.warning(warning)
@@ -84,20 +84,21 @@ class BatchEndListener(StreamingQueryListener):
         pass
 
 
-def _tell(end: StreamOffset, *, leave: bool = False) -> bool | None:
-    """Tell the planner of the batch that ends at `end` that it has been written; its answer, or None without one."""
+def _report_end(end: StreamOffset, *, leave: bool = False) -> bool | None:
+    """Report to its planner that the sink has finished the batch that ends at `end`. Returns the planner's answer, or
+    None."""
     return send(end.reader, {"finished": end.to_json(), "leave": leave})
 
 
 def _sink_warning(progress: dict[str, Any], ends: list[StreamOffset]) -> str | None:
-    """What to say where a query with a lease table writes with Spark's file sink."""
+    """The warning for a query that has a lease table and writes with Spark's file sink; None for others."""
     sink = progress["sink"]["description"]
     if not sink.startswith("FileSink[") or not any(end.group for end in ends):
         return None
     return (
-        f"query {progress['name'] or progress['id']} has a lease table and writes plain files, {sink}: of queries that "
-        "write into one folder each skips the batches whose number another has written, so that rows are lost; write "
-        "Delta, or give each query a folder of its own"
+        f"query {progress['name'] or progress['id']} has a lease table and writes plain files, {sink}: if several "
+        "queries write into one folder, each skips the batches whose number another has written, and rows are lost; "
+        "write Delta, or give each query a folder of its own"
     )
 
 
@@ -105,5 +106,5 @@ def _ends(progress: dict[str, Any]) -> Iterator[StreamOffset]:
     """The end offset of each of our sources in a progress report."""
     for source in progress["sources"]:
         end = source.get("endOffset")
-        with contextlib.suppress(EhBalanceError, ValueError):  # another source's
+        with contextlib.suppress(EhBalanceError, ValueError):  # of another source
             yield StreamOffset.from_json(json.loads(end) if isinstance(end, str) else end)

@@ -1,4 +1,4 @@
-"""The errors of the package. All that a user can cause or act upon derives from `EhBalanceError`."""
+"""The errors of the package. Every error that a user can cause or act upon derives from `EhBalanceError`."""
 
 from __future__ import annotations
 
@@ -6,57 +6,59 @@ from spark_ehbalance.values.text import plain_lines
 
 
 class EhBalanceError(Exception):
-    """Anything that went wrong in `ehbalance`, said in one line."""
+    """The base of all errors of `ehbalance`. Its text is safe to print."""
 
     def __str__(self) -> str:
-        return plain_lines(super().__str__())  # names that are in it may be other people's
+        return plain_lines(super().__str__())  # it may contain names that others chose
 
 
 class OptionError(EhBalanceError, ValueError):
-    """An option is missing, wrong or contradicts another one. Names the option, the value and what is allowed."""
+    """An option is missing, wrong or contradicts another. The text names the option, its value and what is allowed."""
 
 
 class HubUnavailableError(EhBalanceError):
-    """The event hub could not be reached or refused us. Says what was tried."""
+    """The event hub is unreachable or refused the request. The text names what was tried."""
 
 
 class DataLossError(EhBalanceError):
-    """Events that were to be read are gone: the position has aged out, or the hub was made anew."""
+    """The hub no longer has events that were to be read: they expired, or the hub was recreated."""
 
 
 class MalformedEventError(EhBalanceError):
-    """An event cannot be read. Names partition, sequence number and reason, and how to go on."""
+    """An event cannot be decoded. The text names partition, sequence number, reason and how to continue."""
 
 
 class ForeignReaderError(EhBalanceError):
-    """Somebody outside the group reads a partition, with an owner level that shuts this query out."""
+    """A reader outside the group reads a partition with a higher owner level, which disconnects this query."""
 
 
 class StoreError(EhBalanceError):
-    """Something about the lease store."""
+    """The base of all errors of the lease store."""
 
 
 class StoreUnavailableError(StoreError):
-    """The lease store could not be reached or written. Nothing was changed as far as is known."""
+    """The lease store could not be read or written. As far as is known, nothing was changed."""
 
 
 class StoreDamagedError(StoreUnavailableError):
-    """The lease table's log or rows make no sense, as after a crash of the storage or somebody else's writing. Names
-    the file and the way to mend it. Until then it is as if the store were away. `problem`: the file and what is wrong.
+    """The lease table's log or rows are invalid, as after a crash of the storage or another program's write.
+
+    The text names the file and how to repair it; `problem` is the file and what is wrong alone. Until the repair the
+    store counts as unavailable.
     """
 
-    def __init__(self, text: str, problem: str = "") -> None:  # an error that is unpickled has its text alone
+    def __init__(self, text: str, problem: str = "") -> None:  # unpickling passes the text alone
         super().__init__(text)
         self.problem = problem
 
 
 class StoreFormatError(StoreError):
-    """The table is not a lease table, or belongs to another group, or has a newer format."""
+    """The table is no lease table, belongs to another group, or has a newer format."""
 
 
 class ConflictError(StoreError):
-    """Somebody else has written the store since the snapshot was read: read again, and decide again."""
+    """Another writer committed after the snapshot was read: read and decide again."""
 
 
 class FencedError(EhBalanceError):
-    """A later process has started with this one's identity (the same Spark checkpoint): this one must stop."""
+    """A later process started with the same identity (the same Spark checkpoint): this one must stop."""

@@ -90,7 +90,7 @@ class Connection:
 
     def group(self, consumer_group: str) -> Group:
         """The group that readers of `consumer_group` of this hub belong to."""
-        return Group(self.namespace, self.hub, consumer_group)
+        return Group.of(self.namespace, self.hub, consumer_group)
 
     def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
         """A new client; `settings` are the keyword arguments of `EventHubConsumerClient`. Does no I/O."""

@@ -1,4 +1,4 @@
-"""How the text of an option is read: each function takes the text and raises ValueError with what is allowed."""
+"""Parsers for the texts of options. Each takes the text and raises `ValueError`, which names what is allowed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNIT_NAMES = {
 
 
 def parse_duration(value: str) -> float:
-    """Seconds of a length of time such as `10 seconds`, `500ms`, `2m` or `1.5` (seconds). Raises `ValueError`."""
+    """The seconds of a duration such as `10 seconds`, `500ms`, `2m` or `1.5` (seconds)."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", value.strip().lower())
     unit = _UNIT_NAMES.get(match[2], match[2] or "s") if match else ""
     if match is None or unit not in _UNITS or float(match[1]) == 0:
@@ -30,7 +30,7 @@ def parse_duration(value: str) -> float:
 
 
 def whole(minimum: int) -> Callable[[str], int]:
-    """A whole number from `minimum` on."""
+    """Parses a whole number of at least `minimum`."""
 
     def parse(value: str) -> int:
         if not re.fullmatch(r"[0-9]{1,18}", value) or int(value) < minimum:
@@ -41,7 +41,7 @@ def whole(minimum: int) -> Callable[[str], int]:
 
 
 def number(low: float, high: float) -> Callable[[str], float]:
-    """A number between two bounds, both allowed."""
+    """Parses a number from `low` to `high`, both included."""
 
     def parse(value: str) -> float:
         if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value) or not low <= float(value) <= high:
@@ -52,13 +52,14 @@ def number(low: float, high: float) -> Callable[[str], float]:
 
 
 def flag(value: str) -> bool:
+    """Parses `true` or `false`, in any case."""
     if value.lower() not in ("true", "false"):
         raise ValueError("true or false")
     return value.lower() == "true"
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """One of `names`, as they are written."""
+    """Parses one of `names`, in exactly this case."""
 
     def parse(value: str) -> str:
         if value not in names:

@@ -1,7 +1,7 @@
-"""Secrets: what could be one, and how one is given without being shown.
+"""Secrets: how to recognise one, and how to pass one without showing it.
 
-Spark shows options in plans, errors, event logs and its UI, and a system shows command lines. So a secret is given by
-reference, or under a name or with a value that Spark hides.
+Spark shows options in plans, errors, event logs and its UI, and operating systems show command lines. So a secret is
+given by reference, or under a name or with a value that Spark hides.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pathlib import Path
 
 from spark_ehbalance.errors import OptionError
 
-#: How a secret is given by reference. It is followed in the driver only.
+#: The forms of a reference to a secret. Only the driver follows it.
 REFERENCES = "env:NAME (a variable of the environment that the driver starts in) or file:PATH (a file on its machine)"
 
-#: Spark's own default of `spark.redaction.regex`: it hides options whose name or value this fits.
+#: Spark's default of `spark.redaction.regex`: Spark hides options whose name or value matches it.
 _HIDDEN_BY_SPARK = re.compile(r"(?i)secret|password|token|access[.]?key")
 
-#: Bytes of the largest file that is taken for a secret: a Google service account, the longest kind, has 3 KB.
+#: The largest file that is accepted as a secret, in bytes: a Google service account, the longest kind, has 3 KB.
 _LARGEST = 65536
 
-#: What only a secret looks like.
+#: Matches text that can only be a secret.
 _SECRET = re.compile(
-    # `SharedAccessKey=…`, `sig=…` and their kind
+    # `SharedAccessKey=…`, `sig=…` and similar
     r"(?i:sharedaccess(key|signature)\s*=)"
     r"|(?i:(account_?key|access_?key|signature|\bsig|secret|password|token)\"?\s*[=:]\s*(?!env:|file:)[^\s;&]{8})"
     r"|://[^/\s:@]*:[^/\s@]+@"  # a password in an address
@@ -35,52 +35,56 @@ _SECRET = re.compile(
     r"|(?<![A-Za-z0-9+/_%-])([A-Za-z0-9+/_-]|%2[BbFf]){16,}(=|%3[Dd]){1,2}(?!\w)"
 )
 
-#: Public, though its last line may look like a key.
+#: A certificate is public, though its last line may look like a key.
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 
-#: What could be a key: what has such a name; letters and digits in a long run, with slashes where the whole is no path.
+#: Matches text that may be a key: by its name, or a long run of letters and digits (with slashes, if it is no path).
 _RUN = re.compile(
     r"(?i:key|sig|signature|secret|password|token)\s*="
     r"|(?<![A-Za-z0-9+=%])(?=[A-Za-z+=%]*\d)(?=[\d+=%]*[A-Za-z])[A-Za-z0-9+=%]{20,}"
     r"|^(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9+=%][A-Za-z0-9+=%/]{31,}$"
 )
 
-#: The end of the names of delta-rs's and object_store's options that hold a secret, with all their aliases; others with
-#: these words are addresses, paths, switches and ids.
+#: Matches the names, with all aliases, of those options of delta-rs and object_store that hold a secret. Other names
+#: with these words are of addresses, paths, switches and ids.
 _SECRET_NAME = re.compile(r"(?i)((?<!kms_)key(_id|_base64)?|secret|token|password|sas)(_dynamodb)?$")
 
 
 def looks_secret(text: str) -> bool:
-    """Whether `text` is so like a key, a signed address or a connection string that it is nothing else."""
+    """Whether `text` can only be a key, a signed address or a connection string."""
     return _SECRET.search(_CERTIFICATE.sub("", text)) is not None
 
 
 def names_secret(storage_option: str) -> bool:
-    """Whether delta-rs's option of this name holds a secret."""
+    """Whether the option of delta-rs with this name holds a secret."""
     return _SECRET_NAME.search(storage_option) is not None
 
 
 def hidden_by_spark(value: str) -> bool:
-    """Whether Spark hides an option by this value, whatever the option's name."""
+    """Whether Spark hides an option with this value, whatever its name."""
     return _HIDDEN_BY_SPARK.search(value) is not None
 
 
 def could_be_secret(text: str) -> bool:
-    """Whether `text` had better not be repeated: it looks like a secret, or like a key without its form."""
+    """Whether `text` may be a secret, so that no message should repeat it."""
     return looks_secret(text) or _RUN.search(text) is not None
 
 
 def shown(value: str) -> str:
-    """`value` for an error message, unless it could be a secret that was given in the wrong place."""
+    """`value` as shown in an error message: hidden if it could be a secret given in the wrong option."""
     return "(not shown, as it could be a secret)" if could_be_secret(value) else repr(value)
 
 
 def is_reference(value: str) -> bool:
+    """Whether `value` refers to a secret: `env:NAME` or `file:PATH`."""
     return value.lower().startswith(("env:", "file:"))
 
 
 def resolved(option: str, value: str) -> str:
-    """The secret that `value` refers to, or `value` itself if it is no reference. Raises `OptionError`."""
+    """The secret that `value` refers to, or `value` itself if it is no reference.
+
+    Raises `OptionError`, which names the option, if the variable or the file is missing or unusable.
+    """
     if not is_reference(value):
         return value
     kind, _, name = value.partition(":")
@@ -98,10 +102,10 @@ def _variable(name: str) -> tuple[str, str]:
 def _file(name: str) -> tuple[str, str]:
     path = Path(name)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe could block
             return "", "what is there where the driver runs is no regular file"
         with path.open("rb") as file:
-            secret = file.read(_LARGEST + 1).decode("utf-8-sig").strip()  # some editors write a mark at the beginning
+            secret = file.read(_LARGEST + 1).decode("utf-8-sig").strip()  # some editors write a byte order mark
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         return "", f"the file cannot be read where the driver runs: {why}"

@@ -1,7 +1,7 @@
-"""Where reading begins and ends: the values of `startingPosition` and `endingPosition`, and their meaning.
+"""The values of the options `startingPosition` and `endingPosition`.
 
-A position is `earliest`, `latest`, a sequence number (inclusive), a time (the first event enqueued at or after it),
-or a JSON object that gives one of these per partition, with "*" for all partitions not named.
+A value is `earliest`, `latest`, a sequence number (inclusive), a time (the first event enqueued at or after it), or a
+JSON object with one of these per partition, and "*" for all partitions that it does not name.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ class Edge(Enum):
     LATEST = "latest"
 
 
-#: Sequence numbers are 64-bit integers with a sign.
+#: Sequence numbers are signed 64-bit integers.
 _LARGEST = 2**63 - 1
 
-#: One place in a partition: an end, a sequence number, or a time.
+#: A position that the hub may have to resolve to a sequence number: an end, a sequence number, or a time.
 UnresolvedPosition = Edge | int | datetime
 
-_ALLOWED_PLACE = "earliest, latest, a sequence number, a time such as 2026-01-31T12:00:00Z"
-_ALLOWED = f'{_ALLOWED_PLACE}, or JSON of these by partition, such as {{"0": 4711, "*": "latest"}}'
+_ALLOWED_POSITION = "earliest, latest, a sequence number, a time such as 2026-01-31T12:00:00Z"
+_ALLOWED = f'{_ALLOWED_POSITION}, or JSON of these by partition, such as {{"0": 4711, "*": "latest"}}'
 
 
 @dataclass(frozen=True)
 class StartingPositions:
-    """A place for each partition: the one named for it, else `others`."""
+    """A position for each partition: the one named for it, or else `others`."""
 
     others: UnresolvedPosition | None
     named: Mapping[str, UnresolvedPosition] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> StartingPositions:
-        """The positions that an option's `text` means. Raises `ValueError` with what is allowed."""
+        """The positions of an option's `text`. Raises `ValueError`, which names what is allowed."""
         if not text.startswith("{"):
-            return cls(_place(text))
+            return cls(_position(text))
         try:
             by_partition = json.loads(text)
         except ValueError:
             raise ValueError(_ALLOWED) from None
-        named = {partition: _place(value) for partition, value in by_partition.items()}
+        named = {partition: _position(value) for partition, value in by_partition.items()}
         return cls(named.pop("*", None), named)
 
     def check(self, partitions: tuple[str, ...]) -> None:
-        """Raise `OptionError` if a partition is named that the hub does not have, or one is left out."""
+        """Raise `OptionError` unless the hub has all named partitions and each of `partitions` has a position."""
         if unknown := sorted(set(self.named) - set(partitions)):
             raise OptionError(
                 f"a position is given for partition {shown(unknown[0])}: the hub has {', '.join(partitions)}"
@@ -62,20 +62,20 @@ class StartingPositions:
             raise OptionError(f'no position is given for partition {left_out[0]}: name it, or all others as "*"')
 
     def of(self, partition: str) -> UnresolvedPosition:
-        """The place for `partition`. One that came up after the check begins at its earliest event."""
-        place = self.named.get(partition, self.others)
-        return Edge.EARLIEST if place is None else place
+        """The position for `partition`: its earliest event, if the partition was added after `check`."""
+        position = self.named.get(partition, self.others)
+        return Edge.EARLIEST if position is None else position
 
 
 def parse_position(text: str) -> UnresolvedPosition:
-    """The one place that `text` means. Raises `ValueError` with what is allowed."""
+    """The single position of `text`. Raises `ValueError`, which names what is allowed."""
     try:
-        return _place(text)
+        return _position(text)
     except ValueError:
-        raise ValueError(_ALLOWED_PLACE) from None
+        raise ValueError(_ALLOWED_POSITION) from None
 
 
-def _place(value: object) -> UnresolvedPosition:
+def _position(value: object) -> UnresolvedPosition:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
         return value
     if isinstance(value, str):
@@ -83,7 +83,7 @@ def _place(value: object) -> UnresolvedPosition:
         if text.lower() in ("earliest", "latest"):
             return Edge(text.lower())
         if text.isascii() and text.isdigit():
-            return _place(int(text[:20]))
+            return _position(int(text[:20]))
         try:
             time = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
         except ValueError:

@@ -224,7 +224,7 @@ class StoreConformance(ABC):
 
     def test_a_group_is_the_same_in_upper_case(self, created: Recipe) -> None:
         with created() as store:
-            store.create(Group(GROUP.namespace.upper(), GROUP.hub.upper(), GROUP.consumer_group.upper()))
+            store.create(Group.of(GROUP.namespace.upper(), GROUP.hub.upper(), GROUP.consumer_group.upper()))
             assert store.read().group == GROUP
 
     def test_a_store_that_was_never_created_cannot_be_read(self, recipe: Recipe) -> None:

@@ -1,4 +1,4 @@
-"""Where a lease table may be: one spelling of each place, and a refusal that says what to write instead."""
+"""Where a lease table may be: one canonical form of each location, and refusals that name what to write instead."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HUB = {"fullyQualifiedNamespace": "n.servicebus.windows.net", "eventHubName": "h
         ("s3://bucket/%6Ceases", "s3://bucket/leases"),
     ],
 )
-def test_what_means_the_same_is_one_place(written: str, meant: str) -> None:
+def test_spellings_of_one_location_have_one_canonical_form(written: str, meant: str) -> None:
     assert checked_location(written) == meant
     assert checked_location(meant) == meant
     assert stream_options(HUB | {"leaseTable": written}).lease_table == meant
@@ -85,7 +85,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("written", "hint"), WRONG)
-def test_what_would_be_another_place_is_refused_with_what_to_write_and_nothing_is_created(
+def test_an_ambiguous_location_is_refused_and_nothing_is_created(
     written: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ehbalance: Command
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -119,7 +119,7 @@ def test_a_secret_in_an_address_is_refused_and_not_shown(address: str) -> None:
 
 
 @given(st.text(max_size=40))
-def test_whatever_is_written_is_one_spelling_or_one_line(text: str) -> None:
+def test_any_text_has_a_canonical_form_or_a_refusal_of_one_line(text: str) -> None:
     with contextlib.suppress(OptionError):
         meant = checked_location(text)
         assert checked_location(meant) == meant
@@ -127,7 +127,7 @@ def test_whatever_is_written_is_one_spelling_or_one_line(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["p%", "a b", "h#i", "ü", "a;b&c=d+e,f~g:h^i@j", "file"])
-def test_a_table_works_wherever_it_may_be(tmp_path: Path, name: str) -> None:
+def test_a_table_works_at_any_accepted_location(tmp_path: Path, name: str) -> None:
     here = tmp_path / name
     with DeltaStore(checked_location(str(here))) as store, DeltaStore(checked_location(here.as_uri())) as same:
         store.create(GROUP)
@@ -143,7 +143,7 @@ def test_a_table_works_wherever_it_may_be(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["allow_unsafe_rename", "AWS_S3_ALLOW_UNSAFE_RENAME", "Mount_Allow_Unsafe_Rename", "allow_Unsafe_rename"]
 )
-def test_commits_that_replace_others_are_refused(name: str) -> None:
+def test_options_that_let_commits_overwrite_others_are_refused(name: str) -> None:
     for value in ("true", "1", "Yes"):
         with pytest.raises(OptionError, match=f"(?i)storageOptions.{name} is set: .*Leave it out"):
             stream_options(HUB | {"leaseTable": "/x", f"storageOptions.{name}": value})
@@ -159,7 +159,7 @@ def test_commits_that_replace_others_are_refused(name: str) -> None:
         ("MOUNT_ALLOW_UNSAFE_RENAME", "true", "/x", "s3://b/x"),
     ],
 )
-def test_such_commits_are_refused_where_the_environment_asks_for_them_and_the_table_heeds_it(
+def test_variables_that_let_commits_overwrite_others_are_refused_where_they_apply(
     name: str, value: str, table: str, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -184,7 +184,7 @@ def ehbalance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 
 class Processes:
-    """A folder such as /proc: process 30 (a Python worker) of 20 (its daemon) of 10 (a JVM)."""
+    """A folder like /proc: process 30, a Python worker, is a child of 20, its daemon, a child of 10, a JVM."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.conf = folder, folder / "conf"
@@ -208,7 +208,7 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 
 
-def test_the_master_is_what_spark_was_started_with(processes: Processes) -> None:
+def test_the_master_is_read_from_how_spark_was_started(processes: Processes) -> None:
     assert processes.master(SUBMIT, "--conf", "spark.master=local[1]", "pyspark-shell") == "local[1]"
     assert processes.master(SUBMIT, "--master", "yarn", "job.py") == "yarn"
     assert processes.master(SUBMIT, "job.py") == "local[*]", "spark-submit's own default"

@@ -1,4 +1,4 @@
-"""Secrets in options: hidden by their names or values, or given by reference; anywhere else refused, never repeated."""
+"""Secrets in options: accepted where Spark hides them or by reference, refused elsewhere, and never repeated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECRETS = [HUB_KEY, ACCOUNT_KEY, quote(ACCOUNT_KEY, safe=""), SIGNED, TOKEN, SER
 SECRETS += [CLIENT_SECRET, CLIENT_SECRET.replace("~", "%7E"), RSA_KEY]
 SHARED = {"connectionString": STRING, "leaseTable": "/tmp/leases"}
 
-#: Every name, with its aliases, under which delta-rs, object_store or delta-rs's DynamoDB lock takes a secret.
+#: Every option, with its aliases, by which delta-rs, object_store or delta-rs's DynamoDB lock takes a secret.
 SECRET_NAMES = [
     *("account_key", "access_key", "master_key", "azure_storage_account_key", "azure_storage_access_key"),
     *("azure_storage_master_key", "client_secret", "azure_client_secret", "azure_storage_client_secret"),
@@ -68,7 +68,7 @@ def refusal(raw: Mapping[str, str], secret: str, *, batch: bool = False) -> str:
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
-def test_a_secret_of_the_storage_is_refused_where_spark_would_show_it(name: str) -> None:
+def test_a_secret_storage_option_is_refused_if_spark_would_show_it(name: str) -> None:
     for cased in (name, name.upper()):
         message = refusal(SHARED | {f"storageOptions.{cased}": "hunter2"}, "hunter2")
         assert f"storageSecrets.{name}" in message
@@ -78,7 +78,7 @@ def test_a_secret_of_the_storage_is_refused_where_spark_would_show_it(name: str)
 
 
 @pytest.mark.parametrize("name", PUBLIC_NAMES)
-def test_what_is_no_secret_is_not_refused(name: str) -> None:
+def test_a_storage_option_without_a_secret_is_accepted(name: str) -> None:
     assert stream_options(SHARED | {f"storageOptions.{name}": "value"}).storage_options == {name: "value"}
 
 
@@ -115,13 +115,13 @@ def test_a_wrong_value_that_could_be_a_key_is_not_repeated(value: str) -> None:
 
 @pytest.mark.parametrize("option", ["leaseTable", "eventHubName", "prefetch", "ownerId"])
 @pytest.mark.parametrize("value", ["SharedAccessKey=hidden", "AccountKey=hidden", "password=hidden", "?sig=hidden"])
-def test_what_has_the_name_of_a_secret_is_not_repeated_however_short(option: str, value: str) -> None:
+def test_a_value_is_not_repeated_if_its_option_names_a_secret(option: str, value: str) -> None:
     wrong = SHARED | {option: value + "<>"}
     assert option in refusal(wrong, "hidden")
     assert "hidden" not in refusal(wrong, "hidden")
 
 
-def test_names_with_the_word_key_and_certificates_are_taken() -> None:
+def test_names_with_the_word_key_and_certificates_are_accepted() -> None:
     raw = {**SHARED, "eventHubName": "private_key_events", "leaseTable": "/lake/private_keys/leases"}
     raw["connectionString"] = STRING.replace(";EntityPath=hub", "")
     options = stream_options(raw | {"storageOptions.proxy_ca_certificate": CERTIFICATE})
@@ -133,7 +133,7 @@ def test_the_endpoint_of_a_connection_string_is_no_secret() -> None:
     assert "Endpoint" in refusal({"connectionString": STRING.replace("ns.servicebus.windows.net", HUB_KEY)}, HUB_KEY)
 
 
-def test_looking_for_secrets_takes_no_longer_than_reading() -> None:
+def test_the_search_for_secrets_takes_linear_time() -> None:
     for text in ("a" * 200_000, "aB3" * 70_000, "sig" * 70_000, "://a:" * 40_000, "key " * 50_000, "%2B" * 70_000):
         assert not looks_secret(text)
         could_be_secret(text)
@@ -166,7 +166,7 @@ def test_keys_of_azure_look_secret(key: bytes) -> None:
         '{"0": 4711, "*": "2026-01-31T12:00:00Z"}',
     ],
 )
-def test_what_looks_like_no_secret(value: str) -> None:
+def test_texts_that_do_not_look_secret(value: str) -> None:
     assert not looks_secret(value)
 
 
@@ -185,14 +185,14 @@ def test_a_connection_string_by_reference(secret: str, tmp_path: Path, monkeypat
         assert (connection.connection_string, connection.hub) == (secret, "hub")
 
 
-def test_a_connection_string_that_spark_would_not_hide_is_taken_by_reference_only() -> None:
+def test_a_connection_string_that_spark_would_not_hide_is_accepted_by_reference_only() -> None:
     assert SPARK_HIDES.search(STRING)
     assert not SPARK_HIDES.search(BY_SIGNATURE)
     assert "env:NAME" in refusal({"connectionString": BY_SIGNATURE}, HUB_KEY)
     assert hidden_by_spark(STRING)
 
 
-def test_secrets_of_the_storage_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_storage_options_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THE_KEY", ACCOUNT_KEY)
     (tmp_path / "account.json").write_text(SERVICE_ACCOUNT)
     for prefix in ("storageOptions", "storageSecrets"):
@@ -222,7 +222,7 @@ def test_secrets_of_the_storage_by_reference(tmp_path: Path, monkeypatch: pytest
     ],
 )
 @pytest.mark.parametrize("option", ["connectionString", "storageSecrets.account_key"])
-def test_a_reference_to_nothing_is_named(
+def test_a_reference_to_a_missing_secret_is_named(
     option: str, reference: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BLANK", " ")

@@ -1,4 +1,4 @@
-"""Positions: what the text of `startingPosition` and `endingPosition` means."""
+"""The values of `startingPosition` and `endingPosition`."""
 
 from __future__ import annotations
 
@@ -16,44 +16,48 @@ from spark_ehbalance.values.starting_positions import EARLIEST, LATEST, Edge, St
 STRING = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k=;EntityPath=hub"
 NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 
-places = st.one_of(
+single_positions = st.one_of(
     st.sampled_from(list(Edge)),
     st.integers(0, 2**63 - 1),
     st.datetimes(timezones=st.just(timezone.utc)),
 )
 
 
-def text_of(place: UnresolvedPosition) -> str:
-    if isinstance(place, Edge):
-        return place.value
-    return place.isoformat() if isinstance(place, datetime) else str(place)
+def text_of(position: UnresolvedPosition) -> str:
+    if isinstance(position, Edge):
+        return position.value
+    return position.isoformat() if isinstance(position, datetime) else str(position)
 
 
-@given(places)
-def test_one_place_for_all(place: UnresolvedPosition) -> None:
-    positions = StartingPositions.parse(text_of(place))
-    assert positions == StartingPositions(place)
-    assert positions.of("0") == positions.of("17") == place
+@given(single_positions)
+def test_one_position_for_all(position: UnresolvedPosition) -> None:
+    positions = StartingPositions.parse(text_of(position))
+    assert positions == StartingPositions(position)
+    assert positions.of("0") == positions.of("17") == position
 
 
-@given(st.dictionaries(st.integers(0, 40).map(str), places), st.none() | places, st.booleans())
-def test_a_place_for_each(
+@given(
+    st.dictionaries(st.integers(0, 40).map(str), single_positions),
+    st.none() | single_positions,
+    st.booleans(),
+)
+def test_a_position_for_each_partition(
     named: dict[str, UnresolvedPosition], others: UnresolvedPosition | None, as_numbers: bool
 ) -> None:
     everything = named if others is None else {**named, "*": others}
     raw = {
-        partition: place if as_numbers and isinstance(place, int) else text_of(place)
-        for partition, place in everything.items()
+        partition: position if as_numbers and isinstance(position, int) else text_of(position)
+        for partition, position in everything.items()
     }
     positions = StartingPositions.parse(json.dumps(raw))
     assert positions == StartingPositions(others, named)
-    for partition, place in named.items():
-        assert positions.of(partition) == place
+    for partition, position in named.items():
+        assert positions.of(partition) == position
     assert positions.of("not named") == (Edge.EARLIEST if others is None else others)
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "position"),
     [
         ("EARLIEST", Edge.EARLIEST),
         ("Latest", Edge.LATEST),
@@ -69,14 +73,14 @@ def test_a_place_for_each(
         ("2026-01-31", NOON - timedelta(hours=12)),
     ],
 )
-def test_forms(text: str, place: UnresolvedPosition) -> None:
-    assert StartingPositions.parse(text).others == place
+def test_forms_of_one_position(text: str, position: UnresolvedPosition) -> None:
+    assert StartingPositions.parse(text).others == position
 
 
 def test_a_time_without_zone_is_utc() -> None:
-    place = StartingPositions.parse("2026-01-31T12:00:00").others
-    assert isinstance(place, datetime)
-    assert place.tzinfo is not None
+    time = StartingPositions.parse("2026-01-31T12:00:00").others
+    assert isinstance(time, datetime)
+    assert time.tzinfo is not None
 
 
 @pytest.mark.parametrize(
@@ -121,12 +125,12 @@ def test_a_wrong_position_names_the_option_the_value_and_what_is_allowed(text: s
     assert "2026-01-31T12:00:00Z" in message
 
 
-def test_a_partition_that_the_hub_does_not_have() -> None:
+def test_check_refuses_a_partition_that_the_hub_does_not_have() -> None:
     with pytest.raises(OptionError, match="partition '7': the hub has 0, 1"):
         StartingPositions.parse('{"7": 5, "*": "latest"}').check(("0", "1"))
 
 
-def test_a_partition_that_is_left_out() -> None:
+def test_check_refuses_to_leave_a_partition_out() -> None:
     positions = StartingPositions.parse('{"0": 5}')
     with pytest.raises(OptionError, match=r'no position is given for partition 1: name it, or all others as "\*"'):
         positions.check(("0", "1"))
@@ -134,5 +138,5 @@ def test_a_partition_that_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("positions", [EARLIEST, LATEST, StartingPositions.parse('{"1": 5, "*": "latest"}')])
-def test_positions_that_fit(positions: StartingPositions) -> None:
+def test_check_accepts_positions_for_all_partitions(positions: StartingPositions) -> None:
     positions.check(("0", "1"))

@@ -101,7 +101,7 @@ def group_of(description: str | None, where: str) -> Group:
         fields = json.loads(description or "")
         version = int(fields["ehbalance"])
         if version <= FORMAT:
-            return Group(fields["namespace"], fields["eventHub"], fields["consumerGroup"])
+            return Group.of(fields["namespace"], fields["eventHub"], fields["consumerGroup"])
     except (ValueError, KeyError, TypeError):
         raise StoreFormatError(f"the Delta table at {where} is not a lease table: choose another leaseTable") from None
     raise StoreFormatError(
