@@ -13,7 +13,8 @@ from deltalake import Schema
 from deltalake.exceptions import DeltaError
 
 from spark_ehbalance.errors import StoreDamagedError
-from spark_ehbalance.leases.model import Lease, Snapshot
+from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.base import Repair
 from spark_ehbalance.stores.delta.folder import Folder
 from spark_ehbalance.stores.delta.log import HINT, LOG, log_problems

@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.transaction import AddAction
 
 from spark_ehbalance.errors import StoreDamagedError
-from spark_ehbalance.leases.model import Snapshot
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.delta.folder import Folder, one_line
 from spark_ehbalance.stores.delta.log import commit_file, log_problem
 from spark_ehbalance.stores.delta.table_format import (
