@@ -7,15 +7,15 @@ import json
 import re
 import shutil
 import time
-import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import IO, Protocol
 
-from .amqp.errors import LINK_STOLEN, NOT_FOUND, RESOURCE_LIMIT, AmqpError
+from . import service_errors
+from .amqp.errors import AmqpError
 from .log_segments import LogCorruptError
 from .message import Event
 from .partition_log import PartitionLog
@@ -41,11 +41,8 @@ class HubSpec:
             raise ValueError(f"hub {self.name!r} with {self.partitions} partitions: allowed are 1 to {MAX_PARTITIONS}")
 
 
-class Reader(Protocol):
-    """A receiver as the broker sees it: `epoch` is its owner level, None if it has none."""
-
-    name: str
-    epoch: int | None
+class Reader(service_errors.NamedReader, Protocol):
+    """A receiver as the broker sees it."""
 
     def detach(self, error: AmqpError | None = None) -> None:
         """Disconnect it, with the reason."""
@@ -69,16 +66,14 @@ class Hub:
     def partition(self, partition: str) -> PartitionLog:
         """Raises AmqpError (amqp:not-found) for an id that the hub does not have."""
         if not re.fullmatch("0|[1-9][0-9]{0,3}", partition) or int(partition) >= len(self.partitions):
-            text = f"The messaging entity '{self.name}/Partitions/{partition[:50]}' could not be found. {tracking()}"
-            raise AmqpError(NOT_FOUND, text)
+            raise service_errors.not_found(f"{self.name}/Partitions/{partition[:50]}")
         return self.partitions[int(partition)]
 
     def group(self, group: str) -> str:
         """The name with which the group was created; `group` may be in any case. Raises AmqpError (amqp:not-found)."""
         name = self.groups.get(group.lower())
         if name is None:
-            text = f"The messaging entity '{self.name}/ConsumerGroups/{group[:50]}' could not be found. {tracking()}"
-            raise AmqpError(NOT_FOUND, text)
+            raise service_errors.not_found(f"{self.name}/ConsumerGroups/{group[:50]}")
         return name
 
     def route(self, partition_key: str | None) -> str:
@@ -112,16 +107,14 @@ class Hub:
         highest = max((other.epoch for other in present if other.epoch is not None), default=None)
         if reader.epoch is None:
             if highest is not None:
-                raise AmqpError(LINK_STOLEN, _EXCLUSIVE.format(highest, tracking()))
+                raise service_errors.epoch_required(highest)
             if len(present) >= MAX_READERS_WITHOUT_EPOCH:
-                names = ", ".join(other.name for other in present)
-                raise AmqpError(RESOURCE_LIMIT, _TOO_MANY.format(MAX_READERS_WITHOUT_EPOCH, names, tracking()))
+                raise service_errors.too_many_readers(MAX_READERS_WITHOUT_EPOCH, present)
         elif highest is not None and highest > reader.epoch:
-            raise AmqpError(LINK_STOLEN, _LOWER.format(highest, reader.epoch, tracking()))
+            raise service_errors.epoch_too_low(highest, reader.epoch)
         else:
             for other in list(present):
-                text = _STOLEN.format(reader.name, reader.epoch, other.name, other.epoch or 0, tracking())
-                other.detach(AmqpError(LINK_STOLEN, text))
+                other.detach(service_errors.replaced(other, reader))
         self.readers.setdefault(key, []).append(reader)  # not `present`, which is removed with its last reader
 
     def dismiss(self, reader: Reader, group: str, partition: str) -> None:
@@ -132,31 +125,6 @@ class Hub:
             present.remove(reader)
         if not present:
             self.readers.pop(key, None)
-
-
-_STOLEN = (
-    "New receiver '{}' with higher epoch of '{}' is created hence current receiver '{}' with epoch '{}' is getting "
-    "disconnected. If you are recreating the receiver, make sure a higher epoch is used. {}"
-)
-_EXCLUSIVE = (
-    "At least one receiver for the endpoint is created with epoch of '{}', and so non-epoch receiver is not allowed. "
-    "Either reconnect with a higher epoch, or make sure all epoch receivers are closed or disconnected. {}"
-)
-_LOWER = (
-    "A receiver with a higher epoch '{}' already exists. A new receiver with epoch {} cannot be created. "
-    "Make sure you are creating receiver with increasing epoch value to ensure connectivity, or ensure all old epoch "
-    "receivers are closed or disconnected. {}"
-)
-_TOO_MANY = (
-    "Exceeded the maximum number of allowed receivers per partition in a consumer group which is {}. "
-    "List of connected receivers - {}. {}"
-)
-
-
-def tracking() -> str:
-    """The end of Azure's error texts, by which its support finds an error."""
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"TrackingId:{uuid.uuid4()}, SystemTracker:emulator, Timestamp:{now}"
 
 
 class Broker:
@@ -177,14 +145,11 @@ class Broker:
             for description in sorted(data_directory.glob("*/hub.json")):
                 self._load(description)
 
-    def __iter__(self) -> Iterator[Hub]:
-        return iter(list(self._hubs.values()))
-
     def hub(self, name: str) -> Hub:
         """Raises AmqpError (amqp:not-found) for a hub that does not exist."""
         hub = self._hubs.get(name.lower())
         if hub is None:
-            raise AmqpError(NOT_FOUND, f"The messaging entity '{name[:260]}' could not be found. {tracking()}")
+            raise service_errors.not_found(name[:260])
         return hub
 
     def add_hub(self, spec: HubSpec) -> Hub:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from .amqp.errors import AmqpError
-from .broker import tracking
-
-_SERVER_BUSY = "com.microsoft:server-busy"
+from .service_errors import server_busy
 
 
 class Faults:
@@ -34,7 +31,7 @@ class Faults:
             self._busy_count -= 1
         elif time.monotonic() >= self._busy_until:
             return
-        raise AmqpError(_SERVER_BUSY, f"The request was terminated because the entity is being throttled. {tracking()}")
+        raise server_busy()
 
     def delay(self, seconds: float, hub: str | None, partition: str | None) -> None:
         """Delay deliveries and the settling of published messages; 0 ends it. None means every hub or partition."""

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
-from .amqp.errors import RESOURCE_DELETED, AmqpError
-from .broker import Broker, HubSpec, tracking
+from . import service_errors
+from .broker import Broker, HubSpec
 from .client_connection import ClientConnection
 from .faults import Faults
 from .message import build_events
@@ -43,9 +43,8 @@ class Operations:
 
     def delete_hub(self, name: str) -> None:
         hub = self._broker.delete_hub(name)
-        text = f"The messaging entity '{hub.name}' has been deleted. {tracking()}"
         for endpoint in self._endpoints(hub.name):
-            endpoint.detach(AmqpError(RESOURCE_DELETED, text))
+            endpoint.detach(service_errors.deleted(hub.name))
 
     def add_partitions(self, hub: str, count: int) -> None:
         self._broker.add_partitions(hub, count)
@@ -97,7 +96,7 @@ class Operations:
 
     def detach(self, hub: str, partition: str | None, condition: str, description: str, group: str | None) -> None:
         for endpoint in self._endpoints(hub, partition, group):
-            endpoint.detach(AmqpError(condition, f"{description} {tracking()}"))
+            endpoint.detach(service_errors.service_error(condition, description))
 
     def server_busy(self, count: int, seconds: float) -> None:
         self._faults.server_busy(count, seconds)

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from . import cbs, management
+from . import cbs, management, service_errors
 from .addresses import entity_path, parse_entity
-from .amqp.errors import DETACH_FORCED, NOT_ALLOWED, UNAUTHORIZED, AmqpError
+from .amqp.errors import NOT_ALLOWED, AmqpError
 from .amqp.frames import terminus
 from .amqp.link import IncomingLink, Link, OutgoingLink
-from .broker import Broker, tracking
+from .broker import Broker
 from .client_connection import ClientConnection, LinkEndpoint
 from .faults import Faults
 from .message import Response, Sections
@@ -33,8 +33,6 @@ _log = logging.getLogger(__name__)
 
 _TICK = 1.0  # seconds between checks of time-outs, expired tokens and retention
 _MAX_GRANTS = 1000  # tokens that a connection may hold; a client holds one per hub
-
-_RENEW = "The link is force detached. Code: RenewToken. Details: "  # Azure's words for a link whose token has expired
 
 
 @dataclass(frozen=True)
@@ -110,8 +108,8 @@ class Server:
         """Detach the links whose token has expired."""
         for endpoint in list(connection.endpoints.values()):
             if endpoint.path is not None and not self._may_use(connection, endpoint.path):
-                refusal = _unauthorized(endpoint.path, isinstance(endpoint.link, OutgoingLink))
-                endpoint.detach(AmqpError(DETACH_FORCED, f"{_RENEW}{refusal}"))
+                reads = isinstance(endpoint.link, OutgoingLink)
+                endpoint.detach(service_errors.token_expired(endpoint.path, reads))
 
     # --- what connections ask (client_connection.Application)
 
@@ -143,7 +141,7 @@ class Server:
         if node in self._handlers:
             return self._node_endpoint(connection, link, node)
         if not self._may_use(connection, path):
-            raise AmqpError(UNAUTHORIZED, _unauthorized(entity_path(address), reads))
+            raise service_errors.unauthorized(entity_path(address), reads)
         return self._hub_endpoint(connection, link, address)
 
     def _node_endpoint(self, connection: ClientConnection, link: Link, node: str) -> LinkEndpoint:
@@ -180,9 +178,3 @@ class Server:
             return self._may_use(connection, hub) or (keys is not None and cbs.allows(token, keys, hub))
 
         return management.answer(request, self._broker, lambda hub: may_read(hub.lower()))
-
-
-def _unauthorized(path: str, reads: bool) -> str:
-    claim = "Listen" if reads else "Send"
-    text = f"Unauthorized access. '{claim}' claim(s) are required to perform this operation. Resource: 'sb://{path}'."
-    return f"{text} {tracking()}"

@@ -1,4 +1,4 @@
-"""The real Azure client, driven so that tests are quick: no keep-alive threads, short socket time-outs."""
+"""The real Azure client with settings for quick tests: no keep-alive threads, short socket timeouts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerClient
 
-DEADLINE = 20.0  # seconds until a condition that should come counts as failed
-QUIET = 0.3  # seconds without an event until a partition counts as read to its end
+DEADLINE = 20.0  # seconds within which an expected condition must hold
+QUIET = 0.3  # seconds without an event after which a partition is read to its end
 FAST = {"socket_timeout": 0.005, "retry_total": 0, "retry_backoff_factor": 0.01}
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> None:
-    """Wait for a condition. Fails with `what` after the deadline."""
+    """Wait for a condition. Raises AssertionError with `what` after the deadline."""
     end = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < end, f"timed out waiting until {what}"
@@ -24,7 +24,7 @@ def wait_until(condition: Callable[[], Any], what: str) -> None:
 
 
 class Reader:
-    """One partition, read with the real client's consumer."""
+    """Reads one partition with the real client's consumer."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Reader:
         self._consumer._keep_alive = 0
 
     def open(self) -> Reader:
-        """Attach; raises what the client makes of a refusal."""
+        """Attach. Raises the client's exception if the link is refused."""
         self.poll()
         wait_until(lambda: self._consumer.handler_ready or self.poll(), "the receiver is attached")
         self.poll()  # the refusal comes right after the attach
@@ -61,12 +61,12 @@ class Reader:
         self._consumer.receive(batch=True, max_batch_size=10_000, max_wait_time=0.001)
 
     def read(self, count: int) -> list[EventData]:
-        """Poll until `count` events have come."""
-        wait_until(lambda: self.poll() or len(self.events) >= count, f"{count} events have come")
+        """Poll until `count` events have arrived."""
+        wait_until(lambda: self.poll() or len(self.events) >= count, f"{count} events have arrived")
         return self.events
 
     def read_all(self) -> list[EventData]:
-        """Poll until nothing has come for a while."""
+        """Poll until no event has arrived for a while."""
         last, seen = time.monotonic(), -1
         while time.monotonic() < last + QUIET:
             self.poll()

@@ -1,4 +1,4 @@
-"""A peer on a plain socket, for what the real client would never send."""
+"""A peer on a plain socket, for frames that the real client never sends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def split_frames(data: bytes) -> list[Frame]:
 
 
 class RawPeer:
-    """Speaks AMQP frame by frame; every read has a time-out."""
+    """Sends and receives single AMQP frames; every read has a timeout."""
 
     def __init__(self, emulator: Emulator) -> None:
         self.socket = socket.create_connection(("127.0.0.1", emulator.port), timeout=10)
@@ -71,13 +71,13 @@ class RawPeer:
         self.send(Flow(received, window, 0, 1000, handle, received, amount, **fields))
 
     def next(self) -> Frame | None:
-        """The next frame, heartbeats included as None. Raises EOFError at the end."""
+        """The next frame; None for a heartbeat. Raises EOFError at the end."""
         size = self._take(4)
         frames = split_frames(size + self._take(int.from_bytes(size, "big") - 4))
         return frames[0] if frames else None
 
     def expect(self, kind: type) -> Any:
-        """The next frame of a kind, others are passed over; of a transfer, with its payload."""
+        """The next performative of a kind, a transfer with its payload; others are skipped."""
         while True:
             frame = self.next()
             if frame is not None and isinstance(frame[0], kind):

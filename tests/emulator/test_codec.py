@@ -1,4 +1,4 @@
-"""The codec: what is encoded decodes to the same, and bytes that are not AMQP give an error and nothing else."""
+"""The codec: values survive encoding and decoding, and bytes that are not AMQP raise DecodeError and nothing else."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ VALUES = st.recursive(
 
 
 def _typed(value: Any) -> Any:
-    """The value with its types, so that an int does not equal a bool or a symbol a string."""
+    """The value with its types, so that an int is not equal to a bool, nor a symbol to a string."""
     if isinstance(value, Described):
         return "described", _typed(value.descriptor), _typed(value.value)
     if isinstance(value, list):
@@ -90,7 +90,7 @@ def test_round_trip(value: Any) -> None:
 
 @GENEROUS
 @given(VALUES, st.data())
-def test_truncated_values_are_refused(value: Any, data: st.DataObject) -> None:
+def test_truncated_values_raise(value: Any, data: st.DataObject) -> None:
     raw = encode(value)
     cut = data.draw(st.integers(0, len(raw) - 1))
     with pytest.raises(DecodeError):
@@ -109,7 +109,7 @@ def _only_decode_errors(raw: bytes) -> None:
 
 @GENEROUS
 @given(st.binary(max_size=200))
-def test_random_bytes_give_a_decode_error_or_a_value(raw: bytes) -> None:
+def test_random_bytes_raise_decode_error_or_return_a_value(raw: bytes) -> None:
     _only_decode_errors(raw)
     _only_decode_errors(b"\x00\x53\x72" + raw)
     _only_decode_errors(b"\x00\x53\x12" + raw)
@@ -117,7 +117,7 @@ def test_random_bytes_give_a_decode_error_or_a_value(raw: bytes) -> None:
 
 @GENEROUS
 @given(VALUES, st.sampled_from([0x70, 0x72, 0x73, 0x74, 0x75, 0x76, 0x77]), st.data())
-def test_mutated_messages_give_a_decode_error_or_a_value(value: Any, section: int, data: st.DataObject) -> None:
+def test_mutated_messages_raise_decode_error_or_return_a_value(value: Any, section: int, data: st.DataObject) -> None:
     raw = bytearray(b"\x00\x53" + bytes([section]) + encode(value) + build_event(b"x", {"a": 1}, "key").tail)
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -147,7 +147,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_values_are_refused_at_once(name: str) -> None:
+def test_hostile_values_raise_at_once(name: str) -> None:
     begun = time.monotonic()
     with pytest.raises(DecodeError):
         decode(HOSTILE[name])
@@ -161,12 +161,12 @@ def test_numbers_out_of_range_cannot_be_encoded(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1}, Array([1, "a"])])
-def test_what_amqp_has_no_type_for_cannot_be_encoded(value: Any) -> None:
+def test_types_that_amqp_does_not_have_cannot_be_encoded(value: Any) -> None:
     with pytest.raises(TypeError):
         encode(value)
 
 
-def test_sections_out_of_order_or_doubled_are_refused() -> None:
+def test_sections_out_of_order_or_repeated_raise() -> None:
     data, properties = b"\x00\x53\x75\xa0\x01x", b"\x00\x53\x74\xc1\x01\x00"
     assert parse_event(properties + data + data).tail == properties + data + data
     for message in (data + properties, properties + properties, data + b"\x00\x53\x77\x40"):
@@ -174,14 +174,14 @@ def test_sections_out_of_order_or_doubled_are_refused() -> None:
             parse_event(message)
 
 
-def test_unusual_descriptors_are_written_in_the_usual_form() -> None:
+def test_unusual_descriptors_are_normalized() -> None:
     usual = b"\x00\x53\x74\xc1\x01\x00\x00\x53\x75\xa0\x01x"
     wide = b"\x00\x80" + struct.pack(">Q", 0x74) + b"\xc1\x01\x00\x00\x80" + struct.pack(">Q", 0x75) + b"\xa0\x01x"
     named = b"\x00" + encode(Symbol("amqp:application-properties:map")) + b"\xc1\x01\x00\x00\x53\x75\xa0\x01x"
     assert parse_event(wide).tail == parse_event(named).tail == parse_event(usual).tail == usual
 
 
-def test_frames_with_wrong_fields_are_refused() -> None:
+def test_frames_with_invalid_fields_raise() -> None:
     for body in (
         encode(Described(ULong(0x12), ["name"])),
         encode(Described(ULong(0x12), ["name", "handle", True])),
@@ -214,7 +214,7 @@ def test_performatives_have_every_field() -> None:
     assert len(frames.error_field(AmqpError("a", "b")).value) == 3  # type: ignore[union-attr]
 
 
-def test_transfer_headers_written_in_bulk_are_like_any_other() -> None:
+def test_transfer_headers_written_in_bulk_equal_encoded_frames() -> None:
     chunk = bytearray(HEADER_SIZE + 3 + HEADER_SIZE + 2)
     fill_headers(chunk, [0, HEADER_SIZE + 3, len(chunk)], 7, 9, 2**32 - 2)
     ids = []

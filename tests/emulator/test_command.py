@@ -1,4 +1,4 @@
-"""The emulator as a process: ready line, signals, kill -9, and what wrong arguments are told."""
+"""The emulator as a process: ready line, signals, kill -9, and the errors for invalid arguments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, int]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_until_a_signal_ends_it_cleanly(number: signal.Signals) -> None:
+def test_it_serves_until_a_signal_and_exits_cleanly(number: signal.Signals) -> None:
     with _running("--hub", "hub:2", "--consumer-group", "second") as (process, connection, _):
         with producer(connection + "EntityPath=hub") as client:
             client.send_batch([_event()] * 3, partition_id="1")
@@ -85,14 +85,14 @@ def test_a_directory_serves_one_emulator_at_a_time(tmp_path: Path) -> None:
         (["--port", "0", "--consumer-group", "a b"], "Error: consumer group 'a b': allowed are letters"),
     ],
 )
-def test_wrong_arguments_are_told_in_one_line(arguments: list[str], text: str) -> None:
+def test_invalid_arguments_are_an_error_of_one_line(arguments: list[str], text: str) -> None:
     ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE)
     assert ended.returncode == 2
     assert ended.stderr.startswith(text)
     assert ended.stderr.count("\n") == 1
 
 
-def test_a_port_in_use_is_told_in_one_line(emulator: Emulator) -> None:
+def test_a_port_in_use_is_an_error_of_one_line(emulator: Emulator) -> None:
     command = [*COMMAND, "--port", str(emulator.port)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
     assert ended.returncode == 1

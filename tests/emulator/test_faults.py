@@ -1,4 +1,4 @@
-"""Injected faults, each with the real client coming back and losing nothing."""
+"""Injected faults: the real client recovers from each and misses no event."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ FAULTS: dict[str, Callable[[Emulator], None]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_consumer_comes_back_and_misses_nothing(emulator: Emulator, seen: set[int], fault: str) -> None:
+def test_a_consumer_recovers_and_misses_nothing(emulator: Emulator, seen: set[int], fault: str) -> None:
     emulator.append("hub", 0, [b"x"] * 100)
-    wait_until(lambda: len(seen) == 100, "the events have come")
+    wait_until(lambda: len(seen) == 100, "the events have arrived")
     FAULTS[fault](emulator)
     emulator.append("hub", 0, [b"x"] * 50)
-    wait_until(lambda: len(seen) == 150, "the rest has come")
+    wait_until(lambda: len(seen) == 150, "the rest has arrived")
     assert seen == set(range(150))
 
 
-def test_a_producer_comes_back(emulator: Emulator, connection: str) -> None:
+def test_a_producer_recovers(emulator: Emulator, connection: str) -> None:
     with producer(connection, **QUICK_RETRIES) as client:
         for number in range(3):
             client.send_event(EventData(b"%d" % number), partition_id="0")
@@ -73,7 +73,7 @@ def test_a_producer_comes_back(emulator: Emulator, connection: str) -> None:
     assert emulator.partition_state("hub", 0).next_sequence_number == 3
 
 
-def test_busy_detaches_a_receiver_with_a_reason(emulator: Emulator, connection: str) -> None:
+def test_server_busy_detaches_a_receiver_with_a_reason(emulator: Emulator, connection: str) -> None:
     with reader(connection) as events:
         emulator.server_busy(count=1)
         emulator.append("hub", 0, [b"x"])
@@ -84,7 +84,7 @@ def test_busy_detaches_a_receiver_with_a_reason(emulator: Emulator, connection: 
         assert numbers(events.read(1)) == [0]
 
 
-def test_busy_refuses_attaches_and_sends(emulator: Emulator, connection: str) -> None:
+def test_server_busy_refuses_attaches_and_sends(emulator: Emulator, connection: str) -> None:
     emulator.server_busy(seconds=60)
     with pytest.raises(EventHubError, match="throttled"), reader(connection):
         pass
@@ -99,7 +99,7 @@ def test_busy_refuses_attaches_and_sends(emulator: Emulator, connection: str) ->
     assert emulator.partition_state("hub", 0).next_sequence_number == 2
 
 
-def test_a_delay_holds_deliveries_and_answers_back(emulator: Emulator, connection: str) -> None:
+def test_a_delay_applies_to_deliveries_and_to_answers(emulator: Emulator, connection: str) -> None:
     with reader(connection, start="@latest") as events, producer(connection) as client:
         client.send_event(EventData(b"warm"), partition_id="0")
         events.read(1)
@@ -171,7 +171,7 @@ def test_faults_from_many_threads_while_events_flow(emulator: Emulator, seen: se
     for thread in threads:
         thread.join(DEADLINE)
     emulator.delay(0)
-    wait_until(lambda: len(seen) == 400, "every event has come")
+    wait_until(lambda: len(seen) == 400, "every event has arrived")
     assert seen == set(range(400))
 
 
@@ -220,8 +220,8 @@ def test_the_control_port_does_nothing_for_a_browser(
     port = emulator.open_control_port()
     lines = [f"{method} / HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     head = "\r\n".join([*lines, f"Content-Length: {len(CALL)}", "", ""])
-    assert _told(port, head.encode() + CALL).startswith(b"HTTP/1.1 403 Forbidden\r\n")
-    assert emulator.partition_state("hub", 0).next_sequence_number == 0, "the hub is still there"
+    assert _answer(port, head.encode() + CALL).startswith(b"HTTP/1.1 403 Forbidden\r\n")
+    assert emulator.partition_state("hub", 0).next_sequence_number == 0, "the hub still exists"
 
 
 @pytest.mark.parametrize(
@@ -237,17 +237,17 @@ def test_the_control_port_does_nothing_for_a_browser(
         b"\xff\n",
     ],
 )
-def test_a_line_that_is_no_request_ends_the_control_connection(
+def test_a_line_that_is_not_a_request_closes_the_control_connection(
     emulator: Emulator, connection: str, line: bytes
 ) -> None:
-    told = _told(emulator.open_control_port(), line + CALL)
-    assert told.count(b"\n") == 1
-    assert told.startswith(b'{"error": "a request is one line of JSON')
-    assert emulator.partition_state("hub", 0).next_sequence_number == 0, "the hub is still there"
+    answer = _answer(emulator.open_control_port(), line + CALL)
+    assert answer.count(b"\n") == 1
+    assert answer.startswith(b'{"error": "a request is one line of JSON')
+    assert emulator.partition_state("hub", 0).next_sequence_number == 0, "the hub still exists"
 
 
-def _told(port: int, sent: bytes) -> bytes:
-    """All that the control port answers until it closes the connection."""
+def _answer(port: int, sent: bytes) -> bytes:
+    """All bytes from the control port until it closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE) as peer:
         peer.sendall(sent)
         peer.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""What the real client's management calls are told, and changes to hubs while clients are connected."""
+"""The answers to the real client's management calls, and changes to hubs while clients are connected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_hub_properties(connection: str) -> None:
     assert abs(datetime.now(timezone.utc) - properties["created_at"]) < timedelta(minutes=1)
 
 
-# What the SDKs for Python, JavaScript, Java, .NET and Go look for, in the types that the strictest of them takes.
+# What the SDKs for Python, JavaScript, Java, .NET and Go read, in the types that the strictest of them accepts.
 HUB_ANSWER = {
     "name": str,
     "type": str,
@@ -54,7 +54,7 @@ PARTITION_ANSWER = {
 
 @pytest.mark.parametrize("events", [0, 3, 300])
 @pytest.mark.parametrize(("asked", "types"), [("eventhub", HUB_ANSWER), ("partition", PARTITION_ANSWER)])
-def test_every_key_of_an_answer_has_the_type_that_sdks_take(
+def test_every_key_of_an_answer_has_the_type_that_sdks_accept(
     emulator: Emulator, connection: str, events: int, asked: str, types: dict[str, type]
 ) -> None:
     emulator.append("hub", 1, [b"x"] * events)
@@ -66,7 +66,7 @@ def test_every_key_of_an_answer_has_the_type_that_sdks_take(
 
 
 def _answer(emulator: Emulator, **asked: str) -> dict[str, object]:
-    """What `$management` answers to a request that no SDK has made."""
+    """The answer of `$management` to a request on a plain socket."""
     with RawPeer(emulator) as peer:
         peer.open()
         peer.attach_sender("$management", handle=0)
@@ -113,7 +113,7 @@ def test_a_partition_with_events_and_after_trimming(emulator: Emulator, connecti
 
 
 @pytest.mark.parametrize(("hub", "partition"), [("nohub", "0"), ("Hub", "7"), ("Hub", "x"), ("Hub", "²")])
-def test_what_does_not_exist_is_not_found(emulator: Emulator, connection: str, hub: str, partition: str) -> None:
+def test_an_unknown_partition_is_not_found(emulator: Emulator, connection: str, hub: str, partition: str) -> None:
     with producer(emulator.connection_string(hub), retry_total=0) as client, pytest.raises(ConnectError, match="404"):
         client.get_partition_properties(partition)
 
@@ -148,7 +148,7 @@ def test_trimming_under_a_reader_skips_to_the_first_retained_event(emulator: Emu
         assert numbers(events.read(4)) == [0, 7, 8, 9]
 
 
-def test_a_deleted_hub_disconnects_its_readers_and_may_come_back(emulator: Emulator, connection: str) -> None:
+def test_a_deleted_hub_disconnects_its_readers_and_can_be_created_again(emulator: Emulator, connection: str) -> None:
     emulator.append("hub", 0, [b"x"] * 5)
     with reader(connection) as events:
         events.read(5)
@@ -160,10 +160,10 @@ def test_a_deleted_hub_disconnects_its_readers_and_may_come_back(emulator: Emula
     assert emulator.partition_state("hub", 0).next_sequence_number == 0
 
 
-def test_old_events_are_dropped() -> None:
+def test_old_events_are_deleted() -> None:
     with Emulator({"hub": 1}, retention=timedelta(seconds=1)) as emulator:
         emulator.append("hub", 0, [b"x"] * 5)
-        wait_until(lambda: emulator.partition_state("hub", 0).first_sequence_number == 5, "the events are dropped")
+        wait_until(lambda: emulator.partition_state("hub", 0).first_sequence_number == 5, "the events are deleted")
         emulator.append("hub", 0, [b"x"])
         assert emulator.partition_state("hub", 0).next_sequence_number == 6
 
@@ -179,6 +179,6 @@ def test_old_events_are_dropped() -> None:
         (lambda emulator: emulator.trim("Hub", 5, 1), "Partitions/5' could not be found"),
     ],
 )
-def test_wrong_calls_say_so(emulator: Emulator, connection: str, call: object, text: str) -> None:
+def test_invalid_calls_raise(emulator: Emulator, connection: str, call: object, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         call(emulator)  # type: ignore[operator]

@@ -43,7 +43,7 @@ def test_public_receive_batch_reads_all_partitions(emulator: Emulator, connectio
     )
     thread.start()
     try:
-        wait_until(lambda: len(got) >= 400, "all events have come")
+        wait_until(lambda: len(got) >= 400, "all events have arrived")
     finally:
         client.close()
         thread.join(DEADLINE)
@@ -87,14 +87,14 @@ def test_large_and_small_events_mixed(emulator: Emulator, connection: str) -> No
         assert numbers(events.events) == list(range(len(sizes)))
 
 
-def test_a_reader_at_the_end_is_woken_by_each_append(emulator: Emulator, connection: str) -> None:
+def test_a_reader_at_the_end_receives_each_append(emulator: Emulator, connection: str) -> None:
     with reader(connection) as events:
         for number in range(20):
             emulator.append("hub", 0, [b"x"])
             assert numbers(events.read(number + 1))[-1] == number
 
 
-def test_copies_are_events_of_their_own(emulator: Emulator, connection: str) -> None:
+def test_copies_are_separate_events(emulator: Emulator, connection: str) -> None:
     emulator.append("hub", 0, [b"x", b"y"], [{"n": 1}, {"n": 2}], copies=3)
     assert emulator.partition_state("hub", 0).next_sequence_number == 6
     with reader(connection) as events:
@@ -104,19 +104,19 @@ def test_copies_are_events_of_their_own(emulator: Emulator, connection: str) -> 
 
 
 @pytest.mark.parametrize("copies", [10_001, 25_000])
-def test_many_copies_of_many(emulator: Emulator, connection: str, copies: int) -> None:
+def test_many_copies_of_two_events(emulator: Emulator, connection: str, copies: int) -> None:
     emulator.append("hub", 0, [b"x", b"y"], copies=copies)
     assert emulator.partition_state("hub", 0).next_sequence_number == 2 * copies
 
 
 @pytest.mark.parametrize("copies", [0, -1])
-def test_no_copies(emulator: Emulator, connection: str, copies: int) -> None:
+def test_an_invalid_number_of_copies_raises(emulator: Emulator, connection: str, copies: int) -> None:
     with pytest.raises(ValueError, match=f"copies={copies}"):
         emulator.append("hub", 0, [b"x"], copies=copies)
     assert emulator.partition_state("hub", 0).next_sequence_number == 0
 
 
-def test_consumer_groups_read_on_their_own(emulator: Emulator, connection: str) -> None:
+def test_consumer_groups_read_independently(emulator: Emulator, connection: str) -> None:
     emulator.add_consumer_group("hub", "second")
     emulator.append("hub", 0, [b"x"] * 10)
     with reader(connection, owner_level=1) as first, reader(connection, group="SECOND", owner_level=1) as second:
@@ -131,7 +131,9 @@ def test_the_default_group_in_any_case(connection: str) -> None:
 @pytest.mark.parametrize(
     ("hub", "options"), [("hub", {"group": "unknown"}), ("hub", {"partition": "9"}), ("nohub", {})]
 )
-def test_what_does_not_exist_is_not_found(emulator: Emulator, connection: str, hub: str, options: Any) -> None:
+def test_an_unknown_hub_group_or_partition_is_not_found(
+    emulator: Emulator, connection: str, hub: str, options: Any
+) -> None:
     with pytest.raises(EventHubError) as caught, reader(emulator.connection_string(hub), **options):
         pass
     assert caught.value.error == "not-found"
@@ -171,7 +173,7 @@ def test_an_epoch_disconnects_all_without_one(emulator: Emulator, connection: st
 def test_epochs_are_per_partition_and_end_with_the_reader(emulator: Emulator, connection: str) -> None:
     with reader(connection, owner_level=5), reader(connection, "1"):
         pass
-    wait_until(lambda: emulator.readers("hub", 0) == [], "the owner has gone")
+    wait_until(lambda: emulator.readers("hub", 0) == [], "the owner is detached")
     with reader(connection, owner_level=1):
         pass
 
@@ -216,7 +218,7 @@ def test_no_more_than_the_credit_is_sent(emulator: Emulator, connection: str) ->
         assert peer.expect(Flow).link_credit == 0
 
 
-def test_drain_gives_the_credit_back(emulator: Emulator, connection: str) -> None:
+def test_drain_returns_the_credit(emulator: Emulator, connection: str) -> None:
     emulator.append("hub", 0, [b"x"] * 3)
     with RawPeer(emulator) as peer:
         peer.open()
@@ -244,7 +246,7 @@ def test_small_frames_and_a_small_window(emulator: Emulator, connection: str) ->
         assert sum(payload.count(b"x") for _, payload in frames) >= 5000
 
 
-def test_tracking_is_asked_for_among_other_capabilities(emulator: Emulator, connection: str) -> None:
+def test_tracking_may_be_one_of_several_capabilities(emulator: Emulator, connection: str) -> None:
     emulator.append("hub", 0, [b"x"])
     wanted = Array([Symbol("com.microsoft:georeplication"), Symbol("com.microsoft:enable-receiver-runtime-metric")])
     with RawPeer(emulator) as peer:
@@ -264,7 +266,7 @@ def test_a_refused_attach_is_answered_and_detached(emulator: Emulator) -> None:
         assert peer.expect(Detach).error.value[0] == "amqp:not-found"
 
 
-def test_an_async_reader_is_stolen_too(emulator: Emulator, connection: str) -> None:
+def test_an_async_reader_is_disconnected_too(emulator: Emulator, connection: str) -> None:
     async def run() -> Any:
         failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -279,7 +281,7 @@ def test_an_async_reader_is_stolen_too(emulator: Emulator, connection: str) -> N
         task = asyncio.create_task(
             client.receive_batch(on_event, partition_id="0", owner_level=1, on_error=on_error, max_wait_time=0.1)
         )
-        await asyncio.to_thread(wait_until, lambda: emulator.readers("hub", 0) == [1], "the reader is there")
+        await asyncio.to_thread(wait_until, lambda: emulator.readers("hub", 0) == [1], "the reader is attached")
         thief = await asyncio.to_thread(Reader(connection, owner_level=2).open)
         error = await asyncio.wait_for(failed, DEADLINE)
         task.cancel()

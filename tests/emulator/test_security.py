@@ -1,4 +1,4 @@
-"""Tokens: checked when the emulator has keys, never repeated in what it says or logs."""
+"""Tokens: checked when the emulator has keys, never repeated in errors or logs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_token_for_another_hub_is_refused(guarded: Emulator) -> None:
         pass
 
 
-def test_a_link_ends_with_its_token(guarded: Emulator) -> None:
+def test_a_link_ends_when_its_token_expires(guarded: Emulator) -> None:
     token = generate_sas_token("sb://localhost/hub", KEY, SECRET, int(time.time() + 2))
     string = guarded.connection_string("hub").split("SharedAccessKeyName")[0]
     connection = f"{string}SharedAccessSignature={token};UseDevelopmentEmulator=true;EntityPath=hub"
@@ -131,8 +131,8 @@ def test_keys_are_not_shown() -> None:
     assert SECRET not in repr(emulator) + repr(vars(emulator))
 
 
-class _Given:
-    """A credential with one token, which the client takes to be good for an hour."""
+class _FixedCredential:
+    """A credential with one token, which the client assumes to be valid for an hour."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -146,8 +146,8 @@ def _jwt(claims: object) -> str:
     return ".".join([*parts, "signature"])
 
 
-def _asking(emulator: Emulator, token: str) -> EventHubConsumerClient:
-    credential: Any = _Given(token)
+def _client(emulator: Emulator, token: str) -> EventHubConsumerClient:
+    credential: Any = _FixedCredential(token)
     return EventHubConsumerClient(f"localhost:{emulator.port}", "hub", "$Default", credential, use_tls=False, **FAST)
 
 
@@ -165,9 +165,9 @@ def _asking(emulator: Emulator, token: str) -> EventHubConsumerClient:
         _jwt({"exp": 4e9}),
     ],
 )
-def test_without_keys_a_token_that_does_not_end_passes(emulator: Emulator, token: str) -> None:
+def test_without_keys_a_token_without_expiry_passes(emulator: Emulator, token: str) -> None:
     emulator.add_hub("hub", 1)
-    with _asking(emulator, token) as client:
+    with _client(emulator, token) as client:
         assert client.get_partition_ids() == ["0"]
 
 
@@ -179,13 +179,13 @@ def test_without_keys_a_token_that_does_not_end_passes(emulator: Emulator, token
         generate_sas_token("sb://localhost/hub", "k", "s", 1_700_000_000),
     ],
 )
-def test_without_keys_a_token_passes_only_until_its_end(emulator: Emulator, token: str) -> None:
+def test_without_keys_a_token_passes_only_until_it_expires(emulator: Emulator, token: str) -> None:
     emulator.add_hub("hub", 1)
-    with _asking(emulator, token) as client, pytest.raises(AuthenticationError, match=r"ExpiredToken.*11/14/2023"):
+    with _client(emulator, token) as client, pytest.raises(AuthenticationError, match=r"ExpiredToken.*11/14/2023"):
         client.get_partition_ids()
 
 
-def test_the_hub_ends_a_link_whose_token_is_over(emulator: Emulator) -> None:
+def test_the_hub_detaches_a_link_whose_token_has_expired(emulator: Emulator) -> None:
     emulator.add_hub("hub", 1)
     emulator.token_life(1.0)
     with reader(emulator.connection_string("hub")) as events:
@@ -194,14 +194,14 @@ def test_the_hub_ends_a_link_whose_token_is_over(emulator: Emulator) -> None:
         assert caught.value.error == "link:detach-forced"
 
 
-def test_a_token_that_is_put_again_counts_anew(emulator: Emulator) -> None:
+def test_a_renewed_token_extends_the_link(emulator: Emulator) -> None:
     emulator.add_hub("hub", 1)
     emulator.token_life(2.0)
     with reader(emulator.connection_string("hub")) as renewed, reader(emulator.connection_string("hub")):
         emulator.token_life(0)
         renewed._consumer._handler._cbs_authenticator.update_token()
         renewed.poll()
-        wait_until(lambda: len(emulator.readers("hub", 0)) == 1, "the other one is detached")
+        wait_until(lambda: len(emulator.readers("hub", 0)) == 1, "the reader with the old token is detached")
         renewed.poll()  # would raise
 
 

@@ -1,4 +1,4 @@
-"""Sending with the real client: single events, batches, keys, partitions, sizes, and what comes out again."""
+"""Sending with the real client: single events, batches, keys, partitions, sizes, and the events that readers get."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_single_events_and_batches_keep_their_order(emulator: Emulator, connecti
     assert _counts(emulator) == [0, 501, 0, 0]
 
 
-def test_everything_a_sender_says_comes_out(connection: str) -> None:
+def test_all_sections_of_a_message_reach_the_reader(connection: str) -> None:
     message = AmqpAnnotatedMessage(
         data_body=[b"one", b"two"],
         annotations={"mine": 7},
@@ -105,7 +105,7 @@ def test_keys_spread_over_the_partitions(emulator: Emulator, connection: str) ->
     assert min(_counts(emulator)) > 0
 
 
-def test_without_key_the_partitions_take_turns(emulator: Emulator, connection: str) -> None:
+def test_events_without_key_go_round_robin(emulator: Emulator, connection: str) -> None:
     with producer(connection) as client:
         for _ in range(2 * PARTITIONS):
             client.send_event(EventData(b"x"))
@@ -123,7 +123,7 @@ def test_events_of_a_megabyte(emulator: Emulator, connection: str) -> None:
         ]
 
 
-def test_a_larger_event_is_refused_and_the_link_goes_on(emulator: Emulator, connection: str) -> None:
+def test_a_larger_event_is_refused_and_the_link_stays(emulator: Emulator, connection: str) -> None:
     with producer(connection, retry_total=0) as client:
         with pytest.raises(EventHubError) as caught:
             client.send_event(EventData(b"x" * (MAX_MESSAGE_SIZE + 1)), partition_id="0")
@@ -132,7 +132,7 @@ def test_a_larger_event_is_refused_and_the_link_goes_on(emulator: Emulator, conn
     assert _counts(emulator) == [1, 0, 0, 0]
 
 
-def test_a_publisher_is_named_and_keeps_its_partition(emulator: Emulator, connection: str) -> None:
+def test_events_of_a_publisher_carry_its_name_and_share_a_partition(emulator: Emulator, connection: str) -> None:
     message = b"\x00\x53\x75" + encode(b"body")
     with RawPeer(emulator) as peer:
         peer.open()
@@ -148,7 +148,7 @@ def test_a_publisher_is_named_and_keeps_its_partition(emulator: Emulator, connec
         assert annotations[b"x-opt-publisher"] == b"device-1"
 
 
-def test_a_sender_gets_more_credit_and_window_in_time(emulator: Emulator, connection: str) -> None:
+def test_a_sender_is_given_credit_and_window_in_time(emulator: Emulator, connection: str) -> None:
     message = encode(Described(ULong(0x75), b"x"))
     with RawPeer(emulator) as peer:
         peer.open()

@@ -1,4 +1,4 @@
-"""Where a receiver begins, for each kind of position the client can ask for."""
+"""The first event that a receiver gets, for each kind of starting position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 20
 
 @pytest.fixture(scope="module")
 def loaded() -> Iterator[Emulator]:
-    """Partition 0 of `hub` holds COUNT events, each at a time of its own."""
+    """Partition 0 of `hub` has COUNT events with different times."""
     with Emulator({"hub": 1}) as running:
         for number in range(COUNT):
             before = running.partition_state("hub", 0).last_enqueued_ms
@@ -28,9 +28,9 @@ def loaded() -> Iterator[Emulator]:
 
 @pytest.fixture(scope="module")
 def everything(loaded: Emulator) -> Reader:
-    with reader(loaded.connection_string("hub")) as all_of_it:
-        all_of_it.read(COUNT)
-    return all_of_it
+    with reader(loaded.connection_string("hub")) as from_the_start:
+        from_the_start.read(COUNT)
+    return from_the_start
 
 
 def _now_ms() -> int:
