@@ -65,5 +65,5 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 @functools.cache  # a worker makes each once
 def _ready(count: int, size: int) -> pa.RecordBatch:
     body = bytes(size)
-    system = {rows.OFFSET: b"4711", rows.NUMBER: 17, rows.TIME: 1_700_000_000_000}
+    system = {rows.OFFSET: b"4711", rows.SEQUENCE_NUMBER: 17, rows.ENQUEUED_TIME: 1_700_000_000_000}
     return rows.record_batch(((body, {**system}, {}) for _ in range(count)), "0", json_properties=False)

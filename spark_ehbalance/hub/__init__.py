@@ -1,1 +1,1 @@
-"""The edge to Event Hubs: everything that talks to `azure-eventhub`."""
+"""Everything that talks to Event Hubs by `azure-eventhub`; and what an event is as a row."""

@@ -1,4 +1,4 @@
-"""Which hub, and how to get in: the connection options, checked, and the client that they make."""
+"""The connection options: which hub, and how to authenticate; checked, and the client that they make."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.secrets import REFERENCES, hidden_by_spark, looks_secret, resolved, shown
 
-#: Values of the option `credential` → class of azure-identity. Each takes what it needs from the environment, so
-#: that no secret has to be an option.
+#: Values of the option `credential` → class of azure-identity. Each takes what it needs from the environment, so no
+#: secret has to be an option.
 CREDENTIALS = {
     "default": "DefaultAzureCredential",
     "environment": "EnvironmentCredential",
@@ -33,7 +33,7 @@ _FORM = (
 
 @dataclass(frozen=True)
 class Connection:
-    """One event hub and the way in. The connection string is kept out of `repr`."""
+    """One event hub and how to authenticate. The connection string is not in `repr`."""
 
     namespace: str
     hub: str
@@ -44,7 +44,7 @@ class Connection:
     def from_options(cls, options: Mapping[str, str | None]) -> Connection:
         """From `connectionString`, or `fullyQualifiedNamespace` with `credential`; and `eventHubName`.
 
-        Raises `OptionError`; it never repeats the connection string, which may be a reference.
+        The connection string may be a reference to a secret. Raises `OptionError`, which never repeats it.
         """
         text, namespace = options["connectionString"], options["fullyQualifiedNamespace"]
         if text is None and namespace is None:
@@ -102,14 +102,14 @@ class Connection:
         return EventHubConsumerClient(self.namespace, self.hub, consumer_group, credential, **settings)
 
     def renew(self) -> None:
-        """Tokens were refused: have the next client ask for a new one, and take none that this process has kept."""
+        """To be called when a token was refused: the next client requests a new one, and uses none that is cached."""
         _token_credential.cache_clear()
 
 
 @functools.cache
 def _token_credential(name: str) -> TokenCredential:
-    """One for the whole process: it keeps its tokens."""
-    from azure import identity  # slow to import, and only needed here
+    """One for the whole process, because it caches its tokens."""
+    from azure import identity  # slow to import, and rarely needed
 
     credential: TokenCredential = getattr(identity, CREDENTIALS[name])()
     return credential

@@ -1,6 +1,6 @@
-"""Events as rows: the columns of the source, and how an event fills them, whichever way it was received.
+"""Events as rows: the columns of the source, and how an event fills them, however it was received.
 
-The columns are those of the Scala connector, so that jobs move over unchanged.
+The columns are those of the Scala connector, so that jobs can switch without a change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import pairwise
 from math import isfinite
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from azure.eventhub import EventData
@@ -39,33 +40,32 @@ ARROW_SCHEMA = pa.schema(
     ]
 )
 
-NUMBER, OFFSET, TIME = b"x-opt-sequence-number", b"x-opt-offset", b"x-opt-enqueued-time"
-KEY, PUBLISHER = b"x-opt-partition-key", b"x-opt-publisher"
+SEQUENCE_NUMBER, OFFSET, ENQUEUED_TIME = b"x-opt-sequence-number", b"x-opt-offset", b"x-opt-enqueued-time"
+PARTITION_KEY, PUBLISHER = b"x-opt-partition-key", b"x-opt-publisher"
 
 #: Annotations that have a column of their own.
-COLUMN_ANNOTATIONS = frozenset((NUMBER, OFFSET, TIME, KEY, PUBLISHER))
+COLUMN_ANNOTATIONS = frozenset((SEQUENCE_NUMBER, OFFSET, ENQUEUED_TIME, PARTITION_KEY, PUBLISHER))
 
-
-#: What a row is made of: the body, None if there is none; the message properties and all annotations, which are taken
-#: apart for it; and the application's properties.
+#: What a row is made of: the body or None; message properties and all annotations, which the row takes out of it; and
+#: the application's properties.
 Event = tuple[bytes | None, dict[Any, Any], Mapping[Any, Any]]
 
-#: Keys in `systemProperties` of an event that could not be read: why, and its bytes in base64, if they are known.
+#: Keys in `systemProperties` of an event that cannot be read: the reason, and its bytes in base64 if they are known.
 REASON, RAW = b"ehbalance-malformed", b"ehbalance-raw"
 
-#: The largest number of a column, and the largest number of milliseconds that is a time in microseconds.
+#: The largest sequence number, and the largest time in milliseconds that fits its column, which has microseconds.
 _MOST_NUMBER = 2**63 - 1
 _MOST_TIME = _MOST_NUMBER // 1000
 
 
 class Binary(bytes):
-    """A value that was sent as AMQP binary. What is plain `bytes` was sent as text."""
+    """A value that was sent as AMQP binary; plain `bytes` were sent as text."""
 
     __slots__ = ()
 
 
 class UnreadableError(Exception):
-    """An event is no row. `known` has what can be read of the annotations that have a column."""
+    """An event cannot be read. `known` has those of its annotations with a column that can."""
 
     def __init__(self, reason: str, known: Mapping[Any, Any] | None = None) -> None:
         super().__init__(reason)
@@ -73,7 +73,7 @@ class UnreadableError(Exception):
 
 
 def received(event: EventData) -> Event:
-    """An event as the client gives it. Raises `UnreadableError`."""
+    """An event from the client. Raises `UnreadableError`."""
     system: dict[Any, Any] = {}
     try:
         system = {**event.system_properties}
@@ -93,9 +93,9 @@ def _body(kind: AmqpMessageBodyType, parts: Any) -> bytes | None:
 
 
 def check(system: Mapping[Any, Any]) -> None:
-    """Raise `UnreadableError` if there is no sequence number among the annotations, or if no column can hold it or the
-    time."""
-    number, time = system.get(NUMBER), system.get(TIME)
+    """Raise `UnreadableError` if the annotations lack a sequence number, or if it or the time does not fit its
+    column."""
+    number, time = system.get(SEQUENCE_NUMBER), system.get(ENQUEUED_TIME)
     if not _fits(number, _MOST_NUMBER):
         raise UnreadableError(f"{'it has no' if number is None else 'no column can hold its'} sequence number", system)
     if time and not _fits(time, _MOST_TIME):
@@ -107,9 +107,9 @@ def _fits(value: Any, most: int) -> bool:
 
 
 def unreadable(raw: bytes | None, error: UnreadableError) -> Event:
-    """What is left of an event that is no row: what is known of it, why it is none, and its bytes if they are known."""
-    system = {NUMBER: None, **error.known, REASON: str(error).encode(errors="replace")}
-    for key, most in ((NUMBER, _MOST_NUMBER), (TIME, _MOST_TIME)):
+    """What is left of an event that cannot be read: its known annotations, the reason, and its `raw` bytes if known."""
+    system = {SEQUENCE_NUMBER: None, **error.known, REASON: str(error).encode(errors="replace")}
+    for key, most in ((SEQUENCE_NUMBER, _MOST_NUMBER), (ENQUEUED_TIME, _MOST_TIME)):
         if not _fits(system.get(key), most):
             system[key] = None
     return None, system if raw is None else {**system, RAW: base64.b64encode(raw)}, {}
@@ -122,51 +122,63 @@ def data_body(parts: Iterable[bytes | None]) -> bytes | None:
 
 
 def sequence_body(parts: Iterable[Iterable[Any]]) -> bytes | None:
-    """The body of an event that was sent as AMQP sequences: it has no bytes of its own, so its text stands for it."""
+    """The body of an event that was sent as AMQP sequences, which have no bytes of their own: their text."""
     return value_body([item for part in parts for item in part])
 
 
 def value_body(value: Any) -> bytes | None:
-    """The body of an event that was sent as an AMQP value: its bytes if it has any, else its text; None for null."""
+    """The body of an event that was sent as an AMQP value: its bytes if it is text or binary, else its text; None for
+    null."""
     return value if value is None or isinstance(value, bytes) else _TEXT_OF.get(type(value), _json)(value).encode()
+
+
+class Rows(NamedTuple):
+    """A batch of `ARROW_SCHEMA`; and why some rows, by index, are only what is left of an event that cannot be read."""
+
+    batch: pa.RecordBatch
+    unreadable: Mapping[int, str] = MappingProxyType({})
+
+
+def from_columns(**columns: pa.Array) -> pa.RecordBatch:
+    """A record batch of `ARROW_SCHEMA` from its columns."""
+    return pa.RecordBatch.from_arrays([columns[name] for name in ARROW_SCHEMA.names], schema=ARROW_SCHEMA)
 
 
 def record_batch(events: Iterable[Event], partition: str, *, json_properties: bool) -> pa.RecordBatch:
     """`events` of `partition` as a record batch of `ARROW_SCHEMA`.
 
-    Property values are strings as they are, binary as a JSON array of its bytes, from -128 to 127, and anything else as
-    JSON text; with `json_properties` all are JSON text, as the Scala connector has them. Of keys with the same text in
-    one map the last one's value counts.
+    Property values: strings as they are, binary as a JSON array of its bytes, from -128 to 127, anything else as JSON
+    text; with `json_properties` all are JSON text, as in the Scala connector. If several keys of a map have the same
+    text, the last value counts.
     """
-    # No event is kept: many at a time would keep Python's garbage collector busy.
-    bodies, offsets, sequence, moments, publishers, partition_keys = (list[Any]() for _ in range(6))
+    # No event is kept: many objects at a time would keep Python's garbage collector busy.
+    bodies, offsets, sequence_numbers, moments, publishers, partition_keys = (list[Any]() for _ in range(6))
     own, others = Maps(json_properties), Maps(json_properties)
     for body, system, properties in events:
         bodies.append(body)
         take = system.pop
         offsets.append(take(OFFSET, None))
-        sequence.append(take(NUMBER))
-        moments.append(take(TIME, None) or None)
+        sequence_numbers.append(take(SEQUENCE_NUMBER))
+        moments.append(take(ENQUEUED_TIME, None) or None)
         publishers.append(take(PUBLISHER, None))
-        partition_keys.append(take(KEY, None))
+        partition_keys.append(take(PARTITION_KEY, None))
         own.add(properties)
         others.add(system)
-    columns = [
-        pa.array(bodies, pa.binary()),
-        pa.repeat(pa.scalar(partition, pa.string()), len(bodies)),
-        _texts(offsets),
-        pa.array(sequence, pa.int64()),
-        times(moments),
-        _texts(publishers),
-        _texts(partition_keys),
-        own.column(),
-        others.column(),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
+    return from_columns(
+        body=pa.array(bodies, pa.binary()),
+        partition=pa.repeat(pa.scalar(partition, pa.string()), len(bodies)),
+        offset=_texts(offsets),
+        sequenceNumber=pa.array(sequence_numbers, pa.int64()),
+        enqueuedTime=times(moments),
+        publisher=_texts(publishers),
+        partitionKey=_texts(partition_keys),
+        properties=own.column(),
+        systemProperties=others.column(),
+    )
 
 
 def sequence_numbers(batch: pa.RecordBatch) -> pa.Int64Array:
-    """The sequence numbers of a record batch's rows, which rise; null where an event's could not be read."""
+    """The sequence numbers of a record batch's rows, which rise; null where an event's cannot be read."""
     return batch.column("sequenceNumber")
 
 
@@ -176,7 +188,7 @@ def times(milliseconds: Any) -> pa.Array:
 
 
 class Maps:
-    """A column of maps in the making, from AMQP values; `as_json` as for `record_batch`."""
+    """Builds a column of maps from AMQP values; `as_json` is as `json_properties` of `record_batch`."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -185,17 +197,17 @@ class Maps:
         self._offsets = [0]
 
     def add(self, row: Mapping[Any, Any]) -> None:
-        """The next row."""
+        """Add a row."""
         if row:
             self._keys += row
-            self._values += _forms(row.values(), self._as_json)  # at once: some values are larger than their texts
+            self._values += _forms(row.values(), self._as_json)  # now: some values are larger than their texts
         self._offsets.append(len(self._keys))
 
     def column(self) -> pa.MapArray:
         """All rows."""
         try:
             if not all(type(each) is bytes for each in self._keys):
-                raise pa.ArrowInvalid("keys that are no texts may be texts that are there already")
+                raise pa.ArrowInvalid("a key of another type may have the text of another key")
             keys = pa.array(self._keys, pa.string())
         except pa.ArrowInvalid:
             keys = self._distinct_keys()
@@ -219,7 +231,7 @@ def no_pairs(count: int) -> pa.MapArray:
 
 
 def texts(values: Iterable[Any], as_json: bool) -> pa.StringArray:
-    """Values of maps as texts; `as_json` as for `record_batch`."""
+    """Values of maps as texts; `as_json` as for `Maps`."""
     return _texts(_forms(values, as_json))
 
 
@@ -242,14 +254,14 @@ def _texts(values: list[Any]) -> pa.StringArray:
 
 
 def _text(value: Any) -> str:
-    """Of a key or of a text in a column."""
+    """The text of a key, or of a value in a column of texts."""
     if isinstance(value, bytes):
         return _utf8(value)
     return _json(value) if isinstance(value, (list, dict)) else str(value)
 
 
 def _utf8(value: bytes) -> str:
-    """What is no text was meant as binary: the client's own decoder does not tell the two apart."""
+    """Bytes that are not UTF-8 were sent as binary: the client's decoder does not tell binary from text."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -260,7 +272,7 @@ def _bytes(value: bytes) -> str:
     return f"[{','.join(map(_SIGNED.__getitem__, value))}]"
 
 
-#: A byte as the Scala connector writes it: Java's bytes have a sign.
+#: Each byte as the Scala connector writes it: Java's bytes are signed.
 _SIGNED = [str(each - 256 * (each > 127)) for each in range(256)]
 
 
@@ -268,12 +280,12 @@ def _float(value: float) -> str:
     return repr(value) if isfinite(value) else _json(value)
 
 
-#: How the types that nearly all values have become text: faster than as JSON, and the same.
+#: The text of the most frequent types: the same as their JSON, but faster.
 _TEXT_OF: dict[type, Callable[[Any], str]] = {str: str, int: repr, float: _float, Binary: _bytes}
 
 
 def _json(value: Any) -> str:
-    """JSON text, without recursion: values may be nested deeper than Python's stack."""
+    """JSON text, written without recursion, because values may be nested deeper than Python's stack."""
     if not isinstance(value, (list, dict)):
         return _scalar(value)
     write = (text := io.StringIO()).write
@@ -300,7 +312,7 @@ def _json(value: Any) -> str:
 
 
 def _items(value: Any) -> tuple[Iterator[tuple[str | None, Any]], str, str]:
-    """What a list or map holds, with keys if it has any, and the signs around it."""
+    """The items of a list or map, with keys if it is a map, and its brackets."""
     if isinstance(value, list):
         return ((None, item) for item in value), "[", "]"
     return iter({_text(key): item for key, item in value.items()}.items()), "{", "}"

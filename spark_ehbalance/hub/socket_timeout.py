@@ -1,4 +1,4 @@
-"""A way out where the client would wait for ever: it has no time-out of its own while a peer says nothing in SASL."""
+"""A time limit for calls of the client that may block for ever: it has none itself while a peer is silent in SASL."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 @contextlib.contextmanager
 def cut_off_after(seconds: float, connection: Callable[[], Any]) -> Iterator[None]:
-    """Shut the socket of the client's `connection` down if the block takes longer than `seconds`.
+    """Shut down the socket of the client's `connection` if the block takes longer than `seconds`.
 
-    Whatever waits for it then fails at once, with an error of the connection.
+    A read from it then fails at once, with an error of the connection.
     """
 
     def cut_off() -> None:
-        with contextlib.suppress(AttributeError, OSError):  # it may not have come as far as a socket, or be closed
+        with contextlib.suppress(AttributeError, OSError):  # there may be no socket yet, or it may be closed
             connection()._transport.sock.shutdown(socket.SHUT_RDWR)
 
     timer = threading.Timer(seconds, cut_off)

@@ -1,4 +1,4 @@
-"""Watches a hub in the background, and no more often than somebody wants to know: see `schedule`."""
+"""Keeps the state of a hub's partitions up to date in the background, by a `PollSchedule`."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ from spark_ehbalance.values.starting_positions import StartingPositions
 
 _LOG = logging.getLogger(__name__)
 
-#: Seconds between two looks at the list of partitions, which are added by hand, and rarely; those that are not watched
-#: are asked about along with it.
+#: Seconds between two requests of the list of partitions, to which people add some now and then; the states of
+#: partitions that are not watched are requested along with it.
 _LIST_INTERVAL = 5.0
 
-#: Partitions in which a time is looked for at once: each takes a connection, and waits for most of its time.
-_QUESTIONS_AT_ONCE = 8
+#: Partitions in which a time is resolved at once: each takes a connection, and mostly waits.
+_RESOLVED_AT_ONCE = 8
 
-#: Seconds between two tries while the hub does not answer.
+#: Seconds between two attempts while the hub does not answer.
 _RETRY_INTERVAL = 1.0
 
 
 class HubWatcher:
-    """Keeps the state of a hub's partitions at hand.
+    """The current state of a hub's partitions, for several threads.
 
-    `start` asks once, in the caller's thread, and raises `HubUnavailableError` if there is no answer, or `OptionError`
-    if `starting_positions` do not fit the hub's partitions; after that a thread asks again and again until `stop`, and
-    sets `news` when `states` has changed, or may raise something.
+    `start` requests it once, in the caller's thread; after that a thread does, until `stop`. `changed` is set when
+    `states` returns something else than before, or may raise an error.
     """
 
     def __init__(
@@ -47,9 +46,13 @@ class HubWatcher:
         changed: threading.Event | None = None,
         *,
         patience: float | None = None,
+        schedule: PollSchedule | None = None,
+        list_interval: float | None = None,
+        retry_interval: float | None = None,
     ) -> None:
-        """`timeout` is how long the hub may be silent, `patience` how long `starting_positions` may take, in seconds;
-        by default as long."""
+        """All times are seconds. `timeout` is how long the hub may be silent, and `patience` how long
+        `starting_positions` may take, by default as long. The list of partitions is requested every `list_interval`,
+        and anything every `retry_interval` while the hub does not answer."""
         self._connection = connection
         self._consumer_group = consumer_group
         self._starting_positions = starting_positions
@@ -58,101 +61,113 @@ class HubWatcher:
         self._condition = threading.Condition()
         self._partitions: tuple[str, ...] = ()
         self._states: dict[str, PartitionState] = {}
-        self._schedule = PollSchedule()
-        self._asked_at = 0.0  # when the question about everything was put whose answer is known
+        self._schedule = schedule or PollSchedule()
+        self._list_interval = _LIST_INTERVAL if list_interval is None else list_interval
+        self._retry_interval = _RETRY_INTERVAL if retry_interval is None else retry_interval
+        self._all_requested_at = 0.0  # time of the last request of all states that was answered
         self._answered_at = 0.0
-        self._hurry = False
+        self._refreshing = False  # a caller of `refresh` waits for the states of all partitions
         self._last_error: HubUnavailableError | None = None
         self._changed = changed or threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="ehbalance-hub-watcher", daemon=True)
 
     def start(self) -> None:
-        """Ask for all partitions once, then go on in the background."""
+        """Request the states of all partitions, then go on in the background. To be called once.
+
+        Raises `HubUnavailableError` if no response comes, `OptionError` if the starting positions do not match the
+        hub's partitions.
+        """
         with HubMetadata(self._connection, self._consumer_group) as metadata:
-            self._look(metadata, everything=True)
+            self._poll(metadata, everything=True)
         self._starting_positions.check(self._partitions)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread soon; does not wait for it."""
+        """Have the thread end soon; does not wait for it."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
 
     def watch(self, partitions: Iterable[str], members: int = 1) -> None:
-        """The query waits for events of `partitions`; so many `members` share the hub's answers."""
+        """The query waits for events of `partitions`; the group has so many `members`, which share the hub's limit."""
         with self._condition:
             if self._schedule.watch(partitions, members):
                 self._condition.notify_all()
 
     def rest(self) -> None:
-        """The query is at a batch, and does not need to know much until it is watching again."""
+        """The query runs a batch, and needs little until it calls `watch` again."""
         with self._condition:
             self._schedule.rest()
 
     def catch_up(self, patience: float) -> None:
-        """Wait until the hub was asked after this call, about as many watched partitions as the limit allows; at most
-        `patience` seconds, and not at all if the limit does not allow it within them."""
+        """Wait for the response to a request made after this call, of as many watched partitions as the limit allows.
+
+        At most `patience` seconds; not at all if the limit allows no request within them.
+        """
         with self._condition:
             since, schedule = time.monotonic(), self._schedule
             schedule.want()
             if schedule.due() <= since + patience:
                 self._condition.notify_all()
-                self._condition.wait_for(lambda: schedule.looked_at > since or self._stopping, patience)
+                self._condition.wait_for(lambda: schedule.requested_at > since or self._stopping, patience)
 
     def states(self) -> Mapping[str, PartitionState]:
-        """What was last heard of each partition: the same mapping until there is something new. Raises
-        `HubUnavailableError` if that is too long ago."""
+        """The last known state of each partition: the same mapping until one has changed.
+
+        Raises `HubUnavailableError` if the hub has been silent for the timeout.
+        """
         with self._condition:
             if self._last_error is not None and time.monotonic() - self._answered_at > self._timeout:
                 raise self._last_error
             return self._states
 
     def refresh(self) -> None:
-        """Wait until what is known of all partitions was asked for after this call. Raises `HubUnavailableError`."""
+        """Wait for the states of all partitions, requested after this call. Raises `HubUnavailableError`."""
         with self._condition:
-            since, self._hurry = time.monotonic(), True
+            since, self._refreshing = time.monotonic(), True
             self._condition.notify_all()
-            if not self._condition.wait_for(lambda: self._asked_at > since, self._timeout):
+            if not self._condition.wait_for(lambda: self._all_requested_at > since, self._timeout):
                 raise self._last_error or HubUnavailableError(f"the event hub has not answered for {self._timeout:g} s")
 
-    # --- what the keeper asks -----------------------------------------------------------------------------------
+    # --- for the lease keeper -----------------------------------------------------------------------------------
 
     def partition_ids(self) -> tuple[str, ...]:
-        """The hub's partitions when last asked."""
+        """The hub's partitions as last listed."""
         with self._condition:
             return self._partitions
 
     def earliest_position(self, partition: str) -> Position:
-        """The position before the first retained event of `partition`."""
+        """The position before the first retained event of `partition`. Raises `HubUnavailableError`."""
         return Position.before(self._state(partition).begin)
 
     def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
-        """What `startingPosition` means now for those of `partitions` of which the hub tells it in time, which are one
-        at least. A time costs a question to the hub for each. Raises `HubUnavailableError`."""
-        deadline, last_error = time.monotonic() + self._patience, list[HubUnavailableError]()
+        """What `startingPosition` means now in those of `partitions` where it can be resolved in time; at least one.
+
+        A time takes a connection for each partition. Raises `HubUnavailableError` if it can be resolved in none.
+        """
+        deadline, errors = time.monotonic() + self._patience, list[HubUnavailableError]()
         with self._condition:
             oldest = min(map(self._schedule.known_at, partitions), default=float("inf"))
-        if time.monotonic() - oldest > _LIST_INTERVAL:  # "latest" is now, or nearly so
+        if time.monotonic() - oldest > self._list_interval:  # "latest" means now, or nearly so
             self.refresh()
 
-        def position(partition: str) -> Position | None:
-            place = self._starting_positions.of(partition)
-            source = PartitionAddress(self._connection, self._consumer_group, partition)
+        def resolved(partition: str) -> Position | None:
+            position = self._starting_positions.of(partition)
+            address = PartitionAddress(self._connection, self._consumer_group, partition)
             try:
-                return resolve(place, source, self._state(partition), deadline - time.monotonic())
+                return resolve(position, address, self._state(partition), deadline - time.monotonic())
             except HubUnavailableError as error:
-                last_error.append(error)
+                errors.append(error)
                 return None
 
-        with ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
-            positions = dict(zip(partitions, pool.map(position, partitions), strict=True))
-        found = {partition: place for partition, place in positions.items() if place is not None}
-        if last_error and not found:
-            raise last_error[0]
-        for error in last_error:
-            _LOG.warning("%s. Until that is over it is read by nobody", error)
+        with ThreadPoolExecutor(_RESOLVED_AT_ONCE) as pool:
+            positions = zip(partitions, pool.map(resolved, partitions), strict=True)
+            found = {partition: position for partition, position in positions if position is not None}
+        if errors and not found:
+            raise errors[0]
+        for error in errors:
+            _LOG.warning("%s. The partition is not read until this succeeds", error)
         return found
 
     # --- the thread ---------------------------------------------------------------------------------------------
@@ -162,9 +177,9 @@ class HubWatcher:
             listed_at = time.monotonic()
             while self._wait():
                 began = time.monotonic()
-                everything, listing = self._hurry, began - listed_at > _LIST_INTERVAL
+                everything, listing = self._refreshing, began - listed_at > self._list_interval
                 try:
-                    self._look(metadata, everything=everything, listing=listing)
+                    self._poll(metadata, everything=everything, listing=listing)
                     listed_at = began if everything or listing else listed_at
                 except BaseException as error:  # a thread that ends would leave the query idle without a message
                     self._failed(error, everything=everything)
@@ -173,44 +188,44 @@ class HubWatcher:
         if not isinstance(error, HubUnavailableError):
             error = HubUnavailableError(f"the event hub could not be asked: {error!r}")
         if self._last_error is None:
-            _LOG.warning("%s. Asking again every %g s", error, _RETRY_INTERVAL)
+            _LOG.warning("%s. Trying again every %g s", error, self._retry_interval)
         with self._condition:
             self._last_error = error
             self._changed.set()
-            self._hurry = self._hurry or everything  # a caller of `refresh` still waits for it
+            self._refreshing = self._refreshing or everything
 
     def _wait(self) -> bool:
-        """Wait for the next look; False if it is time to end."""
+        """Wait until the next request is due; False if the thread must end."""
         with self._condition:
             if self._last_error:
-                self._condition.wait_for(lambda: self._stopping, _RETRY_INTERVAL)
+                self._condition.wait_for(lambda: self._stopping, self._retry_interval)
                 return not self._stopping
-            while not self._stopping and not self._hurry and (left := self._schedule.due() - time.monotonic()) > 0:
+            while not self._stopping and not self._refreshing and (left := self._schedule.due() - time.monotonic()) > 0:
                 self._condition.wait(left)
             return not self._stopping
 
-    def _look(self, metadata: HubMetadata, *, everything: bool, listing: bool = False) -> None:
+    def _poll(self, metadata: HubMetadata, *, everything: bool, listing: bool = False) -> None:
         with self._condition:
-            self._hurry = False
+            self._refreshing = False
             began = time.monotonic()
         partitions = metadata.partition_ids() if everything or listing else self._partitions
         with self._condition:
-            asked = self._schedule.choose(partitions, everything=everything, also_others=listing)
-        states = metadata.partition_states(asked)
+            requested = self._schedule.choose(partitions, everything=everything, also_others=listing)
+        states = metadata.partition_states(requested)
         with self._condition:
             changed = partitions != self._partitions or any(self._states.get(p) != state for p, state in states.items())
             if changed or self._last_error:
                 self._partitions, self._states = partitions, {**self._states, **states}
                 self._changed.set()
-            self._schedule.answered(asked, began, changed=changed)
+            self._schedule.answered(requested, began, changed=changed)
             self._last_error = None
             self._answered_at = time.monotonic()
             if everything:
-                self._asked_at = began
+                self._all_requested_at = began
             self._condition.notify_all()
 
     def _state(self, partition: str) -> PartitionState:
         with self._condition:
             if partition not in self._states:
-                raise HubUnavailableError(f"the event hub has not said yet what partition {partition} holds")
+                raise HubUnavailableError(f"the state of partition {partition} is not known yet")
             return self._states[partition]

@@ -17,8 +17,7 @@ __all__ = ["emulator", "way"]
 
 @pytest.fixture
 def metadata(emulator: Emulator) -> Iterator[HubMetadata]:
-    """Asks about a hub of three partitions."""
+    """Of a hub with three partitions."""
     emulator.add_hub(HUB, 3)
-    made = HubMetadata(hub_options(emulator).connection, "$Default")
-    yield made
-    made.close()
+    with HubMetadata(hub_options(emulator).connection, "$Default") as made:
+        yield made

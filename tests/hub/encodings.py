@@ -1,16 +1,17 @@
 """AMQP values and messages as bytes in every encoding that the standard allows, as hypothesis strategies.
 
-Written apart from the package's own codecs: those choose one encoding of a value, and this is to try them all.
+Independent of the package's own codecs: those choose one encoding of a value, and tests need all of them.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 from hypothesis import strategies as st
 
-from spark_ehbalance.hub.wire.scan import SLACK
+from spark_ehbalance.hub.wire.transfers import SLACK, Messages
 
 Bytes = st.SearchStrategy[bytes]
 
@@ -69,7 +70,7 @@ _RAW = st.one_of(st.binary(max_size=20), st.text(max_size=12).map(str.encode), s
 
 
 def _as_the_client_tells(raw: bytes, code: int, wide: bool) -> bytes:
-    """Binary only where it is no text: the client's own decoder does not tell the two apart."""
+    """Binary only if it is not UTF-8: the client's decoder does not tell binary from text."""
     try:
         raw.decode()
     except UnicodeDecodeError:
@@ -87,7 +88,7 @@ def _arrays(draw: st.DrawFn, values: Bytes) -> bytes:
     kind = draw(st.sampled_from(["empty", "fixed", "text"]))
     if kind == "empty":
         count = draw(st.integers(0, 10))
-        # the client stumbles over an empty array that says what it has none of
+        # the client cannot decode an empty array with a type
         return compound(0xE0, count, draw(_EMPTY) if count else b"", wide)
     if kind == "fixed":
         strategy = _FIXED[draw(st.sampled_from(sorted(_FIXED)))]
@@ -192,7 +193,7 @@ def messages(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def contradictions(draw: st.DrawFn) -> bytes:
-    """Messages of which sizes do not fit, maps have a key too many, or the body is cut off."""
+    """Messages with sizes that contradict their elements, maps with a key too many, or a body that is cut off."""
 
     def wrong(code: int, items: list[bytes], more: int = 0) -> bytes:
         raw = bytearray(compound(code, len(items) + more, b"".join(items), wide=draw(st.booleans())))
@@ -214,13 +215,15 @@ def contradictions(draw: st.DrawFn) -> bytes:
     return whole[: len(whole) - draw(st.integers(0, len(body)))]
 
 
-def in_buffer(sent: list[bytes], gap: bytes = b"\xffgap") -> tuple[bytearray, list[int], list[int]]:
-    """Messages as `Transfers` describes them: a buffer, and where in it they begin and end."""
+def in_buffer(sent: list[bytes], gap: bytes = b"\xffgap", joined: Sequence[int] = ()) -> Messages:
+    """The messages in a buffer with gaps, except those with the indices `joined`, which came in several frames."""
     starts, ends = [], []
     data = bytearray()
-    for each in sent:
+    for index, message in enumerate(sent):
         data += gap
-        starts.append(len(data))
-        data += each
-        ends.append(len(data))
-    return data + bytes(SLACK), starts, ends
+        starts.append(-1 - joined.index(index) if index in joined else len(data))
+        data += b"" if index in joined else message
+        ends.append(0 if index in joined else len(data))
+    return Messages(
+        data + bytes(SLACK), np.array(starts, np.int64), np.array(ends, np.int64), [sent[index] for index in joined]
+    )

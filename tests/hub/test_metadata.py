@@ -1,15 +1,23 @@
-"""What a hub says of itself, over one kept connection and by the client's public calls."""
+"""A hub's partitions and their states, over one open connection and by the client's public calls."""
 
 from __future__ import annotations
 
 import time
+from typing import Any
 
+import azure.eventhub
 import pytest
+from azure.eventhub import EventHubConsumerClient
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.hub import metadata as metadata_module
+from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.hub.wire import management
+from spark_ehbalance.hub.wire.management import Management
 from tests.source.support import HUB, hub_options
+from tests.waiting import wait_until
 
 KEY = "theRightKey"
 
@@ -21,9 +29,28 @@ def fill(emulator: Emulator) -> None:
     emulator.trim(HUB, 2, 3)
 
 
-def opened(metadata: HubMetadata) -> object:
-    """The kept connection; None if there is none."""
-    return metadata._handler
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+    """An entry for each client that has been made: one for an open connection, and one for each public call."""
+    made: list[Connection] = []
+    make = Connection.consumer_client
+
+    def counted(connection: Connection, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
+        made.append(connection)
+        return make(connection, consumer_group, **settings)
+
+    monkeypatch.setattr(Connection, "consumer_client", counted)
+    return made
+
+
+@pytest.fixture(params=[False, True], ids=["open connection", "public calls"])
+def _by_either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param:
+        use_public_calls(monkeypatch)
+
+
+def use_public_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")
 
 
 def test_states(emulator: Emulator, metadata: HubMetadata) -> None:
@@ -34,9 +61,9 @@ def test_states(emulator: Emulator, metadata: HubMetadata) -> None:
     assert (states["1"].begin, states["1"].end) == (0, 5)
     assert (states["2"].begin, states["2"].end) == (3, 5)
     for partition in ("1", "2"):
-        there = emulator.partition_state(HUB, partition)
-        assert states[partition].last_offset == there.last_offset
-        assert states[partition].last_enqueued == there.last_enqueued_time
+        state = emulator.partition_state(HUB, partition)
+        assert states[partition].last_offset == state.last_offset
+        assert states[partition].last_enqueued == state.last_enqueued_time
 
 
 def test_a_partition_whose_events_are_all_gone_is_empty_where_it_ended(
@@ -53,85 +80,96 @@ def test_a_partition_whose_events_are_all_gone_is_empty_where_it_ended(
 def test_an_empty_partition_is_empty_wherever_the_hub_says_it_begins(
     metadata: HubMetadata, monkeypatch: pytest.MonkeyPatch, begin: int
 ) -> None:
-    answer = {
+    response = {
         b"begin_sequence_number": begin,
         b"last_enqueued_sequence_number": 4,
         b"last_enqueued_offset": b"99",
         b"last_enqueued_time_utc": 1_770_000_000_000,
         b"is_partition_empty": True,
     }
-    monkeypatch.setattr(metadata, "_request", lambda schedule: [answer])
+    monkeypatch.setattr(Management, "request", lambda *_: [response])
     state = metadata.partition_states(["0"])["0"]
     assert (state.begin, state.end, state.last_offset) == (5, 5, "99")
 
 
-def test_only_what_was_asked_for_is_told(metadata: HubMetadata) -> None:
+def test_only_requested_partitions_are_returned(metadata: HubMetadata) -> None:
     assert metadata.partition_states(["2"]).keys() == {"2"}
     assert metadata.partition_states([]) == {}
 
 
-def test_the_public_calls_say_the_same(emulator: Emulator, metadata: HubMetadata) -> None:
+def test_the_public_calls_return_the_same(
+    emulator: Emulator, metadata: HubMetadata, clients: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(emulator)
     emulator.trim(HUB, 1, 5)
-    slow = HubMetadata(hub_options(emulator).connection, "$Default")
-    slow._public_only = True
-    assert slow.partition_ids() == metadata.partition_ids()
-    assert slow.partition_states(["0", "1", "2"]) == metadata.partition_states(["0", "1", "2"])
-    assert opened(slow) is None
+    expected = metadata.partition_ids(), metadata.partition_states(["0", "1", "2"])
+    assert len(clients) == 1
+    use_public_calls(monkeypatch)
+    with HubMetadata(hub_options(emulator).connection, "$Default") as slow:
+        assert (slow.partition_ids(), slow.partition_states(["0", "1", "2"])) == expected
+    assert len(clients) == 1 + 4
 
 
-def test_a_client_of_another_shape_is_asked_by_its_public_calls(
-    metadata: HubMetadata, monkeypatch: pytest.MonkeyPatch
+def test_an_incompatible_client_is_used_by_its_public_calls(
+    metadata: HubMetadata, clients: list[Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def another_shape(*_: object) -> None:
+    def missing(*_: object) -> None:
         raise AttributeError("no such private part")
 
-    monkeypatch.setattr(HubMetadata, "_open", another_shape)
-    assert metadata.partition_ids() == ("0", "1", "2")
-    monkeypatch.undo()
-    assert metadata.partition_states(["0"])["0"].end == 0
-    assert opened(metadata) is None
+    with monkeypatch.context() as patched:
+        patched.setattr(metadata_module, "management_incompatibility", missing)
+        assert metadata.partition_ids() == ("0", "1", "2")
+    before = len(clients)
+    for _ in range(2):
+        assert metadata.partition_states(["0"])["0"].end == 0
+    assert len(clients) == before + 2
 
 
-def test_the_connection_is_kept(metadata: HubMetadata) -> None:
+def test_the_connection_is_kept(metadata: HubMetadata, clients: list[Connection]) -> None:
     metadata.partition_ids()
-    kept = opened(metadata)
-    assert kept is not None
     metadata.partition_states(["0", "1", "2"])
-    assert opened(metadata) is kept
+    assert len(clients) == 1
 
 
-def test_a_dropped_connection_is_replaced_without_a_word(emulator: Emulator, metadata: HubMetadata) -> None:
+def test_a_dropped_connection_is_replaced_without_an_error(
+    emulator: Emulator, metadata: HubMetadata, clients: list[Connection]
+) -> None:
     for count in range(1, 6):
         metadata.partition_ids()
-        kept = opened(metadata)
         emulator.drop_connections()
         emulator.append(HUB, 0, [b"x"])
         assert metadata.partition_states(["0"])["0"].end == count
-        assert opened(metadata) not in (None, kept)
+        assert len(clients) == count + 1
 
 
-def test_an_old_connection_is_replaced_before_its_token_ends(
-    metadata: HubMetadata, monkeypatch: pytest.MonkeyPatch
+def test_an_old_connection_is_replaced_before_its_token_expires(
+    metadata: HubMetadata, clients: list[Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata.partition_ids()
-    kept = opened(metadata)
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 601)
     metadata.partition_ids()
-    assert opened(metadata) not in (None, kept)
+    assert len(clients) == 2
 
 
-def test_answers_are_granted_again_and_again(metadata: HubMetadata, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_ehbalance.hub.wire.management._CREDIT", 60)
-    metadata.partition_ids()
-    kept = opened(metadata)
+def test_the_connection_is_closed_at_the_end(emulator: Emulator) -> None:
+    emulator.add_hub(HUB, 1)
+    with HubMetadata(hub_options(emulator).connection, "$Default") as metadata:
+        metadata.partition_ids()
+        assert emulator.connections() == 1
+    wait_until(lambda: emulator.connections() == 0, "it is closed")
+
+
+def test_credit_for_responses_is_granted_again_and_again(
+    metadata: HubMetadata, clients: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(management, "_CREDIT", 60)
     for _ in range(10):
         metadata.partition_states(["0", "1", "2"] * 10)
-    assert opened(metadata) is kept
+    assert len(clients) == 1
 
 
-def test_more_partitions_than_are_asked_about_at_once(emulator: Emulator, metadata: HubMetadata) -> None:
+def test_more_partitions_than_are_requested_at_once(emulator: Emulator, metadata: HubMetadata) -> None:
     emulator.add_partitions(HUB, 117)
     for partition in range(120):
         emulator.append(HUB, partition, [b"x"] * partition)
@@ -139,26 +177,26 @@ def test_more_partitions_than_are_asked_about_at_once(emulator: Emulator, metada
     assert {int(partition): state.end for partition, state in states.items()} == {n: n for n in range(120)}
 
 
-def test_one_refused_question_among_many(metadata: HubMetadata) -> None:
+def test_one_refused_request_among_many(metadata: HubMetadata) -> None:
     with pytest.raises(HubUnavailableError, match="event hub 'hub'"):
         metadata.partition_states(["0", "99", "1"])
     assert metadata.partition_states(["0", "1"]).keys() == {"0", "1"}
 
 
-def test_closing_twice_and_going_on(metadata: HubMetadata) -> None:
+def test_it_may_be_closed_twice_and_used_again(metadata: HubMetadata) -> None:
     metadata.partition_ids()
     metadata.close()
     metadata.close()
     assert metadata.partition_ids() == ("0", "1", "2")
 
 
-def test_partitions_that_were_added_are_told(emulator: Emulator, metadata: HubMetadata) -> None:
+def test_added_partitions_are_listed(emulator: Emulator, metadata: HubMetadata) -> None:
     metadata.partition_ids()
     emulator.add_partitions(HUB, 1)
     assert metadata.partition_ids() == ("0", "1", "2", "3")
 
 
-# --- trouble ---------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------
 
 
 def refusal(metadata: HubMetadata) -> str:
@@ -170,35 +208,33 @@ def refusal(metadata: HubMetadata) -> str:
     return message
 
 
-@pytest.mark.parametrize("public", [False, True])
-def test_a_hub_that_cannot_be_reached(public: bool) -> None:
+@pytest.mark.usefixtures("_by_either")
+def test_a_hub_that_cannot_be_reached() -> None:
     with Emulator({HUB: 1}) as emulator:
         options = hub_options(emulator)
     metadata = HubMetadata(options.connection, "$Default")
-    metadata._public_only = public
     message = refusal(metadata)
     assert f"event hub 'hub' at {options.connection.namespace} did not answer" in message
     assert "asked for its properties over AMQP" in message
     assert "Connection refused" in message
 
 
-@pytest.mark.parametrize("public", [False, True])
-def test_a_hub_that_does_not_exist(emulator: Emulator, public: bool) -> None:
+@pytest.mark.usefixtures("_by_either")
+def test_a_hub_that_does_not_exist(emulator: Emulator) -> None:
     metadata = HubMetadata(hub_options(emulator).connection, "$Default")
-    metadata._public_only = public
     message = refusal(metadata)
     assert "event hub 'hub'" in message
     assert "could not be found" in message
 
 
-@pytest.mark.parametrize("public", [False, True])
-def test_a_wrong_key_is_said_to_be_refused_and_not_shown(public: bool) -> None:
+@pytest.mark.usefixtures("_by_either")
+def test_a_wrong_key_is_refused_and_not_shown() -> None:
     with Emulator({HUB: 1}, sas_keys={"reader": KEY}) as emulator:
         right = hub_options(emulator).connection
-        assert HubMetadata(right, "$Default").partition_ids() == ("0",)
+        with HubMetadata(right, "$Default") as metadata:
+            assert metadata.partition_ids() == ("0",)
         wrong = hub_options(emulator, connectionString=emulator.connection_string(HUB, key="theWrongKey")).connection
         metadata = HubMetadata(wrong, "$Default")
-        metadata._public_only = public
         message = refusal(metadata)
     assert "event hub 'hub'" in message
     assert "refused the credentials" in message
@@ -206,17 +242,18 @@ def test_a_wrong_key_is_said_to_be_refused_and_not_shown(public: bool) -> None:
     assert "theWrongKey" not in message
 
 
-def test_it_answers_again_after_trouble(emulator: Emulator, metadata: HubMetadata) -> None:
+def test_it_works_again_after_an_error(emulator: Emulator, metadata: HubMetadata) -> None:
     metadata.partition_ids()
     emulator.refuse_connections()
     emulator.drop_connections()
     refusal(metadata)
     emulator.refuse_connections(False)
     assert metadata.partition_ids() == ("0", "1", "2")
-    assert opened(metadata) is not None
 
 
-def test_a_hub_made_anew_is_seen_over_the_kept_connection(emulator: Emulator, metadata: HubMetadata) -> None:
+def test_a_hub_that_was_deleted_and_created_again_is_seen_over_the_open_connection(
+    emulator: Emulator, metadata: HubMetadata
+) -> None:
     fill(emulator)
     assert metadata.partition_states(["1"])["1"].end == 5
     emulator.delete_hub(HUB)

@@ -1,4 +1,4 @@
-"""When the hub is asked, and about what."""
+"""When which partitions are requested."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from spark_ehbalance.hub.poll_schedule import PollSchedule
 QUOTA = 50
 
 
-def asked(
+def requests(
     partitions: int, members: int = 1, *, seconds: float = 60.0, changed: float = float("inf"), resting: bool = False
 ) -> list[tuple[float, list[str]]]:
-    """When which questions are put by a query that owns its share of the partitions, waits (or is at a batch), and has
-    something new every `news` seconds; without those of its start."""
-    schedule, now, looks, last_news = PollSchedule(), 1000.0, [], 1000.0
+    """The requests of a query that owns its share of the partitions, waits (or runs a batch), and sees a change every
+    `changed` seconds: times and partitions, without the request at its start."""
+    schedule, now, made, last_change = PollSchedule(), 1000.0, [], 1000.0
     everything = [f"{number}" for number in range(partitions)]
     schedule.choose(everything, everything=True, also_others=False)
     schedule.answered(everything, now, changed=True)
@@ -27,58 +27,60 @@ def asked(
     while now < 1000.0 + seconds:
         if schedule.due() <= now:
             chosen = schedule.choose(everything, everything=False, also_others=False)
-            new = now - last_news >= changed
-            last_news = now if new else last_news
-            schedule.answered(chosen, now, changed=new)
-            looks.append((now, chosen))
+            due = now - last_change >= changed
+            last_change = now if due else last_change
+            schedule.answered(chosen, now, changed=due)
+            made.append((now, chosen))
         now += 0.005
-    return looks
+    return made
 
 
-def gaps(looks: list[tuple[float, list[str]]], partition: str) -> list[float]:
-    """Seconds between two questions about `partition`."""
-    return [after - before for before, after in pairwise(now for now, chosen in looks if partition in chosen)]
+def gaps(made: list[tuple[float, list[str]]], partition: str) -> list[float]:
+    """Seconds between two requests of `partition`."""
+    return [after - before for before, after in pairwise(now for now, chosen in made if partition in chosen)]
 
 
 @pytest.mark.parametrize(
     ("partitions", "members"), [(1, 1), (8, 1), (32, 1), (200, 1), (8, 4), (32, 10), (32, 32), (10, 40)]
 )
 @pytest.mark.parametrize("changed", [0.0, float("inf")])
-def test_a_group_stays_within_half_of_what_event_hubs_answers(partitions: int, members: int, changed: float) -> None:
-    looks = asked(partitions, members, changed=changed)
-    assert members * sum(len(chosen) for _, chosen in looks) <= (60 + 2) * QUOTA / 2 + partitions
+def test_a_group_requests_at_most_half_of_what_event_hubs_answers(
+    partitions: int, members: int, changed: float
+) -> None:
+    made = requests(partitions, members, changed=changed)
+    assert members * sum(len(chosen) for _, chosen in made) <= (60 + 2) * QUOTA / 2 + partitions
 
 
 @pytest.mark.parametrize(("partitions", "members"), [(8, 1), (100, 1), (32, 4)])
-def test_each_partition_has_its_turn(partitions: int, members: int) -> None:
-    looks = asked(partitions, members, changed=0.0)
+def test_every_partition_is_requested(partitions: int, members: int) -> None:
+    made = requests(partitions, members, changed=0.0)
     for number in range(-(-partitions // members)):
-        assert max(gaps(looks, f"{number}")) <= 2 * max(0.1, partitions / (QUOTA / 2))
+        assert max(gaps(made, f"{number}")) <= 2 * max(0.1, partitions / (QUOTA / 2))
 
 
-def test_a_query_with_news_is_told_of_the_next_within_a_tenth_of_a_second() -> None:
-    assert max(gaps(asked(2, changed=0.0), "0")) <= 0.11
+def test_while_there_are_changes_a_request_is_made_every_tenth_of_a_second() -> None:
+    assert max(gaps(requests(2, changed=0.0), "0")) <= 0.11
 
 
-def test_one_that_waits_for_long_asks_less_but_twice_a_second() -> None:
-    looks = asked(2, seconds=120)
-    late = gaps(looks, "0")[-20:]
+def test_without_changes_requests_become_fewer_but_at_least_two_a_second() -> None:
+    made = requests(2, seconds=120)
+    late = gaps(made, "0")[-20:]
     assert max(late) <= 0.51
     assert min(late) >= 0.49
 
 
-def test_after_news_it_asks_often_again() -> None:
-    times = [now for now, _ in asked(1, changed=20)]
+def test_after_a_change_requests_are_frequent_again() -> None:
+    times = [now for now, _ in requests(1, changed=20)]
     assert max(after - before for before, after in pairwise(times) if 1010 <= before < 1020) > 0.45
     assert max(after - before for before, after in pairwise(times) if 1020.5 <= before < 1022) <= 0.11
 
 
-def test_hardly_while_a_batch_runs() -> None:
-    late = gaps(asked(1, resting=True, changed=0.0), "0")
+def test_at_most_one_request_a_second_while_a_batch_runs() -> None:
+    late = gaps(requests(1, resting=True, changed=0.0), "0")
     assert min(late[1:]) >= 1
 
 
-def test_who_comes_back_from_a_batch_asks_at_once() -> None:
+def test_after_a_batch_a_request_is_due_at_once() -> None:
     schedule = PollSchedule()
     schedule.watch(["0"], 1)
     schedule.answered(["0"], 10.0, changed=True)
@@ -89,7 +91,7 @@ def test_who_comes_back_from_a_batch_asks_at_once() -> None:
     assert schedule.due() < 10.1
 
 
-def test_what_has_come_from_another_member_waits_for_nothing() -> None:
+def test_a_partition_from_another_member_does_not_wait_for_the_limit() -> None:
     schedule = PollSchedule()
     everything = [f"{number}" for number in range(10)]
     schedule.answered(everything, 10.0, changed=True)
@@ -102,7 +104,7 @@ def test_what_has_come_from_another_member_waits_for_nothing() -> None:
     assert not schedule.watch(everything[:3], 20)
 
 
-def test_partitions_that_were_added_are_asked_about_all_together() -> None:
+def test_added_partitions_are_requested_all_at_once() -> None:
     schedule = PollSchedule()
     schedule.answered(["0", "1"], 10.0, changed=True)
     schedule.watch(["0"], 10)
@@ -111,7 +113,7 @@ def test_partitions_that_were_added_are_asked_about_all_together() -> None:
     assert {*everything[2:]} <= {*chosen}
 
 
-def test_those_that_others_own_are_asked_about_now_and_then() -> None:
+def test_partitions_of_others_are_requested_along_with_the_list() -> None:
     schedule = PollSchedule()
     schedule.answered(["0"], 10.0, changed=True)
     schedule.answered(["1"], 9.0, changed=True)

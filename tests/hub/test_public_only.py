@@ -1,4 +1,4 @@
-"""Where the client is not one that was tested, nothing of it is used but what is public: the same rows, and states."""
+"""Of a client that was not tested only the public parts are used, and they return the same rows and states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from azure.eventhub import EventData, EventHubConsumerClient, PartitionContext
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.metadata import HubMetadata
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from tests.hub.receiving import address_of, reading
 from tests.source.support import HUB, hub_options, receive
 from tests.waiting import wait_until
 
@@ -25,7 +25,7 @@ OURS = "spark_ehbalance"
 
 @pytest.fixture
 def _guard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Refuses our package the client's private parts and modules; what it has reached for all the same."""
+    """Refuses our package the client's private parts and modules; fails if it tries to use them."""
     reached: list[str] = []
     for guarded in (EventHubConsumerClient, EventData, PartitionContext):
         monkeypatch.setattr(guarded, "__getattribute__", _refusing(guarded, reached))
@@ -72,45 +72,41 @@ def filled(emulator: Emulator) -> Emulator:
     return emulator
 
 
-def _seen(emulator: Emulator) -> list[Any]:
-    """Rows from a number, with a level and from a time; and what the hub says of itself."""
-    source = PartitionAddress(hub_options(emulator).connection, "$Default", "0")
+def _rows_and_states(emulator: Emulator) -> list[Any]:
+    """Rows from a sequence number, with an owner level and from a time; and the hub's partitions and states."""
+    address = address_of(emulator)
     enqueued = emulator.partition_state(HUB, 0).last_enqueued_time
     assert enqueued is not None
-    told: list[Any] = []
+    found: list[Any] = []
     for start, level in ((0, None), (123, 5), (enqueued - timedelta(seconds=60), None)):
-        reader = Receiver(source, start, owner_level=level, prefetch=100)
-        try:
-            told.append(receive(reader, 377).to_pylist()[:377])
-        finally:
-            reader.close()
-    metadata = HubMetadata(source.connection, "$Default")
-    told += [metadata.partition_ids(), metadata.partition_states(["0", "1", "2"])]
-    metadata.close()
-    return told
+        with reading(address, start, owner_level=level) as reader:
+            found.append(receive(reader, 377).to_pylist()[:377])
+    with HubMetadata(address.connection, "$Default") as metadata:
+        found += [metadata.partition_ids(), metadata.partition_states(["0", "1", "2"])]
+    return found
 
 
-def test_the_public_calls_are_enough_and_say_the_same(
+def test_the_public_calls_are_enough_and_return_the_same(
     filled: Emulator, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    hot = _seen(filled)
+    expected = _rows_and_states(filled)
     monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")
     request.getfixturevalue("_guard")
-    assert _seen(filled) == hot
+    assert _rows_and_states(filled) == expected
 
 
-def test_a_client_without_the_parts_that_are_used_is_read_by_its_public_calls(
+def test_a_client_without_the_private_parts_is_used_by_its_public_calls(
     filled: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hot = _seen(filled)
+    expected = _rows_and_states(filled)
     for name in ("_create_consumer", "_create_auth"):
         moved = getattr(EventHubConsumerClient, name)
         monkeypatch.setattr(EventHubConsumerClient, name, property(_hidden(moved)))
-    assert _seen(filled) == hot
+    assert _rows_and_states(filled) == expected
 
 
 def _hidden(part: Any) -> Any:
-    """A method that the client's own modules see and ours do not."""
+    """A method that only the client's own modules see."""
 
     def get(self: Any) -> Any:
         if _ours():
@@ -120,23 +116,21 @@ def _hidden(part: Any) -> Any:
     return get
 
 
-def test_the_guard_guards(filled: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guard_refuses_private_parts(filled: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     reached: list[str] = []
     monkeypatch.setattr(EventHubConsumerClient, "__getattribute__", _refusing(EventHubConsumerClient, reached))
-    metadata = HubMetadata(hub_options(filled).connection, "$Default")
-    assert metadata.partition_ids() == ("0", "1", "2"), "by the public calls, as the others are refused"
+    with HubMetadata(hub_options(filled).connection, "$Default") as metadata:
+        assert metadata.partition_ids() == ("0", "1", "2"), "by the public calls"
     assert reached == ["EventHubConsumerClient._create_auth"]
 
 
 @pytest.mark.parametrize("wait", [0.0, 0.001, 0.01, 0.1])
-def test_a_receiver_that_is_closed_while_it_opens_does_not_stay(
+def test_a_receiver_that_is_closed_while_it_opens_ends(
     filled: Emulator, monkeypatch: pytest.MonkeyPatch, wait: float
 ) -> None:
     monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")
-    source = PartitionAddress(hub_options(filled).connection, "$Default", "0")
     before = set(threading.enumerate())
-    reader = Receiver(source, 0, owner_level=5, prefetch=100)
-    reader.receive(1, wait)
-    reader.close()
+    with reading(address_of(filled), owner_level=5) as reader:
+        reader.receive(1, wait)
     wait_until(lambda: set(threading.enumerate()) <= before, "its threads have ended")
     assert filled.readers(HUB, 0) == []

@@ -1,4 +1,4 @@
-"""What `earliest`, `latest`, a number or a time means in a partition as it is now."""
+"""`earliest`, `latest`, sequence numbers and times, resolved in a partition as it is now."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.starting_positions import Edge, UnresolvedPosition
+from tests.hub.receiving import address_of, reading
 from tests.source.poison import UNNUMBERED
-from tests.source.support import HUB, append_encoded, hub_options, receive
+from tests.source.support import HUB, append_encoded, receive
 from tests.waiting import wait_until
 
 
@@ -25,26 +25,23 @@ class Hub:
     def __init__(self, emulator: Emulator) -> None:
         emulator.add_hub(HUB, 1)
         self.emulator = emulator
-        self.source = PartitionAddress(hub_options(emulator).connection, "$Default", "0")
+        self.address = address_of(emulator)
 
     def state(self) -> PartitionState:
-        metadata = HubMetadata(self.source.connection, "$Default")
-        try:
+        with HubMetadata(self.address.connection, "$Default") as metadata:
             return metadata.partition_states(["0"])["0"]
-        finally:
-            metadata.close()
 
     def append(self, count: int) -> datetime:
-        """Add events; returns the time at which the last one came, which no earlier and no later event has."""
+        """Add events; returns the time of the last one, which no event of another call has."""
         last = self.emulator.partition_state(HUB, 0).last_enqueued_ms or 0
-        wait_until(lambda: time.time_ns() // 1_000_000 > last, "the clock goes on")
+        wait_until(lambda: time.time_ns() // 1_000_000 > last, "the clock has advanced")
         self.emulator.append(HUB, 0, [b"x"] * count)
         time_of_last = self.emulator.partition_state(HUB, 0).last_enqueued_time
         assert time_of_last is not None
         return time_of_last
 
-    def resolve(self, place: UnresolvedPosition) -> Position:
-        return resolve(place, self.source, self.state(), timeout=20)
+    def resolve(self, position: UnresolvedPosition) -> Position:
+        return resolve(position, self.address, self.state(), timeout=20)
 
 
 @pytest.fixture
@@ -98,22 +95,22 @@ def test_a_time_survives_a_connection_that_breaks(hub: Hub) -> None:
     moment = hub.append(3) - timedelta(seconds=1)
     hub.emulator.server_busy(count=2)
     state = PartitionState(0, 3, None, moment + timedelta(seconds=1))
-    assert resolve(moment, hub.source, state, timeout=20).next == 0
+    assert resolve(moment, hub.address, state, timeout=20).next == 0
 
 
-def test_a_time_that_cannot_be_found_says_so_after_the_timeout(hub: Hub) -> None:
+def test_a_time_that_cannot_be_resolved_is_an_error_after_the_timeout(hub: Hub) -> None:
     moment = hub.append(3)
     state = hub.state()
     hub.emulator.server_busy(seconds=60)
     with pytest.raises(HubUnavailableError) as caught:
-        resolve(moment, hub.source, state, timeout=0.5)
+        resolve(moment, hub.address, state, timeout=0.5)
     message = str(caught.value)
     assert "\n" not in message
     for part in ("partition 0", moment.isoformat(), "within 0.5 s", "throttled"):
         assert part in message
 
 
-def test_a_time_leaves_no_reader_behind(hub: Hub) -> None:
+def test_a_time_leaves_no_receiver_open(hub: Hub) -> None:
     moment = hub.append(3)
     hub.resolve(moment)
     wait_until(lambda: not hub.emulator.readers(HUB, 0), "the reader is gone")
@@ -122,22 +119,19 @@ def test_a_time_leaves_no_reader_behind(hub: Hub) -> None:
 @pytest.mark.parametrize("level", [None, 6])
 def test_a_time_takes_no_owner_level_above_the_highest_given(hub: Hub, level: int | None) -> None:
     moment = hub.append(3)
-    other = Receiver(hub.source, 0, owner_level=7, prefetch=1)
-    try:
+    with reading(hub.address, owner_level=7, prefetch=1) as other:
         receive(other, 3)
         with pytest.raises(HubUnavailableError, match="epoch of '7'"):
-            resolve(moment, hub.source, hub.state(), timeout=1, highest_level=level)
+            resolve(moment, hub.address, hub.state(), timeout=1, highest_level=level)
         hub.append(1)
         assert receive(other, 1).num_rows == 1
-        assert resolve(moment, hub.source, hub.state(), timeout=20, highest_level=7).next == 0
-    finally:
-        other.close()
+        assert resolve(moment, hub.address, hub.state(), timeout=20, highest_level=7).next == 0
 
 
 @pytest.mark.parametrize("following", [0, 2])
-def test_a_time_begins_at_events_whose_numbers_cannot_be_read(hub: Hub, following: int) -> None:
+def test_a_time_begins_at_events_whose_sequence_numbers_cannot_be_read(hub: Hub, following: int) -> None:
     moment = hub.append(3) + timedelta(milliseconds=1)
-    wait_until(lambda: datetime.now(timezone.utc) > moment + timedelta(milliseconds=1), "the clock goes on")
+    wait_until(lambda: datetime.now(timezone.utc) > moment + timedelta(milliseconds=1), "the clock has advanced")
     append_encoded(hub.emulator, "0", UNNUMBERED, UNNUMBERED)
     if following:
         hub.append(following)

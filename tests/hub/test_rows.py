@@ -1,7 +1,8 @@
-"""Events as rows: sent by the real client, kept by the emulator, received by either way, made a record batch."""
+"""Events as rows: sent by the real client, stored by the emulator, received by the fast path and by public calls."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import uuid
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.rows import ARROW_SCHEMA, received, record_batch
-from spark_ehbalance.hub.wire.columns import Columns
+from spark_ehbalance.hub.wire.decoder import Decoder
 from tests.hub.encodings import compound, in_buffer, long, section, text, timestamp
 from tests.source.support import HUB, hub_options, receive
 
@@ -27,12 +28,12 @@ ID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 
 
 class RoundTrip:
-    """Sends events to the hub's only partition and gives back what is received, as a record batch."""
+    """Sends events to the hub's only partition, and returns what is received, as a table."""
 
     def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator
-        self._source = PartitionAddress(hub_options(emulator).connection, "$Default", "0")
-        # One client for all tests: its first batch takes more than a second.
+        self._address = PartitionAddress(hub_options(emulator).connection, "$Default", "0")
+        # one client for all tests, because its first batch takes more than a second
         self._producer = self.producer(HUB)
 
     def producer(self, hub: str) -> EventHubProducerClient:
@@ -53,11 +54,11 @@ class RoundTrip:
         return self.emulator.partition_state(HUB, 0).next_sequence_number
 
     def received(self, start: int, end: int, *, json_properties: bool = False, alike: bool = True) -> pa.Table:
-        """The rows from `start` to `end`, which are the same by either way, or those of the hot loop."""
+        """The rows from `start` to `end` by the fast path. With `alike` the public calls return the same."""
         tables = []
         for fast in (True, False) if alike else (True,):
             receiver = Receiver(
-                self._source, start, owner_level=None, prefetch=100, json_properties=json_properties, fast=fast
+                self._address, start, owner_level=None, prefetch=100, json_properties=json_properties, fast=fast
             )
             try:
                 tables.append(receive(receiver, end - start))
@@ -73,10 +74,8 @@ class RoundTrip:
 
 @pytest.fixture(scope="module")
 def trip() -> Iterator[RoundTrip]:
-    with Emulator({HUB: 1}) as emulator:
-        made = RoundTrip(emulator)
+    with Emulator({HUB: 1}) as emulator, contextlib.closing(RoundTrip(emulator)) as made:
         yield made
-        made.close()
 
 
 def event(properties: dict[Any, Any] | None = None, body: Any = b"body") -> EventData:
@@ -130,8 +129,8 @@ def test_properties(trip: RoundTrip, as_json: bool) -> None:
 
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("count", [1, 600], ids=["one", "many at a time"])
-def test_binary_is_an_array_of_its_bytes_even_if_it_may_be_text(trip: RoundTrip, as_json: bool, count: int) -> None:
-    """By the client's public calls it is text then, because it does not tell."""
+def test_binary_is_an_array_of_its_bytes_even_if_it_is_utf_8(trip: RoundTrip, as_json: bool, count: int) -> None:
+    """By the client's public calls it is text, because its decoder does not tell the two apart."""
     sent = [
         AmqpAnnotatedMessage(
             data_body=b"x",
@@ -148,7 +147,7 @@ def test_binary_is_an_array_of_its_bytes_even_if_it_may_be_text(trip: RoundTrip,
 
 
 def message(*sections: bytes, number: int = 0) -> bytes:
-    """A message as the hub sends it, of the service's annotations and `sections`."""
+    """A message like the hub's, with the service's annotations and `sections`."""
     pairs = text(b"x-opt-sequence-number", 0xA3) + long(number) + text(b"x-opt-offset", 0xA3) + text(b"%d" % number)
     pairs += text(b"x-opt-enqueued-time", 0xA3) + timestamp(1_700_000_000_000)
     return section(0x72, compound(0xC1, 6, pairs)) + b"".join(sections)
@@ -167,19 +166,21 @@ NO_BODIES: dict[str, tuple[tuple[bytes, ...], bytes | None]] = {
 
 @pytest.mark.parametrize("count", [1, 600], ids=["one", "many at a time"])
 @pytest.mark.parametrize("what", NO_BODIES)
-def test_no_body_is_a_null(what: str, count: int) -> None:
+def test_a_missing_body_is_null(what: str, count: int) -> None:
     sections, body = NO_BODIES[what]
     sent = [message(*sections, number=number) for number in range(count)]
-    hot = Columns("0", False).record_batch(*in_buffer(sent), []).batch
-    assert hot.equals(record_batch([received(EventData.from_bytes(each)) for each in sent], "0", json_properties=False))
-    assert hot["body"].to_pylist() == [body] * count
+    batch = Decoder("0", False).record_batch(in_buffer(sent)).batch
+    assert batch.equals(
+        record_batch([received(EventData.from_bytes(each)) for each in sent], "0", json_properties=False)
+    )
+    assert batch["body"].to_pylist() == [body] * count
 
 
-def test_a_tombstone_from_a_client_is_a_null(trip: RoundTrip) -> None:
+def test_a_tombstone_from_a_client_is_null(trip: RoundTrip) -> None:
     assert trip(AmqpAnnotatedMessage(value_body=None), event(body=b"null"))["body"].to_pylist() == [None, b"null"]
 
 
-#: Pairs of which keys have the same text, and the map that comes of it.
+#: Pairs of which keys have the same text, and the map that they become.
 SAME_KEYS: dict[str, tuple[list[tuple[bytes, bytes]], dict[str, str]]] = {
     "a number": ([(text(b"1"), text(b"text")), (long(1), text(b"number"))], {"1": "number"}),
     "a text": ([(long(1), text(b"number")), (text(b"1"), text(b"text"))], {"1": "text"}),
@@ -204,15 +205,15 @@ def test_of_keys_with_the_same_text_the_last_value_counts(what: str, where: str,
         else:
             numbered = text(b"x-opt-sequence-number", 0xA3) + long(number)
             sent.append(section(0x72, compound(0xC1, 2 + 2 * len(pairs), raw + numbered)))
-    hot = Columns("0", as_json).record_batch(*in_buffer(sent), []).batch
-    assert hot.equals(
+    batch = Decoder("0", as_json).record_batch(in_buffer(sent)).batch
+    assert batch.equals(
         record_batch([received(EventData.from_bytes(each)) for each in sent], "0", json_properties=as_json)
     )
-    column = hot["properties" if where == "properties" else "systemProperties"].to_pylist()
+    column = batch["properties" if where == "properties" else "systemProperties"].to_pylist()
     assert column == [[(key, f'"{value}"' if as_json else value) for key, value in expected.items()]] * count
 
 
-def test_values_that_are_no_strings_are_json(trip: RoundTrip) -> None:
+def test_values_that_are_not_strings_are_json(trip: RoundTrip) -> None:
     moment = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=timezone.utc)
     sent = {"time": moment, "nan": math.nan, "infinity": -math.inf}
     found = maps(trip(event(sent)), "properties")[0]
@@ -221,7 +222,7 @@ def test_values_that_are_no_strings_are_json(trip: RoundTrip) -> None:
     assert json.loads(found["infinity"]) == -math.inf
 
 
-def test_a_property_name_that_is_no_text_and_one_of_any_text(trip: RoundTrip) -> None:
+def test_property_names_of_any_text_and_of_bytes(trip: RoundTrip) -> None:
     sent = {"größe \x00 {}": "1", b"bytes": "2"}
     assert maps(trip(event(sent)), "properties")[0] == {"größe \x00 {}": "1", "bytes": "2"}
 
@@ -306,7 +307,7 @@ SCALARS = st.one_of(
     st.integers(-(2**31), 2**31 - 1),
     st.floats(),
     st.text(max_size=20),
-    st.binary(max_size=20).map(b"\xff".__add__),  # else the client takes it for text
+    st.binary(max_size=20).map(b"\xff".__add__),  # else the client reads it as text
     st.uuids(),
     st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1), timezones=st.just(timezone.utc)),
 )
@@ -334,7 +335,7 @@ BODIES = st.one_of(
     st.one_of(st.none(), st.text(min_size=1, max_size=9)),
     st.booleans(),
 )
-def test_any_event_is_the_same_row_by_either_way(
+def test_any_event_is_the_same_row_by_the_fast_path_and_by_public_calls(
     trip: RoundTrip, sent: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]], key: str | None, as_json: bool
 ) -> None:
     events = [

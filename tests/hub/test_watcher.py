@@ -1,16 +1,18 @@
-"""The watcher: asks once when it starts, then keeps the hub's state at hand in the background."""
+"""The watcher: requests the hub's state once at its start, then in the background."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.hub.poll_schedule import PollIntervals, PollSchedule
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.starting_positions import StartingPositions
@@ -26,22 +28,22 @@ def start(emulator: Emulator) -> Iterator[Start]:
     emulator.add_hub(HUB, 2)
     watchers = []
 
-    def make(positions: str = "latest", timeout: float = 20.0, patience: float | None = None) -> HubWatcher:
-        connection, places = hub_options(emulator).connection, StartingPositions.parse(positions)
-        watchers.append(HubWatcher(connection, "$Default", places, timeout, patience=patience))
+    def make(positions: str = "latest", timeout: float = 20.0, **settings: Any) -> HubWatcher:
+        connection, parsed = hub_options(emulator).connection, StartingPositions.parse(positions)
+        settings = {"list_interval": 0.3, "retry_interval": 0.1, **settings}
+        watchers.append(HubWatcher(connection, "$Default", parsed, timeout, **settings))
         watchers[-1].start()
         return watchers[-1]
 
     yield make
     for watcher in watchers:
         watcher.stop()
-    wait_until(lambda: not any(watcher._thread.is_alive() for watcher in watchers), "the threads have ended")
+    wait_until(lambda: not running(), "the threads have ended")
 
 
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_ehbalance.hub.watcher._LIST_INTERVAL", 0.3)
-    monkeypatch.setattr("spark_ehbalance.hub.watcher._RETRY_INTERVAL", 0.1)
+def running() -> list[threading.Thread]:
+    """The watchers' threads."""
+    return [thread for thread in threading.enumerate() if thread.name == "ehbalance-hub-watcher"]
 
 
 def test_everything_is_known_after_start(emulator: Emulator, start: Start) -> None:
@@ -60,7 +62,7 @@ def test_start_refuses_positions_that_do_not_fit(start: Start, positions: str, m
         start(positions)
 
 
-def test_start_says_if_there_is_no_answer(emulator: Emulator, start: Start) -> None:
+def test_start_raises_an_error_without_a_response(emulator: Emulator, start: Start) -> None:
     emulator.refuse_connections()
     begun = time.monotonic()
     with pytest.raises(HubUnavailableError, match="event hub 'hub'"):
@@ -68,7 +70,7 @@ def test_start_says_if_there_is_no_answer(emulator: Emulator, start: Start) -> N
     assert time.monotonic() - begun < 5
 
 
-def test_watched_partitions_are_followed(emulator: Emulator, start: Start) -> None:
+def test_watched_partitions_are_kept_up_to_date(emulator: Emulator, start: Start) -> None:
     watcher = start()
     watcher.watch(["1"])
     for partition in (0, 1):
@@ -94,18 +96,15 @@ def test_refresh_is_fresh(emulator: Emulator, start: Start) -> None:
         assert watcher.states()["0"].end == count
 
 
-def test_refresh_asks_again_when_the_first_answer_fails(
-    emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_ehbalance.hub.watcher._LIST_INTERVAL", 3600.0)
-    watcher = start(timeout=10)
+def test_refresh_tries_again_after_an_error(emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = start(timeout=10, list_interval=3600.0)
     failures = iter([HubUnavailableError("for once")])
-    ask = HubMetadata.partition_ids
+    partition_ids = HubMetadata.partition_ids
 
     def fail_once(metadata: HubMetadata) -> tuple[str, ...]:
         for failure in failures:
             raise failure
-        return ask(metadata)
+        return partition_ids(metadata)
 
     monkeypatch.setattr(HubMetadata, "partition_ids", fail_once)
     emulator.append(HUB, 0, [b"x"])
@@ -130,35 +129,43 @@ def test_several_threads_may_refresh(emulator: Emulator, start: Start) -> None:
     assert seen == [7] * 8
 
 
-def test_trouble_is_raised_after_the_timeout_and_passes(emulator: Emulator, start: Start) -> None:
+def test_an_error_is_raised_after_the_timeout_and_passes(emulator: Emulator, start: Start) -> None:
     watcher = start(timeout=0.5)
     emulator.refuse_connections()
     emulator.drop_connections()
     assert watcher.states().keys() == {"0", "1"}
 
-    def in_trouble() -> str:
+    def last_error() -> str:
         try:
             watcher.states()
         except HubUnavailableError as error:
             return str(error)
         return ""
 
-    message = wait_until(in_trouble, "the trouble is told")
+    message = wait_until(last_error, "the error is raised")
     assert "event hub 'hub'" in message
     assert "\n" not in message
     with pytest.raises(HubUnavailableError):
         watcher.refresh()
     emulator.append(HUB, 0, [b"x"])
     emulator.refuse_connections(False)
-    wait_until(lambda: not in_trouble(), "it is over")
-    assert watcher._last_error is None, "it is forgotten, and with it the longer interval"
+    wait_until(lambda: not last_error(), "it is over")
     watcher.refresh()
     assert watcher.states()["0"].end == 1
 
 
+def refreshed(watcher: HubWatcher) -> bool:
+    """Whether it has answered in time."""
+    try:
+        watcher.refresh()
+    except HubUnavailableError:
+        return False
+    return True
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which is what must not happen
-@pytest.mark.parametrize("kind", [KeyError, BaseException])  # the second is what a panic in a Rust library is
-def test_trouble_of_any_kind_is_told_and_passes(
+@pytest.mark.parametrize("kind", [KeyError, BaseException])  # a panic in a Rust library is the second
+def test_an_error_of_any_kind_is_raised_and_passes(
     start: Start, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
 ) -> None:
     watcher = start(timeout=0.3)
@@ -170,16 +177,15 @@ def test_trouble_of_any_kind_is_told_and_passes(
         patched.setattr(HubMetadata, "partition_ids", surprise)
         with pytest.raises(HubUnavailableError, match=f"could not be asked: {kind.__name__}"):
             watcher.refresh()
-    watcher._timeout = 20.0
-    watcher.refresh()
+    wait_until(lambda: refreshed(watcher), "the hub answers")
     assert watcher.states().keys() == {"0", "1"}
 
 
-def test_short_trouble_is_not_told(emulator: Emulator, start: Start) -> None:
+def test_a_short_error_is_not_raised(emulator: Emulator, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     watcher = start(timeout=20)
     emulator.refuse_connections()
     emulator.drop_connections()
-    wait_until(lambda: watcher._last_error is not None, "it is in trouble")
+    wait_until(lambda: "Trying again" in caplog.text, "there is an error")
     assert watcher.states().keys() == {"0", "1"}
 
 
@@ -190,7 +196,7 @@ def test_starting_positions(emulator: Emulator, start: Start, positions: str, be
     assert start(positions).starting_positions(["0"])["0"].next == begin
 
 
-def test_a_start_that_cannot_be_told_in_time_holds_up_no_other(
+def test_a_start_that_cannot_be_resolved_in_time_delays_no_other(
     emulator: Emulator, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     for partition in (0, 1):
@@ -205,33 +211,29 @@ def test_a_start_that_cannot_be_told_in_time_holds_up_no_other(
     assert time.monotonic() - begun < 20, "it has not waited for the whole timeout of the hub"
 
 
-def test_a_partition_of_which_nothing_is_known(start: Start) -> None:
+def test_an_unknown_partition_is_an_error(start: Start) -> None:
     watcher = start()
-    with pytest.raises(HubUnavailableError, match="what partition 9 holds"):
+    with pytest.raises(HubUnavailableError, match="the state of partition 9"):
         watcher.earliest_position("9")
 
 
 def test_the_thread_ends(start: Start) -> None:
     watcher = start()
+    assert len(running()) == 1
     watcher.stop()
-    watcher._thread.join(5)
-    assert not watcher._thread.is_alive()
+    wait_until(lambda: not running(), "it has ended", 5)
 
 
-# --- when it asks ----------------------------------------------------------------------------------------------
+# --- when it requests -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is asked unless somebody wants to know."""
-    for name in ("_INTERVAL", "_LONGEST_INTERVAL", "_REST_INTERVAL"):
-        monkeypatch.setattr(f"spark_ehbalance.hub.poll_schedule.{name}", 3600.0)
-    monkeypatch.setattr("spark_ehbalance.hub.watcher._LIST_INTERVAL", 3600.0)
+def on_demand() -> dict[str, Any]:
+    """Settings with which nothing is requested by time alone."""
+    return {"schedule": PollSchedule(PollIntervals(3600.0, 3600.0, 3600.0)), "list_interval": 3600.0}
 
 
-@pytest.mark.usefixtures("seldom")
-def test_catching_up_asks_at_once(emulator: Emulator, start: Start) -> None:
-    watcher = start()
+def test_catching_up_requests_at_once(emulator: Emulator, start: Start) -> None:
+    watcher = start(**on_demand())
     watcher.watch(["0"])
     for count in range(1, 20):
         emulator.append(HUB, 0, [b"x"])
@@ -239,9 +241,8 @@ def test_catching_up_asks_at_once(emulator: Emulator, start: Start) -> None:
         assert watcher.states()["0"].end == count
 
 
-@pytest.mark.usefixtures("seldom")
-def test_who_comes_from_a_batch_is_told_at_once(emulator: Emulator, start: Start) -> None:
-    watcher = start()
+def test_after_a_batch_a_request_is_made_at_once(emulator: Emulator, start: Start) -> None:
+    watcher = start(**on_demand())
     watcher.watch(["0"])
     watcher.catch_up(20)
     emulator.append(HUB, 0, [b"x"])
@@ -250,7 +251,7 @@ def test_who_comes_from_a_batch_is_told_at_once(emulator: Emulator, start: Start
     wait_until(lambda: watcher.states()["0"].end == 1, "the event is seen")
 
 
-def test_catching_up_has_limited_patience(emulator: Emulator, start: Start) -> None:
+def test_catching_up_ends_after_the_patience(emulator: Emulator, start: Start) -> None:
     watcher = start()
     watcher.watch(["0"])
     emulator.refuse_connections()
@@ -259,19 +260,18 @@ def test_catching_up_has_limited_patience(emulator: Emulator, start: Start) -> N
     assert watcher.states().keys() == {"0", "1"}
 
 
-def test_questions_stay_within_the_limit_and_none_is_forgotten(
+def test_requests_stay_within_the_limit_and_none_is_forgotten(
     emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit, asked = 20, []
+    limit, requested = 20, []
     emulator.add_partitions(HUB, 28)
-    ask = HubMetadata.partition_states
+    partition_states = HubMetadata.partition_states
 
     def counted(metadata: HubMetadata, partitions: Sequence[str]) -> dict[str, PartitionState]:
-        asked.append(len(partitions))
-        return ask(metadata, partitions)
+        requested.append(len(partitions))
+        return partition_states(metadata, partitions)
 
-    monkeypatch.setattr("spark_ehbalance.hub.poll_schedule._MOST_QUESTIONS", limit)
-    watcher = start()
+    watcher = start(schedule=PollSchedule(most_requests=limit))
     monkeypatch.setattr(HubMetadata, "partition_states", counted)
     for partition in range(30):
         emulator.append(HUB, partition, [b"x"])
@@ -283,5 +283,5 @@ def test_questions_stay_within_the_limit_and_none_is_forgotten(
         return all(state.end == 1 for state in watcher.states().values())
 
     wait_until(all_seen, "the events of all partitions are seen")
-    assert max(asked) <= limit
-    assert sum(asked) <= limit * (time.monotonic() - begun) + limit
+    assert max(requested) <= limit
+    assert sum(requested) <= limit * (time.monotonic() - begun) + limit

@@ -1,4 +1,4 @@
-"""The hot loop on the client's connection: what it takes over, what it leaves to the client, and how it ends."""
+"""The fast path on the client's connection: what it takes over, what it leaves to the client, and how it ends."""
 
 from __future__ import annotations
 
@@ -24,28 +24,16 @@ from bench.certificate import make
 from bench.common import TlsConnection
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.hub import public
 from spark_ehbalance.hub import receiver as receiver_module
-from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, Unreachable
+from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Unreachable
 from spark_ehbalance.hub.wire import link, transfers
 from tests.hub.encodings import compound, text
+from tests.hub.receiving import address_of, reading, receive_until_error
 from tests.source.support import HUB, hub_options, receive
 from tests.waiting import wait_until
 
 KEY, SECRET = "reader", "theRightKey"
-
-
-def source_of(emulator: Emulator, connection: Connection | None = None) -> PartitionAddress:
-    return PartitionAddress(connection or hub_options(emulator).connection, "$Default", "0")
-
-
-@contextlib.contextmanager
-def reading(source: PartitionAddress, start: int = 0, **settings: Any) -> Iterator[Receiver]:
-    made = Receiver(source, start, **{"owner_level": None, "prefetch": 100, **settings})
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
@@ -56,7 +44,7 @@ def full(emulator: Emulator) -> Emulator:
     return emulator
 
 
-# --- which clients it takes over -------------------------------------------------------------------------------
+# --- which clients are compatible -------------------------------------------------------------------------------
 
 
 def test_the_installed_client_has_been_tested() -> None:
@@ -65,22 +53,22 @@ def test_the_installed_client_has_been_tested() -> None:
     )
 
 
-def test_the_hot_loop_is_what_runs(full: Emulator) -> None:
-    with reading(source_of(full)) as reader:
+def test_the_fast_path_is_used(full: Emulator) -> None:
+    with reading(address_of(full)) as reader:
         reader.receive(1, 5.0)
         assert isinstance(reader._link, link.FastLink)
 
 
-def strange_transport(consumer: Any) -> None:
+def web_socket(consumer: Any) -> None:
     class WebSocket:
         sock, _read_buffer, close = None, None, None
 
     consumer._handler._connection._transport = WebSocket()
 
 
-STRANGE: dict[str, tuple[Callable[[Any], object], str]] = {
+INCOMPATIBLE: dict[str, tuple[Callable[[Any], object], str]] = {
     "attribute": (lambda consumer: delattr(consumer._handler._session, "next_incoming_id"), "lacks session.next_inc"),
-    "transport": (strange_transport, "WebSocket and not a plain or TLS socket"),
+    "transport": (web_socket, "WebSocket and not a plain or TLS socket"),
     "handle": (lambda consumer: consumer._handler._session._input_handles.clear(), "attached in an unexpected way"),
     "thread": (lambda consumer: setattr(consumer._handler, "_keep_alive_thread", threading.Thread()), "a thread"),
     "counter": (lambda consumer: setattr(consumer._handler._link, "delivery_count", None), "counters"),
@@ -89,33 +77,33 @@ STRANGE: dict[str, tuple[Callable[[Any], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", STRANGE)
+@pytest.mark.parametrize("what", INCOMPATIBLE)
 def test_a_client_of_another_shape_is_not_taken_over(full: Emulator, what: str) -> None:
-    change, reason = STRANGE[what]
-    with reading(source_of(full)) as reader:
+    change, reason = INCOMPATIBLE[what]
+    with reading(address_of(full)) as reader:
         reader._consumer = reader._make_consumer()
         reader._open()
         handler = reader._consumer._handler
-        taken_over = handler._link
-        assert link.incompatibility(handler, taken_over) is None
+        open_link = handler._link
+        assert link.incompatibility(handler, open_link) is None
         change(reader._consumer)
-        found = link.incompatibility(reader._consumer._handler, taken_over)
+        found = link.incompatibility(reader._consumer._handler, open_link)
         assert found is not None
         assert reason in found
 
 
-def test_another_version_is_read_by_the_public_calls_with_one_warning(
+def test_with_another_version_the_public_calls_are_used_with_one_warning(
     full: Emulator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")
     receiver_module._warn_once.cache_clear()
     caplog.set_level(logging.WARNING, logger="spark_ehbalance")
     for _ in range(2):
-        with reading(source_of(full)) as reader:
+        with reading(address_of(full)) as reader:
             assert receive(reader, 100)["sequenceNumber"].to_pylist()[:100] == list(range(100))
             assert reader._link is None
-    (said,) = caplog.messages
-    assert "azure-eventhub 5.99.0 has not been tested" in said
+    (warning,) = caplog.messages
+    assert "azure-eventhub 5.99.0 has not been tested" in warning
 
 
 # --- credit, windows, memory -----------------------------------------------------------------------------------
@@ -123,12 +111,12 @@ def test_another_version_is_read_by_the_public_calls_with_one_warning(
 
 @pytest.mark.parametrize("prefetch", [1, 2, 7, 1000])
 def test_credit_is_granted_again_and_again(full: Emulator, prefetch: int) -> None:
-    with reading(source_of(full), prefetch=prefetch) as reader:
+    with reading(address_of(full), prefetch=prefetch) as reader:
         assert receive(reader, 600, 250)["sequenceNumber"].to_pylist()[:600] == list(range(600))
 
 
 def test_the_session_s_window_is_renewed(full: Emulator) -> None:
-    with reading(source_of(full), prefetch=5000) as reader:
+    with reading(address_of(full), prefetch=5000) as reader:
         reader.receive(1, 5.0)
         session = reader._consumer._handler._session
         session.incoming_window = session.target_incoming_window = 50
@@ -137,8 +125,8 @@ def test_the_session_s_window_is_renewed(full: Emulator) -> None:
 
 
 def test_counters_wrap(full: Emulator) -> None:
-    with reading(source_of(full)) as reader:
-        reader._begin()
+    with reading(address_of(full)) as reader:
+        reader._connect()
         client = reader._consumer._handler
         client._session.next_incoming_id = client._link.delivery_count = 2**32 - 3
         held = reader._link
@@ -151,11 +139,11 @@ def test_counters_wrap(full: Emulator) -> None:
 @pytest.mark.usefixtures("way")
 def test_a_batch_is_bounded_in_bytes(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "_SPARE", [])
-    for module in (link, receiver_module):
+    for module in (link, public):
         monkeypatch.setattr(module, "MOST_BYTES", 1 << 20)
     emulator.add_hub(HUB, 1)
     emulator.append(HUB, 0, [bytes(200_000)] * 50)
-    with reading(source_of(emulator), prefetch=50) as reader:
+    with reading(address_of(emulator), prefetch=50) as reader:
         got = 0
         while got < 50:
             batch = reader.receive(10_000, 5.0)
@@ -166,10 +154,10 @@ def test_a_batch_is_bounded_in_bytes(emulator: Emulator, monkeypatch: pytest.Mon
 def test_receivers_that_are_kept_open_have_small_buffers(full: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "_SPARE", [])
     with contextlib.ExitStack() as stack:
-        readers = [stack.enter_context(reading(source_of(full), prefetch=5000)) for _ in range(5)]
+        readers = [stack.enter_context(reading(address_of(full), prefetch=5000)) for _ in range(5)]
         for each in readers:
             assert receive(each, 2000, 2000).num_rows >= 2000
-        for each in readers:  # to the end: who has events to give out still needs its buffer
+        for each in readers:  # to the end: a link with events still needs its buffer
             while each.receive(5000, 0.1).num_rows:
                 pass
         held = [each._link for each in readers if each._link is not None]
@@ -188,7 +176,7 @@ def test_the_first_event_of_a_fresh_receiver_comes_without_an_idle_wait(
         return came[-1]
 
     monkeypatch.setattr(link.FastLink, "_read", read)
-    with reading(source_of(full), start=10) as reader:
+    with reading(address_of(full), start=10) as reader:
         assert reader.receive(1, 5.0).num_rows == 1
     assert came
     assert all(came)
@@ -202,21 +190,21 @@ def test_bodies_of_any_size(emulator: Emulator) -> None:
     emulator.add_hub(HUB, 1)
     sent = [bytes(range(256)) * (size // 256) + bytes(size % 256) for size in SIZES]
     emulator.append(HUB, 0, sent)
-    with reading(source_of(emulator)) as reader:
+    with reading(address_of(emulator)) as reader:
         assert receive(reader, len(sent))["body"].to_pylist() == sent
 
 
-# --- a stream in pieces, and what should not come --------------------------------------------------------------
+# --- a stream in pieces, and invalid bytes -----------------------------------------------------------------------
 
 
 #: In the encoding of the emulator, an event's first annotation.
 EVENT = b"\xa3\x15x-opt-sequence-number"
 
 
-class Between:
-    """Passes bytes on between a client and the emulator: towards the client in pieces of the sizes given, in turn.
+class Proxy:
+    """Passes bytes between a client and the emulator: to the client in pieces of the `sizes`, in turn.
 
-    What is put into `instead` is sent to the client once events flow, in the place of all else.
+    Once events flow, `instead` is sent to the client in place of everything else.
     """
 
     def __init__(self, port: int, sizes: list[int], instead: bytes | None = None) -> None:
@@ -227,7 +215,7 @@ class Between:
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
-    def __enter__(self) -> Between:
+    def __enter__(self) -> Proxy:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -269,15 +257,15 @@ class Between:
                     data, turn = data[size:], turn + 1
 
 
-def through(emulator: Emulator, between: Between) -> PartitionAddress:
-    string = emulator.connection_string(HUB).replace(str(emulator.port), str(between.port))
-    return source_of(emulator, hub_options(emulator, connectionString=string).connection)
+def through(emulator: Emulator, proxy: Proxy) -> PartitionAddress:
+    string = emulator.connection_string(HUB).replace(str(emulator.port), str(proxy.port))
+    return address_of(emulator, hub_options(emulator, connectionString=string).connection)
 
 
 @settings(deadline=None, max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=30), most=st.integers(1, 400))
 def test_a_stream_in_pieces_is_the_same_stream(full: Emulator, sizes: list[int], most: int) -> None:
-    with Between(full.port, [*sizes, 5000]) as between, reading(through(full, between)) as reader:
+    with Proxy(full.port, [*sizes, 5000]) as proxy, reading(through(full, proxy)) as reader:
         rows = receive(reader, 150, most)
         assert rows["sequenceNumber"].to_pylist()[:150] == list(range(150))
         assert list(map(len, rows["body"].to_pylist()))[:150] == list(range(150))
@@ -288,7 +276,7 @@ def frame(body: bytes, channel: int = 1) -> bytes:
 
 
 LONG = 2**32 - 1
-BAD: dict[str, tuple[bytes, str]] = {
+INVALID: dict[str, tuple[bytes, str]] = {
     "too long": (struct.pack(">IBBH", 2 << 20, 2, 0, 1), "a frame of 2097152 bytes"),
     "too short": (struct.pack(">IBBH", 3, 2, 0, 1), "a frame of 3 bytes"),
     "noise": (b"\xff" * 500, "a frame of"),
@@ -303,29 +291,29 @@ BAD: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_what_should_not_come_is_one_clear_error(full: Emulator, what: str) -> None:
-    sent, reason = BAD[what]
-    with Between(full.port, [1 << 16], sent or None) as between, reading(through(full, between)) as reader:
+@pytest.mark.parametrize("what", INVALID)
+def test_invalid_bytes_are_one_clear_error(full: Emulator, what: str) -> None:
+    sent, reason = INVALID[what]
+    with Proxy(full.port, [1 << 16], sent or None) as proxy, reading(through(full, proxy)) as reader:
         if not sent:
             reader.receive(10, 5.0)
             full.drop_connections()
         with pytest.raises(Unreachable, match=reason) as caught:
-            wait_until(lambda: reader.receive(10_000, 0.2) is None, "it fails", timeout=10)
+            receive_until_error(reader, 0.2)
         assert "\n" not in str(caught.value)
 
 
-def test_a_delivery_that_never_ends_is_one_clear_error(full: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delivery_without_end_is_one_clear_error(full: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfers, "MAX_DELIVERY_BYTES", 1 << 20)
-    with reading(source_of(full)) as reader:
-        reader._begin()
+    with reading(address_of(full)) as reader:
+        reader._connect()
         handle = reader._consumer._handler._link.remote_handle
     fields = [b"\x52" + bytes((handle,)), b"\x43", text(b"t", 0xA0), b"\x43", b"\x41", b"\x41"]
     more = frame(b"\x00\x53\x14" + compound(0xC0, 6, b"".join(fields)) + bytes(60_000))
-    with Between(full.port, [1 << 16], more * 5) as between, reading(through(full, between), prefetch=1000) as reader:
+    with Proxy(full.port, [1 << 16], more * 5) as proxy, reading(through(full, proxy), prefetch=1000) as reader:
         full.append(HUB, 0, [bytes(1000)] * 3000)
         with pytest.raises(Unreachable, match="a delivery of more than 1048576 bytes"):
-            wait_until(lambda: reader.receive(10_000, 0.2) is None, "it fails", timeout=10)
+            receive_until_error(reader, 0.2)
         assert reader._link is not None
         assert len(reader._link._data) < 8 << 20
 
@@ -333,16 +321,16 @@ def test_a_delivery_that_never_ends_is_one_clear_error(full: Emulator, monkeypat
 # --- how it ends -----------------------------------------------------------------------------------------------
 
 
-def test_events_that_came_before_the_end_are_given_out_first(full: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_came_before_an_error_are_returned_first(full: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     original = link.FastLink._read
 
     def read(self: link.FastLink, pause: float) -> bool:
-        if self._transfers.starts:
+        if len(self._transfers):
             raise ConnectionResetError("cut off")
         return original(self, pause)
 
     monkeypatch.setattr(link.FastLink, "_read", read)
-    with reading(source_of(full), prefetch=1000) as reader:
+    with reading(address_of(full), prefetch=1000) as reader:
         rows = reader.receive(10_000, 5.0)["sequenceNumber"].to_pylist()
         assert rows
         assert rows == list(range(len(rows)))
@@ -352,12 +340,12 @@ def test_events_that_came_before_the_end_are_given_out_first(full: Emulator, mon
         assert reader.receive(10_000, 0.1).num_rows == 0
 
 
-def test_what_is_left_over_is_given_out_without_reading(full: Emulator) -> None:
-    with reading(source_of(full), prefetch=1000) as reader:
+def test_events_that_were_found_are_returned_without_reading(full: Emulator) -> None:
+    with reading(address_of(full), prefetch=1000) as reader:
         got = reader.receive(10, 5.0).num_rows
         held = reader._link
         assert held is not None
-        whole = len(held._transfers.starts)
+        whole = len(held._transfers)
         assert whole > 10
         full.drop_connections()
         while got < whole:
@@ -365,7 +353,7 @@ def test_what_is_left_over_is_given_out_without_reading(full: Emulator) -> None:
             assert rows == list(range(got, got + len(rows)))
             got += len(rows)
         with pytest.raises(Unreachable):
-            wait_until(lambda: reader.receive(10_000, 0.2) is None, "it is noticed", timeout=10)
+            receive_until_error(reader, 0.2)
 
 
 def open_sockets() -> int:
@@ -378,8 +366,8 @@ def open_sockets() -> int:
 def test_no_socket_stays_open(full: Emulator, end: str) -> None:
     def once() -> None:
         instead = b"\xff" * 100 if end == "garbage" else None
-        with Between(full.port, [1 << 16], instead) as between, contextlib.ExitStack() as stack:
-            reader = stack.enter_context(reading(through(full, between), owner_level=1))
+        with Proxy(full.port, [1 << 16], instead) as proxy, contextlib.ExitStack() as stack:
+            reader = stack.enter_context(reading(through(full, proxy), owner_level=1))
             if end != "garbage":
                 reader.receive(10, 5.0)
             if end == "closed":
@@ -389,9 +377,9 @@ def test_no_socket_stays_open(full: Emulator, end: str) -> None:
             elif end == "detached":
                 full.detach(HUB, 0)
             elif end == "stolen":
-                stack.enter_context(reading(source_of(full), owner_level=2)).receive(1, 5.0)
+                stack.enter_context(reading(address_of(full), owner_level=2)).receive(1, 5.0)
             with pytest.raises((Disconnected, Unreachable)):
-                wait_until(lambda: reader.receive(10_000, 0.2) is None, "it ends", timeout=10)
+                receive_until_error(reader, 0.2)
 
     once()
     before = open_sockets()
@@ -404,7 +392,7 @@ def test_no_socket_stays_open(full: Emulator, end: str) -> None:
 
 
 class Credential:
-    """Gives tokens that are good for an hour, and counts them."""
+    """Returns tokens that are valid for an hour, and counts them."""
 
     token_type = b"servicebus.windows.net:sastoken"
 
@@ -427,12 +415,12 @@ def guarded() -> Iterator[Emulator]:
 def test_a_token_is_renewed_in_mid_stream(guarded: Emulator) -> None:
     guarded.append(HUB, 0, [b"%d" % n for n in range(1000)])
     credential = Credential()
-    with reading(source_of(guarded)) as reader:
+    with reading(address_of(guarded)) as reader:
         reader._client._credential = credential
         rows = [receive(reader, 300)]
         assert credential.given == 1
         authenticator = reader._consumer._handler._cbs_authenticator
-        authenticator._refresh_window = 7200  # as if its last hour were its last minutes
+        authenticator._refresh_window = 7200  # it is renewed in its last two hours
         rows.append(receive(reader, 300))
         guarded.append(HUB, 0, [b"%d" % n for n in range(1000, 2000)])
 
@@ -447,13 +435,13 @@ def test_a_token_is_renewed_in_mid_stream(guarded: Emulator) -> None:
         assert got + rest == list(range(2000))
 
 
-def test_an_expired_token_is_refused_credentials(guarded: Emulator) -> None:
+def test_an_expired_token_is_refused(guarded: Emulator) -> None:
     guarded.append(HUB, 0, [b"x"] * 10)
-    with reading(source_of(guarded)) as reader:
+    with reading(address_of(guarded)) as reader:
         receive(reader, 10)
         reader._consumer._handler._cbs_authenticator._expires_on = 0
         with pytest.raises(HubUnavailableError, match=r"partition 0: .*refused the credentials") as caught:
-            wait_until(lambda: reader.receive(1, 0.2) is None, "it is noticed", timeout=10)
+            receive_until_error(reader, 0.2)
         assert "\n" not in str(caught.value)
         assert SECRET not in str(caught.value)
 
@@ -472,10 +460,10 @@ def encrypted(certificate: Path) -> Iterator[tuple[Emulator, PartitionAddress]]:
     with Emulator({HUB: 1}, certificate=certificate) as running:
         running.append(HUB, 0, [bytes(n % 2000) for n in range(3000)] + [bytes(1_000_000)] * 3)
         string = running.connection_string(HUB)
-        yield running, source_of(running, TlsConnection("localhost", HUB, None, string, running.port, certificate))
+        yield running, address_of(running, TlsConnection("localhost", HUB, None, string, running.port, certificate))
 
 
-def test_by_tls_the_rows_are_the_same(encrypted: tuple[Emulator, PartitionAddress]) -> None:
+def test_with_tls_the_rows_are_the_same(encrypted: tuple[Emulator, PartitionAddress]) -> None:
     _, source = encrypted
     tables = []
     for fast in (True, False):
@@ -487,7 +475,7 @@ def test_by_tls_the_rows_are_the_same(encrypted: tuple[Emulator, PartitionAddres
 
 
 @pytest.mark.parametrize("end", ["dropped", "stolen"])
-def test_by_tls_it_ends_as_it_does_without(encrypted: tuple[Emulator, PartitionAddress], end: str) -> None:
+def test_with_tls_it_ends_as_without(encrypted: tuple[Emulator, PartitionAddress], end: str) -> None:
     emulator, source = encrypted
     with reading(source, owner_level=1) as reader, contextlib.ExitStack() as stack:
         reader.receive(10, 5.0)
@@ -496,10 +484,10 @@ def test_by_tls_it_ends_as_it_does_without(encrypted: tuple[Emulator, PartitionA
         else:
             stack.enter_context(reading(source, owner_level=2)).receive(1, 5.0)
         with pytest.raises(Unreachable if end == "dropped" else Disconnected):
-            wait_until(lambda: reader.receive(10_000, 0.2) is None, "it ends", timeout=10)
+            receive_until_error(reader, 0.2)
 
 
-def test_by_tls_nothing_coming_takes_no_longer_than_asked(encrypted: tuple[Emulator, PartitionAddress]) -> None:
+def test_with_tls_waiting_for_nothing_takes_the_given_time(encrypted: tuple[Emulator, PartitionAddress]) -> None:
     emulator, source = encrypted
     with reading(source, start=3003) as reader:
         assert reader.receive(10, 0.3).num_rows == 0

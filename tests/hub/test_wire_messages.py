@@ -1,4 +1,4 @@
-"""AMQP from bytes: what the client's own decoder makes of it, in whatever encoding; one clear error for the rest."""
+"""AMQP from bytes: the same as by the client's own decoder, in any encoding; one clear error for invalid bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from azure.eventhub import EventData
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.hub.rows import NUMBER, OFFSET, Event, UnreadableError, received, record_batch
+from spark_ehbalance.hub.rows import OFFSET, SEQUENCE_NUMBER, Event, UnreadableError, received, record_batch
 from spark_ehbalance.hub.wire.messages import parse
 from spark_ehbalance.hub.wire.values import decode
 from tests.hub.encodings import VALUES, compound, contradictions, long, messages, section, text, timestamp
@@ -34,13 +34,13 @@ def rows(*events: Event, json_properties: bool = False) -> object:
 
 @settings(deadline=None)
 @given(messages(), st.booleans())
-def test_a_message_is_what_the_client_makes_of_it(message: bytes, json_properties: bool) -> None:
+def test_a_message_is_read_as_by_the_client(message: bytes, json_properties: bool) -> None:
     expected = rows(received(EventData.from_bytes(message)), json_properties=json_properties)
     assert rows(parse(message), json_properties=json_properties) == expected
 
 
 @given(VALUES)
-def test_a_value_ends_where_it_ends(value: bytes) -> None:
+def test_the_end_of_a_value_is_found(value: bytes) -> None:
     assert decode(value + b"\x41", 0)[1] == len(value)
 
 
@@ -78,13 +78,13 @@ def with_property(value: bytes) -> bytes:
     ],
     ids=["nothings", "too many", "longs", "list", "map", "described", "lists", "list as key", "type", "cut"],
 )
-def test_a_claim_that_cannot_be_is_one_clear_error(value: bytes) -> None:
+def test_an_impossible_value_is_one_clear_error(value: bytes) -> None:
     with pytest.raises(UnreadableError, match=r"^it is no sound AMQP message: .+$") as caught:
         parse(with_property(value))
-    assert caught.value.known[NUMBER] == 7
+    assert caught.value.known[SEQUENCE_NUMBER] == 7
 
 
-#: What fills 60 KB, and as what.
+#: Bytes that are repeated up to 60 KB, and what they are repeated in.
 HOSTILE = {
     "empty lists": (b"\x45", lambda body, count: compound(0xC0, count, body, True)),
     "nothings in arrays": (b"\xe0\x03\xff\x40", lambda body, count: compound(0xC0, count, body, True)),
@@ -106,10 +106,10 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_whatever_a_message_claims_it_takes_memory_by_its_bytes(what: str) -> None:
+def test_memory_is_bounded_by_the_bytes_of_a_message_whatever_it_claims(what: str) -> None:
     unit, made = HOSTILE[what]
     message = with_property(made(unit * (60_000 // len(unit)), 60_000 // len(unit)))
-    rows(parse(with_property(b"\x45")))  # what is imported or made once
+    rows(parse(with_property(b"\x45")))  # for what is imported or created once
     tracemalloc.start()
     try:
         kept = record_batch([parse(message)], "0", json_properties=False)
@@ -130,25 +130,25 @@ def test_whatever_a_message_claims_it_takes_memory_by_its_bytes(what: str) -> No
         ANNOTATIONS + section(0x75, compound(0xC0, 1, b"\x41")),
         section(0x72, compound(0xC1, 2, text(b"x-opt-sequence-number") + text(b"7"))),
     ],
-    ids=["nothing", "no annotations", "no descriptor", "data that is none", "number that is none"],
+    ids=["nothing", "no annotations", "no descriptor", "data that is a list", "sequence number that is a text"],
 )
-def test_a_message_that_is_no_event_is_one_clear_error(message: bytes) -> None:
+def test_a_message_that_is_not_an_event_is_one_clear_error(message: bytes) -> None:
     with pytest.raises(UnreadableError):
         parse(message)
 
 
 @pytest.mark.parametrize("poison", [b"\xff", b"\xa5\x01x", b"\xc0\x02\x01" * 3000, compound(0xC1, 2, b"\x45\x41")])
-def test_the_numbers_are_found_behind_what_cannot_be_read_if_its_size_is_known(poison: bytes) -> None:
+def test_the_annotations_are_found_behind_an_unreadable_value_of_known_size(poison: bytes) -> None:
     pairs = compound(0xC1, 8, text(b"bad", 0xA3) + poison + REQUIRED)
     with pytest.raises(UnreadableError) as caught:
         parse(section(0x72, pairs) + section(0x75, text(b"x", 0xA0)))
     known = caught.value.known
-    assert (known.get(NUMBER), known.get(OFFSET)) == (
+    assert (known.get(SEQUENCE_NUMBER), known.get(OFFSET)) == (
         (7, b"4711") if poison[:1] in (b"\xa5", b"\xc1") else (None, None)
     )
 
 
-def test_sections_may_be_named_by_symbols() -> None:
+def test_sections_may_have_symbolic_descriptors() -> None:
     def named(name: bytes, value: bytes) -> bytes:
         return b"\x00" + text(name, 0xA3) + value
 
@@ -168,13 +168,13 @@ def test_sections_may_be_named_by_symbols() -> None:
 
 @settings(deadline=None)
 @given(contradictions(), st.booleans())
-def test_what_contradicts_itself_is_what_the_client_makes_of_it(message: bytes, json_properties: bool) -> None:
+def test_contradictions_are_read_as_by_the_client(message: bytes, json_properties: bool) -> None:
     expected = rows(received(EventData.from_bytes(message)), json_properties=json_properties)
     assert rows(parse(message), json_properties=json_properties) == expected
 
 
 def decimal(value: Decimal, bits: int, digits: int, exponent_bits: int, bias: int) -> bytes:
-    """IEEE 754 with a significand short enough to have all its bits written."""
+    """IEEE 754 with a significand short enough to have all its bits encoded."""
     sign, figures, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     significand = int("".join(map(str, figures)))
@@ -196,7 +196,7 @@ def test_decimals(value: str) -> None:
     ("encoded", "value"),
     [
         (b"\x74\x32\x80\x00\x01", Decimal(1)),
-        (b"\x74\x6c\xb8\x96\x7f", Decimal(9999999)),  # its significand needs the bits that are not written
+        (b"\x74\x6c\xb8\x96\x7f", Decimal(9999999)),  # its significand needs the bits that are not encoded
         (b"\x74\x78\x00\x00\x00", Decimal("Infinity")),
         (b"\x74\xf8\x00\x00\x00", Decimal("-Infinity")),
     ],
@@ -214,7 +214,7 @@ def test_a_char_and_a_uuid() -> None:
 
 @pytest.mark.parametrize("key", [0x98, 0x94], ids=["uuid", "decimal"])
 @pytest.mark.parametrize(("count", "fits"), [(256, True), (257, False)])
-def test_keys_whose_hashes_can_be_chosen_are_few(key: int, count: int, fits: bool) -> None:
+def test_keys_with_hashes_that_a_sender_can_choose_are_few(key: int, count: int, fits: bool) -> None:
     first = 6176 << 113 if key == 0x94 else 0
     keys = [(first | number).to_bytes(16, "big") for number in range(count)]
     encoded = compound(0xC1, 2 * count, b"".join(bytes([key]) + each + b"\x40" for each in keys), True)

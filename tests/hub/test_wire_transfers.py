@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -11,20 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.hub.wire import transfers
-from spark_ehbalance.hub.wire.transfers import SLACK, Transfers
+from spark_ehbalance.hub.wire.transfers import SLACK, Messages, Transfers
 from spark_ehbalance.hub.wire.values import MalformedError
 from tests.hub.encodings import compound, text
 
 CHANNEL, HANDLE, MAX_FRAME = 1, 3, 1 << 16
 
 
-@pytest.fixture(scope="module", autouse=True, params=[(transfers._RUN_PAYS, transfers._RUN_PAUSE), (2, 0)])
-def _runs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Frames of one size are looked at together where that pays, and wherever there are two."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transfers, "_RUN_PAYS", request.param[0])
-        patch.setattr(transfers, "_RUN_PAUSE", request.param[1])
-        yield
+#: Finders that compare frames of one size at once where that pays, and wherever there are two.
+FINDERS = {
+    "where it pays": partial(Transfers, CHANNEL, HANDLE, MAX_FRAME),
+    "everywhere": partial(Transfers, CHANNEL, HANDLE, MAX_FRAME, run_pays=2, run_pause=0),
+}
+
+
+@pytest.fixture(scope="module", params=FINDERS)
+def make(request: pytest.FixtureRequest) -> partial[Transfers]:
+    """Makes a finder."""
+    return FINDERS[request.param]
 
 
 def frame(body: bytes, channel: int = CHANNEL, extended: bytes = b"", kind: int = 0) -> bytes:
@@ -37,7 +41,7 @@ def transfer(fields: list[bytes], payload: bytes, wide: bool = False) -> bytes:
 
 
 def uint(value: int, form: int = 4) -> bytes:
-    """As it is written in 0, 1 or 4 bytes, if it can be."""
+    """Encoded in 0, 1 or 4 bytes if `form` allows it."""
     if form == 0 and value == 0:
         return b"\x43"
     return bytes((0x52, value)) if form <= 1 and value < 256 else b"\x70" + struct.pack(">I", value)
@@ -46,32 +50,39 @@ def uint(value: int, form: int = 4) -> bytes:
 YES, NO, NULL = (b"\x41", b"\x56\x01"), (b"\x42", b"\x56\x00", b"\x40"), b"\x40"
 
 
-class Way(NamedTuple):
-    """How a stretch of frames is written."""
+class Encoding(NamedTuple):
+    """How several frames in a row are encoded."""
 
     wide: bool
     form: int
     tag_size: int
 
 
-WAYS = st.builds(Way, st.booleans(), st.integers(0, 4), st.integers(0, 20))
+ENCODINGS = st.builds(Encoding, st.booleans(), st.integers(0, 4), st.integers(0, 20))
 
 
 def own(
-    draw: st.DrawFn, way: Way, number: int, part: bytes, *, more: bool, aborted: bool = False, first: bool = True
+    draw: st.DrawFn,
+    encoding: Encoding,
+    number: int,
+    part: bytes,
+    *,
+    more: bool,
+    aborted: bool = False,
+    first: bool = True,
 ) -> bytes:
     """A frame of the delivery `number`."""
-    tag = text(bytes((number,)) * way.tag_size, 0xA0)
-    identity = [uint(number, way.form), tag] if first or draw(st.booleans()) else [NULL, NULL]
+    tag = text(bytes((number,)) * encoding.tag_size, 0xA0)
+    identity = [uint(number, encoding.form), tag] if first or draw(st.booleans()) else [NULL, NULL]
     flags = [YES[0], draw(st.sampled_from(YES if more else NO)), NULL, NULL, NULL]
     flags.append(draw(st.sampled_from(YES if aborted else NO)))
     if not aborted and draw(st.booleans()):
         del flags[2 if more else draw(st.integers(1, 5)) :]
-    fields = [uint(HANDLE, way.form), *identity, uint(0, way.form), *flags]
-    return frame(transfer(fields, part, way.wide), extended=draw(st.sampled_from([b"", b"", b"", bytes(4)])))
+    fields = [uint(HANDLE, encoding.form), *identity, uint(0, encoding.form), *flags]
+    return frame(transfer(fields, part, encoding.wide), extended=draw(st.sampled_from([b"", b"", b"", bytes(4)])))
 
 
-def foreign(kind: str, payload: bytes) -> bytes:
+def other_frame(kind: str, payload: bytes) -> bytes:
     fields = [uint(HANDLE + (kind == "handle")), uint(0), text(b"t", 0xA0)]
     if kind == "empty":
         return frame(b"", 0)
@@ -85,57 +96,57 @@ def deliveries(draw: st.DrawFn) -> tuple[list[tuple[bytes, bool]], list[bytes]]:
     """Frames, each with whether it is for the link, and the messages that they bring to it."""
     frames: list[tuple[bytes, bool]] = []
     messages: list[bytes] = []
-    way = draw(WAYS)
+    encoding = draw(ENCODINGS)
     for number in range(draw(st.integers(1, 12))):
         if draw(st.integers(0, 5)) == 0:
-            way = draw(WAYS)
-        kind = draw(st.sampled_from(["whole"] * 6 + ["split", "aborted", "foreign"]))
+            encoding = draw(ENCODINGS)
+        kind = draw(st.sampled_from(["whole"] * 6 + ["split", "aborted", "other"]))
         payload = draw(st.binary(max_size=30)) if draw(st.booleans()) else bytes(draw(st.integers(0, 300)))
         if kind == "whole":
             several = draw(st.sampled_from([1, 1, 2, 3, 5, 100]))
-            frames += [(own(draw, way, number, payload, more=False), True)] * several
+            frames += [(own(draw, encoding, number, payload, more=False), True)] * several
             messages += [payload] * (several - 1)
         elif kind == "split":
             cuts = sorted(draw(st.lists(st.integers(0, len(payload)), min_size=1, max_size=3)))
             parts = [payload[a:b] for a, b in zip([0, *cuts], [*cuts, len(payload)], strict=True)]
             for at, part in enumerate(parts):
-                frames.append((own(draw, way, number, part, more=at < len(parts) - 1, first=at == 0), True))
+                frames.append((own(draw, encoding, number, part, more=at < len(parts) - 1, first=at == 0), True))
         elif kind == "aborted":
-            frames.append((own(draw, way, number, payload, more=True), True))
-            frames.append((own(draw, way, number, b"", more=draw(st.booleans()), aborted=True, first=False), True))
+            frames.append((own(draw, encoding, number, payload, more=True), True))
+            frames.append((own(draw, encoding, number, b"", more=draw(st.booleans()), aborted=True, first=False), True))
         else:
             other = draw(st.sampled_from(["handle", "channel", "empty", "flow", "sasl"]))
-            frames.append((foreign(other, payload), False))
+            frames.append((other_frame(other, payload), False))
         if kind in ("whole", "split"):
             messages.append(payload)
     return frames, messages
 
 
 @settings(deadline=None)
-@given(deliveries(), st.data())
-def test_every_message_once_and_in_order(
-    sent: tuple[list[tuple[bytes, bool]], list[bytes]], data: st.DataObject
+@given(sent=deliveries(), data=st.data())
+def test_every_message_is_found_once_and_in_order(
+    make: partial[Transfers], sent: tuple[list[tuple[bytes, bool]], list[bytes]], data: st.DataObject
 ) -> None:
     frames, messages = sent
     others = [(at, each) for at, (each, is_own) in enumerate(frames) if not is_own]
     stream = b"".join(each for each, _ in frames)
     stale = data.draw(st.sampled_from([b"\x00", b"\xff"])) * SLACK + stream[:SLACK] + bytes(SLACK)
-    found, counted = Transfers(CHANNEL, HANDLE, MAX_FRAME), 0
+    found, counted = make(), 0
     got: list[bytes] = []
     met: list[bytes] = []
 
     def meet(channel: int, each: bytes) -> None:
         nonlocal counted
         counted += found.counted()[0]
-        assert counted + len(met) == others[len(met)][0]  # whoever gets it can know of all that came before it
+        assert counted + len(met) == others[len(met)][0]  # all frames before it were counted
         met.append(each)
 
     end = pos = 0
     while end < len(stream):
         end = min(len(stream), end + data.draw(st.integers(1, 400)))
-        pos = found.find(bytearray(stream[:end] + stale), pos, end, meet)
-        for start, stop in zip(found.starts, found.ends, strict=True):
-            got.append(stream[start:stop] if start >= 0 else found.joined[-1 - start])
+        data_so_far = bytearray(stream[:end] + stale)
+        pos = found.find(data_so_far, pos, end, meet)
+        got += found.messages(data_so_far, 0, len(found))
         found.clear()
     assert pos == len(stream)
     assert got == messages
@@ -143,38 +154,40 @@ def test_every_message_once_and_in_order(
     assert counted + found.counted()[0] == len(frames) - len(met)
 
 
-def find(stream: bytes) -> Transfers:
-    found = Transfers(CHANNEL, HANDLE, MAX_FRAME)
-    found.find(bytearray(stream + bytes(SLACK)), 0, len(stream), lambda channel, each: None)
-    return found
+def find(found: Transfers, stream: bytes) -> Messages:
+    data = bytearray(stream + bytes(SLACK))
+    found.find(data, 0, len(stream), lambda channel, each: None)
+    return found.messages(data, 0, len(found))
 
 
 WHOLE = [uint(HANDLE), uint(0), text(b"t", 0xA0), uint(0), YES[0], NO[0], NULL, NULL, NULL, NO[0]]
 
 
-def test_an_aborted_delivery_counts_and_brings_nothing() -> None:
-    aborted = [*WHOLE[:9], YES[0]]
-    found = find(frame(transfer(aborted, b"x")) + frame(transfer(WHOLE, b"y")) + frame(transfer(aborted, b"z")))
-    assert len(found.starts) == 1
+def test_an_aborted_delivery_is_counted_and_has_no_message(make: partial[Transfers]) -> None:
+    aborted, found = [*WHOLE[:9], YES[0]], make()
+    messages = find(
+        found, frame(transfer(aborted, b"x")) + frame(transfer(WHOLE, b"y")) + frame(transfer(aborted, b"z"))
+    )
+    assert list(messages) == [b"y"]
     assert found.counted() == (3, 3)
     assert found.counted() == (0, 0)
 
 
 @pytest.mark.parametrize("size", [0, 7, MAX_FRAME + 1, 2**32 - 1])
 @pytest.mark.parametrize("known", [False, True])
-def test_a_frame_of_a_size_that_cannot_be_is_one_clear_error(size: int, known: bool) -> None:
+def test_a_frame_of_an_impossible_size_is_one_clear_error(make: partial[Transfers], size: int, known: bool) -> None:
     good = frame(transfer(WHOLE, b"x")) * 20 if known else b""
     with pytest.raises(MalformedError, match=f"a frame of {size} bytes") as caught:
-        find(good + struct.pack(">I", size) + frame(transfer(WHOLE, b"x"))[4:])
+        find(make(), good + struct.pack(">I", size) + frame(transfer(WHOLE, b"x"))[4:])
     assert "\n" not in str(caught.value)
 
 
-def test_a_delivery_without_end_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_a_delivery_is_one_clear_error(make: partial[Transfers], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfers, "MAX_DELIVERY_BYTES", 5000)
     more = frame(transfer([*WHOLE[:5], YES[0]], bytes(1000)))
-    find(more * 5)
+    find(make(), more * 5)
     with pytest.raises(MalformedError, match="a delivery of more than 5000 bytes"):
-        find(more * 6)
+        find(make(), more * 6)
 
 
 @pytest.mark.parametrize(
@@ -188,30 +201,30 @@ def test_a_delivery_without_end_is_one_clear_error(monkeypatch: pytest.MonkeyPat
     ],
     ids=["fields", "array", "no list", "nothing", "cut off"],
 )
-def test_a_transfer_that_is_none_is_one_clear_error(body: bytes) -> None:
+def test_an_invalid_transfer_is_one_clear_error(make: partial[Transfers], body: bytes) -> None:
     with pytest.raises(MalformedError, match="no sound AMQP"):
-        find(frame(body))
+        find(make(), frame(body))
 
 
 @settings(deadline=None)
-@given(deliveries(), st.data())
-def test_changed_bytes_end_in_messages_or_one_clear_error(
-    sent: tuple[list[tuple[bytes, bool]], list[bytes]], data: st.DataObject
+@given(sent=deliveries(), data=st.data())
+def test_changed_bytes_are_messages_or_one_clear_error(
+    make: partial[Transfers], sent: tuple[list[tuple[bytes, bool]], list[bytes]], data: st.DataObject
 ) -> None:
     stream = bytearray(b"".join(each for each, _ in sent[0]))
     for _ in range(data.draw(st.integers(1, 5))):
         stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
     try:
-        found = find(bytes(stream))
+        found = find(make(), bytes(stream))
     except MalformedError:
         return
-    spans = [span for span in zip(found.starts, found.ends, strict=True) if span[0] >= 0]
+    spans = [span for span in zip(found.starts.tolist(), found.ends.tolist(), strict=True) if span[0] >= 0]
     assert all(0 <= start <= end <= len(stream) for start, end in spans)
     assert spans == sorted(spans)
 
 
 def numbered(number: int, payload: bytes, *, more: bool = False) -> bytes:
-    """As the service writes nearly all."""
+    """A frame like nearly all of the service."""
     tag = text(struct.pack(">I", number), 0xA0)
     return frame(transfer([uint(HANDLE), uint(number), tag, uint(0), YES[0], YES[0] if more else NO[0]], payload))
 
@@ -221,16 +234,15 @@ def numbered(number: int, payload: bytes, *, more: bool = False) -> bytes:
     [
         (numbered(7, b"longer than the others"), [b"longer than the others"]),
         (numbered(7, b"half", more=True) + numbered(7, b"half"), [b"halfhalf"]),
-        (foreign("channel", b"x"), []),
+        (other_frame("channel", b"x"), []),
     ],
-    ids=["another size", "not whole", "foreign"],
+    ids=["another size", "not whole", "another channel"],
 )
 @pytest.mark.parametrize("at", [1, 2, 3, 100, 599, 600])
-def test_a_run_of_frames_ends_before_the_first_that_is_different(at: int, other: bytes, messages: list[bytes]) -> None:
+def test_a_run_of_frames_ends_before_the_first_different_one(
+    make: partial[Transfers], at: int, other: bytes, messages: list[bytes]
+) -> None:
     payloads = [b"%04d" % number for number in range(600)]  # numbers up to 255 are written in one byte
     frames = [numbered(number, each) for number, each in enumerate(payloads)]
-    stream = b"".join([*frames[:at], other, *frames[at:]])
-    found = find(stream)
-    spans = zip(found.starts, found.ends, strict=True)
-    got = [stream[start:end] if start >= 0 else found.joined[-1 - start] for start, end in spans]
-    assert got == [*payloads[:at], *messages, *payloads[at:]]
+    found = find(make(), b"".join([*frames[:at], other, *frames[at:]]))
+    assert list(found) == [*payloads[:at], *messages, *payloads[at:]]

@@ -20,7 +20,7 @@ from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.watcher import HubWatcher
-from spark_ehbalance.source import range_reader, receivers
+from spark_ehbalance.source import range_reader
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS
@@ -117,8 +117,8 @@ def test_a_token_that_ends_while_the_sink_is_busy(way_in: tuple[Emulator, ShortL
 def test_a_token_that_ends_between_two_tasks(
     way_in: tuple[Emulator, ShortLived], monkeypatch: pytest.MonkeyPatch, watched: bool
 ) -> None:
-    monkeypatch.setattr(receivers, "RECEIVER_IDLE", 100.0)
-    monkeypatch.setattr(receivers, "_LOOK", 0.2 if watched else 100.0)
+    monkeypatch.setattr(RECEIVERS, "idle", 100.0)
+    monkeypatch.setattr(RECEIVERS, "check_interval", 0.2 if watched else 100.0)
     server, connection = way_in
     assert read(server, connection, 0, 500, 3) == list(range(500))
     until_detached(server)

@@ -1,8 +1,8 @@
-"""The hot loop's hold on the client: it reads from the client's socket in its place.
+"""Reads from the client's socket in the client's place: the beginning of the fast path.
 
-The client has opened and authenticated the connection and attached the link. Whatever comes that is no transfer to the
-link goes to the client's own handlers, and it is the client that sends; only the reading is ours. That takes many
-attributes of the client that are not public, so `incompatibility` says whether it is the client that this was made for.
+The client has opened and authenticated the connection and attached the link. Frames other than transfers to the link go
+to the client's own handlers, and the client does the sending. That needs many attributes of the client that are not
+public, so `incompatibility` checks that it is a client for which this was written.
 """
 
 from __future__ import annotations
@@ -12,39 +12,38 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import azure.eventhub
 
-from spark_ehbalance.hub.wire.transfers import SLACK, Transfers
+from spark_ehbalance.hub.wire.transfers import SLACK, Messages, Transfers
 from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
 
-#: Versions of azure-eventhub with which the tests of this package have passed.
+#: Versions of azure-eventhub with which this package's tests pass.
 TESTED = ("5.15.1",)
 
 #: Bytes of frames after which a batch is complete.
 MOST_BYTES = 4 << 20
 
-#: Bytes asked for in one read, at least as many as the largest frame has.
+#: Bytes requested by one read, at least as many as the largest frame has.
 _READ_BYTES = 1 << 20
 
-#: Bytes that the buffer of a link has room for as long as little comes: receivers are kept by the hundred.
+#: Size in bytes of a link's buffer while little comes: a worker keeps hundreds of receivers.
 _IDLE_BYTES = 1 << 16
 
-#: Buffers with room for a batch that no link is using, for whichever needs one next; and how many are kept.
+#: Large buffers that no link is using, for the next link that needs one; and how many are kept.
 _SPARE: list[bytearray] = []
 _MOST_SPARE = 4
 
-#: Seconds to wait for more once there are events: the next read is under way, or there is a pause.
+#: Seconds to wait for more once there are events: longer than two reads of a stream are apart.
 _PAUSE = 0.02
 
-#: Seconds between two looks at what the client has to do: heartbeats, a new token.
+#: Seconds between two runs of the client's periodic work: heartbeats, a new token.
 _HOUSEKEEPING = 0.25
 
 _ID_MASK = 0xFFFFFFFF
 
-#: What is used of the client, by the object that has it.
+#: The attributes of the client's objects that are used here.
 _USED = {
     "handler": "_connection _session _cbs_authenticator _keep_alive_thread",
     "connection": "_transport _incoming_endpoints _process_incoming_frame _get_remote_timeout _max_frame_size "
@@ -62,16 +61,16 @@ _COUNTERS = [
 
 
 def untested_version() -> str | None:
-    """Why nothing but the public calls of the installed client may be used; None if its other parts are known."""
+    """Why only the public calls of the installed client may be used; None if its version has been tested."""
     if azure.eventhub.__version__ in TESTED:
         return None
     return f"azure-eventhub {azure.eventhub.__version__} has not been tested; tested is {', '.join(TESTED)}"
 
 
 def incompatibility(handler: Any, link: Any, *, granted: int = 0) -> str | None:
-    """Why the open `link` of the client's `handler` cannot be read from here; None if it can.
+    """Why the open `link` of the client's `handler` cannot be read here; None if it can.
 
-    `granted` is the credit that the client should have given the link already.
+    `granted` is the credit that the client should have granted on the link already.
     """
     if (reason := untested_version()) is not None:
         return reason
@@ -111,74 +110,70 @@ class FastLink:
 
     `incompatibility` must have returned None for both.
 
-    All that is raised is what the client itself raises in the same situation, or OSError, or `MalformedError`; after
-    that the connection is of no more use.
+    Raises what the client itself raises in the same situation, OSError or `MalformedError`; after that the connection
+    is of no more use.
     """
 
     def __init__(self, handler: Any, link: Any, prefetch: int) -> None:
-        """At most `prefetch` messages are asked for ahead."""
+        """`prefetch` is the most credit that is granted at a time."""
         self._token = handler._cbs_authenticator
         self._connection, self._session, self._link = handler._connection, handler._session, link
         self._transport = self._connection._transport
         self._socket: socket.socket = self._transport.sock
         self._prefetch = prefetch
-        self._ahead = 0  # messages to come that are wanted: none is asked for beyond them
+        self._wanted = 0  # messages wanted now and later: no credit is granted beyond them
         channel = next(key for key, value in self._connection._incoming_endpoints.items() if value is self._session)
         self._transfers = Transfers(channel, self._link.remote_handle, self._connection._max_frame_size)
         half_read = self._transport._read_buffer.read()
         self._data = bytearray(half_read) + bytearray(_IDLE_BYTES + SLACK)
         self._have = len(half_read)  # bytes in the buffer
-        self._found = 0  # where the first frame begins that has not come whole
-        self._given = 0  # messages given out already
-        self._failure: Exception | None = None  # that came after events which were still to be given out
+        self._searched = 0  # where the first incomplete frame begins
+        self._returned = 0  # messages that `receive` has returned
+        self._failure: Exception | None = None  # to be raised once all messages before it were returned
         self._housekeeping = 0.0
 
-    def receive(
-        self, most: int, wait: float, ahead: int | None = None
-    ) -> tuple[bytearray, Sequence[int], Sequence[int], list[bytes]]:
-        """Up to `most` messages as `Transfers` describes them, with the buffer that they lie in until `release`.
+    def receive(self, most: int, wait: float, wanted: int | None = None) -> Messages:
+        """Up to `most` messages, which are valid until `release`; none if none came within `wait` seconds.
 
-        More are awaited for as long as they come without a pause; none came if there was none in `wait` seconds.
-        `ahead` is how many are wanted in this call and later ones, if that is known: the peer sends no more.
+        Waits for more only while they come without a pause. `wanted` is the number of messages for this call and later
+        ones, if it is known: the peer sends no more.
         """
-        starts, ends = self._transfers.starts, self._transfers.ends
-        if self._given == len(starts):
-            self._ahead = sys.maxsize if ahead is None else ahead
+        transfers = self._transfers
+        if self._returned == len(transfers):
+            self._wanted = sys.maxsize if wanted is None else wanted
             if self._failure is not None:
                 raise self._failure
             try:
                 self._fill(most, time.monotonic() + wait)
             except Exception as error:
-                if not starts:
+                if not len(transfers):
                     raise
                 self._failure = error
-        first, self._given = self._given, min(self._given + most, len(starts))
-        return self._data, starts[first : self._given], ends[first : self._given], self._transfers.joined
+        first, self._returned = self._returned, min(self._returned + most, len(transfers))
+        return transfers.messages(self._data, first, self._returned)
 
     def release(self) -> None:
-        """The messages received have been used: leave a large buffer to others if there are no more in it."""
-        rest = self._have - self._found
-        if self._given == len(self._transfers.starts) and len(self._data) > 2 * _IDLE_BYTES and rest <= _IDLE_BYTES:
+        """To be called when the received messages are no longer used. A large buffer becomes spare if it has no
+        more."""
+        rest = self._have - self._searched
+        if self._returned == len(self._transfers) and len(self._data) > 2 * _IDLE_BYTES and rest <= _IDLE_BYTES:
             large, self._data = self._data, bytearray(_IDLE_BYTES + SLACK)
-            self._data[:rest] = large[self._found : self._have]
-            self._have, self._found = rest, 0
+            self._data[:rest] = large[self._searched : self._have]
+            self._have, self._searched = rest, 0
             if len(_SPARE) < _MOST_SPARE:
                 _SPARE.append(large)
 
-    def fileno(self) -> int:
-        """Of the socket, to wait for what comes while nobody is receiving."""
-        return self._socket.fileno()
-
     def is_usable(self) -> bool:
-        """Whether the link is of further use, to be asked while nobody is receiving: deals with what has come.
+        """Whether `receive` can go on later; to be called between calls of `receive`. Handles the frames that have
+        come.
 
-        Not if its token is about to end, or if more has come than there is room for. Raises as `receive` does.
+        False if the token is about to expire, or if the small buffer is full. Raises as `receive` does.
         """
         if time.time() >= self._token._expires_on - self._token._refresh_window:
             return False
-        self._ahead = 0
-        if self._given == len(self._transfers.starts):
-            self._begin()
+        self._wanted = 0
+        if self._returned == len(self._transfers):
+            self._clear()
             self._compact()
         while room := len(self._data) - SLACK - self._have > _IDLE_BYTES // 2:
             if not self._read(0):
@@ -188,46 +183,46 @@ class FastLink:
         return room
 
     def close(self) -> None:
-        """Close the socket, which the client leaves open if the connection was broken when it was closed."""
+        """Close the socket: the client leaves it open if the connection was broken before."""
         with contextlib.suppress(Exception):
             self._transport.close()
 
     def _fill(self, most: int, deadline: float) -> None:
-        """Find up to `most` new messages, or some more that came with them."""
-        starts = self._transfers.starts
-        self._begin()
+        """Find `most` new messages, or a few more that came with them; fewer if there is a pause."""
+        transfers = self._transfers
+        self._clear()
         while True:
             self._find()
             now = time.monotonic()
             if now >= self._housekeeping:
                 self._housekeeping = now + _HOUSEKEEPING
                 self._keep_house()
-            if not starts:
+            if not len(transfers):
                 self._compact()
-            elif len(starts) >= most or self._have >= MOST_BYTES:
+            elif len(transfers) >= most or self._have >= MOST_BYTES:
                 return
-            pause = min(deadline - now, _PAUSE if starts else _HOUSEKEEPING)
-            if pause <= 0 or (not self._read(pause) and starts):
+            pause = min(deadline - now, _PAUSE if len(transfers) else _HOUSEKEEPING)
+            if pause <= 0 or (not self._read(pause) and len(transfers)):
                 return
 
-    def _begin(self) -> None:
-        """All messages that were found have been used."""
+    def _clear(self) -> None:
+        """Forget the messages found, all of which have been returned."""
         self._transfers.clear()
-        self._given = 0
+        self._returned = 0
 
     def _find(self) -> None:
-        self._found = self._transfers.find(self._data, self._found, self._have, self._foreign)
+        self._searched = self._transfers.find(self._data, self._searched, self._have, self._other_frame)
         self._count()
         session, link = self._session, self._link
         window, credit = session.target_incoming_window, link.current_link_credit
-        wanted = max(credit, min(self._prefetch, self._ahead - len(self._transfers.starts)))
-        if (credit <= self._prefetch // 2 and credit < wanted) or session.incoming_window <= window // 2:
+        credit_wanted = max(credit, min(self._prefetch, self._wanted - len(self._transfers)))
+        if (credit <= self._prefetch // 2 and credit < credit_wanted) or session.incoming_window <= window // 2:
             session.incoming_window = window
-            link.flow(link_credit=wanted)  # one frame renews both
+            link.flow(link_credit=credit_wanted)  # one frame renews both
             self._check()
 
     def _count(self) -> None:
-        """Have the client know of the frames that it has not seen."""
+        """Update the client's counters for the frames that it has not seen."""
         frames, deliveries = self._transfers.counted()
         session, link = self._session, self._link
         session.next_incoming_id = (session.next_incoming_id + frames) & _ID_MASK
@@ -236,12 +231,12 @@ class FastLink:
         link.delivery_count = (link.delivery_count + deliveries) & _ID_MASK
         link.current_link_credit -= deliveries
 
-    def _foreign(self, channel: int, frame: bytes) -> None:
-        """Have the client deal with a frame."""
-        # here and not above: another version may not have it
+    def _other_frame(self, channel: int, frame: bytes) -> None:
+        """Pass a frame to the client."""
+        # imported here, because another version may not have it
         from azure.eventhub._pyamqp._decode import decode_empty_frame, decode_frame
 
-        self._count()  # before it: a flow from the peer sets the same counters
+        self._count()  # first, because a flow frame sets the same counters
         body = 4 * frame[4]
         decoded: Any
         try:
@@ -275,16 +270,16 @@ class FastLink:
         self._check()
 
     def _compact(self) -> None:
-        """Move what is left to the beginning of the buffer, and have room for a whole frame."""
-        rest = self._data[self._found : self._have]
+        """Move the incomplete frame to the beginning of the buffer."""
+        rest = self._data[self._searched : self._have]
         self._data[: len(rest)] = rest
-        self._have, self._found = len(rest), 0
+        self._have, self._searched = len(rest), 0
 
     def _read(self, pause: float) -> bool:
-        """Read what has come, or what comes within `pause` seconds; whether something has."""
+        """Read what has come, or comes within `pause` seconds; returns whether there was anything."""
         if len(self._data) - SLACK - self._have < _IDLE_BYTES // 2:
             try:
-                large = _SPARE.pop()  # of several threads only one gets the last
+                large = _SPARE.pop()  # of several threads only one gets the last buffer
             except IndexError:
                 large = bytearray(MOST_BYTES + _READ_BYTES + SLACK)
             large[: self._have] = self._data[: self._have]
@@ -301,7 +296,7 @@ class FastLink:
                     self._have += received
                     if not records:
                         break
-                    self._socket.settimeout(0)  # a TLS record has at most 16 KB: take those that are there
+                    self._socket.settimeout(0)  # a TLS record has at most 16 KB: take all that have come
         except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
             pass
         finally:

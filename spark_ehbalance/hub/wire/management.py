@@ -1,7 +1,7 @@
-"""Questions to a hub's `$management`, all in one write, and their answers, in as few reads as they come in.
+"""Requests to a hub's `$management`, all in one write, and their responses, in few reads.
 
-The client has opened and authenticated the connection and attached the two links. It encodes each question once; from
-then on only the number of the question in it changes.
+The client has opened and authenticated the connection and attached the two links. It encodes each request once; later
+requests differ only in the id in it.
 """
 
 from __future__ import annotations
@@ -15,36 +15,38 @@ from spark_ehbalance.hub.wire.link import FastLink, incompatibility
 from spark_ehbalance.hub.wire.messages import APPLICATION, PROPERTIES, VALUE
 from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
 
-#: The name of a question, and its properties.
-Question = tuple[str, tuple[tuple[str, str], ...]]
+#: The type of the entity that a request reads, and the request's properties.
+ManagementRequest = tuple[str, tuple[tuple[str, str], ...]]
 
-#: What the client grants its peer on a management link when that is attached.
+#: Credit that the client grants on a management link when the link is attached.
 _GRANTED = 10_000
 
-#: Answers under way at the most.
+#: Credit for responses.
 _CREDIT = 1_000
 
-#: Stands for the number of a question in what the client has encoded; hexadecimal.
-_NUMBER = "ffffffff"
+#: Stands for the request's id, eight hexadecimal digits, in what the client encodes.
+_PLACEHOLDER = "ffffffff"
+_IDS = 0xFFFFFFFF
 
 #: A transfer frame of one unsettled message: size, header, descriptor, list of six fields (handle, delivery id, tag,
 #: format 0, not settled, no more).
 _TRANSFER = struct.Struct(">I2BH 3s3B BI BI 2BI 3B")
 
-#: Where in the properties section.
-_CORRELATION = 5
+#: The index of the correlation id in the properties section.
+_CORRELATION_ID = 5
 
-#: Seconds in which answers gather before they are read: each comes in a packet of its own, and a read for each would
-#: cost more than all the rest.
+#: Seconds for which responses gather before they are read: each comes in a packet of its own, and a read for each would
+#: cost more than everything else.
 _GATHER = 0.002
 
 _DISPOSITION = b"\x00\x53\x15"
 
 
 class Management:
-    """Asks over the open management link `operation` of the client's `handler`; see `management_incompatibility`.
+    """Sends requests over the open management link `operation` of the client's `handler`.
 
-    `refusal` makes the error to raise of a status and its description. All else that is raised is as for `HotLink`.
+    `management_incompatibility` must have returned None for them. `refusal` makes the error to raise from a status and
+    its description. Otherwise it raises what `FastLink` raises.
     """
 
     def __init__(self, handler: Any, operation: Any, refusal: Callable[[int, str], Exception]) -> None:
@@ -53,50 +55,50 @@ class Management:
         self._session = handler._session
         self._transport = handler._connection._transport
         self._most = handler._connection._remote_max_frame_size
-        self._answers = _Answers(handler, link._response_link, _CREDIT)
+        self._responses = _Responses(handler, link._response_link, _CREDIT)
         self._refusal = refusal
         self._token = ""
-        self._encoded: dict[Question, tuple[bytes, bytes]] = {}  # before its number and after it
-        self._number = 0
+        self._encoded: dict[ManagementRequest, tuple[bytes, bytes]] = {}  # before the id and after it
+        self._next_id = 0
 
-    def ask(self, schedule: Sequence[Question], token: str, timeout: float) -> list[Any]:
-        """The answer to each question, whatever it is, asked with the security `token`.
+    def request(self, requests: Sequence[ManagementRequest], token: str, timeout: float) -> list[Any]:
+        """The response to each request, sent with the security `token`.
 
-        Raises TimeoutError if they have not all come within `timeout` seconds.
+        Raises TimeoutError if not all have come within `timeout` seconds.
         """
         if token != self._token:
             self._token = token
             self._encoded.clear()
         deadline = time.monotonic() + timeout
-        unsent, waiting, answers = list(enumerate(schedule))[::-1], dict[bytes, int](), dict[int, Any]()
+        unsent, waiting, responses = list(enumerate(requests))[::-1], dict[bytes, int](), dict[int, Any]()
         while unsent or waiting:
-            now_sent = bytearray()
+            frames = bytearray()
             for _ in range(min(len(unsent), self._sender.current_link_credit, self._session.remote_incoming_window)):
-                index, question = unsent.pop()
-                number = f"{self._number:08x}".encode()
-                self._number = (self._number + 1) % 0xFFFFFFFF
-                waiting[number] = index
-                now_sent += self._frame(question, number)
-            if now_sent:
-                self._transport.write(now_sent)
+                index, request = unsent.pop()
+                request_id = f"{self._next_id:08x}".encode()
+                self._next_id = (self._next_id + 1) % _IDS
+                waiting[request_id] = index
+                frames += self._frame(request, request_id)
+            if frames:
+                self._transport.write(frames)
                 time.sleep(_GATHER)
-            for number, answer in self._receive(max(1, len(waiting)), deadline - time.monotonic()):
-                if number in waiting:
-                    answers[waiting.pop(number)] = answer
+            for request_id, response in self._receive(max(1, len(waiting)), deadline - time.monotonic()):
+                if request_id in waiting:
+                    responses[waiting.pop(request_id)] = response
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{len(unsent) + len(waiting)} answers have not come within {timeout:g} s")
-        return [answers[index] for index in range(len(schedule))]
+                raise TimeoutError(f"{len(unsent) + len(waiting)} responses have not come within {timeout:g} s")
+        return [responses[index] for index in range(len(requests))]
 
-    def _frame(self, question: Question, number: bytes) -> bytes:
-        if question not in self._encoded:
-            self._encoded[question] = _encode(question, self._token)
-        before, after = self._encoded[question]
+    def _frame(self, request: ManagementRequest, request_id: bytes) -> bytes:
+        if request not in self._encoded:
+            self._encoded[request] = encode(request, self._token)
+        before, after = self._encoded[request]
         sender, session = self._sender, self._session
         tag = (sender.delivery_count + 1) & 0xFFFFFFFF
         head = _TRANSFER.size
-        size = head + len(before) + len(number) + len(after)
+        size = head + len(before) + len(request_id) + len(after)
         if size > self._most:
-            raise MalformedError(f"a question of {size} bytes, where the peer takes {self._most}")
+            raise MalformedError(f"a request of {size} bytes, where the peer takes {self._most}")
         frame = _TRANSFER.pack(
             size, 2, 0, session.channel,
             b"\x00\x53\x14", 0xC0, head - 13, 6,
@@ -107,46 +109,26 @@ class Management:
         session.outgoing_window -= 1
         sender.delivery_count += 1
         sender.current_link_credit -= 1
-        return frame + before + number + after
+        return frame + before + request_id + after
 
     def _receive(self, most: int, wait: float) -> list[tuple[bytes, Any]]:
-        data, starts, ends, joined = self._answers.receive(most, wait)
         try:
-            with memoryview(data) as view:
-                messages = [joined[-1 - s] if s < 0 else bytes(view[s:e]) for s, e in zip(starts, ends, strict=True)]
+            messages = list(self._responses.receive(most, wait))
         finally:
-            self._answers.release()
-        return [self._answer(message) for message in messages]
-
-    def _answer(self, message: bytes) -> tuple[bytes, Any]:
-        """The number of the question that `message` answers, and what it says."""
-        sections: dict[int, Any] = {}
-        pos = 0
-        try:
-            while pos < len(message):
-                section, pos = decode(message, pos + 1)
-                sections[section], pos = decode(message, pos)
-            number, said = sections[PROPERTIES][_CORRELATION], sections[APPLICATION]
-            status, description = int(said[b"status-code"]), said.get(b"status-description")
-            if not isinstance(number, bytes):
-                raise ValueError("it does not say which question it answers")
-        except (*MALFORMED, KeyError, AttributeError) as error:
-            raise MalformedError(f"an answer that is no sound AMQP: {error!r}") from error
-        if status >= 400:
-            raise self._refusal(status, description.decode(errors="replace") if isinstance(description, bytes) else "")
-        return number, sections.get(VALUE)
+            self._responses.release()
+        return [read_response(message, self._refusal) for message in messages]
 
 
-class _Answers(FastLink):
-    """Reads answers. That a question was received is told by its answer."""
+class _Responses(FastLink):
+    """Reads responses. Dispositions are ignored: a response says that its request was received."""
 
-    def _foreign(self, channel: int, frame: bytes) -> None:
+    def _other_frame(self, channel: int, frame: bytes) -> None:
         if frame[4 * frame[4] :][:3] != _DISPOSITION:
-            super()._foreign(channel, frame)
+            super()._other_frame(channel, frame)
 
 
 def management_incompatibility(handler: Any, operation: Any) -> str | None:
-    """Why the client's open management link `operation` cannot be used from here; None if it can."""
+    """Why the client's open management link `operation` cannot be used here; None if it can."""
     try:
         link = operation._mgmt_link
         sender, session = link._request_link, handler._session
@@ -162,19 +144,39 @@ def management_incompatibility(handler: Any, operation: Any) -> str | None:
         return f"its management link is not as expected: {error}"
 
 
-def _encode(question: Question, token: str) -> tuple[bytes, bytes]:
-    # here and not above: another version may not have it
+def encode(request: ManagementRequest, token: str) -> tuple[bytes, bytes]:
+    """A request's message, before its id and after it."""
+    # imported here, because another version may not have it
     from azure.eventhub._pyamqp._encode import encode_payload
     from azure.eventhub._pyamqp.message import Message, Properties
 
-    name, properties = question
+    entity, properties = request
     output = bytearray()
     application: dict[str | bytes, Any] = {
         **dict(properties),
         "security_token": token,
         "operation": "READ",
-        "type": name,
+        "type": entity,
     }
-    encode_payload(output, Message(properties=Properties(message_id=_NUMBER), application_properties=application))
-    before, _, after = bytes(output).partition(_NUMBER.encode())
+    encode_payload(output, Message(properties=Properties(message_id=_PLACEHOLDER), application_properties=application))
+    before, _, after = bytes(output).partition(_PLACEHOLDER.encode())
     return before, after
+
+
+def read_response(message: bytes, refusal: Callable[[int, str], Exception]) -> tuple[bytes, Any]:
+    """The id of the request that `message` responds to, and its value. Raises `refusal` or `MalformedError`."""
+    sections: dict[int, Any] = {}
+    pos = 0
+    try:
+        while pos < len(message):
+            section, pos = decode(message, pos + 1)
+            sections[section], pos = decode(message, pos)
+        request_id, application = sections[PROPERTIES][_CORRELATION_ID], sections[APPLICATION]
+        status, description = int(application[b"status-code"]), application.get(b"status-description")
+        if not isinstance(request_id, bytes):
+            raise ValueError("it has no correlation id")
+    except (*MALFORMED, KeyError, AttributeError) as error:
+        raise MalformedError(f"a response that is no sound AMQP: {error!r}") from error
+    if status >= 400:
+        raise refusal(status, description.decode(errors="replace") if isinstance(description, bytes) else "")
+    return request_id, sections.get(VALUE)

@@ -1,8 +1,9 @@
-"""One AMQP message, in whatever way it is encoded: the general way, which takes 3 to 8 µs an event."""
+"""One AMQP message or section in any encoding: the slow path, 3 to 8 µs an event."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from spark_ehbalance.hub.rows import (
@@ -14,12 +15,12 @@ from spark_ehbalance.hub.rows import (
     sequence_body,
     value_body,
 )
-from spark_ehbalance.hub.wire.values import MALFORMED, TEXTS, Room, decode, end_of
+from spark_ehbalance.hub.wire.values import MALFORMED, TEXTS, ArrayBudget, MalformedError, decode, end_of
 
 ANNOTATIONS, PROPERTIES, APPLICATION, DATA = range(0x72, 0x76)
 _SEQUENCE, VALUE = 0x76, 0x77
 
-#: The other way to say which section it is.
+#: Sections by their symbolic descriptor, which AMQP allows in place of the code.
 _BY_NAME = {
     b"amqp:message-annotations:map": ANNOTATIONS,
     b"amqp:properties:list": PROPERTIES,
@@ -29,7 +30,8 @@ _BY_NAME = {
     b"amqp:amqp-value:*": VALUE,
 }
 
-#: Elements without bytes of their own that a message may have beyond its bytes: a few small arrays, of 255 at the most.
+#: Array elements without bytes of their own that a message may have beyond its number of bytes: a few small arrays of
+#: at most 255 each.
 _SMALL_ARRAYS = 4 * 255
 
 #: Names of the fields of the properties section, in their order on the wire.
@@ -58,7 +60,7 @@ def parse(message: bytes) -> Event:
     data: list[bytes | None] = []
     sequences: list[Any] = []
     single: Any = None
-    pos, end, room = 0, len(message), Room(len(message) + _SMALL_ARRAYS)
+    pos, end, budget = 0, len(message), ArrayBudget(len(message) + _SMALL_ARRAYS)
     try:
         while pos < end:
             if message[pos] == 0 and message[pos + 1] == 0x53:
@@ -67,10 +69,10 @@ def parse(message: bytes) -> Event:
                 section, pos = _descriptor(message, pos)
             code = message[pos]
             if section == DATA and code & 0xEF == 0xA0:
-                raw, pos = TEXTS[code](message, pos + 1)  # a body is not copied to say that it is binary
+                raw, pos = TEXTS[code](message, pos + 1)  # not `decode`: a body is not copied to mark it as binary
                 data.append(raw)
                 continue
-            value, pos = decode(message, pos, room)
+            value, pos = decode(message, pos, budget)
             if section == DATA:
                 data.append(value)
             elif section == ANNOTATIONS:
@@ -93,7 +95,7 @@ def parse(message: bytes) -> Event:
 
 
 def _descriptor(message: bytes, pos: int) -> tuple[Any, int]:
-    """Which section begins at `pos`, and where its value does."""
+    """Which section begins at `pos`, and where its value begins."""
     if message[pos]:
         raise ValueError("a section has no descriptor")
     if message[pos + 1] == 0x53:
@@ -103,8 +105,8 @@ def _descriptor(message: bytes, pos: int) -> tuple[Any, int]:
 
 
 def _annotations(message: bytes) -> dict[Any, Any]:
-    """The service's annotations in a message of which not all can be decoded: by the standard the size of every value
-    is known even if its type is not. None of them where the sizes do not fit together."""
+    """The service's annotations in a message that cannot be decoded as a whole: AMQP gives the size of every value,
+    even of an unknown type. Empty if the sizes contradict each other."""
     try:
         pos = 0
         while pos < len(message):
@@ -133,7 +135,7 @@ def _simple_pairs(message: bytes, pos: int, end: int) -> dict[Any, Any]:
 
 
 def properties(fields: Any) -> dict[Any, Any]:
-    """The message properties that say something, as the client names them; it leaves out a zero and an empty text."""
+    """The message properties by the client's names. Like the client, without a zero and an empty text."""
     if not isinstance(fields, list) or len(fields) > len(_FIELDS):
         raise ValueError("the properties section is no list of its fields")
     return {name: value for name, value in zip(_FIELDS, fields, strict=False) if value}
@@ -146,3 +148,24 @@ def pairs(value: Any) -> dict[Any, Any]:
     if not isinstance(value, dict):
         raise ValueError("a section of pairs is no map")
     return value
+
+
+def read_properties(section: bytes) -> dict[Any, Any]:
+    """The message properties in a properties section; empty for no bytes. Raises `MalformedError`."""
+    return _read(section, properties) if section else {}
+
+
+def read_application(section: bytes) -> dict[Any, Any]:
+    """The application's properties in their section; empty for no bytes. Raises `MalformedError`."""
+    return _read(section, pairs) if section else {}
+
+
+def _read(section: bytes, meaning: Callable[[Any], dict[Any, Any]]) -> dict[Any, Any]:
+    """Raises `MalformedError` also if the section does not end where its size says."""
+    try:
+        value, end = decode(section, 0)
+        if end != len(section):
+            raise ValueError("a section's size contradicts its elements")
+        return meaning(value)
+    except MALFORMED as error:
+        raise MalformedError(str(error)) from error

@@ -1,14 +1,14 @@
-"""Transfer frames: where in the bytes from the socket the messages are.
+"""Transfer frames: where the messages are in the bytes from the socket.
 
-Nearly all frames begin alike but for delivery id and tag, so that one `struct` and three comparisons are enough for
-one: a `_Head` is learned from a frame that was read the general way. Frames of one size are found many at a time.
+Nearly all frames begin alike but for delivery id and tag, so one `struct` and three comparisons are enough for a frame:
+a `_Head` is learned from a frame of which all fields were decoded. Frames of one size are found many at a time.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,57 +16,103 @@ import numpy.typing as npt
 
 from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
 
-#: Bytes of a delivery: Event Hubs' largest message, in its dedicated tier, has 20 MB.
+#: Largest delivery in bytes: the largest message of Event Hubs, in the dedicated tier, has 20 MB.
 MAX_DELIVERY_BYTES = 32 << 20
 
-#: Bytes that a buffer must have after its end, so that reading a head from the last few bytes does not fail.
+#: Bytes that a buffer must have after its end, so that a head can be read from the last few bytes.
 SLACK = 256
 
 _HEADER = struct.Struct(">IBBH")
 _TRANSFER = b"\x00\x53\x14"
 _HANDLE, _ID, _TAG, _MORE, _ABORTED = 0, 1, 2, 5, 9
 
-#: Heads in use at a time: ids of one, two and five bytes, and one more.
+#: Heads kept: for ids of one, two and five bytes, and one more.
 _MOST_HEADS = 4
 
-#: Frames of one size must be so many for a look at all of them at once to pay, which costs as much as 20 to 30 one by
-#: one; where it has not, none is tried in so many of the next buffers.
+#: Frames of one size are compared all at once if there are this many: that costs as much as 20 to 30 frames one by one.
+#: Where fewer turned out to be alike it is not tried in the next `_RUN_PAUSE` buffers.
 _RUN_PAYS, _RUN_PAUSE = 40, 20
 
 
+class Messages:
+    """Messages of one buffer. Message i lies in `data` from `starts[i]` to `ends[i]`.
+
+    A message that came in several frames is `joined[-1 - starts[i]]`. `data` has `SLACK` more bytes than the last end.
+    """
+
+    __slots__ = ("data", "ends", "joined", "starts")  # no dataclass: a frozen one takes 2 µs to make
+
+    def __init__(
+        self,
+        data: bytearray,
+        starts: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
+        joined: Sequence[bytes] = (),
+    ) -> None:
+        self.data = data
+        self.starts = starts
+        self.ends = ends
+        self.joined = joined
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> bytes:
+        return next(iter(self.of([index])))
+
+    def __iter__(self) -> Iterator[bytes]:
+        with memoryview(self.data) as view:
+            for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):
+                yield bytes(view[start:end]) if start >= 0 else self.joined[-1 - start]
+
+    def of(self, which: Any) -> Messages:
+        """Some of them, by a mask, indices or a slice."""
+        return Messages(self.data, self.starts[which], self.ends[which], self.joined)
+
+
 class _Head(NamedTuple):
-    """The beginning of a whole delivery in one frame: size, then bytes that must be these, around id and tag."""
+    """The beginning of a whole delivery in one frame: its size, then constant bytes around id and tag."""
 
     unpack_from: Callable[[bytearray, int], tuple[int, bytes, bytes, bytes]]
     before_id: bytes
     before_tag: bytes
     after_tag: bytes
     size: int
-    mask: npt.NDArray[np.uint64]  # over all of it, in words: 0 where id and tag are
+    mask: npt.NDArray[np.uint64]  # of all its bytes, in words of eight: 0 where id and tag are
 
 
 class Transfers:
-    """The transfers to the link `handle` on `channel`, found in buffers of bytes.
+    """The transfers to the link `handle` on `channel`, found in buffers of bytes."""
 
-    `starts` and `ends` say where in the buffer the messages lie that have come whole; a message of several frames is
-    put together in `joined`, and its start is -1 minus its index there. `frames` and `deliveries` count up until
-    `counted` takes them.
-    """
+    def __init__(
+        self, channel: int, handle: int, max_frame: int, *, run_pays: int = _RUN_PAYS, run_pause: int = _RUN_PAUSE
+    ) -> None:
+        """`max_frame` is the size in bytes that the client has allowed the peer's frames.
 
-    def __init__(self, channel: int, handle: int, max_frame: int) -> None:
-        """`max_frame` is the size in bytes that the client has allowed the peer's frames."""
-        self.starts = array("q")  # and no lists: of many frames at a time no number becomes a Python object
-        self.ends = array("q")
-        self.joined: list[bytes] = []
+        `run_pays` frames of one size are compared all at once; if they are not alike this is not tried in the next
+        `run_pause` buffers.
+        """
+        self._starts = array("q")  # not lists: an integer of many does not become a Python object
+        self._ends = array("q")
+        self._joined: list[bytes] = []
         self._frames = 0
         self._deliveries = 0
         self._channel = channel
         self._handle = handle
         self._max_frame = max_frame
         self._heads: list[_Head] = []
-        self._pause = 0
-        self._parts: list[bytes] = []  # of a delivery that has not come to its end
+        self._run_pays, self._run_pause = run_pays, run_pause
+        self._pause = 0  # buffers in which runs are not looked for
+        self._parts: list[bytes] = []  # of a delivery whose last frame has not come yet
         self._parts_bytes = 0
+
+    def __len__(self) -> int:
+        """How many messages have been found since `clear`."""
+        return len(self._starts)
+
+    def messages(self, data: bytearray, first: int, end: int) -> Messages:
+        """The messages `first` to `end` (exclusive) of those found in `data`."""
+        return Messages(data, np.array(self._starts[first:end]), np.array(self._ends[first:end]), self._joined)
 
     def counted(self) -> tuple[int, int]:
         """Frames and deliveries since the last call."""
@@ -76,14 +122,14 @@ class Transfers:
 
     def clear(self) -> None:
         """Forget the messages found, before the buffer is used for others."""
-        del self.starts[:], self.ends[:]
-        self.joined.clear()
+        del self._starts[:], self._ends[:]
+        self._joined.clear()
 
-    def find(self, data: bytearray, pos: int, end: int, foreign: Callable[[int, bytes], None]) -> int:
-        """Go through the frames in `data` from `pos` on; returns the start of the first that has not come whole.
+    def find(self, data: bytearray, pos: int, end: int, other_frame: Callable[[int, bytes], None]) -> int:
+        """Go through the frames in `data` from `pos` on; returns the start of the first incomplete frame.
 
-        `foreign` is called for each frame that is no transfer to this link, with its channel and the frame. `data`
-        has `SLACK` more bytes than `end`. Raises `MalformedError`, and whatever `foreign` raises.
+        `other_frame` is called with channel and bytes of each frame that is not a transfer to this link. `data` has
+        `SLACK` more bytes than `end`. Raises `MalformedError`, and whatever `other_frame` raises.
         """
         learned = False
         self._pause -= self._pause > 0
@@ -100,27 +146,27 @@ class Transfers:
             if end - pos < size:
                 return pos
             frame = bytes(memoryview(data)[pos : pos + size])
-            fields, places = self._own(frame, 4 * words, channel)
+            fields, positions = self._own(frame, 4 * words, channel)
             if fields is None:
-                foreign(channel, frame)
-            elif self._take(frame, fields, pos, places[-1]) and not learned and len(places) > _MORE:
-                learned = True  # one from each buffer: a stream in which no two frames are alike must not cost more
-                self._learn(frame, places)
+                other_frame(channel, frame)
+            elif self._take(frame, fields, pos, positions[-1]) and not learned and len(positions) > _MORE:
+                learned = True  # one per buffer: a stream in which no two frames are alike must not cost more
+                self._learn(frame, positions)
             pos += size
 
     def _find_known(self, data: bytearray, pos: int, end: int) -> int:
-        number = 0
-        while number < len(self._heads):
-            before, pos = pos, self._find_alike(data, pos, end, self._heads[number])
-            if pos > before and number:
-                self._heads.insert(0, self._heads.pop(number))
-                number = 0
-            number += 1
+        index = 0
+        while index < len(self._heads):
+            before, pos = pos, self._find_alike(data, pos, end, self._heads[index])
+            if pos > before and index:
+                self._heads.insert(0, self._heads.pop(index))
+                index = 0
+            index += 1
         return pos
 
     def _find_alike(self, data: bytearray, pos: int, end: int, head: _Head) -> int:
         unpack_from, before_id, before_tag, after_tag, smallest, mask = head
-        starts, ends = self.starts, self.ends
+        starts, ends, run_pays = self._starts, self._ends, self._run_pays
         count, size_before = len(starts), 0
         while end - pos >= 8:
             size, one, two, three = unpack_from(data, pos)
@@ -129,10 +175,10 @@ class Transfers:
             after = pos + size
             if after > end:
                 break
-            if size == size_before and not self._pause and (most := (end - pos) // size) >= _RUN_PAYS:
+            if size == size_before and not self._pause and (most := (end - pos) // size) >= run_pays:
                 run = _run(data, pos, size, most, mask)
-                if run < _RUN_PAYS:
-                    self._pause = _RUN_PAUSE
+                if run < run_pays:
+                    self._pause = self._run_pause
                 after = pos + run * size
                 run_ends = np.arange(pos + size, after + 1, size)
                 starts.frombytes((run_ends - (size - smallest)).tobytes())
@@ -147,22 +193,20 @@ class Transfers:
         return pos
 
     def _own(self, frame: bytes, start: int, channel: int) -> tuple[list[Any] | None, list[int]]:
-        """The fields of a transfer to this link and where each one starts, last where the message starts; else None."""
+        """The fields of a transfer to this link, None for any other frame; and where each starts, then the message."""
         if channel != self._channel or frame[5] != 0 or frame[start : start + 3] != _TRANSFER:
             return None, []
         try:
-            fields, places = _fields(frame, start + 3)
-            if places[-1] > len(frame):
+            fields, positions = _fields(frame, start + 3)
+            if positions[-1] > len(frame):
                 raise ValueError("its fields are cut off")
         except MALFORMED as error:
             raise MalformedError(f"a transfer that is no sound AMQP: {error}") from error
-        return (fields if fields and fields[_HANDLE] == self._handle else None), places
+        return (fields if fields and fields[_HANDLE] == self._handle else None), positions
 
     def _take(self, frame: bytes, fields: list[Any], pos: int, start: int) -> bool:
-        """Take note of a frame at `pos` in the buffer, of which the message begins at `start`.
-
-        Returns whether it is a whole delivery.
-        """
+        """Note a frame at `pos` in the buffer, whose message begins at `start`; returns whether it is a whole
+        delivery."""
         self._frames += 1
         more, aborted = (len(fields) > field and fields[field] for field in (_MORE, _ABORTED))
         if more or self._parts:
@@ -177,18 +221,18 @@ class Transfers:
         if aborted:
             return False
         if parts:
-            self.joined.append(b"".join(parts))
-        self.starts.append(-len(self.joined) if parts else pos + start)
-        self.ends.append(0 if parts else pos + len(frame))
+            self._joined.append(b"".join(parts))
+        self._starts.append(-len(self._joined) if parts else pos + start)
+        self._ends.append(0 if parts else pos + len(frame))
         return not parts
 
-    def _learn(self, frame: bytes, places: list[int]) -> None:
+    def _learn(self, frame: bytes, positions: list[int]) -> None:
         """Make a head from a transfer with id and tag."""
-        tag, after_tag, start = places[_TAG], places[_TAG + 1], places[-1]
-        identity = places[_ID] + 1  # what comes after the byte that says how the id is written
+        tag, after_tag, start = positions[_TAG], positions[_TAG + 1], positions[-1]
+        identity = positions[_ID] + 1  # after the id's type code
         tag += {0xA0: 2, 0xB0: 5}.get(frame[tag], 1)
-        parts = frame[4:identity], frame[places[_TAG] : tag], frame[after_tag:start]
-        gaps = places[_TAG] - identity, after_tag - tag
+        parts = frame[4:identity], frame[positions[_TAG] : tag], frame[after_tag:start]
+        gaps = positions[_TAG] - identity, after_tag - tag
         form = f">I{len(parts[0])}s{gaps[0]}x{len(parts[1])}s{gaps[1]}x{len(parts[2])}s"
         if start <= SLACK:
             same = (
@@ -204,14 +248,14 @@ class Transfers:
 
 
 def _run(data: bytearray, pos: int, size: int, most: int, mask: npt.NDArray[np.uint64]) -> int:
-    """How many frames from `pos` on, at most `most`, have this size and begin like the first one, under `mask`."""
+    """How many of the `most` frames of this size from `pos` on begin like the first one, compared under `mask`."""
     rows = np.ndarray((most, len(mask)), np.uint64, data, pos, (size, 8))
     other = ((rows ^ rows[0]) & mask).any(axis=1)
     return int(other.argmax()) if other.any() else most
 
 
 def _fields(frame: bytes, pos: int) -> tuple[list[Any], list[int]]:
-    """The fields of the performative of which the list starts at `pos`, and where they start and end."""
+    """The fields of the performative whose list starts at `pos`, and where each starts and the last one ends."""
     code = frame[pos]
     if code == 0x45:
         return [], [pos + 1]
@@ -220,9 +264,9 @@ def _fields(frame: bytes, pos: int) -> tuple[list[Any], list[int]]:
     count, pos = (
         (frame[pos + 2], pos + 3) if code == 0xC0 else (int.from_bytes(frame[pos + 5 : pos + 9], "big"), pos + 9)
     )
-    fields, places = [], [pos]
+    fields, positions = [], [pos]
     for _ in range(count):
         value, pos = decode(frame, pos)
         fields.append(value)
-        places.append(pos)
-    return fields, places
+        positions.append(pos)
+    return fields, positions

@@ -1,13 +1,13 @@
 """AMQP 1.0 values from bytes.
 
-They come out as the client's own decoder gives them, so that rows are the same by either way: text and symbols as
-`bytes`, binary as `Binary`, which is `bytes` too, times as milliseconds, a described value without its descriptor. What
-contradicts itself is read as the client reads it: a compound value ends after as many elements as it counts, whatever
-its size says, and a text that is cut off is what there is of it. Types that the client cannot decode (char, the
-decimals) come out too.
+Values are those of the client's own decoder, so that the rows are the same as by its public calls: text and symbols are
+`bytes`, binary is `Binary`, a subclass of `bytes`, times are milliseconds, a described value loses its descriptor.
+Contradictions are read as the client reads them: a compound value ends after the number of elements that it states,
+whatever its size says, and a text that is cut off is what is left of it. Types that the client cannot decode (char,
+decimals) are decoded too.
 
-Whatever the bytes say, the work is bounded by their number: nothing is recursive, each element takes a byte at least,
-and of elements that take none there are no more than the `Room` for them.
+The work is bounded by the number of bytes: nothing is recursive, each element takes at least one byte, and elements
+that take none are limited by an `ArrayBudget`.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from typing import Any
 
 from spark_ehbalance.hub.rows import Binary
 
-#: Values in values. The client's decoder, which is recursive, ends a little below Python's limit, which is as much.
+#: Levels of nested values. The client's decoder is recursive and fails a little below Python's limit of 1,000.
 MAX_DEPTH = 1000
 
-#: Elements without bytes of their own in what is no whole message: one small array of them. What is decoded apart of
-#: a message may have fewer than the message, so that what is read many at a time can be read alone.
+#: Array elements without bytes of their own in a part of a message: one small array of them. It is less than for a
+#: whole message, so that the slow path can read whatever the fast path reads.
 _EMPTY_ITEMS = 255
 
 _Decoder = Callable[[bytes, int], tuple[Any, int]]
 
-#: What a compound value makes of its elements; None if the list of them is the value.
+#: Makes a compound value from its elements; None if the value is the list of them.
 _Maker = Callable[[list[Any]], Any] | None
 
-#: The beginning of a compound value: how many elements there are, the byte that all of them begin with (-1 if each has
-#: its own), what is made of them, and where they start.
+#: The beginning of a compound value: the number of elements, the type code that they share (-1 if each has its own),
+#: the maker, and where they start.
 _Opened = tuple[int, int, _Maker, int]
 
-#: UUIDs and decimals among a map's keys. Their hashes can be chosen to be the same, so that each is compared with all.
+#: UUIDs and decimals among a map's keys. A sender can choose them with equal hashes, so that each is compared with all.
 _MOST_ODD_KEYS = 256
 
-#: What the client makes of these described types: a mapping from their name to their value.
+#: Described types that the client decodes as a mapping from their name to their value.
 _OUTCOMES = {0x23: "received", 0x24: "accepted", 0x25: "rejected", 0x26: "released", 0x27: "modified"}
 
 
-#: Takes the bytes, and the place after the one that a compound value begins with.
-_Opener = Callable[[bytes, int, "Room"], _Opened]
+#: Takes the bytes, and the position after a compound value's type code.
+_Opener = Callable[[bytes, int, "ArrayBudget"], _Opened]
 
 
 class MalformedError(Exception):
-    """What the peer has sent is no AMQP, or more than a peer may send."""
+    """The peer sent bytes that are not AMQP, or more than it may send."""
 
 
-class Room:
-    """For elements of arrays that take no bytes: they cost the sender nothing, so that their number is bounded."""
+class ArrayBudget:
+    """Limits array elements that take no bytes: they cost the sender nothing."""
 
     __slots__ = ("_left",)
 
@@ -60,24 +60,25 @@ class Room:
         self._left = items
 
     def take(self, items: int) -> None:
+        """Raises ValueError if there are more than allowed in all."""
         self._left -= items
         if self._left < 0:
             raise ValueError(f"an array of {items} elements in no bytes: more than the message has in all")
 
 
-def decode(data: bytes, pos: int, room: Room | None = None) -> tuple[Any, int]:
+def decode(data: bytes, pos: int, budget: ArrayBudget | None = None) -> tuple[Any, int]:
     """The value at `pos` and where it ends, or would end if it were not cut off.
 
-    Raises one of `MALFORMED` for what is no value.
+    Raises one of `MALFORMED` if there is no value.
     """
     code = data[pos]
     scalar = SCALARS[code]
     if scalar is not None:
         return scalar(data, pos + 1)
-    room = room or Room(_EMPTY_ITEMS)
+    budget = budget or ArrayBudget(_EMPTY_ITEMS)
     around: list[tuple[list[Any], int, int, _Maker]] = []
     items: list[Any] = []
-    left, element, made, pos = _OPENERS[code](data, pos + 1, room)
+    left, element, made, pos = _OPENERS[code](data, pos + 1, budget)
     while True:
         while left:
             left -= 1
@@ -85,7 +86,7 @@ def decode(data: bytes, pos: int, room: Room | None = None) -> tuple[Any, int]:
             if code < 0:
                 code = data[pos]
                 pos += 1
-            if code == 0xA1 or code == 0xA3:  # without a call, as nearly all keys are, and many values
+            if code == 0xA1 or code == 0xA3:  # without a call: nearly all keys and many values
                 at = pos + 1
                 pos = at + data[pos]
                 items.append(data[at:pos])
@@ -100,7 +101,7 @@ def decode(data: bytes, pos: int, room: Room | None = None) -> tuple[Any, int]:
                     raise ValueError(f"values nested more than {MAX_DEPTH} deep")
                 around.append((items, left, element, made))
                 items = []
-                left, element, made, pos = _OPENERS[code](data, pos, room)
+                left, element, made, pos = _OPENERS[code](data, pos, budget)
         value = items if made is None else made(items)
         if not around:
             return value, pos
@@ -109,7 +110,7 @@ def decode(data: bytes, pos: int, room: Room | None = None) -> tuple[Any, int]:
 
 
 def end_of(data: bytes, pos: int) -> int:
-    """Where the value at `pos` ends by the sizes in it, be its types known or not. Raises one of `MALFORMED`."""
+    """Where the value at `pos` ends by the sizes in it, also if its types are unknown. Raises one of `MALFORMED`."""
     values = 1
     while values:
         values -= 1
@@ -131,7 +132,7 @@ def _only(items: list[Any]) -> Any:
     return items[0]
 
 
-#: What `decode` raises. Whoever calls it turns these into a `MalformedError` once, instead of at every value.
+#: What `decode` raises. Its callers turn these into a `MalformedError` once, which is cheaper than at every value.
 MALFORMED = (IndexError, struct.error, TypeError, ValueError, ArithmeticError, RecursionError)
 
 
@@ -139,7 +140,7 @@ def _empty(value: Any) -> _Decoder:
     return lambda data, pos: (value, pos)
 
 
-def _number(form: str) -> _Decoder:
+def _integer_or_float(form: str) -> _Decoder:
     unpack_from, size = struct.Struct(">" + form).unpack_from, struct.calcsize(">" + form)
     return lambda data, pos: (unpack_from(data, pos)[0], pos + size)
 
@@ -187,32 +188,32 @@ def _fixed(size: int, made: Callable[[bytes], Any]) -> _Decoder:
 
 
 def _char(raw: bytes) -> bytes:
-    """U+FFFD for what is no character: half a surrogate pair, as Java's `char` may be one, or a number too large."""
+    """U+FFFD for an invalid character: half a surrogate pair, which Java's `char` may be, or too large a code."""
     return raw.decode("utf-32-be", "replace").encode()
 
 
 def _decimal(bits: int, digits: int, exponent_bits: int, bias: int) -> _Decoder:
-    """IEEE 754-2008 with a binary integer as significand; one of more than the format's digits counts as 0."""
+    """IEEE 754-2008 with a binary integer as significand, which counts as 0 if it has more than `digits` digits."""
 
     def made(raw: bytes) -> Decimal:
-        number = int.from_bytes(raw, "big")
-        sign, first = number >> (bits - 1), (number >> (bits - 6)) & 0x1F
+        encoded = int.from_bytes(raw, "big")
+        sign, first = encoded >> (bits - 1), (encoded >> (bits - 6)) & 0x1F
         if first >= 0x1E:
             return Decimal("NaN") if first == 0x1F else Decimal("-Infinity" if sign else "Infinity")
-        # where the exponent begins with 11 it comes two bits later, and the significand has 100 before what is written
+        # If the exponent begins with 11 it comes two bits later, and the significand's first bits are 100, not encoded.
         late = first >> 3 == 3
         written = bits - 1 - exponent_bits - 2 * late
-        significand = (4 << written if late else 0) | number & ((1 << written) - 1)
+        significand = (4 << written if late else 0) | encoded & ((1 << written) - 1)
         if significand >= 10**digits:
             significand = 0
-        exponent = (number >> written) & ((1 << exponent_bits) - 1)
+        exponent = (encoded >> written) & ((1 << exponent_bits) - 1)
         return Decimal((sign, tuple(map(int, str(significand))), exponent - bias))
 
     return _fixed(bits // 8, made)
 
 
 def _header(form: str) -> tuple[Callable[[bytes, int], tuple[int, int]], int]:
-    """What gives a compound value's size and its count, and the bytes that these two have."""
+    """Reads a compound value's size and count; and the number of bytes that these two have."""
     header = struct.Struct(">" + form)
     return header.unpack_from, header.size
 
@@ -225,7 +226,7 @@ def _check_count(count: int, data: bytes, pos: int) -> None:
 def _list(form: str) -> _Opener:
     header, size = _header(form)
 
-    def opened(data: bytes, pos: int, room: Room) -> _Opened:
+    def opened(data: bytes, pos: int, budget: ArrayBudget) -> _Opened:
         _, count = header(data, pos)
         pos += size
         _check_count(count, data, pos)
@@ -237,11 +238,11 @@ def _list(form: str) -> _Opener:
 def _map(form: str) -> _Opener:
     header, size = _header(form)
 
-    def opened(data: bytes, pos: int, room: Room) -> _Opened:
+    def opened(data: bytes, pos: int, budget: ArrayBudget) -> _Opened:
         _, count = header(data, pos)
         pos += size
         _check_count(count, data, pos)
-        return count & -2, -1, _mapping, pos  # the client passes over a key without a value
+        return count & -2, -1, _mapping, pos  # the client skips a key without a value
 
     return opened
 
@@ -265,7 +266,7 @@ def _check_keys(items: list[Any]) -> None:
 def _array(form: str) -> _Opener:
     header, size = _header(form)
 
-    def opened(data: bytes, pos: int, room: Room) -> _Opened:
+    def opened(data: bytes, pos: int, budget: ArrayBudget) -> _Opened:
         length, count = header(data, pos)
         if not count:
             return 0, -1, None, pos + size // 2 + length
@@ -280,12 +281,12 @@ def _array(form: str) -> _Opener:
                 names.append(_OUTCOMES[name])
         code, pos = data[pos], pos + 1
         if code >> 4 == 4:
-            room.take(count)
+            budget.take(count)
         else:
             _check_count(count, data, pos)
         if not names:
             return count, code, None, pos
-        room.take(4 * count * len(names))  # each makes a dictionary
+        budget.take(4 * count * len(names))  # each makes a dictionary
 
         def described(items: list[Any]) -> list[Any]:
             for name in reversed(names):
@@ -297,7 +298,7 @@ def _array(form: str) -> _Opener:
     return opened
 
 
-def _described(data: bytes, pos: int, room: Room) -> _Opened:
+def _described(data: bytes, pos: int, budget: ArrayBudget) -> _Opened:
     return 2, -1, _undescribed, pos
 
 
@@ -314,18 +315,17 @@ def _unknown(data: bytes, pos: int) -> tuple[Any, int]:
     raise ValueError(f"unknown type 0x{data[pos - 1]:02x}")
 
 
-#: The same ones for all, as there may be as many as bytes.
+#: Shared objects, because there may be one for each byte.
 _SIGNED = (*range(128), *range(-128, 0))
 _NO_BYTES = Binary()
 _LONG = struct.Struct(">q").unpack_from
 _UINT = struct.Struct(">I").unpack_from
-#: What text, symbols and binary hold.
+#: Decoders of the bytes of text, symbols and binary, by type code.
 TEXTS: dict[int, Callable[[bytes, int], tuple[bytes, int]]] = {
     **dict.fromkeys((0xA0, 0xA1, 0xA3), _bytes8),
     **dict.fromkeys((0xB0, 0xB1, 0xB3), _bytes32),
 }
-#: By the byte that a value begins with: takes the bytes and the place after it, as `decode` the place of it. None for
-#: what is compound.
+#: Decoders by type code, which take the bytes and the position after the code. None for compound types.
 SCALARS: list[_Decoder | None] = [_unknown] * 256
 for _code, _decoder in {
     0x40: _empty(None),
@@ -333,7 +333,7 @@ for _code, _decoder in {
     0x42: _empty(False),
     0x43: _empty(0),
     0x44: _empty(0),
-    0x45: _empty([]),  # the same one for all: nobody adds to it
+    0x45: _empty([]),  # one for all: nobody changes it
     0x50: _small,
     0x51: _signed,
     0x52: _small,
@@ -341,19 +341,19 @@ for _code, _decoder in {
     0x54: _signed,
     0x55: _signed,
     0x56: _boolean,
-    0x60: _number("H"),
-    0x61: _number("h"),
-    0x70: _number("I"),
-    0x71: _number("i"),
-    0x72: _number("f"),
+    0x60: _integer_or_float("H"),
+    0x61: _integer_or_float("h"),
+    0x70: _integer_or_float("I"),
+    0x71: _integer_or_float("i"),
+    0x72: _integer_or_float("f"),
     0x73: _fixed(4, _char),
     0x74: _decimal(32, 7, 8, 101),
-    0x80: _number("Q"),
-    0x82: _number("d"),
+    0x80: _integer_or_float("Q"),
+    0x82: _integer_or_float("d"),
     0x84: _decimal(64, 16, 10, 398),
     0x94: _decimal(128, 34, 14, 6176),
     0x98: _fixed(16, lambda raw: uuid.UUID(bytes=raw)),
-    **dict.fromkeys((0x81, 0x83), _number("q")),
+    **dict.fromkeys((0x81, 0x83), _integer_or_float("q")),
     **TEXTS,
     0xA0: _binary(_bytes8),
     0xB0: _binary(_bytes32),

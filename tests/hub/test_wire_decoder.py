@@ -1,19 +1,21 @@
-"""Many messages at a time: the same rows as one at a time, whatever their shapes and whichever tier they take."""
+"""Many messages at a time: the same rows as one at a time, whatever their shapes and whichever tier reads them."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.hub.rows import Event, UnreadableError, record_batch, unreadable
-from spark_ehbalance.hub.wire import columns, templates
-from spark_ehbalance.hub.wire.columns import Columns
+from spark_ehbalance.hub.wire import arrays, templates
+from spark_ehbalance.hub.wire import decoder as decoder_module
+from spark_ehbalance.hub.wire.decoder import Decoder
 from spark_ehbalance.hub.wire.messages import parse
 from tests.hub.encodings import (
     TEXTS,
@@ -29,15 +31,14 @@ from tests.hub.encodings import (
     timestamp,
 )
 
+#: Decoders of partition 0 whose fast tiers read where that pays, and wherever there is one message.
+DECODERS = {"where it pays": partial(Decoder, "0"), "everywhere": partial(Decoder, "0", few=1, many=1)}
 
-@pytest.fixture(scope="module", autouse=True, params=[True, False], ids=["where it pays", "everywhere"])
-def _faster_tiers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The faster tiers are taken where they pay, and wherever there is one message."""
-    with pytest.MonkeyPatch.context() as patch:
-        if not request.param:
-            patch.setattr(columns, "_FEW", 1)
-            patch.setattr(columns, "_MANY", 1)
-        yield
+
+@pytest.fixture(scope="module", params=DECODERS)
+def make(request: pytest.FixtureRequest) -> partial[Decoder]:
+    """Makes a decoder."""
+    return DECODERS[request.param]
 
 
 @st.composite
@@ -85,7 +86,7 @@ GROUPS = st.one_of(shapes(), st.lists(messages(), max_size=3))
 
 
 def alone(message: bytes) -> Event:
-    """The general way, of which `test_wire_messages.py` holds that it is the client's."""
+    """The slow path, which `test_wire_messages.py` compares with the client."""
     try:
         return parse(message)
     except UnreadableError as error:
@@ -97,42 +98,37 @@ def expected(sent: list[bytes], json_properties: bool = False) -> object:
 
 
 @settings(deadline=None, max_examples=50)
-@given(
-    st.lists(st.one_of(shapes(), st.lists(messages(), max_size=3)), min_size=1, max_size=3), st.booleans(), st.data()
-)
+@given(groups=st.lists(GROUPS, min_size=1, max_size=3), json_properties=st.booleans(), data=st.data())
 def test_the_rows_are_those_of_one_message_at_a_time(
-    groups: list[list[bytes]], json_properties: bool, data: st.DataObject
+    make: partial[Decoder], groups: list[list[bytes]], json_properties: bool, data: st.DataObject
 ) -> None:
     sent = data.draw(st.permutations([each for group in groups for each in group]), label="order")
-    made = Columns("0", json_properties)
-    for _ in range(2):  # the second time with the templates that the first has left
-        buffer, starts, ends = in_buffer(sent)
-        joined = []
-        for at in data.draw(st.lists(st.integers(0, len(sent) - 1), max_size=3, unique=True)) if sent else []:
-            joined.append(sent[at])
-            starts[at], ends[at] = -len(joined), 0
-        batch = made.record_batch(buffer, starts, ends, joined).batch
+    decoder = make(json_properties)
+    for _ in range(2):  # the second time with templates
+        joined = data.draw(st.lists(st.integers(0, len(sent) - 1), max_size=3, unique=True)) if sent else []
+        batch = decoder.record_batch(in_buffer(sent, joined=joined)).batch
         batch.validate(full=True)
         assert batch.equals(expected(sent, json_properties))
 
 
 @settings(deadline=None, max_examples=100)
-@given(shapes(), st.booleans(), st.data())
+@given(sent=shapes(), json_properties=st.booleans(), data=st.data())
 def test_a_changed_message_among_others_is_what_it_is_alone(
-    sent: list[bytes], json_properties: bool, data: st.DataObject
+    make: partial[Decoder], sent: list[bytes], json_properties: bool, data: st.DataObject
 ) -> None:
     at = data.draw(st.integers(0, len(sent) - 1))
     changed = bytearray(sent[at])
     for _ in range(data.draw(st.integers(1, 3))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
     sent[at] = bytes(changed)
-    made = Columns("0", json_properties).record_batch(*in_buffer(sent), [])
+    made = make(json_properties).record_batch(in_buffer(sent))
     made.batch.validate(full=True)
     assert made.batch.equals(expected(sent, json_properties))
     assert set(made.unreadable) <= {at}
 
 
-UNFIT = {
+#: A sound sequence number or time, one that no column can hold, and the reason.
+NOT_HOLDABLE = {
     "number": (long(50), b"\x80" + b"\xff" * 8, "no column can hold its sequence number"),
     "number that is none": (long(50), b"\x41", "no column can hold its sequence number"),
     "time": (timestamp(1_700_000_000_050), timestamp(2**62), "no column can hold its time"),
@@ -140,13 +136,13 @@ UNFIT = {
 }
 
 
-@pytest.mark.parametrize("what", UNFIT)
-def test_an_event_whose_number_or_time_is_in_no_column_is_unreadable(what: str) -> None:
-    sent, (sound, unfit, reason) = [ordinary(number) for number in range(300)], UNFIT[what]
+@pytest.mark.parametrize("what", NOT_HOLDABLE)
+def test_an_event_whose_sequence_number_or_time_fits_no_column_is_unreadable(make: partial[Decoder], what: str) -> None:
+    sent, (sound, changed, reason) = [ordinary(number) for number in range(300)], NOT_HOLDABLE[what]
     assert sound in sent[50]
-    sent[50] = sent[50].replace(sound, unfit)
+    sent[50] = sent[50].replace(sound, changed)
     sent[60] = sent[60][:-1] + b"\xff\xff"
-    made = Columns("0", False).record_batch(*in_buffer(sent), [])
+    made = make(False).record_batch(in_buffer(sent))
     assert made.batch.equals(expected(sent))
     assert made.unreadable[50] == reason
     assert set(made.unreadable) == {50, 60}
@@ -154,22 +150,22 @@ def test_an_event_whose_number_or_time_is_in_no_column_is_unreadable(what: str) 
 
 
 @settings(deadline=None, max_examples=50)
-@given(shapes(), st.lists(contradictions(), min_size=1, max_size=3), st.randoms())
-def test_messages_that_contradict_themselves_come_among_others(
-    sent: list[bytes], contradicting: list[bytes], random: Random
+@given(sent=shapes(), contradicting=st.lists(contradictions(), min_size=1, max_size=3), random=st.randoms())
+def test_messages_that_contradict_themselves_among_others(
+    make: partial[Decoder], sent: list[bytes], contradicting: list[bytes], random: Random
 ) -> None:
     mixed = [*sent, *contradicting]
     random.shuffle(mixed)
-    assert Columns("0", False).record_batch(*in_buffer(mixed), []).batch.equals(expected(mixed))
+    assert make(False).record_batch(in_buffer(mixed)).batch.equals(expected(mixed))
 
 
-def test_many_messages_of_one_contradicting_shape() -> None:
+def test_many_messages_of_one_contradicting_shape(make: partial[Decoder]) -> None:
     inside = section(0x75, text(b"inside", 0xA0))  # and counted in the size of the map before it
     own = section(0x74, compound(0xC1, 2, text(b"key") + text(b"value") + inside))
     sent = [ordinary(number).replace(b"\x00\x53\x75", own + b"\x00\x53\x75") for number in range(100)]
-    made = Columns("0", False)
+    decoder = make(False)
     for _ in range(2):
-        assert made.record_batch(*in_buffer(sent), []).batch.equals(expected(sent))
+        assert decoder.record_batch(in_buffer(sent)).batch.equals(expected(sent))
 
 
 @pytest.mark.parametrize(
@@ -177,79 +173,95 @@ def test_many_messages_of_one_contradicting_shape() -> None:
     [b"\x00Sp" + text(b"header") + compound(0xC0, 0, b""), b"\x00Sr" + text(b"x-opt-sequence-number", 0xA3)],
     ids=["a value that belongs to no section", "annotations that are a text"],
 )
-def test_many_messages_of_one_malformed_shape_are_unreadable(before: bytes) -> None:
+def test_many_messages_of_one_malformed_shape_are_unreadable(make: partial[Decoder], before: bytes) -> None:
     sent = [ordinary(number) for number in range(50)]
     malformed = [before + ordinary(number) for number in range(50, 100)]
-    made = Columns("0", False).record_batch(*in_buffer(sent + malformed), [])
+    made = make(False).record_batch(in_buffer(sent + malformed))
     assert made.batch.equals(expected(sent + malformed))
     assert set(made.unreadable) == set(range(50, 100))
     assert all(reason.startswith("it is no sound AMQP message: ") for reason in made.unreadable.values())
 
 
-def test_properties_before_the_annotations_are_not_lost() -> None:
+def test_properties_before_the_annotations_are_not_lost(make: partial[Decoder]) -> None:
     own = section(0x73, compound(0xC0, 1, text(b"own id")))
     sent = [own + ordinary(number) for number in range(50)]
-    assert Columns("0", False).record_batch(*in_buffer(sent), []).batch.equals(expected(sent))
+    assert make(False).record_batch(in_buffer(sent)).batch.equals(expected(sent))
 
 
-def test_a_template_longer_than_all_messages_together_fits_none() -> None:
-    made = Columns("0", False)
+def test_a_template_longer_than_all_messages_together_fits_none(make: partial[Decoder]) -> None:
+    decoder = make(False)
     long_ones = [
         ordinary(number, head=section(0x70, compound(0xC0, 1, text(bytes(800), 0xA0)))) for number in range(20)
     ]
-    assert made.record_batch(*in_buffer(long_ones), []).batch.equals(expected(long_ones))
+    assert decoder.record_batch(in_buffer(long_ones)).batch.equals(expected(long_ones))
     short = [section(0x72, compound(0xC1, 2, text(b"x-opt-sequence-number") + long(at))) for at in range(16)]
     assert sum(map(len, short)) < 800
-    assert made.record_batch(*in_buffer(short, b""), []).batch.equals(expected(short))
+    assert decoder.record_batch(in_buffer(short, b"")).batch.equals(expected(short))
 
 
 def ordinary(number: int, encoded: bytes | None = None, head: bytes = b"") -> bytes:
-    """A message as the service sends nearly all; `encoded` is its sequence number."""
-    pairs = compound(0xC1, 6, marks(number, encoded), True)
+    """A message like nearly all of the service; `encoded` is its sequence number."""
+    pairs = compound(0xC1, 6, service_annotations(number, encoded), True)
     return head + section(0x72, pairs) + section(0x75, text(bytes(number % 400), 0xA0))
 
 
-def marks(number: int, encoded: bytes | None = None) -> bytes:
+def service_annotations(number: int, encoded: bytes | None = None) -> bytes:
     """The service's annotations."""
     pairs = text(b"x-opt-sequence-number", 0xA3) + (encoded or long(number))
     pairs += text(b"x-opt-offset", 0xA3) + text(b"%d" % (number * 1000))
     return pairs + text(b"x-opt-enqueued-time", 0xA3) + timestamp(1_700_000_000_000 + number)
 
 
-def test_properties_of_which_few_are_alike_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_value", lambda *_: pytest.fail("a section has been read alone"))
+def test_properties_of_which_few_are_alike_are_read_at_once(
+    make: partial[Decoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrays, "read_application", lambda _: pytest.fail("a section was read alone"))
     sent = []
     for number in range(300):
         pairs = text(b"id") + text(b"%08d" % number) + text("größe".encode()) + text(b"x" * (number * 5))
         own = section(0x74, compound(0xC1, 6, pairs + text(b"level") + long(number), True))
         sent.append(ordinary(number).replace(b"\x00\x53\x75", own + b"\x00\x53\x75"))
-    assert Columns("0", False).record_batch(*in_buffer(sent), []).batch.equals(expected(sent))
+    assert make(False).record_batch(in_buffer(sent)).batch.equals(expected(sent))
 
 
 @pytest.fixture
-def tiers(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many messages were read alone, and how many at once though they are of any shape."""
-    counts: Counter[str] = Counter()
-    parse, of_any_shape = columns.parse, Columns._of_any_shape
+def tiers(caplog: pytest.LogCaptureFixture) -> Callable[[], Counter[str]]:
+    """How many messages each tier has read since the last call, as it is logged."""
+    caplog.set_level(logging.DEBUG, logger=decoder_module.__name__)
 
-    def parsed(message: bytes) -> object:
-        counts["alone"] += 1
-        return parse(message)
+    def read() -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for record in caplog.records:
+            assert isinstance(record.args, tuple)
+            counts.update(record.args[1])
+        caplog.clear()
+        return counts
 
-    def counted(self: Columns, *arguments: Any) -> object:
-        good, batch = of_any_shape(self, *arguments)
-        counts["any shape"] += 0 if batch is None else batch.num_rows
-        return good, batch
-
-    monkeypatch.setattr(columns, "parse", parsed)
-    monkeypatch.setattr(Columns, "_of_any_shape", counted)
-    return counts
+    return read
 
 
-def test_messages_of_one_shape_take_the_fastest_tier(tiers: Counter[str]) -> None:
-    sent = [ordinary(number) for number in range(1000)]
-    assert Columns("0", False).record_batch(*in_buffer(sent), []).batch.equals(expected(sent))
-    assert not tiers
+def test_messages_of_one_shape_are_read_by_a_template(
+    make: partial[Decoder], tiers: Callable[[], Counter[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    sent, decoder = [ordinary(number) for number in range(1000)], make(False)
+    assert decoder.record_batch(in_buffer(sent)).batch.equals(expected(sent))
+    assert caplog.messages == ["partition 0: messages read by tier: {'new template': 1000}"]
+    assert tiers() == {"new template": 1000}
+    assert decoder.record_batch(in_buffer(sent)).batch.equals(expected(sent))
+    assert tiers() == {"known template": 1000}
+
+
+def test_each_tier_takes_what_those_before_have_left(make: partial[Decoder], tiers: Callable[[], Counter[str]]) -> None:
+    alike = [ordinary(number) for number in range(500)]
+    unlike = [ordinary(number, bytes((0x55, number % 128))) for number in range(500, 1000)]
+    sent = [message for pair in zip(alike, unlike, strict=True) for message in pair]
+    sent[501] = ordinary(501).replace(text(b"x-opt-offset", 0xA3), text(b"x-opt-offset", 0xA3)[:-1] + b"T")[:-1]
+    made = make(False).record_batch(in_buffer(sent, joined=[7, 3]))
+    assert made.batch.equals(expected(sent))
+    counts = tiers()
+    assert counts["several frames"] == 2
+    assert counts["new template"] == 500
+    assert counts["any shape"] + counts["slow path"] == 498
 
 
 #: Neither compound nor described.
@@ -265,22 +277,29 @@ VALUE_OF_EACH_KIND = (
 
 
 @pytest.mark.parametrize("json_properties", [False, True])
-def test_messages_of_which_no_two_are_alike_are_read_at_once_too(tiers: Counter[str], json_properties: bool) -> None:
+def test_messages_of_which_no_two_are_alike_are_read_at_once(
+    make: partial[Decoder], tiers: Callable[[], Counter[str]], json_properties: bool
+) -> None:
     sent = []
     for number in range(1000):
-        pairs = text(b"x-%d" % number, 0xA3) + VALUE_OF_EACH_KIND[number % len(VALUE_OF_EACH_KIND)] + marks(number)
+        pairs = (
+            text(b"x-%d" % number, 0xA3)
+            + VALUE_OF_EACH_KIND[number % len(VALUE_OF_EACH_KIND)]
+            + service_annotations(number)
+        )
         other = VALUE_OF_EACH_KIND[7 * number % len(VALUE_OF_EACH_KIND)]
         own = section(0x74, compound(0xC1, 2, text(b"p%d" % number) + other)) if number % 3 else b""
         standard = section(0x73, compound(0xC0, 1, text(b"id %d" % number))) if number % 5 else b""
         body = section(0x77, text(b"x" * (number % 400), 0xA1)) if number % 2 else section(0x75, text(b"y", 0xA0))
         sent.append(section(0x72, compound(0xC1, 8, pairs)) + standard + own + body)
-    made = Columns("0", json_properties).record_batch(*in_buffer(sent), []).batch
+    made = make(json_properties).record_batch(in_buffer(sent)).batch
     assert made.equals(expected(sent, json_properties))
-    assert tiers["any shape"] >= 990
-    assert not tiers["alone"]
+    counts = tiers()
+    assert counts["any shape"] >= 990
+    assert not counts["slow path"]
 
 
-#: Pairs of a map that take the general way.
+#: Pairs of a map that only the slow path reads.
 NOT_SIMPLE = {
     "many": (140, b"".join(text(b"%d" % at) + long(at) for at in range(70))),
     "a key twice": (4, text(b"key") + text(b"one") + text(b"key", 0xA3) + text(b"two")),
@@ -294,7 +313,9 @@ NOT_SIMPLE = {
 @pytest.mark.parametrize("among", [1, 300], ids=["all", "one of 300"])
 @pytest.mark.parametrize("where", ["annotations", "properties"])
 @pytest.mark.parametrize("what", NOT_SIMPLE)
-def test_pairs_that_are_not_simple_are_what_they_are_alone(what: str, where: str, among: int) -> None:
+def test_pairs_that_are_not_simple_are_what_they_are_alone(
+    make: partial[Decoder], what: str, where: str, among: int
+) -> None:
     sent = []
     for number in range(600):
         count, pairs = NOT_SIMPLE[what] if number % among == 0 else (2, text(b"key") + long(number))
@@ -303,48 +324,55 @@ def test_pairs_that_are_not_simple_are_what_they_are_alone(what: str, where: str
             ours = (count, pairs)
         else:
             own = section(0x74, compound(0xC1, count, pairs))
-        annotations = compound(0xC1, 6 + ours[0], marks(number, bytes((0x55, number % 128))) + ours[1])
+        annotations = compound(0xC1, 6 + ours[0], service_annotations(number, bytes((0x55, number % 128))) + ours[1])
         sent.append(section(0x72, annotations) + own + section(0x75, text(b"body", 0xA0)))
-    assert Columns("0", False).record_batch(*in_buffer(sent), []).batch.equals(expected(sent))
+    assert make(False).record_batch(in_buffer(sent)).batch.equals(expected(sent))
 
 
-def test_a_message_that_is_no_row_is_found_among_many_of_which_no_two_are_alike(tiers: Counter[str]) -> None:
+def test_an_unreadable_message_is_found_among_many_of_which_no_two_are_alike(
+    make: partial[Decoder], tiers: Callable[[], Counter[str]]
+) -> None:
     sent = [ordinary(number, bytes((0x55, number % 100))) for number in range(400)]
     sent[300] = ordinary(300, b"\x41")
-    made = Columns("0", False).record_batch(*in_buffer(sent), [])
-    assert tiers["alone"] == 1
+    made = make(False).record_batch(in_buffer(sent))
+    assert tiers()["slow path"] == 1
     assert made.batch.equals(expected(sent))
     assert list(made.unreadable) == [300]
 
 
-def test_a_stream_that_begins_with_numbers_in_a_small_form_takes_the_fastest_tier_later(tiers: Counter[str]) -> None:
-    made = Columns("0", False)
+def test_a_stream_that_begins_with_numbers_in_a_short_form_is_read_by_a_template_later(
+    make: partial[Decoder], tiers: Callable[[], Counter[str]]
+) -> None:
+    decoder = make(False)
     small = [ordinary(number, bytes((0x55, number % 128))) for number in range(300)]
     for _ in range(3):
-        assert made.record_batch(*in_buffer(small), []).batch.equals(expected(small))
-    assert tiers == {"any shape": 900}
+        assert decoder.record_batch(in_buffer(small)).batch.equals(expected(small))
+    assert tiers() == {"any shape": 900}
     sent = [ordinary(number) for number in range(128, 500)]
-    assert made.record_batch(*in_buffer(sent), []).batch.equals(expected(sent))
-    assert tiers == {"any shape": 900}
+    assert decoder.record_batch(in_buffer(sent)).batch.equals(expected(sent))
+    assert tiers() == {"new template": 372}
 
 
-def test_a_stream_of_ever_new_shapes_keeps_few_templates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_of_ever_new_shapes_keeps_few_templates(
+    make: partial[Decoder], tiers: Callable[[], Counter[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     learned: list[bytes] = []
+    monkeypatch.setattr(decoder_module, "learn", lambda message: learned.append(message) or templates.learn(message))
+    decoder = make(False)
 
-    def counted(message: bytes) -> templates.Template | None:
-        learned.append(message)
-        return templates.learn(message)
-
-    monkeypatch.setattr(columns, "learn", counted)
-    made = Columns("0", False)
-    for batch in range(30):
-        heads = [section(0x70, compound(0xC0, 1, b"\x50" + bytes((batch + at % 2,)))) for at in range(200)]
+    def read(batch: int) -> Counter[str]:
+        heads = [section(0x70, compound(0xC0, 2, bytes((0x50, batch, 0x50, at % 2)))) for at in range(200)]
         sent = [ordinary(number, head=head) for number, head in enumerate(heads)]
-        assert made.record_batch(*in_buffer(sent), []).batch.equals(expected(sent))
-    assert len(learned) <= 60
-    assert len(made._templates) <= columns._MOST_TEMPLATES
+        assert decoder.record_batch(in_buffer(sent)).batch.equals(expected(sent))
+        return tiers()
+
+    for batch in range(30):
+        assert read(batch) == {"new template": 200}
+    assert read(29) == {"known template": 200}
+    assert len(learned) == 60
+    assert read(0) == {"new template": 200}, "its templates are no longer kept"
 
 
-def test_no_messages_are_an_empty_batch() -> None:
-    batch = Columns("0", False).record_batch(bytearray(100), [], [], []).batch
+def test_no_messages_are_an_empty_batch(make: partial[Decoder]) -> None:
+    batch = make(False).record_batch(in_buffer([])).batch
     assert batch.equals(expected([]))

@@ -1,0 +1,35 @@
+"""Receivers for tests: opened and closed, and received from until they fail."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from tests.source.support import hub_options
+from tests.waiting import wait_until
+
+
+def address_of(emulator: Emulator, connection: Connection | None = None) -> PartitionAddress:
+    """Partition 0 of the emulator's hub."""
+    return PartitionAddress(connection or hub_options(emulator).connection, "$Default", "0")
+
+
+@contextlib.contextmanager
+def reading(address: PartitionAddress, start: Any = 0, **settings: Any) -> Iterator[Receiver]:
+    """A receiver, which is closed in the end."""
+    with contextlib.closing(Receiver(address, start, **{"owner_level": None, "prefetch": 100, **settings})) as receiver:
+        yield receiver
+
+
+def receive_until_error(receiver: Receiver, wait: float = 0.2) -> None:
+    """Receive until that raises an error; fails if it does not within 10 s."""
+
+    def received() -> bool:
+        receiver.receive(10_000, wait)
+        return False
+
+    wait_until(received, "receiving raises an error", timeout=10)
