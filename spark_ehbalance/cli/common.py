@@ -1,4 +1,4 @@
-"""What the commands have in common: arguments, opening a table, and how times are shown."""
+"""What the commands share: arguments, opening a table, orders, and how texts and times are shown."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ConnectionString = Annotated[
     str | None,
     typer.Option(
         metavar="env:NAME|file:PATH",
-        help=f"Or where its connection string is; without either of the two: env:{_CONNECTION_STRING}, if that is set.",
+        help=f"Or where its connection string is. Default of both: env:{_CONNECTION_STRING}, if that is set.",
         show_default=False,
     ),
 ]
@@ -80,14 +80,14 @@ def group_options(
 
 
 def operator() -> Author:
-    """Who gives the command."""
+    """The author of the command's orders."""
     return Author(f"operator:{getpass.getuser()}@{socket.gethostname()}", "")
 
 
 def order(store: LeaseStore, orders: Sequence[Transition]) -> Snapshot:
-    """Carry out what an operator orders, all or nothing, and record it; returns the new state.
+    """Commit an operator's orders, all or none, and record them in the history. Returns the new state.
 
-    Raises `EhBalanceError`, which says what is allowed, if an order is refused.
+    Raises `EhBalanceError`, which names what is allowed, if an order is refused.
     """
     before = store.read()
     outcome = apply(before, orders)
@@ -108,37 +108,37 @@ def pairs(texts: list[str] | None) -> dict[str, str]:
     """NAME=VALUE texts as a dict. Raises `OptionError`."""
     for text in texts or []:
         if "=" not in text:
-            # What was meant as a value may be a secret: it is not repeated.
+            # The text may be a secret, so the error does not repeat it.
             raise OptionError("--storage-option is wrong: allowed is NAME=VALUE")
     return dict(text.split("=", 1) for text in texts or [])
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print `text`, in which other people's names may be."""
+    """Print `text`, which may contain names that others chose."""
     typer.echo(plain_lines(text), err=err)
 
 
 def warn(text: str) -> None:
-    """Print a warning, in which other people's names may be."""
+    """Print a warning, which may contain names that others chose."""
     say(f"Warning: {text}", err=True)
 
 
 def cell(text: str | None) -> Text:
-    """Other people's text in a table: no markup, no emoji codes, nothing that a terminal obeys."""
+    """Text that others wrote, for a table: without markup, emoji codes and control characters."""
     return Text(plain(text or ""))
 
 
 def now_ms() -> int:
-    """The wall clock."""
+    """The wall clock, in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def iso(ms: int) -> str:
-    """A wall-clock time in milliseconds, as ISO 8601."""
+    """A time in milliseconds since 1970, as ISO 8601."""
     return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
 
 
 def age(ms: int) -> str:
-    """A length of time in milliseconds, for people."""
+    """A duration in milliseconds, for people."""
     seconds = ms / 1000
     return f"{seconds:.0f} s" if abs(seconds) < 120 else f"{seconds / 60:.0f} min"

@@ -1,4 +1,4 @@
-"""`ehbalance transfer`, `pin`, `unpin` and `seek`: an operator's orders about partitions."""
+"""`ehbalance transfer`, `pin`, `unpin`, `drain` and `seek`: an operator's orders."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.leases.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.transitions import Drain
 from spark_ehbalance.source.options import Options, parse_duration
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.secrets import shown
@@ -37,13 +38,13 @@ from spark_ehbalance.values.starting_positions import UnresolvedPosition, parse_
 
 Partition = Annotated[str, typer.Argument(help="The partition's id.")]
 Destination = Annotated[str, typer.Option("--to", help="The owner id of a member, as `status` shows it.")]
-HandoverTimeout = Annotated[str, typer.Option(help="How long the owner may take before the partition is taken.")]
+HandoverTimeout = Annotated[str, typer.Option(help="How long the owner may take to hand it over.")]
 
-#: As the option `handoverTimeout`.
+#: The default of the option `handoverTimeout`.
 _HANDOVER_TIMEOUT = "30 seconds"
 
-#: Partitions in which a time is looked for at once: each takes a connection, and waits for most of its time.
-_QUESTIONS_AT_ONCE = 8
+#: Partitions resolved at the same time: each takes a connection, which mostly waits.
+_RESOLVED_AT_ONCE = 8
 
 
 def transfer(
@@ -54,14 +55,14 @@ def transfer(
     handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
     storage_option: StorageOption = None,
 ) -> None:
-    """Move a partition to a member, once: its owner finishes the batch in flight and hands it over.
+    """Move a partition to a member, once: its owner finishes the running batch and hands it over.
 
-    It then stays there for ten lease durations at least, before the strategy may move it again.
+    The strategy may move it again after ten lease durations.
     """
-    asked = Transfer(
+    transfer_order = Transfer(
         by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=_ms(handover_timeout)
     )
-    say(f"Partition {partition} is to go to {to}{_ordered(asked, lease_table, storage_option)}.")
+    say(f"Partition {partition} is to go to {to}{_ordered(transfer_order, lease_table, storage_option)}.")
 
 
 def pin(
@@ -72,9 +73,11 @@ def pin(
     handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
     storage_option: StorageOption = None,
 ) -> None:
-    """Have a partition belong to a member whenever that is alive, until it is unpinned."""
-    asked = PinTo(by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=_ms(handover_timeout))
-    say(f"Partition {partition} is pinned to {to}{_ordered(asked, lease_table, storage_option)}.")
+    """Keep a partition with a member while that member is alive, until you unpin it."""
+    pin_order = PinTo(
+        by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=_ms(handover_timeout)
+    )
+    say(f"Partition {partition} is pinned to {to}{_ordered(pin_order, lease_table, storage_option)}.")
 
 
 def unpin(lease_table: LeaseTable, partition: Partition, why: Why = "", storage_option: StorageOption = None) -> None:
@@ -84,12 +87,28 @@ def unpin(lease_table: LeaseTable, partition: Partition, why: Why = "", storage_
     say(f"Partition {partition} is not pinned any more.")
 
 
+def drain(
+    lease_table: LeaseTable,
+    owner: Annotated[str, typer.Argument(help="The owner id of a member, as `status` shows it.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Let it take partitions again.")] = False,
+    why: Why = "",
+    storage_option: StorageOption = None,
+) -> None:
+    """Make a member release its partitions, each after the running batch, and take no more.
+
+    Its query goes on running without partitions: stop it when `status` shows that it has none.
+    """
+    with open_store(lease_table, storage_option) as store:
+        order(store, [Drain(by=operator(), at_ms=now_ms(), member=owner, undo=undo, why=why)])
+    say(f"{owner} may take partitions again." if undo else f"{owner} is leaving.")
+
+
 def seek(
     lease_table: LeaseTable,
     to: Annotated[str, typer.Option(help="earliest, latest, a sequence number, or a time.")],
     partition: Annotated[str | None, typer.Argument(help="The partition's id; or give --all.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All partitions of the table.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also while a query owns it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also if a query owns it.")] = False,
     why: Why = "",
     event_hub_name: EventHubName = None,
     fully_qualified_namespace: Namespace = None,
@@ -98,15 +117,15 @@ def seek(
     consumer_group: ConsumerGroup = "$Default",
     storage_option: StorageOption = None,
 ) -> None:
-    """Have reading of a partition go on at another place, forward or back.
+    """Continue reading a partition at another position, forward or back.
 
-    With --force also while a query owns it: the batch in flight still reaches the sink, and the next one begins at the
-    new place.
+    With --force also while a query owns it: the running batch still reaches the sink, and the next one begins at the
+    new position.
     """
     if everything is (partition is not None):
         raise OptionError("seek takes either a partition or --all")
     try:
-        place = parse_position(to)
+        wanted = parse_position(to)
     except ValueError as allowed:
         raise OptionError(f"--to={shown(to)} is wrong: allowed is {allowed}") from None
     options = group_options(
@@ -119,8 +138,8 @@ def seek(
         storage_option,
     )
     with open_store(lease_table, storage_option) as store:
-        wanted = _wanted(store.read(), options, partition)
-        positions = _resolved(options, place, wanted)
+        epochs = _epochs(store.read(), options, partition)
+        positions = _resolved(options, wanted, epochs)
         order(
             store,
             [
@@ -132,10 +151,10 @@ def seek(
         say(f"Partition {each} goes on at sequence number {position.next}.")
 
 
-def _ordered(asked: Transfer | PinTo, lease_table: str, storage_option: list[str] | None) -> str:
-    """Write the order down; returns how the partition comes to where it is to be."""
+def _ordered(move: Transfer | PinTo, lease_table: str, storage_option: list[str] | None) -> str:
+    """Commit the order. Returns how the partition will get to the member, for the message."""
     with open_store(lease_table, storage_option) as store:
-        lease, to = order(store, [asked]).leases[asked.partition], asked.to
+        lease, to = order(store, [move]).leases[move.partition], move.to
     if lease.owner == to:
         return ", which owns it"
     if lease.handover is not None and lease.handover.to == to:
@@ -152,8 +171,8 @@ def _ms(handover_timeout: str) -> int:
         raise OptionError(f"--handover-timeout={shown(handover_timeout)} is wrong: allowed is {allowed}") from None
 
 
-def _wanted(snapshot: Snapshot, options: Options, partition: str | None) -> dict[str, int]:
-    """The epochs of the partitions that are meant: known to the table, which must be that of the group."""
+def _epochs(snapshot: Snapshot, options: Options, partition: str | None) -> dict[str, int]:
+    """The epochs of `partition`, or of all. Raises `EhBalanceError` if the table is not the group's or lacks them."""
     group = options.connection.group(options.consumer_group)
     if snapshot.group != group:
         raise EhBalanceError(f"the lease table {options.lease_table} belongs to {snapshot.group}, not to {group}")
@@ -164,17 +183,17 @@ def _wanted(snapshot: Snapshot, options: Options, partition: str | None) -> dict
     return {each: lease.epoch for each, lease in snapshot.leases.items() if partition in (None, each)}
 
 
-def _resolved(options: Options, place: UnresolvedPosition, epochs: Mapping[str, int]) -> Mapping[str, Position]:
-    """What `place` means in each partition. Raises `OptionError` where the hub has no such event."""
+def _resolved(options: Options, wanted: UnresolvedPosition, epochs: Mapping[str, int]) -> Mapping[str, Position]:
+    """The position `wanted` in each partition. Raises `OptionError` if the hub does not have it."""
     with HubMetadata(options.connection, options.consumer_group) as metadata:
         states = metadata.partition_states(tuple(epochs))
 
     def position(partition: str) -> Position:
-        source = PartitionAddress(options.connection, options.consumer_group, partition)
-        found = resolve(place, source, states[partition], options.receiver_timeout, epochs[partition])
+        address = PartitionAddress(options.connection, options.consumer_group, partition)
+        found = resolve(wanted, address, states[partition], options.receiver_timeout, epochs[partition])
         return _checked(partition, found, states[partition])
 
-    with ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_RESOLVED_AT_ONCE) as pool:
         return dict(zip(epochs, pool.map(position, epochs), strict=True))
 
 

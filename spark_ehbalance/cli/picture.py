@@ -1,6 +1,6 @@
-"""Draws a group's ownership over time, the load of its members and their moves, as one HTML file without a network.
+"""Draws a group's ownership over time, its members' loads and its moves as one HTML file that needs no network.
 
-`simulate --report` and `report` share it. plotly is an optional dependency, imported when something is drawn.
+`simulate --report` and `report` share it. plotly is an optional dependency, imported only for drawing.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.values.position import partition_order
 from spark_ehbalance.values.text import plain_lines
 
-#: Colours that also the colour-blind can tell apart (Okabe and Ito, then those of Tol that are unlike them).
+#: Colours that colour-blind people can tell apart (Okabe and Ito, then those of Tol that differ from them).
 _PALETTE = (
     *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442"),
     *("#332288", "#882255", "#999933", "#117733", "#7f7f7f"),
 )
 
-#: What moved a partition, with its name and its grey in the chart of moves: colours are the owners'.
+#: The events that move a partition, with their name and grey in the chart of moves; colours stand for owners.
 _KINDS = {
     "HandOver": ("handed over", "#c9c9c9"),
     "Claim": ("claimed", "#8c8c8c"),
     "Steal": ("stolen", "#333333"),
 }
 
-#: What changes an owner; everything else in a history is an operator's doing and is drawn as a mark.
-_OWNING = frozenset({*_KINDS, "Release"})
+#: The events that change an owner. All others in a history are operators' orders, drawn as marks.
+_OWNER_CHANGES = frozenset({*_KINDS, "Release"})
 
-#: More owners than this have no legend: nobody could find one in it. Their names show under the pointer.
-_LEGEND = 24
+#: The most owners with a legend. With more, names show under the pointer only.
+_MOST_IN_LEGEND = 24
 
-#: More marks than this carry no text: it would not be readable.
-_TEXTS = 14
+#: The most marks with a text: more would not be readable.
+_MOST_TEXTS = 14
 
-#: Partitions whose lanes have gaps and labels of their own.
-_LABELLED = 40
+#: The most partitions whose lanes have gaps and labels.
+_MOST_LABELLED = 40
 
-#: Marks of one kind that are closer than this part of the time share one text.
-_CLOSE = 0.04
+#: Marks of one kind that are closer than this fraction of the whole time share one text.
+_SHARED_TEXT = 0.04
 
 _CONFIG = {"displaylogo": False, "responsive": True}
 
@@ -53,7 +53,7 @@ _BINS = 60  # bars of the chart of moves
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """`partition` was owned by `owner` from `start` to `end`."""
+    """`owner` owned `partition` from `start` to `end`."""
 
     partition: str
     owner: str
@@ -63,7 +63,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that was done to the group, or to a partition of it."""
+    """An event in the group, or in one partition of it."""
 
     at: float
     text: str
@@ -72,9 +72,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What is drawn. Times are seconds, or milliseconds since 1970 where `dated`.
+    """What is drawn. Times are in seconds; if `dated`, in milliseconds since 1970.
 
-    `loads` are (time, member → value) and `load_title` says what the values are.
+    `loads` are pairs of a time and each member's value; `load_title` names the values.
     """
 
     title: str
@@ -93,9 +93,9 @@ class Picture:
 def segments_of(
     changes: Iterable[OwnershipChange], owners: Mapping[str, str | None], begin_ms: int, end_ms: int
 ) -> list[Segment]:
-    """Who owned what and when, in milliseconds. `owners` are those at the beginning, where they are known.
+    """Who owned which partition when, in milliseconds. `owners` are the owners at the beginning, as far as known.
 
-    Changes of one partition come in the order of their epochs: the clocks of those who wrote them may be apart.
+    The changes of a partition are ordered by epoch, because their authors' clocks may differ.
     """
     by_partition: dict[str, list[OwnershipChange]] = defaultdict(list)
     for change in changes:
@@ -117,10 +117,10 @@ def segments_of(
 
 
 def split(history: Iterable[OwnershipChange]) -> tuple[list[OwnershipChange], list[Mark]]:
-    """A history as changes of owners, and as marks of everything else that is in it."""
+    """Split a history into changes of owner and marks for all other rows."""
     changes, marks = [], []
     for row in history:
-        if row.event in _OWNING and row.partition is not None and row.epoch is not None:
+        if row.event in _OWNER_CHANGES and row.partition is not None and row.epoch is not None:
             changes.append(row)
         else:
             what = " ".join(str(part) for part in (row.event, row.partition) if part is not None)
@@ -130,7 +130,7 @@ def split(history: Iterable[OwnershipChange]) -> tuple[list[OwnershipChange], li
 
 
 def moves_of(changes: Iterable[OwnershipChange], owners: Mapping[str, str | None]) -> list[tuple[float, str]]:
-    """When partitions came to another owner than they had last, and by what."""
+    """The time and the event of each move of a partition to another owner than its last one."""
     last: dict[str, str | None] = dict(owners)
     moves = []
     for change in changes:
@@ -144,13 +144,13 @@ def moves_of(changes: Iterable[OwnershipChange], owners: Mapping[str, str | None
 
 
 def html(picture: Picture) -> str:
-    """The picture as a page that needs no network. Raises `EhBalanceError` if plotly is missing."""
+    """The picture as an HTML page that needs no network. Raises `EhBalanceError` if plotly is missing."""
     try:
         from plotly.graph_objects import Figure
         from plotly.subplots import make_subplots
     except ImportError:
         raise EhBalanceError("drawing needs plotly: pip install 'spark-ehbalance[report]'") from None
-    lanes = max(240, min(1000, 20 * len(picture.partitions) if len(picture.partitions) <= _LABELLED else 900))
+    lanes = max(240, min(1000, 20 * len(picture.partitions) if len(picture.partitions) <= _MOST_LABELLED else 900))
     heights = (lanes, 220, 160)
     figure: Figure = make_subplots(
         rows=3,
@@ -166,7 +166,7 @@ def html(picture: Picture) -> str:
     _draw_lanes(figure, picture, owners, colours)
     _draw_loads(figure, picture, owners, colours)
     _draw_moves(figure, picture)
-    figure.update_annotations(x=0, xanchor="left", font={"size": 14})  # the charts' titles are the only ones by now
+    figure.update_annotations(x=0, xanchor="left", font={"size": 14})  # the charts' titles: no others yet
     if texts:
         figure.layout.annotations[0].update(yshift=50)
     _draw_marks(figure, picture, texts)
@@ -183,7 +183,7 @@ def html(picture: Picture) -> str:
         legend2={"title": {"text": "moves"}, "y": 160 / (sum(heights) + 40), "yanchor": "top"},
     )
     figure.update_xaxes(
-        # Not left to plotly, which would go by the bars' lengths: these are numbers also where times are dates.
+        # plotly would derive the type from the bars' lengths, which are numbers even if times are dates.
         type="date" if picture.dated else "linear",
         range=[_time(picture, picture.begin), _time(picture, picture.end)],
         showticklabels=True,
@@ -202,17 +202,17 @@ def html(picture: Picture) -> str:
 def _draw_lanes(figure: Any, picture: Picture, owners: Sequence[str], colours: Sequence[str]) -> None:
     from plotly.graph_objects import Bar
 
-    place = {partition: number for number, partition in enumerate(picture.partitions)}
+    lane = {partition: index for index, partition in enumerate(picture.partitions)}
     by_owner: dict[str, list[Segment]] = defaultdict(list)
     for segment in picture.segments:
         by_owner[segment.owner].append(segment)
-    labelled = len(place) <= _LABELLED
+    labelled = len(lane) <= _MOST_LABELLED
     for owner, colour in zip(owners, colours, strict=True):
         theirs = by_owner[owner]
         figure.add_trace(
             Bar(
                 orientation="h",
-                y=[place[each.partition] for each in theirs],
+                y=[lane[each.partition] for each in theirs],
                 base=[_time(picture, each.start) for each in theirs],
                 x=[each.end - each.start for each in theirs],
                 customdata=[
@@ -223,7 +223,7 @@ def _draw_lanes(figure: Any, picture: Picture, owners: Sequence[str], colours: S
                 marker={"color": colour, "line": {"width": 0}},
                 name=_escaped(owner),
                 legendgroup=owner,
-                showlegend=len(owners) <= _LEGEND,
+                showlegend=len(owners) <= _MOST_IN_LEGEND,
                 hovertemplate="partition %{customdata[0]}<br>from %{customdata[1]}<br>to %{customdata[2]}<extra>"
                 + _escaped(owner)
                 + "</extra>",
@@ -231,13 +231,13 @@ def _draw_lanes(figure: Any, picture: Picture, owners: Sequence[str], colours: S
             row=1,
             col=1,
         )
-    step = 1 if labelled else max(1, round(len(place) / 20))
-    shown = [partition for number, partition in enumerate(picture.partitions) if number % step == 0]
+    step = 1 if labelled else max(1, round(len(lane) / 20))
+    shown = [partition for index, partition in enumerate(picture.partitions) if index % step == 0]
     figure.update_yaxes(
         title_text="partition",
-        tickvals=[place[partition] for partition in shown],
+        tickvals=[lane[partition] for partition in shown],
         ticktext=[_escaped(each) for each in shown],
-        range=[len(place) - 0.5, -0.5],
+        range=[len(lane) - 0.5, -0.5],
         showgrid=False,
         row=1,
         col=1,
@@ -255,7 +255,7 @@ def _draw_loads(figure: Any, picture: Picture, owners: Sequence[str], colours: S
                     x=[_time(picture, at) for at, _ in picture.loads],
                     y=values,
                     mode="lines",
-                    line={"color": colour, "width": 2 if len(owners) <= _LEGEND else 1, "shape": "hv"},
+                    line={"color": colour, "width": 2 if len(owners) <= _MOST_IN_LEGEND else 1, "shape": "hv"},
                     name=_escaped(owner),
                     legendgroup=owner,
                     showlegend=False,
@@ -274,13 +274,13 @@ def _draw_moves(figure: Any, picture: Picture) -> None:
     counts = Counter((int((at - picture.begin) / width), kind) for at, kind in picture.moves)
     under = Counter[int]()
     for kind, (name, colour) in _KINDS.items():
-        bins = sorted(number for number, what in counts if what == kind)
-        heights = [counts[number, kind] for number in bins]
+        bins = sorted(index for index, event in counts if event == kind)
+        heights = [counts[index, kind] for index in bins]
         figure.add_trace(
             Bar(
-                x=[_time(picture, picture.begin + (number + 0.5) * width) for number in bins],
+                x=[_time(picture, picture.begin + (index + 0.5) * width) for index in bins],
                 y=heights,
-                base=[under[number] for number in bins],
+                base=[under[index] for index in bins],
                 width=width * 0.9,
                 marker={"color": colour},
                 name=name,
@@ -298,13 +298,13 @@ def _draw_moves(figure: Any, picture: Picture) -> None:
 def _draw_marks(figure: Any, picture: Picture, texts: Sequence[Mark]) -> None:
     from plotly.graph_objects import Scatter
 
-    place = {partition: number for number, partition in enumerate(picture.partitions)}
-    on_lanes = [mark for mark in picture.marks if mark.partition in place]
+    lane = {partition: index for index, partition in enumerate(picture.partitions)}
+    on_lanes = [mark for mark in picture.marks if mark.partition in lane]
     if on_lanes:
         figure.add_trace(
             Scatter(
                 x=[_time(picture, mark.at) for mark in on_lanes],
-                y=[place[mark.partition] for mark in on_lanes if mark.partition is not None],
+                y=[lane[mark.partition] for mark in on_lanes if mark.partition is not None],
                 text=[_escaped(mark.text) for mark in on_lanes],
                 mode="markers",
                 marker={"symbol": "diamond", "size": 10, "color": "black", "line": {"width": 1, "color": "white"}},
@@ -314,15 +314,15 @@ def _draw_marks(figure: Any, picture: Picture, texts: Sequence[Mark]) -> None:
             row=1,
             col=1,
         )
-    for mark in _general(picture):
+    for mark in _group_marks(picture):
         figure.add_vline(x=_time(picture, mark.at), line={"dash": "dot", "width": 1, "color": "black"})
-    for number, mark in enumerate(texts):
+    for index, mark in enumerate(texts):
         figure.add_annotation(
             x=_time(picture, mark.at),
             y=1,
             yref="y domain",
-            yshift=14 + 14 * (number % 3),
-            xanchor="left" if mark.at < (picture.begin + 2 * picture.end) / 3 else "right",  # so that it fits in
+            yshift=14 + 14 * (index % 3),
+            xanchor="left" if mark.at < (picture.begin + 2 * picture.end) / 3 else "right",  # so that the text fits
             text=_escaped(mark.text if len(mark.text) <= 40 else mark.text[:39] + "…"),
             hovertext=_escaped(mark.text),
             showarrow=False,
@@ -332,32 +332,33 @@ def _draw_marks(figure: Any, picture: Picture, texts: Sequence[Mark]) -> None:
         )
 
 
-def _general(picture: Picture) -> list[Mark]:
-    """The marks that are about the group, or a partition that has no lane."""
+def _group_marks(picture: Picture) -> list[Mark]:
+    """The marks of the group, or of a partition without a lane."""
     return [mark for mark in picture.marks if mark.partition not in picture.partitions]
 
 
 def _texts(picture: Picture) -> list[Mark]:
-    """What is written beside the marks: one text for several of one kind in a row; none where there are too many."""
+    """The marks with a text: one for several of a kind in a row, and none if there are too many."""
     texts: list[Mark] = []
+    apart = _SHARED_TEXT * (picture.end - picture.begin)
     count = 1
-    for mark in _general(picture):
+    for mark in _group_marks(picture):
         kind = mark.text.split(" ")[0]
         last = texts[-1] if texts else None
-        if last and last.text.split(" ")[0] == kind and mark.at - last.at < _CLOSE * (picture.end - picture.begin):
+        if last and last.text.split(" ")[0] == kind and mark.at - last.at < apart:
             count += 1
             texts[-1] = Mark(last.at, f"{kind}, {count} times")
         else:
             count = 1
             texts.append(mark)
-    return texts if len(texts) <= _TEXTS else []
+    return texts if len(texts) <= _MOST_TEXTS else []
 
 
-# --- inside ------------------------------------------------------------------------------------------------------
+# --- times, owners, colours ------------------------------------------------------------------------------------------
 
 
 def _time(picture: Picture, at: float) -> Any:
-    """A time as plotly takes it: milliseconds since 1970 are a date on an axis of dates."""
+    """A time for plotly: a date if the axis has dates."""
     if not picture.dated:
         return at
     from datetime import datetime, timezone
@@ -366,12 +367,12 @@ def _time(picture: Picture, at: float) -> Any:
 
 
 def _shown(picture: Picture, at: float) -> str:
-    """A time as it is shown under the pointer."""
+    """A time as shown under the pointer."""
     return f"{_time(picture, at):%Y-%m-%d %H:%M:%S} UTC" if picture.dated else f"{at:.1f} s"
 
 
 def _owners(picture: Picture) -> list[str]:
-    """All owners, the earliest first, and by the numbers in their names."""
+    """All owners, ordered by when they first owned a partition, then by the numbers in their names."""
     first: dict[str, float] = {}
     for segment in picture.segments:
         first[segment.owner] = min(segment.start, first.get(segment.owner, segment.start))
@@ -383,18 +384,18 @@ def _owners(picture: Picture) -> list[str]:
 
 
 def _colours(count: int) -> list[str]:
-    """One colour for each owner, as different as so many can be."""
+    """`count` colours that differ as much as possible."""
     if count <= len(_PALETTE):
         return list(_PALETTE[:count])
-    # Neighbours are far apart in hue by the golden section, three levels of lightness set apart those that come near.
+    # The golden ratio keeps neighbours apart in hue; three levels of lightness separate colours of similar hue.
     step = next(each for each in range(round(0.381966 * count), 2 * count) if gcd(each, count) == 1)
     colours = []
-    for number in range(count):
-        red, green, blue = colorsys.hls_to_rgb(number * step % count / count, (0.40, 0.62, 0.51)[number % 3], 0.62)
+    for index in range(count):
+        red, green, blue = colorsys.hls_to_rgb(index * step % count / count, (0.40, 0.62, 0.51)[index % 3], 0.62)
         colours.append(f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}")
     return colours
 
 
 def _escaped(text: str) -> str:
-    """As text in HTML: ids and reasons are other people's."""
+    """`text` for HTML: ids and reasons are written by others."""
     return plain_lines(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,15 +1,19 @@
-"""`ehbalance report`: a picture of what a group has done, from its history."""
+"""`ehbalance history` and `report`: the history of a group, as a table or as a picture."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from spark_ehbalance.cli.common import LeaseTable, StorageOption, iso, open_store
+from spark_ehbalance.cli.common import LeaseTable, StorageOption, cell, iso, open_store
 from spark_ehbalance.cli.picture import Picture, Segment, html, moves_of, segments_of, split
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.leases.history import OwnershipChange
@@ -22,29 +26,59 @@ def report(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The HTML file to write.")] = Path("report.html"),
     storage_option: StorageOption = None,
 ) -> None:
-    """Draw who owned which partition of a group and when, from its history, into an HTML file."""
+    """Draw from its history who owned which partition of a group when, into an HTML file."""
     with open_store(lease_table, storage_option) as store:
-        group, history = store.read().group, store.history()
-    if not history:
+        group, changes = store.read().group, store.history()
+    if not changes:
         raise EhBalanceError(f"the lease table {lease_table} has no history yet")
-    save(out, html(history_picture(group, history)))
+    save(out, html(history_picture(group, changes)))
+
+
+def history(
+    lease_table: LeaseTable,
+    partition: Annotated[str | None, typer.Option(help="Only this partition.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    storage_option: StorageOption = None,
+) -> None:
+    """Show every change of owner in a group and every order of an operator, oldest first."""
+    with open_store(lease_table, storage_option) as store:
+        changes = [each for each in store.history() if partition in (None, each.partition)]
+    if as_json:
+        typer.echo(json.dumps([asdict(each) for each in changes], indent=2))
+        return
+    table = Table()
+    for column in ("time", "partition", "event", "from", "to", "epoch", "read up to", "by", "why"):
+        table.add_column(column)
+    for each in changes:
+        table.add_row(
+            iso(each.at_ms),
+            cell(each.partition),
+            cell(each.event),
+            cell(each.owner_before or "nobody"),
+            cell(each.owner or "nobody"),
+            "" if each.epoch is None else str(each.epoch),
+            "" if each.sequence_number is None else str(each.sequence_number),
+            cell(each.by),
+            cell(each.why),
+        )
+    Console().print(table)
 
 
 def save(path: Path, page: str) -> None:
-    """Write `page`, and say where. Raises `EhBalanceError`."""
+    """Write `page` to `path` and print where it is. Raises `EhBalanceError`."""
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise EhBalanceError(f"{path} could not be written: {error.strerror}") from None
-    typer.echo(f"Drawn into {path}.", err=True)  # what programs read is on the other stream
+    typer.echo(f"Drawn into {path}.", err=True)  # the other stream is for output that programs read
 
 
-def history_picture(group: Group, history: Sequence[OwnershipChange]) -> Picture:
-    """The picture of a group's history, up to its last entry."""
-    changes, marks = split(history)
-    times = [each.at_ms for each in history if each.at_ms] or [0]  # a row without a time has 0
+def history_picture(group: Group, rows: Sequence[OwnershipChange]) -> Picture:
+    """The picture of a group's history, up to its last row."""
+    changes, marks = split(rows)
+    times = [each.at_ms for each in rows if each.at_ms] or [0]  # a row without a time has 0
     begin, end = min(times), max(times)
-    end += max(1000, (end - begin) // 20)  # so that what the last one began can be seen
+    end += max(1000, (end - begin) // 20)  # so that what began with the last row is visible
     segments = segments_of(changes, {}, begin, end)
     moves = [move for move in moves_of(changes, {}) if move[0] >= begin]
     partitions = sorted({each.partition for each in changes if each.partition is not None}, key=partition_order)
@@ -64,11 +98,11 @@ def history_picture(group: Group, history: Sequence[OwnershipChange]) -> Picture
 
 
 def _counts(segments: Sequence[Segment], end: float) -> list[tuple[float, Mapping[str, float]]]:
-    """How many partitions each owner has, from change to change, to the end of the picture."""
+    """The number of partitions of each owner after each change, up to the end of the picture."""
     steps: dict[float, Counter[str]] = {}
     for segment in segments:
         steps.setdefault(segment.start, Counter())[segment.owner] += 1
-        if segment.end < end:  # there nothing ends but the picture
+        if segment.end < end:  # at `end` only the picture ends
             steps.setdefault(segment.end, Counter())[segment.owner] -= 1
     counts: list[tuple[float, Mapping[str, float]]] = []
     owned = Counter[str]()

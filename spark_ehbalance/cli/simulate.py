@@ -1,4 +1,4 @@
-"""`ehbalance simulate`: what the strategies make of joins, crashes and bursts, in made-up time."""
+"""`ehbalance simulate`: how the strategies handle joins, crashes and bursts, in simulated time."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from spark_ehbalance.cli.picture import Mark, Picture, Segment, html, moves_of, 
 from spark_ehbalance.cli.report import save
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.simulation.measures import Result
-from spark_ehbalance.simulation.run import simulate as play
+from spark_ehbalance.simulation.run import simulate as run
 from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, load
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, STRATEGIES
 from spark_ehbalance.values.position import partition_order
 
-#: Strategies compared at a time.
-_AT_ONCE = 2
+#: Simulations that run at the same time.
+_PROCESSES = 2
 
-#: Stands for all ready-made scenarios.
+#: The name for all ready-made scenarios.
 _ALL = "all"
 
 
@@ -45,14 +45,14 @@ def simulate(
     compare: Annotated[bool, typer.Option("--compare", help="All strategies, side by side.")] = False,
     partitions: Annotated[int | None, typer.Option(help="Partitions of the hub.", show_default=False)] = None,
     members: Annotated[int | None, typer.Option(help="Members at the beginning.", show_default=False)] = None,
-    cycles: Annotated[int | None, typer.Option(help="Balance intervals to play.", show_default=False)] = None,
+    cycles: Annotated[int | None, typer.Option(help="Balance intervals to simulate.", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw ownership, load and moves into this HTML file.")
     ] = None,
 ) -> None:
-    """Play a scenario in made-up time with the real strategies and lease code, and measure what comes of it."""
+    """Run a scenario in simulated time with the real strategies and lease code, and measure the result."""
     if strategy not in STRATEGIES:
         raise OptionError(f"--strategy {strategy} is wrong: allowed is one of {', '.join(STRATEGIES)}")
     if compare and report is not None:
@@ -71,7 +71,7 @@ def simulate(
         )
         for each in map(load, READY_MADE if scenario == _ALL else (scenario,))
     ]
-    played = scenarios[0]
+    chosen = scenarios[0]
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console, transient=True
@@ -81,33 +81,33 @@ def simulate(
             results = _compared(scenarios, seed, lambda: progress.advance(task))
         else:
             task = progress.add_task(strategy, total=1.0)
-            results = [_play(played, strategy, seed, lambda part: progress.update(task, completed=part))]
+            results = [_run(chosen, strategy, seed, lambda part: progress.update(task, completed=part))]
     if report is not None:
-        save(report, html(_picture(played, results[0])))
+        save(report, html(_picture(chosen, results[0])))
     if as_json:
         tables = [result.to_json() for result in results]
         typer.echo(json.dumps(tables if compare else tables[0], indent=2))
     elif scenario == _ALL:
         Console().print(_overview(results))
     else:
-        Console().print(Text(_heading(played, seed)), _table(results), sep="\n")
+        Console().print(Text(_heading(chosen, seed)), _table(results), sep="\n")
 
 
-def _play(scenario: Scenario, strategy: str, seed: int, progress: Callable[[float], None] | None = None) -> Result:
-    # A simulation makes no cycles of references: looking for them is a twentieth of the time.
+def _run(scenario: Scenario, strategy: str, seed: int, progress: Callable[[float], None] | None = None) -> Result:
+    # A simulation makes no reference cycles, and the collector would take a twentieth of the time.
     enabled = gc.isenabled()
     gc.disable()
     try:
-        return play(scenario, strategy, seed, progress)
+        return run(scenario, strategy, seed, progress)
     finally:
         if enabled:
             gc.enable()
 
 
 def _compared(scenarios: Sequence[Scenario], seed: int, done: Callable[[], None]) -> list[Result]:
-    """What each strategy makes of each of `scenarios`, several at a time in processes of their own."""
-    with ProcessPoolExecutor(_AT_ONCE, get_context("spawn")) as pool:
-        futures = [pool.submit(_play, scenario, name, seed) for scenario in scenarios for name in STRATEGIES]
+    """The result of each strategy for each of `scenarios`; some run at the same time, each in its own process."""
+    with ProcessPoolExecutor(_PROCESSES, get_context("spawn")) as pool:
+        futures = [pool.submit(_run, scenario, name, seed) for scenario in scenarios for name in STRATEGIES]
         waiting: set[Future[Result]] = set(futures)
         while waiting:
             finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -162,7 +162,7 @@ def _table(results: Sequence[Result]) -> Table:
 
 
 def _overview(results: Sequence[Result]) -> Table:
-    """Moves, partition-seconds without an owner and events read again: a row per scenario, a column per strategy."""
+    """Moves, partition-seconds without an owner and events read twice: a row per scenario, a column per strategy."""
     table = Table(
         title="moves / partition-seconds without an owner / events read again",
         title_justify="left",
@@ -187,14 +187,14 @@ def _or_never(value: float | None) -> str:
 
 
 def _short(value: float) -> str:
-    """A number in at most six characters."""
+    """`value` in at most six characters."""
     for least, factor, letter in ((1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e4, 1e3, " k")):
         if value >= least:
             return f"{value / factor:.3g}{letter}"
     return f"{value:.0f}" if value == int(value) or value >= 100 else f"{value:.1f}"
 
 
-#: The rows of the table, each with how a result is shown in it.
+#: The rows of the table, each with its text for a result.
 _ROWS: tuple[tuple[str, Callable[[Result], str]], ...] = (
     ("cycles to balance", lambda each: _or_never(each.cycles_to_balance)),
     ("seconds to balance", lambda each: _or_never(each.seconds_to_balance)),

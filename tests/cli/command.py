@@ -1,4 +1,4 @@
-"""The command as a shell would run it."""
+"""Runs the command `ehbalance` as a shell does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Outcome:
 
 
 class Command:
-    """Runs `ehbalance` as a shell would; nothing that it says may hold a key."""
+    """Runs `ehbalance` as a shell does, and checks that no output contains a key."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch = monkeypatch
@@ -42,7 +42,7 @@ class Command:
         return Outcome(code, said.out, said.err)
 
     def fails(self, code: int, *arguments: object) -> str:
-        """The one line that the command fails with."""
+        """The one-line error of a command that fails."""
         outcome = self(*arguments)
         assert (outcome.code, outcome.out) == (code, "")
         assert outcome.err.startswith("Error: ")
@@ -51,7 +51,7 @@ class Command:
 
 
 def kept(connection_string: str, folder: Path) -> tuple[str, str]:
-    """The arguments that say where a connection string is: in a file, as command lines are for all to see."""
+    """The arguments for a connection string: it is in a file, because everybody can see command lines."""
     file = folder / "connection-string"
     file.write_text(connection_string + "\n")
     return ("--connection-string", f"file:{file}")

@@ -1,4 +1,4 @@
-"""Fixtures of this folder's tests."""
+"""Fixtures of the tests of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ehbalance init --from-checkpoint`, with checkpoints as Spark writes them (`tests/spark` has real ones)."""
+"""`ehbalance init --from-checkpoint`, with checkpoints in Spark's format (`tests/spark` has real ones)."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def connection(emulator: Emulator, tmp_path: Path) -> Sequence[str]:
 
 
 def batch(owner: str, table: LeaseTable | None = LOST, **ranges: tuple[int, int, int]) -> StreamOffset:
-    """The end of a batch, with epoch, start and end of each partition, named p0, p1, …"""
+    """A batch's end offset, from (epoch, start, end) of each partition p0, p1, …"""
     group = group_name(table.location) if table else ""
     return StreamOffset(owner, {p[1:]: Range(p[1:], *each) for p, each in ranges.items()}, group, table)
 
 
 def checkpoint(folder: Path, *batches: StreamOffset | None, unfinished: int = 0) -> Path:
-    """A query's checkpoint with these batches, the last ones not finished; None: one of another source."""
+    """A query's checkpoint with these batches, of which the last are unfinished; None: a batch of another source."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
     for number, end in enumerate(batches):
@@ -50,7 +50,7 @@ def checkpoint(folder: Path, *batches: StreamOffset | None, unfinished: int = 0)
 
 
 def positions(table: Path) -> dict[str, tuple[int, int]]:
-    """The epoch of each partition, and where its reading goes on."""
+    """Each partition's epoch and the sequence number at which reading continues."""
     with DeltaStore(str(table)) as store:
         leases = store.read().leases.values()
     return {each.partition: (each.epoch, each.checkpoint.next if each.checkpoint else -1) for each in leases}
@@ -62,7 +62,7 @@ def covers(table: Path, *ids: str) -> bool:
         return found is not None and found.covers(set(ids))
 
 
-def test_a_table_is_made_of_the_queries_own_checkpoints(
+def test_a_lost_table_is_restored_from_the_queries_checkpoints(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     one = checkpoint(tmp_path / "one", None, batch("a", p0=(1, 0, 10)), batch("a", p0=(1, 10, 40), p1=(2, 0, 9)))
@@ -84,7 +84,7 @@ def test_a_table_is_made_of_the_queries_own_checkpoints(
     assert positions(table) == {"0": (1, 40), "1": (3, 20), "2": (1, 5), "3": (0, 0)}
 
 
-def test_rows_that_are_missing_are_put_back_and_the_others_stay(
+def test_missing_rows_are_restored_and_others_stay(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     known = checkpoint(tmp_path / "one", batch("a", p0=(1, 0, 40), p1=(2, 0, 9)))
@@ -95,7 +95,7 @@ def test_rows_that_are_missing_are_put_back_and_the_others_stay(
     assert positions(table) == {"0": (2, 90), "1": (2, 9), "2": (0, 0), "3": (0, 0)}
 
 
-def test_a_table_is_made_and_completed_with_a_warning_where_its_history_cannot_be_written(
+def test_a_table_is_restored_with_a_warning_if_its_history_cannot_be_written(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     known = checkpoint(tmp_path / "one", batch("a", p0=(1, 0, 40), p1=(2, 0, 9)))
@@ -108,7 +108,7 @@ def test_a_table_is_made_and_completed_with_a_warning_where_its_history_cannot_b
         DeltaTable(str(table)).delete("id = '1'")
 
 
-def test_a_table_that_would_skip_events_is_not_taken(
+def test_a_table_that_would_skip_events_is_refused(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     other = checkpoint(tmp_path / "other", batch("x", LeaseTable("t9", str(table)), p0=(1, 0, 70)))
@@ -122,7 +122,7 @@ def test_a_table_that_would_skip_events_is_not_taken(
     assert covers(table, "t1", "t9")
 
 
-def test_checkpoints_of_several_tables_need_a_word(
+def test_checkpoints_of_several_tables_need_the_option_replaces(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     one = checkpoint(tmp_path / "one", batch("a", p0=(1, 0, 10)))
@@ -137,7 +137,7 @@ def test_checkpoints_of_several_tables_need_a_word(
     assert positions(table) == {"0": (0, 0), "1": (1, 30), "2": (0, 0), "3": (0, 0)}
 
 
-def test_what_is_no_checkpoint_of_this_group_is_refused(
+def test_a_checkpoint_of_another_group_is_refused(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     def fails(folder: Path, code: int = 2) -> str:
@@ -157,7 +157,7 @@ def test_what_is_no_checkpoint_of_this_group_is_refused(
 
 
 @pytest.mark.parametrize("name", ["50% of it", "a%20b", "[x] {y}", "h#i ü?*"])
-def test_a_checkpoint_is_read_wherever_it_is(
+def test_a_checkpoint_is_read_from_any_location(
     name: str, ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     folder = checkpoint(tmp_path / name, batch("a", p0=(1, 0, 10)))
@@ -175,7 +175,7 @@ def test_a_checkpoint_is_read_wherever_it_is(
         ("file:///Volumes/none/a%20b", "/Volumes/none/a b"),
     ],
 )
-def test_a_mount_is_good_enough_for_a_checkpoint(
+def test_a_checkpoint_may_be_on_a_mount(
     written: str, meant: str, ehbalance: Command, table: Path, connection: Sequence[str]
 ) -> None:
     message = ehbalance.fails(2, "init", table, *connection, "--from-checkpoint", written)
@@ -183,14 +183,14 @@ def test_a_mount_is_good_enough_for_a_checkpoint(
 
 
 @pytest.mark.parametrize("written", ["", "s3:bucket/x", "dbfs:x", "file:x", "memory://x"])
-def test_what_can_be_no_place_of_a_checkpoint_is_refused(
+def test_an_impossible_checkpoint_location_is_refused(
     written: str, ehbalance: Command, table: Path, connection: Sequence[str]
 ) -> None:
     message = ehbalance.fails(2, "init", table, *connection, "--from-checkpoint", written)
     assert f"--from-checkpoint={written!r} is wrong: allowed is" in " ".join(message.split())
 
 
-def test_a_query_that_read_alone_gets_a_table(
+def test_a_query_without_a_lease_table_gets_one(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     alone = checkpoint(tmp_path / "one", batch("a", None, p0=(0, 0, 40), p1=(0, 0, 0), p2=(0, 7, 7), p3=(0, 0, 100)))
@@ -198,7 +198,7 @@ def test_a_query_that_read_alone_gets_a_table(
     assert positions(table) == {"0": (0, 40), "1": (0, 0), "2": (0, 7), "3": (0, 100)}
 
 
-def test_a_table_that_a_query_has_left_and_comes_back_to_is_moved_to_where_it_has_read(
+def test_a_table_that_a_query_returns_to_gets_its_later_positions(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     here = LeaseTable("t1", str(table))
@@ -212,7 +212,7 @@ def test_a_table_that_a_query_has_left_and_comes_back_to_is_moved_to_where_it_ha
     assert positions(table)["0"] == (4, 60)
 
 
-def test_the_history_tells_of_a_batch_that_was_broken_off(
+def test_the_history_counts_for_a_batch_that_ended_early(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     known = checkpoint(tmp_path / "one", batch("a", LeaseTable("t1", str(table)), p0=(1, 0, 100), p1=(1, 0, 100)))
@@ -228,7 +228,7 @@ def test_the_history_tells_of_a_batch_that_was_broken_off(
     assert positions(table) == {"0": (2, 60), "1": (1, 100), "2": (0, 0), "3": (0, 0)}
 
 
-def test_the_sources_of_a_query_that_read_several_hubs_are_told_apart(
+def test_only_the_sources_of_this_hub_count_in_a_query_of_several_hubs(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "two"

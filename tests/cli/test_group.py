@@ -37,14 +37,14 @@ def connection(emulator: Emulator, secrets: Path) -> Sequence[str]:
 
 @pytest.fixture
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that no table lies in."""
+    """A folder without a table."""
     return tmp_path_factory.mktemp("secrets")
 
 
 # --- init ------------------------------------------------------------------------------------------------------
 
 
-def test_init_makes_the_table_and_checks_it_the_second_time(
+def test_init_makes_the_table_and_then_checks_it(
     ehbalance: Command, emulator: Emulator, table: Path, connection: Sequence[str]
 ) -> None:
     group = f"localhost:{emulator.port}/hub/$default"
@@ -61,7 +61,7 @@ def test_init_makes_the_table_and_checks_it_the_second_time(
         assert store.read() == made
 
 
-def test_init_takes_the_connection_from_the_environment(
+def test_init_reads_the_connection_from_the_environment(
     ehbalance: Command, emulator: Emulator, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", emulator.connection_string())
@@ -70,7 +70,7 @@ def test_init_takes_the_connection_from_the_environment(
     assert "/hub/other was made" in outcome.out
 
 
-def test_init_of_another_group_s_table_is_refused(
+def test_init_of_another_groups_table_is_refused(
     ehbalance: Command, emulator: Emulator, table: Path, connection: Sequence[str]
 ) -> None:
     ehbalance("init", table, *connection)
@@ -107,7 +107,7 @@ def test_init_with_wrong_names(ehbalance: Command, table: Path, connection: Sequ
     assert list(table.parent.iterdir()) == []
 
 
-def test_a_storage_option_without_a_name_may_be_a_secret(
+def test_a_storage_option_without_a_name_is_not_repeated(
     ehbalance: Command, table: Path, connection: Sequence[str]
 ) -> None:
     ehbalance.fails(2, "init", table, *connection, "--storage-option", KEY)
@@ -133,7 +133,7 @@ def test_a_secret_in_the_arguments_is_refused_and_not_repeated(
     assert not table.exists()
 
 
-def test_a_secret_of_the_storage_is_a_reference(
+def test_a_secret_storage_option_is_a_reference(
     ehbalance: Command, table: Path, connection: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = ehbalance.fails(2, "init", table, *connection, "--storage-option", "account_key=env:LEASES_KEY")
@@ -160,7 +160,7 @@ def test_init_with_a_wrong_key_makes_nothing(
     assert not table.exists()
 
 
-def test_init_where_nothing_can_be_made(ehbalance: Command, table: Path, connection: Sequence[str]) -> None:
+def test_init_at_an_unwritable_location(ehbalance: Command, table: Path, connection: Sequence[str]) -> None:
     table.write_text("a file")
     assert str(table) in ehbalance.fails(1, "init", table, *connection)
     assert table.read_text() == "a file"
@@ -171,7 +171,7 @@ def test_init_where_nothing_can_be_made(ehbalance: Command, table: Path, connect
 
 @pytest.fixture
 def used(ehbalance: Command, table: Path, connection: Sequence[str]) -> Path:
-    """A table of a group at work."""
+    """The table of a running group."""
     ehbalance("init", table, *connection)
     with DeltaStore(str(table)) as store:
         base = store.read()
@@ -271,18 +271,18 @@ def test_status_without_a_table(ehbalance: Command, table: Path, json_too: list[
     assert not table.exists()
 
 
-def test_status_of_something_else(ehbalance: Command, table: Path) -> None:
+def test_status_of_a_table_that_is_no_lease_table(ehbalance: Command, table: Path) -> None:
     table.mkdir()
     (table / "file").write_text("x")
     assert str(table) in ehbalance.fails(1, "status", table)
 
 
 @pytest.mark.parametrize("location", ["a[b", "a'b", "a*b", ""])
-def test_status_of_a_place_that_delta_cannot_take(ehbalance: Command, location: str) -> None:
+def test_status_of_a_location_that_delta_cannot_open(ehbalance: Command, location: str) -> None:
     assert f"option leaseTable={location!r} is wrong" in ehbalance.fails(2, "status", location)
 
 
-def test_status_twice_at_once_is_refused(ehbalance: Command, used: Path) -> None:
+def test_watch_and_json_together_are_refused(ehbalance: Command, used: Path) -> None:
     message = ehbalance.fails(2, "status", used, "--watch", "--json")
     assert "--watch and --json" in message
 
@@ -292,7 +292,7 @@ def test_status_with_a_wrong_storage_option(ehbalance: Command, used: Path) -> N
 
 
 @pytest.mark.parametrize("owner", ["[red]x[/red]", "etl:key:1"])
-def test_an_owner_is_shown_as_it_is(ehbalance: Command, used: Path, owner: str) -> None:
+def test_an_owner_id_is_shown_without_markup(ehbalance: Command, used: Path, owner: str) -> None:
     with DeltaStore(str(used)) as store:
         base = store.read()
         lease = replace(base.leases["0"], owner=owner)
@@ -303,7 +303,7 @@ def test_an_owner_is_shown_as_it_is(ehbalance: Command, used: Path, owner: str) 
 # --- the command itself ----------------------------------------------------------------------------------------
 
 
-def test_without_arguments_it_says_what_there_is(ehbalance: Command) -> None:
+def test_without_arguments_the_commands_are_listed(ehbalance: Command) -> None:
     said = ehbalance()
     for command in ("init", "status", "emulator"):
         assert command in said.out + said.err
@@ -359,7 +359,7 @@ def test_watching_ends_with_ctrl_c(used: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["status", "history"])
-def test_the_installed_command_ends_in_order_every_time(used: Path, name: str) -> None:
+def test_the_installed_command_always_exits_cleanly(used: Path, name: str) -> None:
     with DeltaStore(str(used)) as store:
         store.record([OwnershipChange(0, "0", "Claim", None, "ann", 1, None, "ann")])
     command = Path(sys.executable).with_name("ehbalance")

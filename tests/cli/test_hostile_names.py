@@ -1,4 +1,4 @@
-"""Names and reasons that others have written into a lease table cannot command a terminal or a browser."""
+"""Names and reasons that others wrote into a lease table cannot control a terminal or a browser."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_tables_show_them_as_escapes(ehbalance: Command, hostile: Path, monkeypa
     assert ehbalance("history", hostile).out.count(plain(HOSTILE)) == 10
 
 
-def test_programs_get_them_as_they_are(ehbalance: Command, hostile: Path) -> None:
+def test_json_has_them_unchanged(ehbalance: Command, hostile: Path) -> None:
     for command in ("status", "history"):
         said = ehbalance(command, hostile, "--json").out
         assert harmless(said)
@@ -99,7 +99,7 @@ def _texts(value: object) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def test_errors_about_another_s_table_do_not_carry_them(
+def test_errors_about_another_groups_table_do_not_contain_them(
     ehbalance: Command, hostile: Path, tmp_path: Path, emulator: Emulator
 ) -> None:
     emulator.add_hub("hub", 1)
@@ -109,7 +109,7 @@ def test_errors_about_another_s_table_do_not_carry_them(
     assert harmless(message)
 
 
-def test_the_report_s_page_holds_neither_commands_nor_elements(ehbalance: Command, hostile: Path) -> None:
+def test_the_report_contains_neither_control_characters_nor_elements(ehbalance: Command, hostile: Path) -> None:
     path = hostile.parent / "report.html"
     assert ehbalance("report", hostile, "--out", path).code == 0
     page = path.read_bytes().decode()
@@ -124,7 +124,7 @@ def _plotly() -> str:
     return str(get_plotlyjs())
 
 
-def test_errors_and_logs_carry_escapes_only() -> None:
+def test_errors_and_logs_contain_escapes_only() -> None:
     for kind in (EhBalanceError, OptionError):
         assert str(kind(f"first {HOSTILE}\nsecond")) == plain_lines(f"first {HOSTILE}\nsecond")
         assert harmless(str(kind(HOSTILE)))
@@ -146,7 +146,7 @@ def test_errors_and_logs_carry_escapes_only() -> None:
         assert done.stderr.startswith("owner ") == (level != "INFO")
 
 
-def test_plain_text_stays_as_it_is() -> None:
+def test_plain_text_is_unchanged() -> None:
     assert plain("etl-Ä-日本-🚀 [1]") == "etl-Ä-日本-🚀 [1]"
     assert plain("a\nb\x1b\ud800") == "a\\nb\\x1b\\ud800"
     assert plain_lines("a\nb\x1b") == "a\nb\\x1b"

@@ -1,4 +1,4 @@
-"""`ehbalance transfer`, `pin`, `unpin`, `seek`, `drain`: an operator's orders, and `history`, which tells of them."""
+"""`ehbalance transfer`, `pin`, `unpin`, `seek`, `drain`, and the `history` of these orders."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def connection(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def leases(ehbalance: Command, table: Path, connection: Sequence[str]) -> Path:
-    """The table of Ann, who owns partition 0, and Bob; nobody owns partition 1."""
+    """A table with Ann, who owns partition 0, and Bob; partition 1 has no owner."""
     ehbalance("init", table, *connection)
     with DeltaStore(str(table)) as store:
         base = store.read()
@@ -68,7 +68,7 @@ def test_a_transfer_asks_the_owner(ehbalance: Command, leases: Path) -> None:
     assert lease.pin.by.startswith(f"operator:{getpass.getuser()}@")
 
 
-def test_a_transfer_of_what_nobody_owns(ehbalance: Command, leases: Path) -> None:
+def test_a_transfer_of_a_partition_without_an_owner(ehbalance: Command, leases: Path) -> None:
     said = says(ehbalance, "transfer", leases, "1", "--to", "bob")
     assert said == "Partition 1 is to go to bob, which takes it with its next decision.\n"
     assert state(leases).leases["1"].handover is None
@@ -103,7 +103,7 @@ def test_pinning_to_a_member_that_is_leaving_takes_effect_later(ehbalance: Comma
         (["drain", "eve"], "eve is not a member: members are ann, bob"),
     ],
 )
-def test_what_cannot_be_done_is_refused_and_changes_nothing(
+def test_an_impossible_order_is_refused_and_changes_nothing(
     ehbalance: Command, leases: Path, arguments: list[str], message: str
 ) -> None:
     before = state(leases)
@@ -123,7 +123,7 @@ def test_a_wrong_timeout_is_refused(ehbalance: Command, leases: Path) -> None:
 
 
 @pytest.mark.parametrize(("to", "at"), [("earliest", 0), ("latest", 10), ("3", 3), ("10", 10)])
-def test_seeking_in_what_nobody_owns(
+def test_a_seek_in_a_partition_without_an_owner(
     ehbalance: Command, leases: Path, connection: Sequence[str], to: str, at: int
 ) -> None:
     said = says(ehbalance, "seek", leases, "1", "--to", to, *connection)
@@ -133,14 +133,16 @@ def test_seeking_in_what_nobody_owns(
     assert (lease.owner, lease.epoch, lease.checkpoint.next) == (None, 3, at)
 
 
-def test_seeking_to_a_time(ehbalance: Command, leases: Path, emulator: Emulator, connection: Sequence[str]) -> None:
+def test_a_seek_to_a_time(ehbalance: Command, leases: Path, emulator: Emulator, connection: Sequence[str]) -> None:
     now = datetime.now(timezone.utc)
     before, after = ((now + timedelta(hours=hours)).isoformat() for hours in (-1, 1))
     assert "sequence number 0" in says(ehbalance, "seek", leases, "1", "--to", before, *connection)
     assert "sequence number 10" in says(ehbalance, "seek", leases, "1", "--to", after, *connection)
 
 
-def test_seeking_in_what_is_owned_must_be_forced(ehbalance: Command, leases: Path, connection: Sequence[str]) -> None:
+def test_a_seek_in_an_owned_partition_must_be_forced(
+    ehbalance: Command, leases: Path, connection: Sequence[str]
+) -> None:
     for which in (["0"], ["--all"]):
         message = ehbalance.fails(1, "seek", leases, *which, "--to", "earliest", *connection)
         assert message == "Error: partition 0 is owned by ann: stop that query first, or use --force\n"
@@ -163,7 +165,7 @@ def test_seeking_in_what_is_owned_must_be_forced(ehbalance: Command, leases: Pat
         (["1", "--to", "3", "--consumer-group", "other"], 1, "/hub/$default, not to localhost"),
     ],
 )
-def test_a_seek_to_nowhere_is_refused(
+def test_a_seek_beyond_the_hub_is_refused(
     ehbalance: Command, leases: Path, connection: Sequence[str], arguments: list[str], code: int, message: str
 ) -> None:
     before = state(leases)
@@ -179,9 +181,7 @@ def test_a_seek_before_anything_was_read_is_refused(ehbalance: Command, table: P
 # --- history ----------------------------------------------------------------------------------------------------
 
 
-def test_history_tells_who_has_ordered_what_and_why(
-    ehbalance: Command, leases: Path, connection: Sequence[str]
-) -> None:
+def test_history_shows_who_ordered_what_and_why(ehbalance: Command, leases: Path, connection: Sequence[str]) -> None:
     says(ehbalance, "transfer", leases, "0", "--to", "bob", "--why", "upgrade of ann's host")
     says(ehbalance, "pin", leases, "1", "--to", "ann")
     says(ehbalance, "unpin", leases, "1", "--why", "a mistake")
@@ -227,7 +227,7 @@ def test_a_drain_can_be_undone(ehbalance: Command, leases: Path) -> None:
     assert ehbalance.fails(1, "drain", leases, "ann", "--undo") == "Error: ann is active already\n"
 
 
-def test_an_order_replaces_a_member_s_own_request(ehbalance: Command, leases: Path) -> None:
+def test_an_order_replaces_a_members_request(ehbalance: Command, leases: Path) -> None:
     with DeltaStore(str(leases)) as store:
         base = store.read()
         asked = replace(base.leases["0"], handover=Handover("bob", 30_000), pin=Pin("bob", "operator:jo"))
@@ -236,7 +236,9 @@ def test_an_order_replaces_a_member_s_own_request(ehbalance: Command, leases: Pa
     assert state(leases).leases["0"].handover is None
 
 
-def test_an_order_that_cannot_be_recorded_is_carried_out_with_a_warning(ehbalance: Command, leases: Path) -> None:
+def test_an_order_is_carried_out_with_a_warning_if_the_history_cannot_be_written(
+    ehbalance: Command, leases: Path
+) -> None:
     make_unwritable(leases)
     outcome = ehbalance("pin", leases, "0", "--to", "bob")
     assert outcome.code == 0

@@ -1,4 +1,4 @@
-"""`ehbalance report`: the history of a real group, and what it says about it."""
+"""`ehbalance report`: the picture of a group's history."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ T0 = 1_700_000_000_000
 
 
 def row(at_s: float, partition: Any, event: str, before: Any, owner: Any, epoch: Any, **more: Any) -> OwnershipChange:
-    """A row of a history; operators' rows may lack the partition and the epoch."""
+    """A row of a history; operators' rows may have no partition and no epoch."""
     who = more.pop("by", owner or before or "operator")
     return OwnershipChange(T0 + round(at_s * 1000), partition, event, before, owner, epoch, None, by=who, **more)
 
 
 @pytest.fixture
 def recorded(table: Path) -> Path:
-    """A group of two in which everything has happened, operators' orders included."""
+    """A group of two members with every kind of history row, operators' orders included."""
     said = [
         [Join(by=ANN, at_ms=T0), AddPartitions(by=ANN, at_ms=T0, partitions=("0", "1"), checkpoint=Position(-1))],
         [Claim(by=ANN, at_ms=T0 + 1000, partition=p, epoch=0) for p in "01"],
@@ -77,7 +77,7 @@ def test_a_history_is_drawn_with_operators_orders_as_marks(ehbalance: Command, r
 
 
 def drawn(page: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The traces of a page's figure, and its layout."""
+    """The traces and the layout of a page's figure."""
     decode = json.JSONDecoder().raw_decode
     begin = page.index("[", page.index("Plotly.newPlot("))
     traces, end = decode(page, begin)
@@ -89,7 +89,7 @@ def seconds(date: str) -> float:
     return datetime.fromisoformat(date).replace(tzinfo=timezone.utc).timestamp() - T0 / 1000
 
 
-def test_every_time_axis_is_one_of_dates_and_bars_begin_when_they_did(
+def test_all_time_axes_have_dates_and_bars_begin_at_the_right_time(
     ehbalance: Command, recorded: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "out.html"
@@ -114,11 +114,11 @@ def test_every_time_axis_is_one_of_dates_and_bars_begin_when_they_did(
 
 
 def counts(*history: OwnershipChange) -> list[tuple[float, dict[str, float]]]:
-    """Seconds since `T0`, and how many partitions each owner has from then on."""
+    """Pairs of seconds since `T0` and the number of partitions of each owner from then on."""
     return [((at - T0) / 1000, dict(owned)) for at, owned in history_picture(GROUP, history).loads]
 
 
-def test_the_counts_of_partitions_go_up_to_the_end_of_the_picture() -> None:
+def test_the_partition_counts_reach_the_end_of_the_picture() -> None:
     claimed = [row(0, p, "Claim", None, "ann", 1) for p in "0123"]
     assert counts(claimed[0]) == [(0, {"ann": 1}), (1, {"ann": 1})]
     handed = [row(60, p, "HandOver", "ann", "bob", 2) for p in "23"]
@@ -127,7 +127,7 @@ def test_the_counts_of_partitions_go_up_to_the_end_of_the_picture() -> None:
     assert counts(claimed[0], released) == [(0, {"ann": 1}), (60, {"ann": 0}), (63, {"ann": 0})]
 
 
-def test_a_row_without_a_time_counts_and_is_not_on_the_axis() -> None:
+def test_a_row_without_a_time_counts_but_does_not_extend_the_axis() -> None:
     no_time = -T0 / 1000
     picture = history_picture(
         GROUP,
@@ -145,17 +145,17 @@ def test_a_row_without_a_time_counts_and_is_not_on_the_axis() -> None:
     assert history_picture(GROUP, [row(no_time, "0", "Claim", None, "ann", 1)]).begin == 0
 
 
-def test_a_group_without_a_history_is_said_to_have_none(ehbalance: Command, table: Path) -> None:
+def test_a_group_without_a_history_is_an_error(ehbalance: Command, table: Path) -> None:
     with DeltaStore(str(table)) as store:
         store.create(GROUP)
     assert "has no history yet" in ehbalance.fails(1, "report", table)
 
 
-def test_what_is_no_lease_table_is_an_error(ehbalance: Command, tmp_path: Path) -> None:
+def test_a_table_that_is_no_lease_table_is_an_error(ehbalance: Command, tmp_path: Path) -> None:
     assert str(tmp_path) in ehbalance.fails(1, "report", tmp_path / "nothing")
 
 
-def test_owners_follow_each_other_in_the_order_of_epochs_whatever_the_clocks_say() -> None:
+def test_owners_are_ordered_by_epoch_not_by_clock() -> None:
     history = [
         row(0, "0", "Claim", None, "ann", 1),
         row(30, "0", "Steal", "bob", "cat", 3),
@@ -168,7 +168,7 @@ def test_owners_follow_each_other_in_the_order_of_epochs_whatever_the_clocks_say
     ]
 
 
-def test_what_was_owned_before_the_history_began_is_drawn_from_its_beginning() -> None:
+def test_ownership_before_the_history_is_drawn_from_its_beginning() -> None:
     history = [row(10, "1", "HandOver", "ann", "bob", 5), row(20, "1", "Release", "bob", None, 5)]
     assert segments_of(history, {"0": "cat"}, T0, T0 + 30_000) == [
         Segment("0", "cat", T0, T0 + 30_000),
@@ -177,7 +177,7 @@ def test_what_was_owned_before_the_history_began_is_drawn_from_its_beginning() -
     ]
 
 
-def test_a_partition_that_comes_back_has_not_moved() -> None:
+def test_a_partition_that_returns_to_its_owner_has_not_moved() -> None:
     history = [
         row(1, "0", "Claim", None, "ann", 1),
         row(2, "0", "Release", "ann", None, 1),
@@ -187,7 +187,7 @@ def test_a_partition_that_comes_back_has_not_moved() -> None:
     assert moves_of(history, {}) == [(T0 + 1000, "Claim"), (T0 + 4000, "HandOver")]
 
 
-def test_whatever_is_no_change_of_owner_is_a_mark() -> None:
+def test_every_row_that_changes_no_owner_is_a_mark() -> None:
     claim = row(1, "0", "Claim", None, "ann", 1)
     odd = replace(claim, epoch=None, event="Whatever", by="me", why="so")
     assert split([claim, odd]) == ([claim], [Mark(T0 + 1000, "Whatever 0 by me: so", "0")])

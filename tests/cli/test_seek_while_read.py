@@ -1,4 +1,4 @@
-"""`ehbalance seek --to TIME --force` on partitions that a running query reads: with its keeper, planner and readers."""
+"""`ehbalance seek --to TIME --force` while a query with keeper, planner and readers reads the partition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVENTS = 2000
 
 
 class Reading:
-    """A query with one partition, and what its executors do; `times` are those of every thousandth event."""
+    """A query with one partition and its executors; `times` are the enqueued times of every thousandth event."""
 
     def __init__(self, emulator: Emulator, table: Path) -> None:
         emulator.add_hub(HUB, 1)
@@ -47,7 +47,7 @@ class Reading:
             yield from sequence_numbers(batch).to_pylist()
 
     def batch(self, limit: int) -> Range:
-        """The next batch, which is finished when it has been read."""
+        """Read the next batch, which is then finished."""
         (planned,) = self.query.planner.ranges(self.query.batch(limit))
         return planned
 
@@ -79,7 +79,7 @@ def seek(ehbalance: Command, emulator: Emulator, tmp_path: Path) -> Callable[[da
 
 @pytest.mark.parametrize(("to", "first"), [(1, 1000), (0, 0)], ids=["forward", "back"])
 @pytest.mark.parametrize("seeks", [1, 3])
-def test_the_batch_in_flight_comes_whole_and_the_next_one_begins_at_the_time(
+def test_the_running_batch_is_complete_and_the_next_one_begins_at_the_time(
     reading: Reading, seek: Callable[[datetime], str], to: int, first: int, seeks: int
 ) -> None:
     in_flight = reading.batch(600)
@@ -94,7 +94,7 @@ def test_the_batch_in_flight_comes_whole_and_the_next_one_begins_at_the_time(
     assert list(reading.read(reading.batch(50))) == list(range(first, first + 50))
 
 
-def test_seeks_while_batches_follow_each_other(reading: Reading, seek: Callable[[datetime], str]) -> None:
+def test_seeks_between_consecutive_batches(reading: Reading, seek: Callable[[datetime], str]) -> None:
     read: list[int] = []
     last_error: list[BaseException] = []
     ended = threading.Event()

@@ -1,4 +1,4 @@
-"""`ehbalance simulate`, in all its forms."""
+"""`ehbalance simulate`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.command import Command
 SMALL = ("--partitions", 6, "--members", 2, "--cycles", 12)
 
 
-def test_it_shows_what_has_come_of_the_default_strategy(ehbalance: Command) -> None:
+def test_the_default_is_one_strategy_as_a_table(ehbalance: Command) -> None:
     outcome = ehbalance("simulate", "--scenario", "crash", *SMALL, "--seed", 3)
     assert outcome.code == 0
     assert "crash: One of four members is gone without a word." in outcome.out
@@ -27,7 +27,7 @@ def test_it_shows_what_has_come_of_the_default_strategy(ehbalance: Command) -> N
     assert rows["of them again"] == "0"
 
 
-def test_strategies_stand_side_by_side(ehbalance: Command) -> None:
+def test_compare_shows_all_strategies_side_by_side(ehbalance: Command) -> None:
     outcome = ehbalance("simulate", "--scenario", "join", "--compare", *SMALL)
     assert outcome.code == 0
     header = next(line for line in outcome.out.splitlines() if "cooperative" in line)
@@ -35,14 +35,14 @@ def test_strategies_stand_side_by_side(ehbalance: Command) -> None:
     assert all(len(line) <= 80 for line in outcome.out.splitlines())
 
 
-def test_all_scenarios_are_one_table(ehbalance: Command) -> None:
+def test_compare_shows_all_scenarios_in_one_table(ehbalance: Command) -> None:
     outcome = ehbalance("simulate", "--scenario", "all", "--compare", "--partitions", 4, "--members", 2, "--cycles", 2)
     rows = [line.strip("|").split("|") for line in outcome.out.splitlines() if line.startswith("|")]
     assert [row[0].strip() for row in rows[2:]] == list(READY_MADE)
     assert all(len(row) == 2 + len(STRATEGIES) for row in rows)
 
 
-def test_programs_get_json_and_the_same_seed_the_same(ehbalance: Command) -> None:
+def test_json_is_the_same_for_the_same_seed(ehbalance: Command) -> None:
     first, again = (ehbalance("simulate", "--scenario", "join", *SMALL, "--json") for _ in range(2))
     assert first == again
     result = json.loads(first.out)
@@ -52,14 +52,14 @@ def test_programs_get_json_and_the_same_seed_the_same(ehbalance: Command) -> Non
     assert len(result["spread_over_time"]) == 12
 
 
-def test_a_comparison_is_json_too_and_agrees_with_each_by_itself(ehbalance: Command) -> None:
+def test_the_json_of_a_comparison_equals_that_of_each_strategy(ehbalance: Command) -> None:
     compared = json.loads(ehbalance("simulate", "--scenario", "join", "--compare", *SMALL, "--json").out)
     assert [each["strategy"] for each in compared] == list(STRATEGIES)
     alone = json.loads(ehbalance("simulate", "--scenario", "join", "--strategy", "greedy", *SMALL, "--json").out)
     assert alone in compared
 
 
-def test_the_picture_needs_no_network_and_has_a_lane_for_each_partition(ehbalance: Command, tmp_path: Path) -> None:
+def test_the_report_needs_no_network_and_has_a_lane_for_each_partition(ehbalance: Command, tmp_path: Path) -> None:
     path = tmp_path / "out.html"
     outcome = ehbalance("simulate", "--scenario", "join", *SMALL, "--report", path, "--json")
     assert outcome.err.splitlines()[-1] == f"Drawn into {path}."
@@ -72,7 +72,7 @@ def test_the_picture_needs_no_network_and_has_a_lane_for_each_partition(ehbalanc
     assert "handed over" in page
 
 
-def test_a_scenario_of_ones_own(ehbalance: Command, tmp_path: Path) -> None:
+def test_a_scenario_from_a_file(ehbalance: Command, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('partitions = 4\nmembers = 1\ncycles = 10\nevents = [{ at = 20, do = "join" }]', encoding="utf-8")
     result = json.loads(ehbalance("simulate", "--scenario", path, "--json").out)
@@ -95,14 +95,14 @@ def test_a_scenario_of_ones_own(ehbalance: Command, tmp_path: Path) -> None:
         (("--members", 2, "--cycles", 1, "--report", "/nowhere/a.html"), "/nowhere/a.html could not be written"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(ehbalance: Command, arguments: tuple[object, ...], what: str) -> None:
+def test_a_wrong_option_is_an_error_of_one_line(ehbalance: Command, arguments: tuple[object, ...], what: str) -> None:
     outcome = ehbalance("simulate", *arguments)
     assert outcome.code != 0
     assert outcome.out == ""
     assert outcome.err.splitlines()[-1].startswith(f"Error: {what}")
 
 
-def test_without_plotly_it_says_how_to_get_it(tmp_path: Path) -> None:
+def test_without_plotly_the_error_names_the_package(tmp_path: Path) -> None:
     code = "import sys; sys.modules['plotly'] = None; from spark_ehbalance.cli import main; main()"
     arguments = ["simulate", "--cycles", "1", "--report", str(tmp_path / "a.html")]
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from spark_ehbalance.cli.remembered import put_back
+from spark_ehbalance.cli.from_checkpoint import restore
 from spark_ehbalance.errors import DataLossError, OptionError, StoreFormatError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.model import Lease, TableIdentity
@@ -220,7 +220,7 @@ def test_a_query_that_had_none_and_has_one_now(group: Group) -> None:
     assert not store.exists()
     memory = Memory.of(LoggedBatch(alone.finished, finished=True))
     states = {str(number): PartitionState(0, 5, None, None) for number in range(8)}
-    put_back(store, place, group.options().connection.group("$Default"), memory, states)
+    restore(store, place, group.options().connection.group("$Default"), memory, states)
     group.append(1)
     query = group.query("a", alone.finished)
     drain(query, 8)

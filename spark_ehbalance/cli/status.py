@@ -1,10 +1,9 @@
-"""`ehbalance init` and `ehbalance status`: make a group's lease table, and look at it."""
+"""`ehbalance status`: the state of a group, once or continuously."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -15,79 +14,29 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_ehbalance.cli.common import (
-    ConnectionString,
-    ConsumerGroup,
-    Credential,
-    EventHubName,
     LeaseTable,
-    Namespace,
     StorageOption,
     age,
     cell,
-    group_options,
     iso,
     now_ms,
     open_store,
-    say,
 )
-from spark_ehbalance.cli.remembered import FromCheckpoint, Replaces, check_places, put_back, remembered
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.leases.model import MemberLoad
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.source.options import Options, checked_location
 
-#: Seconds between two looks of `status --watch`.
+#: Seconds between two refreshes of `status --watch`.
 _WATCH_INTERVAL = 1.0
-
-
-def init(
-    lease_table: LeaseTable,
-    event_hub_name: EventHubName = None,
-    fully_qualified_namespace: Namespace = None,
-    connection_string: ConnectionString = None,
-    credential: Credential = None,
-    consumer_group: ConsumerGroup = "$Default",
-    from_checkpoint: FromCheckpoint = None,
-    replaces: Replaces = None,
-    storage_option: StorageOption = None,
-) -> None:
-    """Make the lease table of a group, or check the one that is there.
-
-    A query makes it as well when it starts; this is for whoever wants to see first that everything fits. With
-    --from-checkpoint, given once for each query of the group, it gets the positions that a table had which is lost;
-    what it knows already stays as it is.
-    """
-    options = group_options(
-        lease_table,
-        event_hub_name,
-        fully_qualified_namespace,
-        connection_string,
-        credential,
-        consumer_group,
-        storage_option,
-    )
-    # The hub is asked after the checkpoints were read: running queries go on meanwhile.
-    memory = remembered(from_checkpoint or [], replaces, options) if from_checkpoint or replaces else None
-    states = _states(options)
-    group = options.connection.group(options.consumer_group)
-    with open_store(lease_table, storage_option) as store:
-        there, restored = store.exists(), ""
-        if memory:
-            check_places(memory, states)
-            restored = put_back(store, checked_location(lease_table), group, memory, states)
-        store.create(group)
-    what = "is there" if there else "was made"
-    say(f"The lease table {lease_table} of {group} {what}; the hub has {len(states)} partitions.{restored}")
 
 
 def status(
     lease_table: LeaseTable,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     storage_option: StorageOption = None,
 ) -> None:
-    """Show who owns which partition of a group and how far it has read, and what its members carry."""
+    """Show who owns which partition of a group, how far it has read, and the load of its members."""
     if watch and as_json:
         raise OptionError("--watch and --json are both given: set one")
     with open_store(lease_table, storage_option) as store:
@@ -103,8 +52,11 @@ def status(
 
 
 def status_json(snapshot: Snapshot) -> dict[str, Any]:
-    """The state of a group for programs. Times are ISO 8601; `sequenceNumber` is that of the last finished event. Rates
-    are in events per second, backlogs in events, `cpu` is from 0 to 1."""
+    """The state of a group for programs.
+
+    Times are ISO 8601. `sequenceNumber` is that of the last finished event. Rates are in events per second, backlogs in
+    events; `cpu` is from 0 to 1.
+    """
     return {
         "namespace": snapshot.group.namespace,
         "eventHub": snapshot.group.hub,
@@ -150,7 +102,7 @@ def _member_load(load: MemberLoad) -> dict[str, float | None]:
 
 
 def status_tables(snapshot: Snapshot, now_ms: int) -> Group:
-    """The state of a group for people. Ages are by this machine's clock, so they show other machines' skew."""
+    """The state of a group for people. Ages are by this machine's clock, so they include the skew of other clocks."""
     return Group(_partition_table(snapshot, now_ms), _member_table(snapshot, now_ms))
 
 
@@ -192,8 +144,3 @@ def _member_table(snapshot: Snapshot, now_ms: int) -> Table:
             f"{age(now_ms - member.renewed_at_ms)} ago",
         )
     return table
-
-
-def _states(options: Options) -> Mapping[str, PartitionState]:
-    with HubMetadata(options.connection, options.consumer_group) as metadata:
-        return metadata.partition_states(metadata.partition_ids())

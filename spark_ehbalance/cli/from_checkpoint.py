@@ -1,4 +1,4 @@
-"""`ehbalance init --from-checkpoint`: a lease table with the positions that the queries' own checkpoints know."""
+"""`ehbalance init --from-checkpoint`: restores a lease table from the queries' own Spark checkpoints."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ FromCheckpoint = Annotated[
     typer.Option(
         "--from-checkpoint",
         metavar="DIR",
-        help="The checkpointLocation of a query of the group, whose positions the table gets; may be repeated.",
+        help="The checkpointLocation of a query of the group, for its positions. May be repeated.",
     ),
 ]
 Replaces = Annotated[
     str | None,
     typer.Option(
         metavar="TABLE",
-        help="With --from-checkpoint: the lost table, where the queries have last read with more than one. Or: none.",
+        help="With --from-checkpoint: the lost table, or none; needed if the queries last used several.",
     ),
 ]
 
 _WHY = "from the queries' checkpoints"
 
-#: Times that a change is tried which others keep from being written.
-_TRIES = 5
+#: Attempts to write while others keep changing the table.
+_ATTEMPTS = 5
 
 
 def remembered(checkpoints: Sequence[str], replaces: str | None, options: Options) -> Memory:
-    """What the queries with these checkpoints know of the hub of `options`, and what their lease table's history adds.
+    """The positions that the queries' checkpoints, and their lease table's history, have for the hub of `options`.
 
-    `replaces` is that table, and must be given where they have last read with several. Raises `OptionError`.
+    `replaces` is that lease table; it must be given if the queries last used several. Raises `OptionError`.
     """
     if not checkpoints:
         raise OptionError("--replaces needs --from-checkpoint: the positions are those of the queries' checkpoints")
-    places = dict.fromkeys(map(checked_checkpoint, checkpoints))
-    logs = [log for each in places for log in _of_hub(each, options)]
+    folders = dict.fromkeys(map(checked_checkpoint, checkpoints))
+    logs = [log for each in folders for log in _of_hub(each, options)]
     tables = sorted({_table(log) for log in logs})
     wanted = replaces if replaces in (None, "none") else checked_location(str(replaces), "--replaces")
     if wanted not in (None, *tables) or (wanted is None and len(tables) > 1):
@@ -79,24 +79,26 @@ def _of_hub(checkpoint: str, options: Options) -> list[list[LoggedBatch]]:
 
 
 def _table(log: Sequence[LoggedBatch]) -> str:
-    """Where the lease table is by which the last batch was read."""
+    """The location of the lease table that the last batch used."""
     end = log[-1].end
     return end.table.location if end.table else end.group or "none"
 
 
 def _history(table: str, options: Options) -> Memory:
-    """What the last change of owner of each partition says, where the history has outlived its table: a batch may
-    have been broken off by it, or left out of a replay, which Spark takes for finished all the same."""
+    """The positions of each partition's last change of owner, if the history still exists.
+
+    Spark counts a batch as finished even if the change of owner ended it early, or if a replay left a partition out.
+    """
     if "/" not in table:
         return Memory()
     try:
         with open_store(table, options.storage_options) as store:
-            return Memory(_last_places(store.history()))
+            return Memory(_last_positions(store.history()))
     except (OptionError, StoreError):
         return Memory()
 
 
-def _last_places(changes: Sequence[OwnershipChange]) -> dict[str, HeldPosition]:
+def _last_positions(changes: Sequence[OwnershipChange]) -> dict[str, HeldPosition]:
     last = {each.partition: each for each in changes if each.partition is not None}
     return {
         partition: HeldPosition(each.epoch, each.sequence_number + 1)
@@ -105,59 +107,61 @@ def _last_places(changes: Sequence[OwnershipChange]) -> dict[str, HeldPosition]:
     }
 
 
-def check_places(memory: Memory, states: Mapping[str, PartitionState]) -> None:
-    """Raise `OptionError` where a checkpoint cannot be that of a query of this hub."""
-    for partition, place in memory.places.items():
+def check_positions(memory: Memory, states: Mapping[str, PartitionState]) -> None:
+    """Raise `OptionError` if the positions cannot be of this hub."""
+    for partition, position in memory.places.items():
         state = states.get(partition)
-        if state is None or place.next > state.end:
+        if state is None or position.next > state.end:
             ends = f"ends before {state.end}" if state else f"has partitions {', '.join(states)}"
             raise OptionError(
-                f"--from-checkpoint is of another event hub, or the hub was made anew: it has read up to {place.next} "
-                f"of partition {partition}, and the hub {ends}"
+                f"--from-checkpoint is of another event hub, or the hub was recreated: it has read up to "
+                f"{position.next} of partition {partition}, and the hub {ends}"
             )
 
 
-def put_back(
+def restore(
     store: LeaseStore, location: str, group: Group, memory: Memory, states: Mapping[str, PartitionState]
 ) -> str:
-    """Write, in one commit, what `memory` knows and the table at `location` does not, and that it takes the lost one's
-    place; makes the table where there is none. Returns what was done, in words.
+    """Write, in one commit, what `memory` has and the table at `location` lacks, and that it replaces the lost table.
 
-    Raises `EhBalanceError` if the table would skip events: then nothing was changed.
+    Makes the table if there is none. Returns a sentence about what was done. Raises `EhBalanceError` if the table would
+    skip events; then nothing has changed.
     """
     if not store.exists():
-        said = _said(location, memory, Snapshot(group), states)
-        made = apply(Snapshot(group), said)
+        transitions = _transitions(location, memory, Snapshot(group), states)
+        made = apply(Snapshot(group), transitions)
         store.create(group, made.after)
         found, table = store.read(), made.after.table
         if found.table is not None and table is not None and found.table.id == table.id:
             record(store, made, warn)
-            return _told(said, memory)
+            return _result(transitions, memory)
     store.create(group)
-    for _ in range(_TRIES):
+    for _ in range(_ATTEMPTS):
         found = store.read()
-        said = _said(location, memory, found, states)
-        outcome = commit_and_record(store, found, said, warn)
+        transitions = _transitions(location, memory, found, states)
+        outcome = commit_and_record(store, found, transitions, warn)
         if not any(isinstance(each.transition, Restore) for each in outcome.refused):
-            return _told(said, memory)
+            return _result(transitions, memory)
     raise EhBalanceError("others keep changing the table: try again")
 
 
-def _said(location: str, memory: Memory, found: Snapshot, states: Mapping[str, PartitionState]) -> list[Transition]:
+def _transitions(
+    location: str, memory: Memory, found: Snapshot, states: Mapping[str, PartitionState]
+) -> list[Transition]:
     if found.table is None or not found.table.covers(memory.lineages):
         _check_skipped(memory, found)
     by, at_ms = replace(operator(), incarnation=uuid.uuid4().hex), now_ms()
-    # No row is beyond what they know, or it is their own table's: where an epoch is older, the checkpoints know better.
-    said: list[Transition] = list(restored(memory, found, by, at_ms, _WHY, older=True))
-    # Nobody knows these, so nobody has read them as far as Spark's checkpoints go back.
-    said += [
+    # Either no row is ahead of the checkpoints, or the table is their own: a row with an older epoch is out of date.
+    transitions: list[Transition] = list(restored(memory, found, by, at_ms, _WHY, older=True))
+    # No checkpoint has these, so no query has read them as far back as Spark keeps checkpoints.
+    transitions += [
         Restore(by=by, at_ms=at_ms, partition=p, epoch=0, checkpoint=Position.before(states[p].begin), why=_WHY)
         for p in states
         if p not in memory.places and p not in found.leases
     ]
-    # Offsets of earlier versions know the table by its place.
-    place = {group_name(location)} if found.table is None and found.leases else set()
-    return [*said, ReplaceTables(by=by, at_ms=at_ms, tables=memory.lineages | place)]
+    # Offsets of earlier versions identify the table by its location.
+    location_id = {group_name(location)} if found.table is None and found.leases else set()
+    return [*transitions, ReplaceTables(by=by, at_ms=at_ms, tables=memory.lineages | location_id)]
 
 
 def _check_skipped(memory: Memory, found: Snapshot) -> None:
@@ -172,10 +176,10 @@ def _check_skipped(memory: Memory, found: Snapshot) -> None:
     )
 
 
-def _told(said: Sequence[Transition], memory: Memory) -> str:
-    back = [each.partition for each in said if isinstance(each, Restore)]
-    unknown = [partition for partition in back if partition not in memory.places]
-    known = f" {len(back) - len(unknown)} go on where the checkpoints' batches have ended."
+def _result(transitions: Sequence[Transition], memory: Memory) -> str:
+    restored_partitions = [each.partition for each in transitions if isinstance(each, Restore)]
+    unknown = [partition for partition in restored_partitions if partition not in memory.places]
+    known = f" {len(restored_partitions) - len(unknown)} go on where the checkpoints' batches have ended."
     if not unknown:
         return known
     return (

@@ -1,0 +1,65 @@
+"""`ehbalance init`: make a group's lease table, or check the one that exists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_ehbalance.cli.common import (
+    ConnectionString,
+    ConsumerGroup,
+    Credential,
+    EventHubName,
+    LeaseTable,
+    Namespace,
+    StorageOption,
+    group_options,
+    open_store,
+    say,
+)
+from spark_ehbalance.cli.from_checkpoint import FromCheckpoint, Replaces, check_positions, remembered, restore
+from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.source.options import Options, checked_location
+
+
+def init(
+    lease_table: LeaseTable,
+    event_hub_name: EventHubName = None,
+    fully_qualified_namespace: Namespace = None,
+    connection_string: ConnectionString = None,
+    credential: Credential = None,
+    consumer_group: ConsumerGroup = "$Default",
+    from_checkpoint: FromCheckpoint = None,
+    replaces: Replaces = None,
+    storage_option: StorageOption = None,
+) -> None:
+    """Make the lease table of a group, or check the one that exists.
+
+    A query also makes the table when it starts; this command checks the options first. With --from-checkpoint, given
+    once for each query of the group, the table gets the positions of a lost one; positions that it already has stay.
+    """
+    options = group_options(
+        lease_table,
+        event_hub_name,
+        fully_qualified_namespace,
+        connection_string,
+        credential,
+        consumer_group,
+        storage_option,
+    )
+    # The hub is asked last: running queries read on, and no checkpoint may seem to be beyond the hub's end.
+    memory = remembered(from_checkpoint or [], replaces, options) if from_checkpoint or replaces else None
+    states = _partition_states(options)
+    group = options.connection.group(options.consumer_group)
+    with open_store(lease_table, storage_option) as store:
+        exists, restored = store.exists(), ""
+        if memory:
+            check_positions(memory, states)
+            restored = restore(store, checked_location(lease_table), group, memory, states)
+        store.create(group)
+    what = "is there" if exists else "was made"
+    say(f"The lease table {lease_table} of {group} {what}; the hub has {len(states)} partitions.{restored}")
+
+
+def _partition_states(options: Options) -> Mapping[str, PartitionState]:
+    with HubMetadata(options.connection, options.consumer_group) as metadata:
+        return metadata.partition_states(metadata.partition_ids())
