@@ -43,11 +43,11 @@ from spark_ehbalance.member.membership import Membership, Progress, Settings
 from spark_ehbalance.stores.base import LeaseStore
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, REACTIVE, STRATEGIES
+from spark_ehbalance.values.defaults import BALANCE_INTERVAL
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 
 LEASE_DURATION = 60.0
-BALANCE_INTERVAL = 10.0
 
 #: Seconds that a renewal may come after a third of the lease duration, because of lost races: the lease is then at half
 #: its time, and the next renewal is due long before it ends.

@@ -39,8 +39,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.source.options import parse_duration, stream_options
+from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.values.locations import is_relative
+from spark_ehbalance.values.parsing import parse_duration
 from spark_ehbalance.values.secrets import REFERENCES, is_reference, looks_secret, shown
 
 PREFIX = "spark.ehbalance.job."

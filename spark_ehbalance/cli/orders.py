@@ -31,7 +31,9 @@ from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.leases.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Drain
-from spark_ehbalance.source.options import Options, parse_duration
+from spark_ehbalance.source.options import Options
+from spark_ehbalance.values.defaults import HANDOVER_TIMEOUT
+from spark_ehbalance.values.parsing import duration_text, parse_duration
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.secrets import shown
 from spark_ehbalance.values.starting_positions import UnresolvedPosition, parse_position
@@ -40,8 +42,8 @@ Partition = Annotated[str, typer.Argument(help="The partition's id.")]
 Destination = Annotated[str, typer.Option("--to", help="The owner id of a member, as `status` shows it.")]
 HandoverTimeout = Annotated[str, typer.Option(help="How long the owner may take to hand it over.")]
 
-#: The default of the option `handoverTimeout`.
-_HANDOVER_TIMEOUT = "30 seconds"
+#: As the option `handoverTimeout`.
+_HANDOVER_TIMEOUT = duration_text(HANDOVER_TIMEOUT)
 
 #: Partitions resolved at the same time: each takes a connection, which mostly waits.
 _RESOLVED_AT_ONCE = 8

@@ -45,6 +45,7 @@ from spark_ehbalance.leases.transitions import (
 )
 from spark_ehbalance.strategies.base import Decision, Strategy, View
 from spark_ehbalance.strategies.overrides import with_overrides
+from spark_ehbalance.values.defaults import HANDOVER_TIMEOUT
 from spark_ehbalance.values.position import Position, partition_order
 
 _LOG = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class Settings:
 
     strategy: Strategy
     lease_duration: float
-    handover_timeout: float = 30.0
+    handover_timeout: float = HANDOVER_TIMEOUT
     max_owned: int | None = None
     host: str = ""
     strategy_name: str = ""

@@ -1,19 +1,33 @@
 """What happens to a simulated group, read from TOML: how it begins, and what is done to it when.
 
-All times are in seconds, those of events since the beginning. A scenario sets what it is about, everything else has
-its default. `READY_MADE` are those that come with the package.
+A scenario sets what it is about; everything else has its default. Values have the forms of the source's options, as
+TOML values or as text: `lasts = 90` and `lasts = "90 seconds"` are the same. Times of events are since the beginning.
+`READY_MADE` are the scenarios that come with the package.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.values.declared import declarations, declared
+from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT, LEASE_DURATION
+from spark_ehbalance.values.parsing import (
+    flag,
+    number,
+    one_of,
+    parse_delay,
+    parse_duration,
+    parse_shift,
+    positive,
+    whole,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,40 +39,6 @@ _SCENARIOS = resources.files(__package__) / "scenarios"
 READY_MADE: tuple[str, ...] = tuple(
     sorted(each.name.removesuffix(".toml") for each in _SCENARIOS.iterdir() if each.name.endswith(".toml"))
 )
-
-
-class ScenarioError(OptionError):
-    """A scenario that cannot be simulated: names the key, its value and what is allowed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """What a value may be: its description, and the test."""
-
-    text: str
-    fits: Callable[[Any], bool]
-
-
-def _number(low: float, text: str, *, above: bool = False) -> Allowed:
-    def fits(value: Any) -> bool:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return is_number and (value > low if above else value >= low) and value < float("inf")
-
-    return Allowed(text, fits)
-
-
-def _count(low: int) -> Allowed:
-    return Allowed(
-        f"a whole number of {low} or more",
-        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= low,
-    )
-
-
-_TEXT = Allowed("a text", lambda value: isinstance(value, str))
-_POSITIVE = _number(0, "a number above 0", above=True)
-_NOT_NEGATIVE = _number(0, "a number of 0 or more")
-_ANY_NUMBER = _number(float("-inf"), "a number")
-_COUNT = _count(1)
 
 #: What can be done to a group; each with the keys that it knows besides `at` and `do`.
 ACTIONS: Mapping[str, frozenset[str]] = {
@@ -77,39 +57,39 @@ ACTIONS: Mapping[str, frozenset[str]] = {
 }
 
 
-def _value(default: Any, allowed: Allowed) -> Any:
-    return field(default=default, metadata={"allowed": allowed})
+class ScenarioError(OptionError):
+    """A scenario that cannot be simulated: names the key, its value and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that is done to the group at a time.
+    """Something that is done to the group. Times are in seconds.
 
-    To `count` members or partitions chosen at random, one `every` so many seconds (0: all at once); `lasts` is how
-    long a pause, an outage, a burst or a restart goes on, or members can read the store and not write it; `factor` how
-    many times more events come in or how many times slower something is, `offset` how far a clock is moved, `max_owned`
-    the limit of who joins.
+    It is done to `count` members or partitions chosen at random, one after each `every` (0: all at once). `lasts` is
+    the duration of a pause, an outage, a burst or a restart, or of the time in which members can only read the store.
+    `factor` is how many times more events come in, or how many times slower something is, `offset` how far a clock is
+    moved, `max_owned` the limit of the member that joins.
     """
 
-    at: float = _value(0.0, _NOT_NEGATIVE)
-    do: str = _value("", Allowed(f"one of {', '.join(ACTIONS)}", lambda value: value in ACTIONS))
-    count: int = _value(1, _COUNT)
-    every: float = _value(0.0, _NOT_NEGATIVE)
-    lasts: float = _value(30.0, _POSITIVE)
-    factor: float = _value(2.0, _POSITIVE)
-    offset: float = _value(0.0, _ANY_NUMBER)
-    max_owned: int | None = _value(None, _count(0))
+    at: float = declared(0.0, parse_delay)
+    do: str = declared("", one_of(*ACTIONS))
+    count: int = declared(1, whole(1))
+    every: float = declared(0.0, parse_delay)
+    lasts: float = declared(30.0, parse_duration)
+    factor: float = declared(2.0, positive)
+    offset: float = declared(0.0, parse_shift)
+    max_owned: int | None = declared(None, whole(0))
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
     """The options of the group's members, as those of the source."""
 
-    balance_interval: float = _value(10.0, _POSITIVE)
-    lease_duration: float = _value(30.0, _POSITIVE)
-    handover_timeout: float = _value(30.0, _POSITIVE)
-    max_owned: int | None = _value(None, _count(0))
-    clock_skew: float = _value(0.0, _NOT_NEGATIVE)  # members' wall clocks are up to so far off, either way
+    balance_interval: float = declared(BALANCE_INTERVAL, parse_duration)
+    lease_duration: float = declared(LEASE_DURATION, parse_duration)
+    handover_timeout: float = declared(HANDOVER_TIMEOUT, parse_duration)
+    max_owned: int | None = declared(None, whole(0))
+    clock_skew: float = declared(0.0, parse_delay)  # members' wall clocks are up to so far off, either way
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,41 +97,41 @@ class HubSettings:
     """What comes in: `rate` events per second and partition on the average. With a `skew` above 0 the n-th partition's
     rate falls as n to the power of -skew (Zipf's law), in random order."""
 
-    rate: float = _value(100.0, _NOT_NEGATIVE)
-    skew: float = _value(0.0, _NOT_NEGATIVE)
+    rate: float = declared(100.0, number(0))
+    skew: float = declared(0.0, number(0))
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """The lease table's storage: medians in seconds of a `commit` and of a `look`; both vary by half to double.
+    """The lease table's storage: medians in seconds of a `commit` and of a `look`; both vary from half to double.
 
-    By default those of a local disk; on a storage account a commit takes 0.1 to 0.2 s."""
+    The defaults are those of a local disk; on a storage account a commit takes 0.1 to 0.2 s."""
 
-    commit: float = _value(0.012, _POSITIVE)
-    look: float = _value(0.003, _POSITIVE)
+    commit: float = declared(0.012, parse_duration)
+    look: float = declared(0.003, parse_duration)
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySettings:
-    """The members' queries: a batch takes `batch` seconds, and what its events take at `capacity` events per second.
-    Without events the next look for some is after `trigger` seconds. `max_events` of each partition are in a batch."""
+    """The members' queries: a batch takes `batch` seconds, plus the time of its events at `capacity` events per second.
+    Without events the next look is after `trigger` seconds. A batch has up to `max_events` of each partition."""
 
-    batch: float = _value(5.0, _POSITIVE)
-    capacity: float = _value(50_000.0, _POSITIVE)
-    trigger: float = _value(1.0, _POSITIVE)
-    max_events: int = _value(1_000_000, _COUNT)
+    batch: float = declared(5.0, parse_duration)
+    capacity: float = declared(50_000.0, positive)
+    trigger: float = declared(1.0, parse_duration)
+    max_events: int = declared(1_000_000, whole(1))
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A group and what happens to it. `members` are there from the beginning, `settled` with a balanced layout."""
+    """A group and what happens to it. It begins with `members`; `settled`: with the partitions evenly distributed."""
 
     name: str = "scenario"
-    description: str = _value("", _TEXT)
-    partitions: int = _value(32, _COUNT)
-    members: int = _value(4, _count(0))
-    cycles: int = _value(60, _COUNT)
-    settled: bool = _value(True, Allowed("true or false", lambda value: isinstance(value, bool)))
+    description: str = declared("", str)
+    partitions: int = declared(32, whole(1))
+    members: int = declared(4, whole(0))
+    cycles: int = declared(60, whole(1))
+    settled: bool = declared(True, flag)
     group: GroupSettings = field(default_factory=GroupSettings)
     hub: HubSettings = field(default_factory=HubSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
@@ -162,6 +142,15 @@ class Scenario:
     def seconds(self) -> float:
         """How long it goes on."""
         return self.cycles * self.group.balance_interval
+
+
+#: The tables of a scenario's file.
+_TABLES: Mapping[str, type[Any]] = {
+    "group": GroupSettings,
+    "hub": HubSettings,
+    "store": StoreSettings,
+    "query": QuerySettings,
+}
 
 
 def load(name: str) -> Scenario:
@@ -184,15 +173,9 @@ def parse(text: str, name: str) -> Scenario:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"scenario {name} is not TOML: {error}") from None
-    parts: dict[str, Any] = {}
-    for key, kind in (
-        ("group", GroupSettings),
-        ("hub", HubSettings),
-        ("store", StoreSettings),
-        ("query", QuerySettings),
-    ):
-        if key in table:
-            parts[key] = _checked(kind, table.pop(key), f"{key}.", name)
+    parts: dict[str, Any] = {
+        key: _checked(kind, table.pop(key), f"{key}.", name) for key, kind in _TABLES.items() if key in table
+    }
     group = parts.get("group", GroupSettings())
     if group.lease_duration <= group.balance_interval:
         raise ScenarioError(
@@ -202,7 +185,7 @@ def parse(text: str, name: str) -> Scenario:
     events = table.pop("events", [])
     if not isinstance(events, list):
         raise ScenarioError(f"scenario {name}: events={events!r} is wrong: allowed are tables [[events]]")
-    parts["events"] = tuple(_event(event, f"events[{number}].", name) for number, event in enumerate(events))
+    parts["events"] = tuple(_event(event, f"events[{index}].", name) for index, event in enumerate(events))
     scenario = _checked(Scenario, table, "", name)
     return replace(scenario, name=name, **parts)
 
@@ -222,15 +205,28 @@ def _event(table: Any, where: str, name: str) -> Event:
 _Table = TypeVar("_Table")
 
 
-def _checked(kind: Callable[..., _Table], table: Any, where: str, name: str) -> _Table:
+def _checked(kind: type[_Table], table: Any, where: str, name: str) -> _Table:
     """A `kind` made of `table`, whose keys are its fields."""
     if not isinstance(table, dict):
         key = where.rstrip(".")
         raise ScenarioError(f"scenario {name}: {key}={table!r} is wrong: allowed is a table [{key}]")
-    allowed = {each.name: each.metadata["allowed"] for each in fields(kind) if "allowed" in each.metadata}  # type: ignore[arg-type]
+    allowed = declarations(kind)
+    values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in allowed:
             raise ScenarioError(f"scenario {name}: {where}{key} is unknown: allowed is one of {', '.join(allowed)}")
-        if not allowed[key].fits(value):
-            raise ScenarioError(f"scenario {name}: {where}{key}={value!r} is wrong: allowed is {allowed[key].text}")
-    return kind(**table)
+        try:
+            parsed = allowed[key].parse(_as_text(value, allowed[key].parse))
+            values[key] = parsed if isinstance(value, str) else value  # an integer stays one in the results
+        except ValueError as problem:
+            raise ScenarioError(f"scenario {name}: {where}{key}={value!r} is wrong: allowed is {problem}") from None
+    return kind(**values)
+
+
+def _as_text(value: Any, parse: Callable[[str], Any]) -> str:
+    """The text of a TOML value, as an option would have it."""
+    if parse is str and not isinstance(value, str):
+        raise ValueError("a text")
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{Decimal(repr(value)):f}" if isinstance(value, float) else str(value)  # a float without an exponent

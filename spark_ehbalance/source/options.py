@@ -1,23 +1,26 @@
-"""The options of `format("ehbalance")`: their names, what is allowed, and their values as one checked object.
+"""The options of `format("ehbalance")`: each is declared once, as a field of `Options`.
 
-Everything is checked here, before anything is started, and each error is one line that names the option, the value
-and what is allowed. Values of options that may hold a secret are never repeated.
+The checks, and the tables in the documentation (`scripts/write_tables.py`), follow from the declarations. Everything is
+checked before anything is started, and each error is one line that names the option, its value and what is allowed.
+Values of options that may hold a secret are never repeated.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.connection import CREDENTIALS, Connection
 from spark_ehbalance.hub.unreadable import FAIL, POLICIES
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
 from spark_ehbalance.stores.opening import check_storage, location
-from spark_ehbalance.strategies import DEFAULT_STRATEGY, PARAMETERS, Parameters
+from spark_ehbalance.strategies import DEFAULT_STRATEGY, PARAMETERS, Parameters, parameter_options
+from spark_ehbalance.values.declared import Declared, declarations, declared, option_name
+from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT, LEASE_DURATION
 from spark_ehbalance.values.parsing import flag, one_of, parse_duration, whole
 from spark_ehbalance.values.secrets import (
     REFERENCES,
@@ -30,37 +33,167 @@ from spark_ehbalance.values.secrets import (
 )
 from spark_ehbalance.values.starting_positions import EARLIEST, LATEST, StartingPositions
 
-_T = TypeVar("_T")
+#: Where an option is allowed, if not in both.
+STREAM, BATCH = "spark.readStream", "spark.read"
 
 _STORAGE, _STORAGE_SECRET = "storageOptions.", "storageSecrets."
+_CREDENTIALS = ", ".join(f"`{name}`" for name in CREDENTIALS)
+
+
+def _owner_id(value: str) -> str:
+    if not re.fullmatch(r"[\w.:@-]{1,200}", value, re.ASCII):
+        raise ValueError("1 to 200 letters, digits and any of _ - . : @")
+    return value
+
+
+def _name(value: str) -> str:
+    if not re.fullmatch(r"[\w$.-]{1,256}", value, re.ASCII):
+        raise ValueError("1 to 256 letters, digits and any of _ - . $")
+    return value
 
 
 @dataclass(frozen=True)
 class Options:
-    """All options, checked. Times are in seconds. The defaults' reasons stand beside them."""
+    """All options, checked. Times are in seconds.
 
-    connection: Connection
-    consumer_group: str = "$Default"
-    lease_table: str | None = None
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    strategy: str = DEFAULT_STRATEGY
+    The field `lease_table` is the option `leaseTable`. `only`: where an option is allowed, if not in both streams and
+    batches. `in_batch`: the text of the default that a batch has instead.
+    """
+
+    connection: Connection = field(
+        metadata={
+            "options": {
+                "connectionString": Declared(
+                    meaning="connect with a key, best [by reference](#secrets); with `EntityPath` it needs no "
+                    "`eventHubName`"
+                ),
+                "fullyQualifiedNamespace": Declared(meaning="connect with Entra ID: the namespace's host name"),
+                "credential": Declared(
+                    meaning=f"which credential of azure-identity is used: {_CREDENTIALS}", default="`default`"
+                ),
+                "eventHubName": Declared(meaning="the event hub"),
+            }
+        }
+    )
+    consumer_group: str = declared("$Default", _name, "the consumer group")
+    lease_table: str | None = declared(
+        None,
+        location,
+        "path or address of the Delta table through which queries share. Refused are mounts such as `/dbfs` or "
+        "`/Volumes`, names in a catalog, and relative paths unless Spark's master is local. Without it one query reads "
+        "all partitions and keeps its progress in Spark's checkpoint alone",
+        shown="none",
+        only=STREAM,
+    )
+    storage_options: Mapping[str, str] = field(
+        default_factory=dict,
+        repr=False,
+        metadata={
+            "options": {
+                f"{_STORAGE}*": Declared(
+                    meaning="delta-rs's options for the storage of that table; secrets by reference only", only=STREAM
+                ),
+                f"{_STORAGE_SECRET}*": Declared(
+                    meaning="the same for those whose values are secrets: `storageSecrets.account_key`", only=STREAM
+                ),
+            }
+        },
+    )
+    strategy: str = declared(
+        DEFAULT_STRATEGY,
+        one_of(*PARAMETERS),
+        "how partitions are shared; all members of a group should have the same, see [Strategies](strategies.md)",
+        only=STREAM,
+    )
     strategy_parameters: Parameters = field(default_factory=Parameters)  # of the kind that the strategy has
-    owner_id: str | None = None
-    starting_position: StartingPositions = LATEST
-    ending_position: StartingPositions = LATEST
-    max_events_per_trigger: int | None = None
-    min_partitions: int | None = None
-    max_partitions_owned: int | None = None
-    fail_on_data_loss: bool = True  # as with Spark's Kafka source: losing events silently must be asked for
-    balance_interval: float = 10.0  # the shortest of the Azure SDKs' intervals (Go, JavaScript)
-    lease_duration: float = 30.0  # EventProcessorHost's; three intervals, and three renewals fit into it
-    handover_timeout: float = 30.0  # one lease duration: waiting longer would be slower than a crash
-    max_stall: float | None = None  # off: how long a batch may take is for the user to say
-    prefetch: int = 1000  # 300 in the SDK; 1,000 to 5,000 keep a fast reader busy without holding much memory
-    receiver_timeout: float = 60.0  # the Scala connector's
-    owner_level: int | None = None
-    json_properties: bool = False
-    on_malformed: str = FAIL  # losing events silently must be asked for
+    owner_id: str | None = declared(
+        None,
+        _owner_id,
+        "the name by which this query is known in the group; kept in Spark's checkpoint",
+        shown="minted",
+        only=STREAM,
+    )
+    starting_position: StartingPositions = declared(
+        LATEST,
+        StartingPositions.parse,
+        "for what was never read before: `earliest`, `latest`, a sequence number, a time such as "
+        '`2026-01-31T12:00:00Z`, or JSON of these by partition: `{"0": 4711, "*": "latest"}`',
+        shown="`latest`",
+        in_batch="earliest",  # as with Spark's Kafka source
+    )
+    ending_position: StartingPositions = declared(
+        LATEST, StartingPositions.parse, "where reading ends (exclusive)", shown="`latest`", only=BATCH
+    )
+    max_events_per_trigger: int | None = declared(
+        None,
+        whole(1),
+        "most events of one micro-batch, shared in proportion to the partitions' backlogs",
+        shown="all",
+        only=STREAM,
+    )
+    min_partitions: int | None = declared(
+        None,
+        whole(1),
+        "least number of Spark tasks a batch is read with: large ranges are split (and read without owner level)",
+    )
+    max_partitions_owned: int | None = declared(
+        None,
+        whole(1),
+        "most partitions this query may own; the others take the rest. Where all have a limit and the sum is too "
+        "small, partitions stay unread, and a warning says so",
+        only=STREAM,
+    )
+    #: As with Spark's Kafka source: losing events silently must be asked for.
+    fail_on_data_loss: bool = declared(
+        True,
+        flag,
+        "whether the query fails if events it was to read have aged out, the hub was made anew, or the lease table no "
+        "longer knows how far the query has read; `false` warns and goes on at the nearest event",
+    )
+    balance_interval: float = declared(
+        BALANCE_INTERVAL, parse_duration, "time between two cycles of balancing", only=STREAM
+    )
+    lease_duration: float = declared(
+        LEASE_DURATION,
+        parse_duration,
+        "a query that has shown no sign of life for so long loses its partitions; must be longer than "
+        "`balanceInterval`",
+        only=STREAM,
+    )
+    handover_timeout: float = declared(
+        HANDOVER_TIMEOUT,
+        parse_duration,
+        "how long the owner may take to hand a partition over before it is taken by force. With `cooperative`: "
+        "handover timeout = max(`handoverTimeout`, 3 × average batch time), at most 10 × `handoverTimeout`",
+        only=STREAM,
+    )
+    #: How long a batch may take is for the user to say.
+    max_stall: float | None = declared(
+        None,
+        parse_duration,
+        "a batch that runs longer makes the query release its partitions; with a trigger interval longer than this "
+        "call `spark_ehbalance.register(spark)`",
+        shown="off",
+        only=STREAM,
+    )
+    #: 300 in the SDK; 1,000 to 5,000 keep a fast reader busy without holding much memory.
+    prefetch: int = declared(1000, whole(1, 10_000), "events that the hub may send ahead, 1 to 10,000")
+    #: That of the Scala connector.
+    receiver_timeout: float = declared(60.0, parse_duration, "a batch fails if no event comes for so long")
+    owner_level: int | None = declared(
+        None, whole(0), "owner level of the readers of a query without `leaseTable`", shown="none"
+    )
+    json_properties: bool = declared(
+        False, flag, "write text in `properties` and `systemProperties` as JSON too, so that it differs from all else"
+    )
+    #: Losing events silently must be asked for.
+    on_malformed: str = declared(
+        FAIL,
+        one_of(*POLICIES),
+        "what becomes of an event that cannot be read: `fail`; `keep` a row with null `body`, its numbers as far as "
+        "they can be read, and in `systemProperties` the reason (`ehbalance-malformed`) and the message's bytes in "
+        "base64 (`ehbalance-raw`); or `skip` it, counted in a warning",
+    )
 
     def __post_init__(self) -> None:
         if self.lease_duration <= self.balance_interval:
@@ -88,29 +221,28 @@ class Options:
 
 def stream_options(raw: Mapping[str, str]) -> Options:
     """The options of `readStream`, from keys in any case. Raises `OptionError`."""
-    return _parse(raw, _COMMON | _STREAM, "spark.readStream")
+    return _parse(raw, STREAM)
 
 
 def batch_options(raw: Mapping[str, str]) -> Options:
     """The options of `read`, which reads all partitions once and shares nothing. Raises `OptionError`."""
-    defaults = {"startingposition": "earliest"}  # as with Spark's Kafka source
-    return _parse(defaults | {k.lower(): v for k, v in raw.items()}, _COMMON | _BATCH, "spark.read")
+    defaults = {name.lower(): each.in_batch for name, each in OPTIONS.items() if each.in_batch is not None}
+    return _parse(defaults | {k.lower(): v for k, v in raw.items()}, BATCH)
 
 
 def check_options(raw: Mapping[str, str]) -> None:
     """Check options of which it is not known yet whether a stream or a batch is meant. Raises `OptionError`."""
     keys = {key.lower() for key in raw}
-    if keys & {name.lower() for name in _BATCH.keys() - _STREAM.keys()}:
+    if any(each.only == BATCH and name.lower() in keys for name, each in OPTIONS.items()):
         batch_options(raw)
     else:
         stream_options(raw)
 
 
 def storage_options(public: Mapping[str, str], secret: Mapping[str, str], lease_table: str | None) -> dict[str, str]:
-    """delta-rs's options for the lease table, from those that may be shown and those that may not; the value of each
-    may be a reference.
+    """delta-rs's options for the lease table, from those that Spark shows (`public`) and those that it hides.
 
-    Raises `OptionError`.
+    Each value may be a reference. Raises `OptionError`.
     """
     given = {_STORAGE + name: value for name, value in public.items()}
     given |= {_STORAGE_SECRET + name: value for name, value in secret.items()}
@@ -129,16 +261,13 @@ def storage_options(public: Mapping[str, str], secret: Mapping[str, str], lease_
     return options
 
 
-# --- one option each -------------------------------------------------------------------------------------------
-
-
 def checked_location(text: str, option: str = "leaseTable") -> str:
-    """The place that `option` gives: an address, or a path for any working directory. Raises `OptionError`."""
+    """The location in `option`: an address, or a path for any working directory. Raises `OptionError`."""
     return _checked(location, text, option)
 
 
 def checked_checkpoint(text: str) -> str:
-    """The checkpoint that `--from-checkpoint` gives: an address, or a whole path. Raises `OptionError`."""
+    """The checkpoint in `--from-checkpoint`: an address, or an absolute path. Raises `OptionError`."""
     return _checked(checkpoint_location, text, "--from-checkpoint")
 
 
@@ -150,81 +279,53 @@ def _checked(parse: Callable[[str], str], text: str, option: str) -> str:
         raise _wrong(option, text, allowed) from None
 
 
-def _owner_id(value: str) -> str:
-    if not re.fullmatch(r"[\w.:@-]{1,200}", value, re.ASCII):
-        raise ValueError("1 to 200 letters, digits and any of _ - . : @")
-    return value
+def _declared_options() -> Iterator[tuple[str, Declared]]:
+    for each in fields(Options):
+        if "declared" in each.metadata:
+            yield option_name(each.name), each.metadata["declared"]
+        yield from each.metadata.get("options", {}).items()
 
 
-def _name(value: str) -> str:
-    if not re.fullmatch(r"[\w$.-]{1,256}", value, re.ASCII):
-        raise ValueError("1 to 256 letters, digits and any of _ - . $")
-    return value
+#: Option name → declaration, but for the strategies' own options.
+OPTIONS: dict[str, Declared] = dict(_declared_options())
 
-
-def _prefetch(value: str) -> int:
-    number = whole(1)(value)
-    if number > 10_000:
-        raise ValueError("a whole number from 1 to 10000")
-    return number
-
-
-#: The same of the strategies' parameters: option name → (field of its `Parameters`, parser).
-_PARAMETERS = {name: each for kind in PARAMETERS.values() for name, each in kind.options().items()}
-#: Option name → (field of `Options`, parser that raises ValueError with what is allowed).
-_COMMON: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "consumerGroup": ("consumer_group", _name),
-    "startingPosition": ("starting_position", StartingPositions.parse),
-    "minPartitions": ("min_partitions", whole(1)),
-    "failOnDataLoss": ("fail_on_data_loss", flag),
-    "prefetch": ("prefetch", _prefetch),
-    "receiverTimeout": ("receiver_timeout", parse_duration),
-    "ownerLevel": ("owner_level", whole(0)),
-    "jsonProperties": ("json_properties", flag),
-    "onMalformed": ("on_malformed", one_of(*POLICIES)),
+#: The same of the options that one strategy has; they are for streams.
+STRATEGY_OPTIONS: dict[str, Declared] = {
+    name: each for strategy in PARAMETERS for name, each in parameter_options(strategy).items()
 }
-_STREAM: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "leaseTable": ("lease_table", location),
-    "strategy": ("strategy", one_of(*sorted(PARAMETERS))),
-    "ownerId": ("owner_id", _owner_id),
-    "maxEventsPerTrigger": ("max_events_per_trigger", whole(1)),
-    "maxPartitionsOwned": ("max_partitions_owned", whole(1)),
-    "balanceInterval": ("balance_interval", parse_duration),
-    "leaseDuration": ("lease_duration", parse_duration),
-    "handoverTimeout": ("handover_timeout", parse_duration),
-    "maxStall": ("max_stall", parse_duration),
-    **_PARAMETERS,
-}
-_BATCH: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "endingPosition": ("ending_position", StartingPositions.parse),
-}
-_CONNECTION = ("connectionString", "fullyQualifiedNamespace", "credential", "eventHubName")
+
+_CONNECTION = tuple(next(each for each in fields(Options) if each.name == "connection").metadata["options"])
+
+
+def option_names(where: str) -> tuple[str, ...]:
+    """The options that are allowed at `where`: `STREAM` or `BATCH`."""
+    names = tuple(name for name, each in OPTIONS.items() if each.only in ("", where))
+    return (*names, *STRATEGY_OPTIONS) if where == STREAM else names
 
 
 def _wrong(name: str, text: str, allowed: ValueError) -> OptionError:
     return OptionError(f"option {name}={shown(text)} is wrong: allowed is {allowed}")
 
 
-def _parse(raw: Mapping[str, str], table: dict[str, tuple[str, Callable[[str], Any]]], where: str) -> Options:
+def _parse(raw: Mapping[str, str], where: str) -> Options:
     given = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
-    public, secret = (_taken(given, prefix) for prefix in (_STORAGE, _STORAGE_SECRET))
-    names = {name.lower(): name for name in (*_CONNECTION, *table)}
+    public, secret = (_pop_prefixed(given, prefix) for prefix in (_STORAGE, _STORAGE_SECRET))
+    names = {name.lower(): name for name in option_names(where)}
     if unknown := sorted(given.keys() - names.keys()):
-        there = sorted([*names.values(), *([_STORAGE + "*", _STORAGE_SECRET + "*"] if "leaseTable" in table else [])])
-        raise OptionError(f"{where} has no option {shown(unknown[0])}: there are {', '.join(there)}")
+        raise OptionError(f"{where} has no option {shown(unknown[0])}: there are {', '.join(sorted(names.values()))}")
     for name, text in given.items():
         if names[name] != "connectionString":
             _refuse_secret(names[name], text)
-    connection = Connection.from_options({name: given.pop(name.lower(), None) for name in _CONNECTION})
-    values = _values(given, {name: each for name, each in table.items() if name not in _PARAMETERS})
-    if "strategy" in table:
+    connection = Connection.from_options({name: given.get(name.lower()) for name in _CONNECTION})
+    values = _values(given, Options)
+    if where == STREAM:
         values["strategy_parameters"] = _strategy_parameters(given, values.get("strategy", DEFAULT_STRATEGY))
     storage = storage_options(public, secret, values.get("lease_table"))
     return Options(connection=connection, storage_options=storage, **values)
 
 
-def _taken(given: dict[str, str], prefix: str) -> dict[str, str]:
-    """What in `given` has a name with this prefix, without the prefix; it is taken out."""
+def _pop_prefixed(given: dict[str, str], prefix: str) -> dict[str, str]:
+    """Remove from `given` what has a name with this prefix; return it without the prefix."""
     names = [key for key in given if key.startswith(prefix.lower())]
     return {key[len(prefix) :]: given.pop(key) for key in names}
 
@@ -237,37 +338,43 @@ def _refuse_secret(name: str, text: str) -> None:
         )
 
 
-def _values(given: Mapping[str, str], table: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
-    """Field → value of the options in `table` that are `given`, with keys in lower case."""
+def _values(given: Mapping[str, str], kind: type[Any], prefix: str = "") -> dict[str, Any]:
+    """Field → value of those fields of `kind` whose options are `given`; the keys of `given` are in lower case."""
     values: dict[str, Any] = {}
-    for name, (field_name, parse) in table.items():
+    for field_name, each in declarations(kind).items():
+        name = prefix + option_name(field_name)
         text = given.get(name.lower())
         if text is not None:
             try:
-                values[field_name] = parse(text)
+                values[field_name] = each.parse(text)
             except ValueError as allowed:
                 raise _wrong(name, text, allowed) from None
     return values
 
 
 def _strategy_parameters(given: Mapping[str, str], strategy: str) -> Parameters:
-    kind = PARAMETERS[strategy]
-    for name in _PARAMETERS:
-        if name.lower() in given and name not in kind.options():
+    own = parameter_options(strategy)
+    for name in STRATEGY_OPTIONS:
+        if name.lower() in given and name not in own:
             raise OptionError(
                 f"option {name} is for strategy={name.partition('.')[0]}, and the strategy is {strategy}: leave it out"
             )
-    return kind(**_values(given, kind.options()))
+    kind = PARAMETERS[strategy]
+    return kind(**_values(given, kind, f"{strategy}."))
 
 
 __all__ = [
+    "BATCH",
     "EARLIEST",
     "LATEST",
+    "OPTIONS",
+    "STRATEGY_OPTIONS",
+    "STREAM",
     "Options",
     "batch_options",
     "check_options",
     "checked_checkpoint",
     "checked_location",
-    "parse_duration",
+    "option_names",
     "stream_options",
 ]

@@ -1,57 +1,62 @@
-"""Strategies: who should own what. Each is a pure function in a file of its own, chosen by the option `strategy`."""
+"""Strategies: who should own what. Each is a pure function in a file of its own, chosen by the option `strategy`.
+
+A module in this folder with a `STRATEGY` is found by itself, and is called as its file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
 
-from spark_ehbalance.strategies.balanced import balanced
 from spark_ehbalance.strategies.base import Decision, Strategy, View
-from spark_ehbalance.strategies.cooperative import cooperative
-from spark_ehbalance.strategies.eph import eph
-from spark_ehbalance.strategies.greedy import greedy
+from spark_ehbalance.strategies.declaration import Declaration, Parameters
 from spark_ehbalance.strategies.handovers import with_stuck_handovers_resolved
 from spark_ehbalance.strategies.mixing import with_mixed_fallback
-from spark_ehbalance.strategies.parameters import Parameters
-from spark_ehbalance.strategies.race import RaceParameters, race
-from spark_ehbalance.strategies.transfer import TransferParameters, transfer
-
-_PLAIN: dict[str, Strategy] = {"balanced": balanced, "cooperative": cooperative, "eph": eph, "greedy": greedy}
-_WITH_PARAMETERS: dict[str, tuple[Callable[..., Decision], type[Parameters]]] = {
-    "race": (race, RaceParameters),
-    "transfer": (transfer, TransferParameters),
-}
-
-#: The parameters of each strategy, by its name.
-PARAMETERS: dict[str, type[Parameters]] = {
-    **dict.fromkeys(_PLAIN, Parameters),
-    **{name: parameters for name, (_, parameters) in _WITH_PARAMETERS.items()},
-}
+from spark_ehbalance.values.declared import Declared, declarations, option_name
 
 DEFAULT_STRATEGY = "cooperative"
 
-#: Strategies that decide anew as soon as a member or a lease changes; the others wait for their next cycle, as the
-#: processors do that they come from. A race is on as soon as a lease is free.
-REACTIVE = frozenset({"cooperative", "race"})
+
+def _found() -> Iterator[tuple[str, Declaration]]:
+    for name in sorted(each.name for each in iter_modules(__path__)):
+        declaration = getattr(import_module(f"{__name__}.{name}"), "STRATEGY", None)
+        if declaration is not None:
+            yield name, declaration
+
+
+#: All strategies by name, in alphabetical order.
+DECLARATIONS: dict[str, Declaration] = dict(_found())
+
+#: The class of each strategy's parameters.
+PARAMETERS: dict[str, type[Parameters]] = {name: each.parameters for name, each in DECLARATIONS.items()}
+
+#: The strategies that decide as soon as a member or a lease changes.
+REACTIVE = frozenset(name for name, each in DECLARATIONS.items() if each.reactive)
 
 
 def strategy(name: str, parameters: Parameters | None = None) -> Strategy:
     """The strategy called `name`, with its parameters bound: the default ones unless given.
 
-    It also clears up stuck handovers, and gives way to a common rule in a group whose members have different ones.
+    It also resolves stuck handovers, and follows a common rule in a group whose members have different strategies.
     """
-    if name in _PLAIN:
-        chosen = _PLAIN[name]
-    else:
-        function, kind = _WITH_PARAMETERS[name]
-        chosen = partial(function, parameters=parameters or kind())
-    return with_mixed_fallback(chosen if name == "cooperative" else with_stuck_handovers_resolved(chosen))
+    declaration = DECLARATIONS[name]
+    chosen = declaration.bound(parameters)
+    if not declaration.resolves_stuck_handovers:
+        chosen = with_stuck_handovers_resolved(chosen)
+    return with_mixed_fallback(chosen)
+
+
+def parameter_options(name: str) -> dict[str, Declared]:
+    """Option name → declaration of the parameters of the strategy `name`."""
+    return {f"{name}.{option_name(field)}": each for field, each in declarations(PARAMETERS[name]).items()}
 
 
 #: The strategies by name, each with its default parameters.
-STRATEGIES: dict[str, Strategy] = {name: strategy(name) for name in sorted(PARAMETERS)}
+STRATEGIES: dict[str, Strategy] = {name: strategy(name) for name in DECLARATIONS}
 
 __all__ = [
+    "DECLARATIONS",
     "DEFAULT_STRATEGY",
     "PARAMETERS",
     "REACTIVE",
@@ -60,5 +65,6 @@ __all__ = [
     "Parameters",
     "Strategy",
     "View",
+    "parameter_options",
     "strategy",
 ]

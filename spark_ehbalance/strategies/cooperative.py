@@ -1,15 +1,25 @@
-"""Our own strategy: known before owning, free partitions at once, only the surplus moves, and by handover.
+"""Our own strategy: members are known before they own anything; only the surplus moves, by handover.
 
-Every member computes the same target from the same snapshot and acts only on what is to be its own, so no two want
-the same partition. The target starts from who owns what, a pending handover counting as done, and changes as little
-as possible: what is free goes to whoever has least, then single partitions go from whoever has most, if that is over
-the mean by more than a band, to whoever has least, as long as that makes the larger of the two smaller.
+Every member computes the same target from the same snapshot and acts only on what is to be its own, so that no two
+members want the same partition. Ownership is projected: a pending handover counts as done. The target changes it as
+little as possible:
 
-A partition weighs 1, or by its share of the load where the load is skewed. In a skewed group a partition that has
-changed hands within the minimum tenure stays where it is, so that nothing swings.
+    1. unassigned partitions go to the least loaded member, the heaviest first
+    2. a partition moves from the most loaded member to the least loaded one as long as
+           load(source) > (1 + tolerance) × mean load  and  (1 + tolerance) × weight < load(source) - load(destination)
 
-Sources of the ideas: Kafka's cooperative assignor (members known by heartbeat, only the surplus moves), the Kinesis
-client 3 (moving averages, a band of 10 %, minimum tenure), brokers' transfer shedder (destination named in advance).
+    tolerance = 0.1 in a skewed group, else 0
+    weight    = 1, or by the partition's share of the load in a skewed group (see `weights`)
+
+In a skewed group a partition that has changed hands within the minimum tenure stays where it is, so that nothing
+oscillates. A group in which no partition is owned waits for members that start at the same time:
+
+    one more = leaseDuration / 60 × (1 + live members / 20)
+    wait     = one more after the last join, at most 3 × one more
+
+Sources of the ideas: Kafka's cooperative assignor (members known by heartbeat, only the surplus moves, initial
+rebalance delay), the Kinesis client 3 (moving averages, a tolerance of 10 %, minimum tenure), brokers' transfer
+shedder (destination named in advance).
 """
 
 from __future__ import annotations
@@ -20,12 +30,20 @@ from dataclasses import dataclass
 
 from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
+from spark_ehbalance.strategies.declaration import Declaration
 from spark_ehbalance.strategies.plan import initial_plan
-from spark_ehbalance.strategies.weights import BAND, shared_weights
+from spark_ehbalance.strategies.weights import TOLERANCE, shared_weights
+
+#: The part of the lease duration for which a new group waits for one member more: half a second by default, a few
+#: commits on a storage account; twice as long for so many members, whose joins queue up.
+_DELAY, _MEMBERS_THAT_DOUBLE_IT = 1 / 60, 20
+
+#: The longest wait, in waits for one member more.
+_LONGEST_DELAY = 3
 
 
 def cooperative(view: View) -> Decision:
-    """Claim what is free and should be one's own, ask for what others own and should be; call off what is moot."""
+    """Claim what is free and should be this member's, request what others own and should be; cancel what is moot."""
     me, leases = view.me.id, view.snapshot.leases
     wanted = _wanted(view)
     transitions: list[Transition] = []
@@ -38,7 +56,7 @@ def cooperative(view: View) -> Decision:
             transitions.append(view.claim(partition))
             claims += 1
         elif mine and owner != me and handover is None:
-            # What moves by load comes from where batches grow long: to force it would have them read twice.
+            # In a skewed group the owner's batches may grow long; a claim by force would have them read twice.
             transitions.append(view.request(partition, timeout_ms=view.longest_timeout_ms if wanted.skewed else None))
             requests += 1
         elif (
@@ -49,10 +67,10 @@ def cooperative(view: View) -> Decision:
             transitions.append(view.cancel(partition))
     what = f"{wanted.counts[me]} of {len(leases)} are to be this owner's among {len(view.live)}"
     if claims and _nobody_owns(view):
-        gathering = _Gathering.seen(view)
-        if (wait := gathering.wait(view)) > 0:
+        delay = _InitialDelay.seen(view)
+        if (wait := delay.left(view)) > 0:
             reason = f"nothing yet, because members may still be joining; so far {what}"
-            return Decision(reason, rebalance_now=True, rebalance_after=wait, memory=gathering)
+            return Decision(reason, rebalance_now=True, rebalance_after=wait, memory=delay)
     if transitions:
         cancels = len(transitions) - claims - requests
         return Decision(f"claim {claims}, ask for {requests}, call off {cancels}, because {what}", tuple(transitions))
@@ -60,51 +78,46 @@ def cooperative(view: View) -> Decision:
 
 
 def assignment(view: View) -> Mapping[str, str]:
-    """Partition → the active member that should own it; without an entry where nobody may take it.
+    """Partition → the active member that should own it; without an entry where no member may take it.
 
-    Everybody who sees the same snapshot, and the same members alive, gets the same answer.
+    The result is the same for all members that see the same snapshot and the same live members.
     """
     return _wanted(view).owners
 
 
 def _nobody_owns(view: View) -> bool:
-    """Whether the group is at its beginning, or all who owned something are dead."""
+    """Whether the group is new, or all owners are dead."""
     unowned = view.snapshot.ownership.owned.get(None, ())
     return len(unowned) + len(view.expired) == len(view.snapshot.leases)
 
 
 @dataclass(frozen=True, slots=True)
-class _Gathering:
-    """A group in which nobody owns anything: this member has known that since `begun`, and since `since` of nobody
-    who joined later than number `joined`. Times are in seconds on this member's monotonic clock."""
+class _InitialDelay:
+    """The wait of a group in which no partition is owned: this member has seen that since `began`, and no join after
+    number `joined` since `last_join`. Times are in seconds on this member's monotonic clock."""
 
-    initial_plan: float
+    began: float
     joined: int
-    since: float
+    last_join: float
 
     @classmethod
-    def seen(cls, view: View) -> _Gathering:
+    def seen(cls, view: View) -> _InitialDelay:
         joined = max(view.snapshot.members[id].joined for id in view.live)
-        before: _Gathering | None = view.memory
+        before: _InitialDelay | None = view.memory
         if before is None:
             return cls(view.now, joined, view.now)
-        return before if before.joined == joined else cls(before.initial_plan, joined, view.now)
+        return before if before.joined == joined else cls(before.began, joined, view.now)
 
-    def wait(self, view: View) -> float:
-        """How many seconds to wait for others, so that who starts together shares from the start, without moves."""
-        one_more = view.lease_duration * _GATHERING * (1 + len(view.live) / _CROWD)
-        return min(self.since + one_more, self.initial_plan + 3 * one_more) - view.now
-
-
-#: The part of the lease duration for which a group that begins waits for one member more: half a second by default, a
-#: few commits on a storage account, and twice as long where so many members stand in line for theirs. It waits three
-#: times as long at the most.
-_GATHERING, _CROWD = 1 / 60, 20
+    def left(self, view: View) -> float:
+        """Seconds to wait for others: members that start together then share from the start, without moves."""
+        one_more = view.lease_duration * _DELAY * (1 + len(view.live) / _MEMBERS_THAT_DOUBLE_IT)
+        return min(self.last_join + one_more, self.began + _LONGEST_DELAY * one_more) - view.now
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Who should own what, how many that is, and the partitions where that is not so yet, or a handover is pending."""
+    """The target: each partition's owner, each owner's number of partitions, and the partitions that are `open`: owned
+    by another than the target's owner, or with a handover pending."""
 
     owners: Mapping[str, str]
     counts: Mapping[str, int]
@@ -123,9 +136,9 @@ def _computed(view: View, weight: Mapping[str, float], skewed: bool, fixed: froz
     for partition, id in plan.excess(view.pinned):
         plan.take(partition, id)
         unassigned.append(partition)
-    plan.settle(unassigned)
+    plan.give_to_least_loaded(unassigned)
     untouched = (fixed - set(unassigned)) | view.pinned
-    while (move := plan.improvement(BAND if skewed else 0.0, untouched)) is not None:
+    while (move := plan.improvement(TOLERANCE if skewed else 0.0, untouched)) is not None:
         partition, source, to = move
         plan.take(partition, source)
         plan.give(partition, to)
@@ -137,3 +150,13 @@ def _computed(view: View, weight: Mapping[str, float], skewed: bool, fixed: froz
         and (lease.handover or owners.get(partition) != (None if partition in view.expired else lease.owner))
     ]
     return _Wanted(owners, Counter(owners.values()), tuple(open), skewed)
+
+
+STRATEGY = Declaration(
+    cooperative,
+    origin="ours",
+    rule="free partitions go at once to the members that should have them; only the surplus moves, by handover, "
+    "weighted by load where it is skewed",
+    reactive=True,
+    resolves_stuck_handovers=True,
+)

@@ -1,4 +1,4 @@
-"""Handovers that have got stuck, which every strategy has to clear up: its own, and those of the one before it."""
+"""Stuck handovers, which every strategy resolves: its own, and those of the strategy before it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from spark_ehbalance.strategies.base import Decision, Strategy, View
 
 
 def with_stuck_handovers_resolved(strategy: Strategy) -> Strategy:
-    """`strategy`, which besides claims what was promised to this member by a handover past its deadline, and calls
-    off, as the owner or the leader, what was promised to somebody who is gone or leaving."""
+    """`strategy`, which also claims what is to come to this member by a handover past its deadline, and cancels, as the
+    owner or the leader, the handovers to members that are gone or leaving."""
 
     def decide(view: View) -> Decision:
         decision = strategy(view)
         stuck = _stuck(view)
         if not stuck:
             return decision
-        reason = f"{decision.reason}; and clear {len(stuck)} stuck handovers up"
+        reason = f"{decision.reason}; and resolve {len(stuck)} stuck handovers"
         return replace(decision, reason=reason, transitions=(*stuck, *decision.transitions))
 
     return decide

@@ -1,12 +1,12 @@
-"""What a group does whose members have been given different strategies, as while it is changed query by query.
+"""What a group does whose members have different strategies, as while it is changed query by query.
 
-Two strategies that both keep a group balanced may still undo each other's moves. So as long as the active members that
-are alive do not all name the same one, each of them decides by `cooperative`: it only asks for a surplus, everybody
-computes the same target, and pending handovers of any strategy count as done. No pair has to be refused. When the
-last member of the old strategy has gone the others find a balanced group, and go on by their own rule.
+Two strategies that both keep a group balanced may still undo each other's moves. As long as the live active members
+name different strategies, each of them decides by `cooperative`: it only asks for a surplus, every member computes the
+same target, and pending handovers of any strategy count as done. No combination has to be refused. When the last member
+of the old strategy has gone, the others find a balanced group, and go on by their own rule.
 
-What a strategy remembers is for itself: whoever decides now begins anew where another decided before, and times that
-were noted before a group was mixed mean nothing after it.
+A strategy's memory is its own: it starts with none where another strategy decided before, because times that were noted
+before a group was mixed mean nothing after it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from spark_ehbalance.strategies.cooperative import cooperative
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What `by` has left for its own next decision."""
+    """The memory that the strategy `by` left for its own next decision."""
 
     by: Strategy
     memory: Any
 
 
 def with_mixed_fallback(strategy: Strategy) -> Strategy:
-    """`strategy` in a group in which all have the same, `cooperative` in any other."""
+    """`strategy` in a group in which all members have the same, `cooperative` in any other."""
 
     def decide(view: View) -> Decision:
         names = view.shared("strategies", lambda: _strategies(view))

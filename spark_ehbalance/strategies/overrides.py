@@ -1,8 +1,8 @@
-"""What operators have ordered comes before what any strategy thinks.
+"""Operators' orders, which precede every strategy.
 
-A pinned partition is taken by the member that it is pinned to, and by nobody else, as long as that member is alive,
-active and has room; otherwise it is anybody's, so that a pin never leaves a partition unread. A member with
-`maxPartitionsOwned` partitions does not make room for a pin: it says so, and takes the partition once it has room.
+A pinned partition is taken by the member that it is pinned to, and by no other, as long as that member is alive, active
+and has room; otherwise any member may have it, so that a pin never leaves a partition unread. A member that owns
+`maxPartitionsOwned` partitions does not make room for a pin: it logs so, and takes the partition once it has room.
 
 Source of the idea: brokers' transfer shedders, in which operators name a destination.
 """
@@ -18,7 +18,7 @@ from spark_ehbalance.strategies.base import Decision, Strategy, View
 
 
 def with_overrides(strategy: Strategy) -> Strategy:
-    """`strategy`, which sees in `View.pinned` what is not for it to decide, with the operators' orders carried out."""
+    """`strategy` with the operators' orders carried out; it sees the partitions that they decide in `View.pinned`."""
 
     def overridden(view: View) -> Decision:
         if not view.snapshot.ownership.pins:
@@ -26,7 +26,7 @@ def with_overrides(strategy: Strategy) -> Strategy:
         pins, refused = honoured(view)
         ordered = _ordered(view, pins)
         decision = strategy(replace(view, pinned=frozenset(pins)))
-        # Not every strategy has to know of pins: a decision about one is dropped.
+        # A strategy need not know of pins: its decisions about pinned partitions are dropped.
         decided = [
             each for each in decision.transitions if not (isinstance(each, LeaseTransition) and each.partition in pins)
         ]
@@ -43,17 +43,17 @@ def with_overrides(strategy: Strategy) -> Strategy:
 
 
 def honoured(view: View) -> tuple[dict[str, str], list[str]]:
-    """The pinned partitions with the members that are to have them, and those that this member has no room for."""
+    """The pinned partitions with the members that are to own them, and those that this member has no room for."""
     leases, members, active = view.snapshot.leases, view.snapshot.members, view.active
     owners = {partition: None if partition in view.expired else lease.owner for partition, lease in leases.items()}
-    promised = {partition: handover.to for partition, handover in view.snapshot.ownership.pending.items()}
-    taken = Counter([*owners.values(), *promised.values()])
+    pending = {partition: handover.to for partition, handover in view.snapshot.ownership.pending.items()}
+    taken = Counter([*owners.values(), *pending.values()])
     pins, refused = {}, []
     for partition, pin in view.snapshot.ownership.pins.items():
         if pin.to not in active:
             continue
         limit = members[pin.to].max_owned
-        if pin.to in (owners[partition], promised.get(partition)):
+        if pin.to in (owners[partition], pending.get(partition)):
             pins[partition] = pin.to
         elif limit is None or taken[pin.to] < limit:
             pins[partition] = pin.to
@@ -64,30 +64,30 @@ def honoured(view: View) -> tuple[dict[str, str], list[str]]:
 
 
 def _ordered(view: View, pins: Mapping[str, str]) -> list[Transition]:
-    """What this member does to have what is pinned to it."""
+    """The transitions by which this member gets what is pinned to it."""
     ordered: list[Transition] = []
     for partition in (partition for partition, to in pins.items() if to == view.me.id):
         lease = view.snapshot.leases[partition]
         owner = None if partition in view.expired else lease.owner
-        promised = lease.handover.to if lease.handover else None
-        if owner is None or (promised == view.me.id and partition in view.overdue):
+        pending_to = lease.handover.to if lease.handover else None
+        if owner is None or (pending_to == view.me.id and partition in view.overdue):
             ordered.append(view.claim(partition))
             continue
-        if promised not in (None, view.me.id):
+        if pending_to not in (None, view.me.id):
             ordered.append(view.cancel(partition))
-        if owner != view.me.id != promised:
+        if owner != view.me.id != pending_to:
             ordered.append(view.request(partition))
     return ordered
 
 
 def _ended(view: View) -> list[Transition]:
-    """The transfers whose mark is to be taken away: this member's after the minimum tenure, and, by the oldest active
-    member, those whose destination is gone."""
+    """The transitions that end transfer orders: to this member after the minimum tenure, and, by the oldest active
+    member, to members that are gone."""
     me, active, leases = view.me, view.active, view.snapshot.leases
     ended: list[Transition] = []
     for partition, pin in view.snapshot.ownership.pins.items():
         lease = leases[partition]
-        settled = lease.owner == pin.to == me.id and partition in view.tenured
-        if pin.transfer and (settled or (pin.to not in active and active[:1] == (me.id,))):
+        kept = lease.owner == pin.to == me.id and partition in view.tenured
+        if pin.transfer and (kept or (pin.to not in active and active[:1] == (me.id,))):
             ended.append(EndTransfer(by=me, at_ms=view.at_ms, partition=partition, epoch=lease.epoch))
     return ended

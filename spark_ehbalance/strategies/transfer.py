@@ -1,16 +1,30 @@
-"""The brokers' transfer shedder: one leader moves load from those who have most to those who have least.
+"""The brokers' transfer shedder: one leader moves load from the most loaded members to the least loaded.
 
-Source: Pulsar's extensible load manager with its `TransferShedder`. Only the leader, the oldest active member that is
-alive, decides moves, and names their destination. What is free is taken without it: everybody computes who should have
-it, in the same way, and takes its own part.
+Source: Pulsar's extensible load manager with its `TransferShedder`. Only the leader, the oldest active live member,
+decides moves, and names their destination. Free partitions are taken without it: every member computes in the same way
+who should have them, and takes its own part.
 
-How loaded a member is: the busy part of its host's cores, if every member tells it; else the events per second of its
-partitions (a backlog spread over a minute included) as a multiple of the members' mean, as there is no telling what
-would be full. A partition has its part of its member's load by events per second. Where no loads are known, or they
-are but noise, partitions are counted, and a difference of two is unbalanced.
+    load(member) = CPU, from 0 to 1, if every member reports it
+                   else sum of its partitions' demands / mean of the members' sums
+                   else its number of partitions, if no loads are known, or they are but noise
+    demand       = events per second + backlog / 60 s
 
-A standard deviation does not show one among many: in a large group a single member that is overloaded, or that has next
-to nothing, is unbalanced as well. What is too much can only be said of cores.
+    unbalanced   = standard deviation of the loads > target
+                   or a member is idle and another has two partitions or more
+                   or a member is overloaded:   CPU > 0.85 and CPU > mean load + target
+                   or a member is underloaded:  load < t × mean load or rate < t × rate of the most loaded,
+                                                t = min(1, target) / 2
+                   where partitions are counted: most - fewest > 1
+
+A standard deviation does not show one member among many, hence overloaded and underloaded. Without CPU no one knows
+what would be full, so no member is overloaded.
+
+After more than hitCount unbalanced cycles in a row the leader moves, until the group is balanced, from the most loaded
+source to the least loaded destination the heaviest partitions with
+
+    sum of loads ≤ min((load(source) - load(destination)) / 2, mean load - load(destination))
+
+or, if no partition fits, the lightest with load(partition) < load(source) - load(destination).
 """
 
 from __future__ import annotations
@@ -21,62 +35,72 @@ from statistics import pstdev
 
 from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
-from spark_ehbalance.strategies.parameters import Parameters, parameter
-from spark_ehbalance.strategies.plan import held, initial_plan
+from spark_ehbalance.strategies.declaration import Declaration, Parameters
+from spark_ehbalance.strategies.plan import initial_plan, projected
 from spark_ehbalance.strategies.weights import demands
+from spark_ehbalance.values.declared import declared
 from spark_ehbalance.values.parsing import flag, number, parse_duration, whole
 from spark_ehbalance.values.position import partition_order
 
 #: Loads are sums, which are not exact: less than this is no difference.
 _ROUNDING = 1e-9
 
-#: Lease durations between two of the leader's cycles after which it has been away: nobody's balancing interval is as
-#: long, with its jitter.
+#: Lease durations between two of the leader's cycles after which it has been away: no balance interval, with its
+#: jitter, is as long.
 _AWAY = 2
 
-#: The busy part of its cores above which a member may be overloaded: the source's threshold of 85 %.
+#: The CPU above which a member may be overloaded: the source's threshold of 85 %.
 _FULL = 0.85
 
 
 @dataclass(frozen=True)
 class TransferParameters(Parameters):
-    """Those of `transfer`, with the defaults of the source. Times are in seconds."""
+    """The defaults are those of the source. Times are in seconds."""
 
-    strategy = "transfer"
-
-    #: The standard deviation of the members' loads beyond which load is moved.
-    target: float = parameter(0.25, number(0, 10))
-    #: Cycles in a row that are unbalanced before it is, so that a burst moves nothing.
-    hit_count: int = parameter(3, whole(0))
-    #: Partitions of a member, by load, that come into question.
-    top_partitions: int = parameter(10, whole(1))
-    #: Members from which load is moved in one cycle.
-    maximum_sources: int = parameter(3, whole(1))
-    #: Wait after a cycle with moves: until then the loads show what they have come to.
-    cool_down: float = parameter(180.0, parse_duration)
-    #: Loads that were told longer ago count as missing: such a member is neither source nor destination.
-    load_time_to_live: float = parameter(1800.0, parse_duration)
-    #: A move that takes longer is the destination's to force and, after twice that, the leader's to call off.
-    stuck_after: float = parameter(30.0, parse_duration)
-    #: Load is not moved: the leader's decisions only tell what they would move.
-    dry_run: bool = parameter(False, flag)
+    target: float = declared(
+        0.25,
+        number(0, 10),
+        "standard deviation of the members' loads beyond which load is moved; 1 is a full host if every member reports "
+        "how busy its cores are, else the mean. A single member is out of balance above 85 % and the mean by the "
+        "target, or below half the target times the mean",
+    )
+    #: So that a burst moves nothing.
+    hit_count: int = declared(3, whole(0), "moves after more than so many uneven cycles in a row")
+    top_partitions: int = declared(
+        10, whole(1), "partitions of a member, the heaviest first, that may be moved in one cycle"
+    )
+    maximum_sources: int = declared(3, whole(1), "members that give load away in one cycle")
+    #: Until then the loads show the effect of the moves.
+    cool_down: float = declared(180.0, parse_duration, "wait after a cycle with moves")
+    load_time_to_live: float = declared(
+        1800.0, parse_duration, "a member whose load was reported longer ago is neither source nor destination"
+    )
+    stuck_after: float = declared(
+        30.0, parse_duration, "a move that takes longer is forced by its destination and, after twice that, cancelled"
+    )
+    dry_run: bool = declared(
+        False,
+        flag,
+        "decide as usual, but only log (see [Logs](operations.md#logs)) what would be moved; free partitions are still "
+        "taken. Set it for every member, because each may come to lead",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """The leader's, by its own clock."""
+    """What the leader remembers. Times are by its own clock."""
 
     looked: float
-    #: Whoever has not been heard of since then has not reported yet.
+    #: It leads since then: a member without a heartbeat since has not reported yet.
     since: float
     hits: int = 0
     cool_until: float = float("-inf")
-    #: What it has moved within the minimum tenure.
+    #: The partitions that it has moved within the minimum tenure.
     moved: frozenset[str] = frozenset()
 
 
 def transfer(view: View, parameters: TransferParameters) -> Decision:
-    """Take one's part of what is free and, as the leader, move load from the most to the least loaded members."""
+    """Claim this member's part of the free partitions and, as the leader, move load."""
     claims = _claims(view)
     if view.active[:1] != (view.me.id,):
         what = f"claim {len(claims)}" if claims else "nothing"
@@ -92,27 +116,27 @@ def transfer(view: View, parameters: TransferParameters) -> Decision:
 
 
 def _claims(view: View) -> list[Transition]:
-    return [view.claim(partition) for partition, owner in _taken(view).items() if owner == view.me.id]
+    return [view.claim(partition) for partition, owner in _takers(view).items() if owner == view.me.id]
 
 
-def _taken(view: View) -> Mapping[str, str]:
-    """Who takes what of that which is free; without an entry where nobody has room."""
+def _takers(view: View) -> Mapping[str, str]:
+    """Free partition → the member that is to claim it; without an entry where no member has room."""
     free = view.expired.union(view.snapshot.ownership.owned.get(None, ())) - view.pinned
-    owners = view.shared("placed", lambda: _placed(view)) if free else {}
+    owners = view.shared("takers", lambda: _target(view)) if free else {}
     return {partition: owners[partition] for partition in sorted(free) if partition in owners}
 
 
-def _placed(view: View) -> Mapping[str, str]:
-    """Who is to have what: everybody what it has, and the rest whoever has least by then."""
+def _target(view: View) -> Mapping[str, str]:
+    """Partition → member: every member keeps what it has, and the rest goes to the least loaded."""
     known = demands(view.snapshot)
     mean = sum(known.values()) / len(known) if known else 1.0
     plan, unassigned = initial_plan(view, {partition: known.get(partition, mean) for partition in view.snapshot.leases})
-    plan.settle(unassigned)
+    plan.give_to_least_loaded(unassigned)
     return plan.target
 
 
 def _too_late(view: View, parameters: TransferParameters) -> list[Transition]:
-    """Call off what has been under way for so long that its destination does not take it by force either."""
+    """Cancel moves that have taken so long that their destinations do not claim them by force either."""
     pending = view.snapshot.ownership.pending.keys() - view.pinned
     handovers = view.observations.handovers
     limit = view.now - 2 * parameters.stuck_after
@@ -120,7 +144,7 @@ def _too_late(view: View, parameters: TransferParameters) -> list[Transition]:
 
 
 def _lead(view: View, parameters: TransferParameters) -> Decision:
-    """What the leader moves, and what it remembers."""
+    """The leader's moves, and what it remembers."""
     memory = view.memory
     if not isinstance(memory, _Memory) or view.now - memory.looked > _AWAY * view.lease_duration:
         memory = _Memory(view.now, view.now)  # a new leader, or one after an outage of the table
@@ -133,7 +157,7 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
         return Decision(reason, memory=replace(memory, hits=0))
     if view.now < memory.cool_until:
         return Decision(f"nothing, because of a cool-down of {parameters.cool_down:g} s", memory=memory)
-    if _taken(view):
+    if _takers(view):
         return Decision("nothing, because free partitions are being taken", memory=replace(memory, hits=0))
     loads = view.shared("loads", lambda: _loads(view))
     fresh = [
@@ -164,9 +188,9 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class _Loads:
-    """What members and partitions weigh, in the same unit, a pending handover counting as done; without an entry where
-    it is not known. `counted`: each partition weighs 1; `cores`: 1 is a full host. `demands` are the partitions' events
-    per second."""
+    """The loads of members and partitions, in the same unit, with pending handovers counted as done; without an entry
+    where it is not known. `counted`: each partition's load is 1; `cores`: 1 is a full host. `demands` are the
+    partitions' events per second."""
 
     members: Mapping[str, float]
     partitions: Mapping[str, float]
@@ -177,29 +201,29 @@ class _Loads:
 
 
 def _loads(view: View) -> _Loads:
-    snapshot, has = view.snapshot, held(view)
+    snapshot, owned = view.snapshot, projected(view)
     known = demands(snapshot)
     if not known:
-        members = {id: float(len(partitions)) for id, partitions in has.items()}
+        members = {id: float(len(partitions)) for id, partitions in owned.items()}
         ones = dict.fromkeys(snapshot.leases, 1.0)
-        return _Loads(members, ones, has, ones, counted=True)
+        return _Loads(members, ones, owned, ones, counted=True)
     mean = sum(known.values()) / len(known)
     weights = {partition: known.get(partition, mean) for partition in snapshot.leases}
-    told = {id: ps for id, ps in has.items() if not ps or any(p in known for p in ps)}
-    sums = {id: sum(weights[p] for p in ps) for id, ps in told.items()}
-    busy = {id: load.cpu for id in told if (load := snapshot.members[id].load) and load.cpu is not None}
-    if len(busy) == len(told):
-        return _by_cpu(view, has, weights, busy)
+    known_members = {id: ps for id, ps in owned.items() if not ps or any(p in known for p in ps)}
+    sums = {id: sum(weights[p] for p in ps) for id, ps in known_members.items()}
+    busy = {id: load.cpu for id in known_members if (load := snapshot.members[id].load) and load.cpu is not None}
+    if len(busy) == len(known_members):
+        return _by_cpu(view, owned, weights, busy)
     unit = sum(sums.values()) / len(sums) if any(sums.values()) else 1.0
     return _Loads(
-        {id: each / unit for id, each in sums.items()}, {p: w / unit for p, w in weights.items()}, has, weights
+        {id: each / unit for id, each in sums.items()}, {p: w / unit for p, w in weights.items()}, owned, weights
     )
 
 
 def _by_cpu(
-    view: View, has: Mapping[str, tuple[str, ...]], weights: Mapping[str, float], busy: Mapping[str, float]
+    view: View, owned: Mapping[str, tuple[str, ...]], weights: Mapping[str, float], busy: Mapping[str, float]
 ) -> _Loads:
-    """Loads by cores, where each partition has its part of what its present owner has measured."""
+    """Loads by CPU: a partition has a part of its present owner's CPU, in proportion to its demand."""
     ownership = view.snapshot.ownership
     parts: dict[str, float] = {}
     for id, cpu in busy.items():
@@ -209,10 +233,10 @@ def _by_cpu(
     members = dict(busy)
     for partition, handover in ownership.pending.items():
         owner, part = view.snapshot.leases[partition].owner, parts.get(partition, 0.0)
-        if owner in members and handover.to in has:
+        if owner in members and handover.to in owned:
             members[owner] -= part
             members[handover.to] = members.get(handover.to, 0.0) + part
-    return _Loads(members, parts, has, weights, cores=True)
+    return _Loads(members, parts, owned, weights, cores=True)
 
 
 class _Balance:
@@ -237,26 +261,26 @@ class _Balance:
         if self._counted:
             return f"partitions per member are from {self._bound(min):g} to {self._bound(max):g}"
         idle = sum(not owned for owned in self._owned.values())
-        said = (
+        text = (
             f"the standard deviation of {len(self._loads)} members' loads is {self._deviation():.2f} with a target of "
             f"{self._parameters.target:g}, and {idle} are idle"
         )
-        if self._loads and (to := self._least()) is not None and self._underloaded(to, self._most()):
-            said += f", and the least loaded has but {self._loads[to]:.2f} and {self._rates[to]:.1f} events/s"
-        if self._loads and self._overloaded(self._most()):
-            said += f", and the most loaded has {self._loads[self._most()]:.2f}"
-        return said
+        if self._loads and (to := self._least_loaded()) is not None and self._underloaded(to, self._most_loaded()):
+            text += f", and the least loaded has but {self._loads[to]:.2f} and {self._rates[to]:.1f} events/s"
+        if self._loads and self._overloaded(self._most_loaded()):
+            text += f", and the most loaded has {self._loads[self._most_loaded()]:.2f}"
+        return text
 
     def unbalanced(self) -> bool:
-        """Whether there is reason to move something."""
-        return len(self._loads) > 1 and (self._uneven() or self._outlying(self._most(), self._least()))
+        """Whether there is a reason to move something."""
+        return len(self._loads) > 1 and (self._uneven() or self._outlying(self._most_loaded(), self._least_loaded()))
 
     def moves(self) -> tuple[tuple[str, str], ...]:
-        """(partition, destination) from a few members to whoever has least, until the group is balanced."""
+        """(partition, destination) from a few members to the least loaded, until the group is balanced."""
         moves: dict[str, str] = {}
         heaviest: dict[str, list[str]] = {}
-        while (to := self._least()) is not None:
-            # Who sheds already may do so again, for another destination.
+        while (to := self._least_loaded()) is not None:
+            # A source may shed again, for another destination.
             full, uneven = len(heaviest) >= self._parameters.maximum_sources, self._uneven()
             changed = {*heaviest, *moves.values()}
             for source in sorted(heaviest if full else self._loads, key=lambda id: (-self._loads[id], id)):
@@ -276,16 +300,16 @@ class _Balance:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _uneven(self) -> bool:
-        """Whether the group as a whole is unbalanced, whoever gives and takes."""
+        """Whether the group as a whole is unbalanced."""
         if self._counted:
             return self._bound(max) - self._bound(min) > 1
         idle = any(not owned for owned in self._owned.values()) and any(len(each) > 1 for each in self._owned.values())
         return idle or self._deviation() > self._parameters.target
 
     def _outlying(self, source: str, to: str | None, changed: Set[str] = frozenset()) -> bool:
-        """Whether a move from `source` to `to`, None if nobody has room, is due to one of them alone.
+        """Whether one of the two alone is a reason for a move from `source` to `to` (None if no member has room).
 
-        Beside one that is overloaded all others read next to nothing, so that who is in `changed` is not helped again.
+        Beside an overloaded member all others are underloaded, so the members in `changed` are not helped again.
         """
         if self._counted or to is None:
             return False
@@ -297,11 +321,11 @@ class _Balance:
         return self._cores and load > _FULL and load > self._mean + self._parameters.target
 
     def _underloaded(self, id: str, source: str) -> bool:
-        """Whether a member has next to nothing beside the mean, or reads next to nothing beside `source`."""
-        part = min(1.0, self._parameters.target) / 2  # the source's
+        """Whether the member's load is far below the mean, or its rate far below that of `source`."""
+        part = min(1.0, self._parameters.target) / 2  # as in the shedder that this strategy is from
         return self._loads[id] < part * self._mean or self._rates[id] < part * self._rates[source]
 
-    def _most(self) -> str:
+    def _most_loaded(self) -> str:
         return max(self._loads, key=lambda id: self._loads[id])
 
     def _bound(self, which: Callable[..., float]) -> float:
@@ -314,20 +338,20 @@ class _Balance:
         limit = self._view.snapshot.members[id].max_owned
         return float("inf") if limit is None else limit - len(self._owned[id])
 
-    def _least(self) -> str | None:
+    def _least_loaded(self) -> str | None:
         able = [id for id in self._loads if self._room(id) > 0]
         return min(able, key=lambda id: (self._loads[id], bool(self._owned[id]), id), default=None)
 
     def _heaviest(self, source: str) -> list[str]:
-        """What may be moved of the partitions of `source` whose loads are told, the heaviest first."""
+        """The partitions of `source` that may be moved and whose loads are known, the heaviest first."""
         weights = self._partitions
         movable = [p for p in self._owned[source] if weights.get(p, 0) > 0 and p not in self._fixed]
         top = None if self._counted else self._parameters.top_partitions
         return sorted(movable, key=lambda p: (-weights[p], partition_order(p)))[:top]
 
     def _picked(self, heaviest: list[str], source: str, to: str) -> list[str]:
-        """Of `heaviest` what makes half the difference of `source` and `to`, without lifting that over the mean; else
-        a single one that makes it smaller."""
+        """The partitions of `heaviest` that together make up at most half the difference of `source` and `to`, without
+        lifting `to` over the mean; else a single one that makes the difference smaller."""
         weights, gap = self._partitions, self._loads[source] - self._loads[to]
         rest = min(gap / 2, self._mean - self._loads[to])
         most = min(len(self._owned[source]) - 1, self._room(to))
@@ -347,3 +371,12 @@ class _Balance:
         self._rates[to] += self._demands[partition]
         self._owned[source] = tuple(p for p in self._owned[source] if p != partition)
         self._owned[to] = (*self._owned[to], partition)
+
+
+STRATEGY = Declaration(
+    transfer,
+    origin="broker transfer shedder",
+    rule="the leader moves load from the most to the least loaded members, by handover, when it has been uneven for "
+    "some cycles",
+    parameters=TransferParameters,
+)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs.stream_to_delta import PREFIX, SECRET, SOURCE, SettingError, Settings
-from spark_ehbalance.source.options import _COMMON, _CONNECTION, _STREAM
+from spark_ehbalance.source.options import STREAM, option_names
 
 KEY = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode()
 STRING = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey={KEY};EntityPath=hub"
@@ -30,7 +30,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     "name",
     [
         *(PREFIX + name for name in ("table", "checkpointLocation", "trigger", "unknown", KEY)),
-        *(SOURCE + name for name in (*_CONNECTION, *_COMMON, *_STREAM, "unknown", KEY)),
+        *(SOURCE + name for name in (*option_names(STREAM), "unknown", KEY) if "*" not in name),
         *(SOURCE + name for name in ("storageOptions.account_key", "storageOptions.endpoint", "storageSecrets.x")),
     ],
 )

@@ -18,12 +18,12 @@ from spark_ehbalance.source.options import (
     Options,
     batch_options,
     check_options,
-    parse_duration,
     stream_options,
 )
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, PARAMETERS, STRATEGIES
 from spark_ehbalance.strategies.race import RaceParameters
 from spark_ehbalance.strategies.transfer import TransferParameters
+from spark_ehbalance.values.parsing import parse_duration
 from spark_ehbalance.values.starting_positions import Edge
 
 KEY = "ThisIsTheSecretKey0123456789="

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.source.options import _BATCH, _COMMON, _CONNECTION, _STREAM
+from spark_ehbalance.source.options import BATCH, STREAM, option_names
 
 HUB_KEY = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode()
 ACCOUNT_KEY = base64.b64encode(bytes(range(100, 164))).decode()
@@ -72,9 +72,7 @@ def hub() -> Iterator[Emulator]:
 def in_every_option(base: dict[str, str]) -> list[dict[str, str]]:
     """Options with a key in each in turn; `base` has what the others need."""
     names = [
-        *_CONNECTION,
-        *_COMMON,
-        *_STREAM,
+        *(name for name in option_names(STREAM) if "*" not in name),
         "storageOptions.account_key",
         "storageOptions.endpoint",
         "storageSecrets.x",
@@ -82,7 +80,9 @@ def in_every_option(base: dict[str, str]) -> list[dict[str, str]]:
     refused = [base | {name: HUB_KEY} for name in names]
     refused += [base | {prefix + ACCOUNT_KEY: "1"} for prefix in ("", "storageOptions.", "storageSecrets.", "race.")]
     refused += [
-        {"connectionString": base["connectionString"], "endingPosition": "latest"} | {n: HUB_KEY} for n in _BATCH
+        {"connectionString": base["connectionString"], "endingPosition": "latest"} | {name: HUB_KEY}
+        for name in option_names(BATCH)
+        if name not in option_names(STREAM)
     ]
     return refused
 

@@ -22,7 +22,7 @@ from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, RequestHandover
 from spark_ehbalance.simulation.ideal import fair_counts, fewest_moves
 from spark_ehbalance.strategies import View
-from spark_ehbalance.strategies.cooperative import BAND, assignment, cooperative
+from spark_ehbalance.strategies.cooperative import TOLERANCE, assignment, cooperative
 from spark_ehbalance.values.position import Position
 from tests.strategies.members import (
     BATCH,
@@ -536,7 +536,10 @@ def test_skewed_loads_are_evened_out_once_and_for_all(rates: dict[str, float], m
     if skew > 3.3:  # weighed by load in full, also with the noise: nothing more can be had by moving one partition
         unit = sum(rates.values()) / len(rates)
         weight = max(heaviest[0], unit / 10)
-        assert sum(heaviest) <= (1 + BAND) * mean * 1.1 or sum(heaviest) - lightest <= (1 + BAND) * weight * 1.1 + unit
+        assert (
+            sum(heaviest) <= (1 + TOLERANCE) * mean * 1.1
+            or sum(heaviest) - lightest <= (1 + TOLERANCE) * weight * 1.1 + unit
+        )
 
     before = len(group.moves)
     group.cycles(100)

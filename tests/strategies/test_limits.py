@@ -17,7 +17,8 @@ from spark_ehbalance.leases.orders import PinTo
 from spark_ehbalance.leases.transitions import Claim
 from spark_ehbalance.simulation.ideal import fair_counts
 from spark_ehbalance.strategies import STRATEGIES, View
-from spark_ehbalance.strategies.base import Decision, Layout
+from spark_ehbalance.strategies.base import Decision
+from spark_ehbalance.strategies.distribution import Distribution
 from spark_ehbalance.values.position import Position
 from tests.strategies.groups import FEW, run_until, seeds
 from tests.strategies.members import CYCLE, OPERATOR, Members, layout_of, snapshot_of
@@ -145,10 +146,10 @@ def test_a_member_that_comes_back_with_a_smaller_limit_gets_no_more_than_that(st
 # --- without limits the rules are those of the SDKs --------------------------------------------------------------
 
 
-def sdk_next(layout: Layout, view: View) -> str | None:
+def sdk_next(layout: Distribution, view: View) -> str | None:
     """As `EventProcessorClient` decides."""
     own = len(layout.owned[view.me.id])
-    floor, remainder = divmod(layout.partitions, len(layout.owned))
+    floor, remainder = divmod(layout.total, len(layout.owned))
     others = {owner: theirs for owner, theirs in layout.owned.items() if owner != view.me.id}
     with_extra = sum(len(theirs) > floor for theirs in others.values()) if remainder else 0
     if own >= (floor + 1 if with_extra < remainder else floor):
@@ -162,23 +163,23 @@ def sdk_next(layout: Layout, view: View) -> str | None:
 
 
 def sdk_balanced(view: View) -> list[str]:
-    chosen = sdk_next(Layout.of(view), view)
+    chosen = sdk_next(Distribution.of(view), view)
     return [] if chosen is None else [chosen]
 
 
 def sdk_greedy(view: View) -> list[str]:
-    layout, taken = Layout.of(view), []
+    layout, taken = Distribution.of(view), []
     while (chosen := sdk_next(layout, view)) is not None:
         taken.append(chosen)
-        layout.give(chosen, view.me.id)
+        layout.move(chosen, view.me.id)
     return taken
 
 
 def sdk_eph(view: View) -> list[str]:
     """As `PartitionManager` does, with a share that is rounded up."""
-    layout = Layout.of(view)
+    layout = Distribution.of(view)
     own, counts = len(layout.owned[view.me.id]), {owner: len(theirs) for owner, theirs in layout.owned.items()}
-    missing = math.ceil(layout.partitions / len(counts)) - own
+    missing = math.ceil(layout.total / len(counts)) - own
     if missing > 0 and layout.unclaimed:
         return view.rng.sample(layout.unclaimed, min(missing, len(layout.unclaimed)))
     most = max(counts.values())
