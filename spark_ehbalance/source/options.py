@@ -64,8 +64,8 @@ class Options:
         metadata={
             "options": {
                 "connectionString": Declared(
-                    meaning="connect with a key, best [by reference](#secrets); with `EntityPath` it needs no "
-                    "`eventHubName`"
+                    meaning="connect with a key, best [by reference](operations.md#secrets); with `EntityPath` it "
+                    "needs no `eventHubName`"
                 ),
                 "fullyQualifiedNamespace": Declared(meaning="connect with Entra ID: the namespace's host name"),
                 "credential": Declared(
@@ -134,7 +134,7 @@ class Options:
     min_partitions: int | None = declared(
         None,
         whole(1),
-        "least number of Spark tasks a batch is read with: large ranges are split (and read without owner level)",
+        "least number of Spark tasks that read a batch: large ranges are split (and read without owner level)",
     )
     max_partitions_owned: int | None = declared(
         None,
@@ -147,8 +147,9 @@ class Options:
     fail_on_data_loss: bool = declared(
         True,
         flag,
-        "whether the query fails if events it was to read have aged out, the hub was made anew, or the lease table no "
-        "longer knows how far the query has read; `false` warns and goes on at the nearest event",
+        "whether the query fails if events that it was to read have aged out, the hub was deleted and created again, "
+        "or the lease table no longer knows how far the query has read; `false` warns and continues at the nearest "
+        "event",
     )
     balance_interval: float = declared(
         BALANCE_INTERVAL, parse_duration, "time between two cycles of balancing", only=STREAM
@@ -156,8 +157,7 @@ class Options:
     lease_duration: float = declared(
         LEASE_DURATION,
         parse_duration,
-        "a query that has shown no sign of life for so long loses its partitions; must be longer than "
-        "`balanceInterval`",
+        "a query without a sign of life for this long loses its partitions; must be longer than `balanceInterval`",
         only=STREAM,
     )
     handover_timeout: float = declared(
@@ -179,7 +179,7 @@ class Options:
     #: 300 in the SDK; 1,000 to 5,000 keep a fast reader busy without holding much memory.
     prefetch: int = declared(1000, whole(1, 10_000), "events that the hub may send ahead, 1 to 10,000")
     #: That of the Scala connector.
-    receiver_timeout: float = declared(60.0, parse_duration, "a batch fails if no event comes for so long")
+    receiver_timeout: float = declared(60.0, parse_duration, "a batch fails if no event arrives for this long")
     owner_level: int | None = declared(
         None, whole(0), "owner level of the readers of a query without `leaseTable`", shown="none"
     )

@@ -60,8 +60,8 @@ class RaceParameters(Parameters):
     maximum_lease: float | None = declared(
         None,
         parse_duration,
-        "a partition whose owner has shown no sign of life for so long is free; not shorter than `leaseDuration`, and "
-        "at least twice `race.normalLease`",
+        "a partition is free when its owner has shown no sign of life for this long; not shorter than `leaseDuration`, "
+        "and at least twice `race.normalLease`",
         shown="`leaseDuration`",
     )
     maximum_shutdown: float | None = declared(
@@ -74,7 +74,7 @@ class RaceParameters(Parameters):
     minimum_grab: float | None = declared(
         None,
         parse_duration,
-        "for so long a partition that was won or defended is not challenged; shorter than `race.normalLease`",
+        "for this long a partition that was won or defended is not challenged; shorter than `race.normalLease`",
         shown="a quarter of `race.normalLease`",
     )
     #: The source has 0.1 to 1 s. A commit to a storage account takes up to 0.2 s, and a difference of one lease should

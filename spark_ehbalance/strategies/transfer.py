@@ -65,7 +65,7 @@ class TransferParameters(Parameters):
         "target, or below half the target times the mean",
     )
     #: So that a burst moves nothing.
-    hit_count: int = declared(3, whole(0), "moves after more than so many uneven cycles in a row")
+    hit_count: int = declared(3, whole(0), "load is moved after more than this many uneven cycles in a row")
     top_partitions: int = declared(
         10, whole(1), "partitions of a member, the heaviest first, that may be moved in one cycle"
     )

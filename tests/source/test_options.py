@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
+import runpy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,8 +16,10 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.source.options import (
+    BATCH,
     EARLIEST,
     LATEST,
+    OPTIONS,
     Options,
     batch_options,
     check_options,
@@ -23,6 +28,7 @@ from spark_ehbalance.source.options import (
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, PARAMETERS, STRATEGIES
 from spark_ehbalance.strategies.race import RaceParameters
 from spark_ehbalance.strategies.transfer import TransferParameters
+from spark_ehbalance.values.declared import Declared, declarations, option_name
 from spark_ehbalance.values.parsing import parse_duration
 from spark_ehbalance.values.starting_positions import Edge
 
@@ -264,31 +270,6 @@ def test_a_wrong_duration_is_named(name: str, value: str) -> None:
     assert "10 seconds, 500 ms, 2 minutes" in message
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("10", 10),
-        ("1.5", 1.5),
-        ("10 seconds", 10),
-        ("10s", 10),
-        ("500ms", 0.5),
-        ("500 Milliseconds", 0.5),
-        ("2 min", 120),
-        ("2m", 120),
-        ("1 minute", 60),
-        ("1 hour", 3600),
-        (" 3 SEC ", 3),
-    ],
-)
-def test_durations(text: str, seconds: float) -> None:
-    assert parse_duration(text) == pytest.approx(seconds)
-
-
-@given(st.floats(min_value=0.001, max_value=1e6), st.sampled_from(["", "s", " seconds", "ms", " min", "h"]))
-def test_any_duration_is_positive(number: float, unit: str) -> None:
-    assert parse_duration(f"{number:.4f}{unit}") > 0
-
-
 def test_an_unknown_strategy_is_named_with_all_there_are() -> None:
     message = refusal(SHARED | {"strategy": "magic"})
     assert "strategy='magic'" in message
@@ -454,3 +435,43 @@ def test_every_error_can_be_caught_as_the_package_s_own() -> None:
         stream_options({})
     with pytest.raises(ValueError, match="connectionString"):
         stream_options({})
+
+
+# --- the declarations -------------------------------------------------------------------------------------------
+
+KINDS = {"": Options} | {f"{name}.": kind for name, kind in PARAMETERS.items()}
+DECLARED = {
+    prefix + option_name(field): (kind, field, each)
+    for prefix, kind in KINDS.items()
+    for field, each in declarations(kind).items()
+}
+TABLES = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "write_tables.py"))
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_an_option_says_what_it_means_and_its_documented_default_is_its_default(name: str) -> None:
+    kind, field, each = DECLARED[name]
+    assert each.meaning
+    documented = re.fullmatch(r"`([^`]+)`", each.default.removeprefix("stream ").partition(",")[0])
+    if documented and documented[1] not in OPTIONS:  # a default may also be that of another option
+        assert each.parse(documented[1]) == getattr(kind, field)
+    else:
+        assert getattr(kind, field) is None
+
+
+@pytest.mark.parametrize("path", TABLES["PAGES"], ids=lambda path: path.name)
+def test_the_documentation_has_the_tables_of_the_declarations(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    assert TABLES["with_tables"](page, TABLES["declared_tables"]()) == page, "run scripts/write_tables.py"
+
+
+def test_a_change_on_one_side_alone_changes_the_table() -> None:
+    page = "before\n<!-- table: options -->\n{}<!-- end of table -->\nafter"
+    table, with_tables = TABLES["options_table"], TABLES["with_tables"]
+    written = with_tables(page.format("| old |\n"), {"options": table(OPTIONS)})
+    assert written == page.format(table(OPTIONS))
+    assert with_tables(written.replace("10 seconds", "11 seconds"), {"options": table(OPTIONS)}) == written
+    for change in ({"meaning": "?"}, {"default": "`?`"}, {"only": BATCH}):
+        changed = OPTIONS | {"balanceInterval": replace(OPTIONS["balanceInterval"], **change)}
+        assert with_tables(written, {"options": table(changed)}) != written
+    assert with_tables(written, {"options": table({**OPTIONS, "new": Declared(meaning="?")})}) != written
