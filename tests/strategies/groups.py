@@ -1,13 +1,15 @@
-"""What tests of strategies that move by handover have in common: groups of `Members`, and what is to hold of them."""
+"""What tests of strategies that move by handover have in common: groups of `Members`, and what must hold for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from tests.strategies.members import Members, layout_of
+from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.simulation.ideal import fair_counts
+from tests.strategies.members import CYCLE, Members, layout_of
 
 FEW = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 SOME = settings(FEW, max_examples=20)
@@ -15,20 +17,49 @@ SOME = settings(FEW, max_examples=20)
 seeds = st.integers(0, 2**32)
 
 
+def given_layout(draw: st.DrawFn, names: Sequence[str], count: int) -> list[Lease]:
+    """`count` partitions with arbitrary owners: some of `names`, a member that is gone, or nobody."""
+    favourites = draw(st.lists(st.sampled_from([*names, "gone", None]), min_size=1, max_size=40))
+    return layout_of((favourites * count)[:count])
+
+
 @st.composite
 def groups(draw: st.DrawFn, strategy: str, most_members: int, most_partitions: int) -> Members:
-    """Members that come back at the same moment to any layout: of their own partitions, of others' who are gone, and
-    of free ones."""
+    """Members that come back at the same moment to an arbitrary layout."""
     names = [f"member-{number}" for number in range(draw(st.integers(1, most_members)))]
-    count = draw(st.integers(1, most_partitions))
-    favourites = draw(st.lists(st.sampled_from([*names, "gone", None]), min_size=1, max_size=20))
-    group = Members(leases=layout_of((favourites * count)[:count]), seed=draw(seeds), strategy=strategy)
+    leases = given_layout(draw, names, draw(st.integers(1, most_partitions)))
+    group = Members(leases=leases, seed=draw(seeds), strategy=strategy)
     group.join(*names)
     return group
 
 
+def started(partitions: int, *names: str, members: int = 0, seed: int = 1, rest: float = 2 * CYCLE) -> Members:
+    """A group under `cooperative` that has shared its partitions: of `names`, or of so many members."""
+    group = Members(partitions, seed=seed)
+    if names:
+        group.join(*names)
+    else:
+        group.join_many(members)
+    group.run(rest)
+    return group
+
+
+def assert_balanced(group: Members, limits: Mapping[str, int | None] | None = None) -> None:
+    """The running members own all partitions, as evenly as their limits allow."""
+    counts = group.counts()
+    assert list(counts.values()) == fair_counts(counts, len(group.partitions), limits), "balanced"
+
+
+def assert_stable(group: Members, cycles: int = 50) -> None:
+    """Nothing moves in so many cycles, and no handover is pending."""
+    layout = group.layout()
+    group.cycles(cycles)
+    assert group.layout() == layout
+    assert not group.snapshot.ownership.pending
+
+
 def is_balanced(group: Members) -> bool:
-    """Whether the running own everything, nobody two more than somebody else."""
+    """Whether the running members own everything, and none owns two more than another."""
     counts = group.counts().values()
     return sum(counts) == len(group.partitions) and max(counts) - min(counts) <= 1
 
@@ -42,7 +73,7 @@ def run_until(group: Members, seconds: float, condition: Callable[[], bool]) -> 
 
 
 def assert_at_rest(group: Members, seconds: float = 300.0) -> None:
-    """Once moves under way have ended nothing moves, and the group stays balanced."""
+    """Once the moves under way have ended nothing moves, and the group stays balanced."""
     group.run(30.0)
     layout = group.layout()
     group.run(seconds)

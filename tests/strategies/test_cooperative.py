@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.model import Author, Handover, Lease, Load
+from spark_ehbalance.leases.model import Handover, Lease, Load
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, RequestHandover
 from spark_ehbalance.simulation.ideal import fair_counts, fewest_moves
-from spark_ehbalance.strategies import View
-from spark_ehbalance.strategies.cooperative import TOLERANCE, assignment, cooperative
+from spark_ehbalance.strategies.cooperative import assignment, cooperative
 from spark_ehbalance.values.position import Position
+from tests.strategies.groups import assert_balanced, assert_stable, given_layout, groups, seeds, started
 from tests.strategies.members import (
     BATCH,
     CYCLE,
@@ -34,6 +30,7 @@ from tests.strategies.members import (
     layout_of,
     snapshot_of,
 )
+from tests.strategies.views import view_of
 
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))  # of groups of any size
 SOME = settings(FEW, max_examples=20)
@@ -47,65 +44,13 @@ MINIMUM_TENURE = 10 * LEASE
 
 sizes = st.integers(1, 64)
 partition_counts = st.integers(1, 256)
-seeds = st.integers(0, 2**32)
-
-
-def view(
-    snapshot: Snapshot,
-    me: str,
-    *,
-    live: Iterable[str] | None = None,
-    expired: Iterable[str] = (),
-    overdue: Iterable[str] = (),
-    tenured: Iterable[str] | None = None,
-) -> View:
-    """What `me` sees of a group in which all members live and nothing has moved for long."""
-    return View(
-        me=Author(me, "1"),
-        at_ms=0,
-        snapshot=snapshot,
-        expired=frozenset(expired),
-        live=frozenset(snapshot.members if live is None else live),
-        rng=random.Random(0),
-        overdue=frozenset(overdue),
-        tenured=frozenset(snapshot.leases if tenured is None else tenured),
-    )
-
-
-def assert_balanced(group: Members, limits: Mapping[str, int | None] | None = None) -> None:
-    """All is owned by the running, as evenly as their limits allow."""
-    counts = group.counts()
-    assert list(counts.values()) == fair_counts(counts, len(group.partitions), limits), "balanced"
-
-
-def assert_stable(group: Members, cycles: int = 50) -> None:
-    layout = group.layout()
-    group.cycles(cycles)
-    assert group.layout() == layout
-    assert not any(lease.handover for lease in group.snapshot.leases.values())
-
-
-def given_layout(draw: Callable[..., Any], names: list[str], count: int) -> list[Lease]:
-    """`count` partitions with arbitrary owners: some of `names`, a member that is no more, or nobody."""
-    favourites = draw(st.lists(st.sampled_from([*names, "gone", None]), min_size=1, max_size=40))
-    return layout_of((favourites * count)[:count])
-
-
-@st.composite
-def groups(draw: st.DrawFn, most_members: int, most_partitions: int) -> Members:
-    """Members that come back to an arbitrary layout, all in the same moment."""
-    names = [f"member-{number}" for number in range(draw(st.integers(1, most_members)))]
-    leases = given_layout(draw, names, draw(st.integers(1, most_partitions)))
-    group = Members(leases=leases, seed=draw(seeds))
-    group.join(*names)
-    return group
 
 
 # --- from any layout, through anything that happens ------------------------------------------------------------
 
 
 @FEW
-@given(group=groups(64, 256))
+@given(group=groups("cooperative", 64, 256))
 def test_any_layout_is_balanced_by_the_fewest_moves_and_stays_so(group: Members) -> None:
     owned = {name: len(group.snapshot.owned_by(name)) for name in group.nodes}
     gone = len(group.snapshot.owned_by("gone"))
@@ -122,9 +67,7 @@ def test_any_layout_is_balanced_by_the_fewest_moves_and_stays_so(group: Members)
 def test_members_that_join_together_get_their_share_and_nothing_else_moves(
     members: int, joining: int, count: int, seed: int
 ) -> None:
-    group = Members(count, seed=seed)
-    group.join_many(members)
-    group.run(TWO_CYCLES)
+    group = started(count, members=members, seed=seed)
     assert_balanced(group)
     assert len(group.moves) == count, "who starts together shares at once"
 
@@ -145,9 +88,8 @@ def test_members_that_join_together_get_their_share_and_nothing_else_moves(
 def test_what_members_leave_behind_goes_to_the_others_and_nothing_else_moves(
     how: str, data: st.DataObject, members: int, count: int, seed: int
 ) -> None:
-    group = Members(count, seed=seed)
-    names = group.join_many(members)
-    group.run(TWO_CYCLES)
+    group = started(count, members=members, seed=seed)
+    names = list(group.nodes)
     # Of several that crash together each is missed at another moment, so that no one can know the fewest moves then.
     most = 1 if how == "crash" else members - 1
     going = data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=most, unique=True))
@@ -168,9 +110,8 @@ def test_what_members_leave_behind_goes_to_the_others_and_nothing_else_moves(
 @SOME
 @given(data=st.data(), members=st.integers(3, 24), count=st.integers(1, 96), seed=seeds)
 def test_several_crash_together(data: st.DataObject, members: int, count: int, seed: int) -> None:
-    group = Members(count, seed=seed)
-    names = group.join_many(members)
-    group.run(TWO_CYCLES)
+    group = started(count, members=members, seed=seed)
+    names = list(group.nodes)
     going = data.draw(st.lists(st.sampled_from(names), min_size=2, max_size=members - 1, unique=True))
     owned = {name: count for name, count in group.counts().items() if name not in going}
     group.moves.clear()
@@ -183,7 +124,7 @@ def test_several_crash_together(data: st.DataObject, members: int, count: int, s
 
 
 @SOME
-@given(data=st.data(), group=groups(12, 48))
+@given(data=st.data(), group=groups("cooperative", 12, 48))
 def test_whatever_happens_a_group_comes_to_a_balanced_rest(data: st.DataObject, group: Members) -> None:
     """Joins, leaves, crashes, drains, new partitions and batches of any length; `Members` checks every write."""
     for _ in range(data.draw(st.integers(1, 10))):
@@ -218,9 +159,7 @@ def test_whatever_happens_a_group_comes_to_a_balanced_rest(data: st.DataObject, 
 def test_planned_moves_under_load_leave_out_nothing_and_repeat_nothing(
     members: int, count: int, seed: int, batch: float
 ) -> None:
-    group = Members(count, seed=seed)
-    group.join_many(members)
-    group.run(TWO_CYCLES)
+    group = started(count, members=members, seed=seed)
     drained = next(iter(group.nodes))
     for step in range(12):
         if step == 3:
@@ -243,7 +182,9 @@ def test_planned_moves_under_load_leave_out_nothing_and_repeat_nothing(
 
 @MANY
 @given(data=st.data(), count=partition_counts, members=sizes)
-def test_no_two_want_the_same_partition_on_the_same_snapshot(data: st.DataObject, count: int, members: int) -> None:
+def test_no_two_members_want_the_same_partition_on_the_same_snapshot(
+    data: st.DataObject, count: int, members: int
+) -> None:
     names = [f"member-{number}" for number in range(members)]
     leases = given_layout(data.draw, names, count)
     snapshot = snapshot_of([*names, "gone"], leases)
@@ -251,7 +192,7 @@ def test_no_two_want_the_same_partition_on_the_same_snapshot(data: st.DataObject
     expired = {lease.partition for lease in leases if lease.owner is not None and lease.owner not in live}
     wanted: Counter[str] = Counter()
     for name in live:
-        seen = view(snapshot, name, live=live, expired=expired)
+        seen = view_of(snapshot, name, live=live, expired=expired)
         first = cooperative(seen)
         decision = cooperative(replace(seen, now=seen.now + (first.rebalance_after or 0.0), memory=first.memory))
         wanted.update(each.partition for each in decision.transitions if isinstance(each, (Claim, RequestHandover)))
@@ -262,15 +203,15 @@ def test_no_two_want_the_same_partition_on_the_same_snapshot(data: st.DataObject
 
 @MANY
 @given(data=st.data(), count=partition_counts, members=sizes)
-def test_everybody_computes_the_same_balanced_target(data: st.DataObject, count: int, members: int) -> None:
+def test_all_members_compute_the_same_balanced_target(data: st.DataObject, count: int, members: int) -> None:
     names = [f"member-{number}" for number in range(members)]
     limits = {name: data.draw(st.none() | st.integers(0, 20)) for name in names}
     leaving = data.draw(st.sets(st.sampled_from(names)))
     snapshot = snapshot_of(limits, given_layout(data.draw, names, count), leaving=leaving)
     gone = {lease.partition for lease in snapshot.owned_by("gone")}
-    target = assignment(view(snapshot, names[0], expired=gone))
+    target = assignment(view_of(snapshot, names[0], expired=gone))
     for name in names[1:4]:
-        assert assignment(view(snapshot, name, expired=gone)) == target
+        assert assignment(view_of(snapshot, name, expired=gone)) == target
     active = [name for name in names if name not in leaving]
     assert set(target.values()) <= set(active), "who is leaving gets nothing"
     if active:
@@ -283,10 +224,10 @@ def test_everybody_computes_the_same_balanced_target(data: st.DataObject, count:
 
 _PRINT_TARGETS = """
 import random
-from tests.strategies.test_cooperative import assignment, random_skewed_group, view
+from tests.strategies.test_cooperative import assignment, random_skewed_group, view_of
 for seed in range(40):
     snapshot = random_skewed_group(random.Random(seed))
-    print(sorted(assignment(view(snapshot, "member-0", tenured=sorted(snapshot.leases)[::2])).items()))
+    print(sorted(assignment(view_of(snapshot, "member-0", tenured=sorted(snapshot.leases)[::2])).items()))
 """
 
 
@@ -320,7 +261,7 @@ def test_the_target_does_not_depend_on_the_order_of_sets() -> None:
 
 @SOME
 @given(data=st.data(), limits=st.lists(st.none() | st.integers(0, 20), min_size=1, max_size=32), seed=seeds)
-def test_nobody_gets_more_than_its_limit_and_the_others_take_the_rest(
+def test_no_member_gets_more_than_its_limit_and_the_others_take_the_rest(
     data: st.DataObject, limits: list[int | None], seed: int
 ) -> None:
     count = data.draw(st.integers(1, 128))
@@ -334,7 +275,7 @@ def test_nobody_gets_more_than_its_limit_and_the_others_take_the_rest(
     assert_stable(group, 5)
 
 
-def test_who_comes_back_with_a_smaller_limit_gives_back_what_is_over_it() -> None:
+def test_a_member_that_comes_back_with_a_smaller_limit_gives_up_the_rest() -> None:
     group = Members(leases=layout_of(["ann"] * 8))
     group.join("ann", max_owned=3)
     group.run(TWO_CYCLES)
@@ -354,16 +295,14 @@ def test_what_is_over_a_limit_goes_to_others() -> None:
 # --- handovers that do not come about --------------------------------------------------------------------------
 
 
-def group_with_a_long_batch(*, joining: int = 1) -> tuple[Members, str, str]:
-    """Two partitions of ann's are promised while her query is at a batch of 1,000 seconds: group, ann, who joined."""
-    group = Members(4, seed=3)
-    (ann,) = group.join("ann")
-    group.run(TWO_CYCLES)
-    group.begin_batch(ann, 1000.0)
-    (bob,) = group.join_many(joining)[:1]
+def group_with_a_long_batch() -> Members:
+    """ann's query has a batch of 1,000 seconds with its four partitions; two are to be handed over to bob."""
+    group = started(4, "ann", seed=3)
+    group.begin_batch("ann", 1000.0)
+    group.join("bob")
     group.run(5)
-    assert promised_to(group, bob)
-    return group, ann, bob
+    assert len(promised_to(group, "bob")) == 2
+    return group
 
 
 def promised_to(group: Members, name: str) -> set[str]:
@@ -371,41 +310,38 @@ def promised_to(group: Members, name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("how", ["crash", "drain", "leave"])
-def test_what_was_promised_to_somebody_who_goes_is_called_off(how: str) -> None:
-    group, ann, bob = group_with_a_long_batch()
-    assert len(promised_to(group, bob)) == 2
-    getattr(group, how)(bob)
+def test_handovers_to_a_member_that_goes_are_cancelled(how: str) -> None:
+    group = group_with_a_long_batch()
+    getattr(group, how)("bob")
     group.run(AFTER_A_CRASH + CYCLE if how == "crash" else TWO_CYCLES)
-    assert not promised_to(group, bob)
-    assert group.counts()[ann] == 4
-    assert set(group.nodes[ann].membership.plannable()) == set(group.partitions), "and they are read on"
+    assert not promised_to(group, "bob")
+    assert group.counts()["ann"] == 4
+    assert set(group.nodes["ann"].membership.plannable()) == set(group.partitions), "and they are read on"
 
 
-def test_what_was_promised_to_somebody_who_dies_goes_to_another() -> None:
-    group, ann, bob = group_with_a_long_batch()
-    group.crash(bob)
+def test_handovers_to_a_member_that_dies_go_to_another() -> None:
+    group = group_with_a_long_batch()
+    group.crash("bob")
     group.join("cat")
     group.run(AFTER_A_CRASH + 2 * HANDOVER_TIMEOUT)
-    assert group.counts() == {ann: 2, "cat": 2}
-    assert bob not in {move.after for move in group.moves}
+    assert group.counts() == {"ann": 2, "cat": 2}
+    assert "bob" not in {move.after for move in group.moves}
 
 
 def test_a_handover_past_its_deadline_is_claimed_by_force() -> None:
-    group, ann, bob = group_with_a_long_batch()
+    group = group_with_a_long_batch()
     asked = group.now
     group.run(HANDOVER_TIMEOUT - 10)
-    assert group.counts() == {ann: 4, bob: 0}, "not before the deadline"
+    assert group.counts() == {"ann": 4, "bob": 0}, "not before the deadline"
     group.run(15)
-    assert group.counts() == {ann: 2, bob: 2}
-    assert all(move.at >= asked - 5 + HANDOVER_TIMEOUT for move in group.moves if move.after == bob)
+    assert group.counts() == {"ann": 2, "bob": 2}
+    assert all(move.at >= asked - 5 + HANDOVER_TIMEOUT for move in group.moves if move.after == "bob")
     group.run(2)
-    assert len(group.nodes[ann].membership.holdings) == 2, "the old owner has noticed"
+    assert len(group.nodes["ann"].membership.holdings) == 2, "the old owner has noticed"
 
 
 def test_a_batch_that_ends_in_time_is_waited_for_and_the_others_go_on_meanwhile() -> None:
-    group = Members(6, seed=1)
-    group.join("ann", "bob")
-    group.run(TWO_CYCLES)
+    group = started(6, "ann", "bob", seed=1)
     group.begin_batch("ann", 20.0)
     group.join("cat")
     group.run(3)
@@ -418,9 +354,7 @@ def test_a_batch_that_ends_in_time_is_waited_for_and_the_others_go_on_meanwhile(
 
 
 def test_an_idle_partition_is_handed_over_within_two_looks() -> None:
-    group = Members(8, seed=1)
-    group.join("ann")
-    group.run(TWO_CYCLES)
+    group = started(8, "ann", seed=1)
     group.join("bob")
     began = group.now
     group.run(TWO_CYCLES)
@@ -428,10 +362,8 @@ def test_an_idle_partition_is_handed_over_within_two_looks() -> None:
     assert max(move.at for move in group.moves) - began <= 2 * 1.2 * LOOK
 
 
-def test_a_group_of_one_that_hangs_for_longer_than_its_lease_loses_it_to_another() -> None:
-    group = Members(4, seed=1)
-    group.join("ann", "bob")
-    group.run(TWO_CYCLES)
+def test_a_member_that_hangs_for_longer_than_its_lease_loses_it_to_another() -> None:
+    group = started(4, "ann", "bob", seed=1)
     group.freeze("ann")
     group.run(AFTER_A_CRASH)
     assert group.counts() == {"ann": 0, "bob": 4}
@@ -448,170 +380,31 @@ def lease(partition: str, owner: str | None, to: str | None = None) -> Lease:
 
 
 @pytest.mark.parametrize("me", ["ann", "bob", "cat"])
-def test_only_owner_requester_and_leader_call_off(me: str) -> None:
-    """ann is the leader, bob the owner, and dan, to whom it was promised, is dead."""
+def test_only_owner_requester_and_leader_cancel(me: str) -> None:
+    """ann is the leader, bob the owner; dan, to whom the partition was to be handed over, is dead."""
     snapshot = snapshot_of(
         ["ann", "cat", "bob", "dan"], [lease("0", "bob", "dan"), lease("1", "ann"), lease("2", "cat")]
     )
-    decision = cooperative(view(snapshot, me, live=["ann", "bob", "cat"]))
-    called_off = any(isinstance(each, CancelHandover) for each in decision.transitions)
-    assert called_off == (me != "cat")
+    decision = cooperative(view_of(snapshot, me, live=["ann", "bob", "cat"]))
+    cancelled = any(isinstance(each, CancelHandover) for each in decision.transitions)
+    assert cancelled == (me != "cat")
 
 
-def test_an_overdue_promise_is_claimed_with_its_evidence() -> None:
+def test_an_overdue_handover_is_claimed_with_its_evidence() -> None:
     snapshot = snapshot_of(["ann", "bob"], [lease("0", "ann"), lease("1", "ann", "bob")])
-    assert not cooperative(view(snapshot, "bob")).transitions
-    (claim,) = cooperative(view(snapshot, "bob", overdue=["1"])).transitions
+    assert not cooperative(view_of(snapshot, "bob")).transitions
+    (claim,) = cooperative(view_of(snapshot, "bob", overdue=["1"])).transitions
     assert isinstance(claim, Claim)
     assert claim.overdue_handover == Handover("bob", 30_000)
 
 
-def test_what_belongs_to_nobody_known_is_left_to_expire() -> None:
+def test_a_lease_of_an_unknown_owner_is_left_to_expire() -> None:
     snapshot = snapshot_of(["ann"], [lease("0", "stranger"), lease("1", None)])
-    assert assignment(view(snapshot, "ann")) == {"1": "ann"}
-    assert assignment(view(snapshot, "ann", expired=["0"])) == {"0": "ann", "1": "ann"}
+    assert assignment(view_of(snapshot, "ann")) == {"1": "ann"}
+    assert assignment(view_of(snapshot, "ann", expired=["0"])) == {"0": "ann", "1": "ann"}
 
 
-def test_nothing_to_do_has_a_reason() -> None:
-    decision = cooperative(view(snapshot_of(["ann"], [lease("0", "ann")]), "ann"))
+def test_a_decision_to_do_nothing_has_a_reason() -> None:
+    decision = cooperative(view_of(snapshot_of(["ann"], [lease("0", "ann")]), "ann"))
     assert not decision.transitions
     assert decision.reason.startswith("nothing, because 1 of 1 are to be this owner's among 1")
-
-
-# --- loads -----------------------------------------------------------------------------------------------------
-
-
-def averaged(group: Members, rates: Mapping[str, float], noise: float) -> Callable[[], Mapping[str, Load]]:
-    """What moving averages over a minute make of `rates` that change by `noise` every second."""
-    averages, last = dict(rates), [group.now]
-
-    def loads() -> Mapping[str, Load]:
-        while last[0] + 1 <= group.now:
-            last[0] += 1
-            for partition, rate in rates.items():
-                seen = rate * group.rng.uniform(1 - noise, 1 + noise)
-                averages[partition] += (1 - math.exp(-1 / 60)) * (seen - averages[partition])
-        return {partition: Load(rate, 0.0) for partition, rate in averages.items()}
-
-    return loads
-
-
-def loads_of(group: Members, rates: Mapping[str, float]) -> dict[str, list[float]]:
-    """The rates of each running member's partitions, the lightest first."""
-    return {name: sorted(rates[each.partition] for each in group.snapshot.owned_by(name)) for name in group.nodes}
-
-
-def assert_nothing_came_back(group: Members) -> None:
-    """No partition has come to the same member twice."""
-    came = Counter((move.partition, move.after) for move in group.moves)
-    assert max(came.values()) == 1, came.most_common(3)
-
-
-@st.composite
-def skewed_rates(draw: st.DrawFn) -> dict[str, float]:
-    """From a few heavy partitions among many to one that is just heavier than the others."""
-    count, rng = draw(st.integers(8, 64)), random.Random(draw(seeds))
-    if draw(st.booleans()):
-        return {str(p): 20 * rng.paretovariate(1.1) for p in range(count)}
-    heavy = draw(st.floats(1.5, 10))
-    return {str(p): 100 * (heavy if p < 1 + count // 20 else 1) for p in range(count)}
-
-
-@SOME
-@given(rates=skewed_rates(), members=st.integers(2, 8), seed=seeds)
-def test_skewed_loads_are_evened_out_once_and_for_all(rates: dict[str, float], members: int, seed: int) -> None:
-    group = Members(len(rates), seed=seed)
-    group.loads = averaged(group, rates, noise=0.2)
-    group.join_many(members)
-    group.run(TWO_CYCLES)
-    first = max(map(sum, loads_of(group, rates).values()))
-    group.cycles(round(2 * MINIMUM_TENURE / CYCLE) + 2)
-    group.run(TWO_CYCLES)
-
-    loads = loads_of(group, rates)
-    heaviest = max(loads.values(), key=sum)
-    lightest, mean = min(map(sum, loads.values())), sum(rates.values()) / members
-    assert sum(heaviest) <= first * 1.01
-    skew = max(rates.values()) * len(rates) / sum(rates.values())
-    if skew > 3.3:  # weighed by load in full, also with the noise: nothing more can be had by moving one partition
-        unit = sum(rates.values()) / len(rates)
-        weight = max(heaviest[0], unit / 10)
-        assert (
-            sum(heaviest) <= (1 + TOLERANCE) * mean * 1.1
-            or sum(heaviest) - lightest <= (1 + TOLERANCE) * weight * 1.1 + unit
-        )
-
-    before = len(group.moves)
-    group.cycles(100)
-    assert len(group.moves) - before <= members, "at rest but for a rare correction"
-    assert_nothing_came_back(group)
-    by_partition: dict[str, list[float]] = {}
-    for move in group.moves:
-        by_partition.setdefault(move.partition, []).append(move.at)
-    for times in by_partition.values():
-        assert all(later - earlier >= MINIMUM_TENURE for earlier, later in pairwise(times))
-
-
-@pytest.mark.parametrize(("count", "members"), [(62, 5), (16, 6), (36, 8), (28, 3)])
-def test_a_slightly_skewed_group_rests(count: int, members: int) -> None:
-    """One partition has 1.7 times the load of each other: hardly worth a move, and not one after the other."""
-    group = Members(count, seed=1)
-    group.loads = averaged(group, {str(p): 170.0 if p == 0 else 100.0 for p in range(count)}, noise=0.2)
-    group.join_many(members)
-    group.run(TWO_CYCLES)
-    group.cycles(40)
-    before = len(group.moves)
-    assert before <= count + 2
-    group.cycles(200)
-    assert len(group.moves) - before <= 1
-
-
-def test_a_heavy_partition_gets_a_member_almost_to_itself() -> None:
-    rates = {str(p): 900.0 if p == 0 else 100.0 for p in range(19)}
-    group = Members(19, seed=1)
-    group.loads = averaged(group, rates, noise=0.2)
-    group.join("ann", "bob", "cat")
-    group.run(TWO_CYCLES)
-    group.cycles(40)
-    assert sorted(map(sum, loads_of(group, rates).values())) == [900.0] * 3
-
-
-def test_a_new_member_of_a_skewed_group_gets_its_share_at_once() -> None:
-    """What it finds has been there for longer than it can know."""
-    rates = {str(p): 800.0 if p == 0 else 100.0 for p in range(16)}
-    group = Members(16, seed=1)
-    group.loads = averaged(group, rates, noise=0.0)
-    group.join("ann", "bob", "cat")
-    group.run(TWO_CYCLES)
-    group.cycles(60)
-    group.moves.clear()
-    group.join("dan")
-    group.run(TWO_CYCLES)
-    loads = {name: sum(each) for name, each in loads_of(group, rates).items()}
-    assert loads["dan"] >= 300
-    assert_stable(group, 100)
-
-
-@MANY
-@given(data=st.data(), count=partition_counts, members=sizes, rate=st.floats(0, 1e6), seed=seeds)
-def test_loads_that_differ_little_are_as_good_as_none(
-    data: st.DataObject, count: int, members: int, rate: float, seed: int
-) -> None:
-    rng = random.Random(seed)
-    names = [f"member-{number}" for number in range(members)]
-    leases = given_layout(data.draw, names, count)
-    loaded = [replace(each, load=Load(rate * rng.uniform(0.8, 1.2), rate * rng.uniform(0.8, 1.2))) for each in leases]
-    without, with_loads = snapshot_of(names, leases), snapshot_of(names, loaded)
-    tenured: list[str] = []
-    assert assignment(view(with_loads, names[0], tenured=tenured)) == assignment(view(without, names[0]))
-
-
-def test_a_uniform_group_with_noise_moves_nothing() -> None:
-    group = Members(50, seed=5)
-    group.loads = lambda: {
-        p: Load(100 * group.rng.uniform(0.8, 1.2), 500 * group.rng.random()) for p in group.partitions
-    }
-    group.join_many(7)
-    group.run(TWO_CYCLES)
-    assert_balanced(group)
-    assert_stable(group, 100)

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 
 import pytest
 
-from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Claim, Steal
-from spark_ehbalance.strategies import View
 from spark_ehbalance.strategies.eph import eph
 from tests.strategies.members import layout_of, snapshot_of
 from tests.strategies.simulation import Simulation
-
-
-def view(snapshot: Snapshot, me: str, *, max_owned: int | None = None, pinned: str = "", expired: str = "") -> View:
-    return View(
-        me=Author(me, "1"),
-        at_ms=0,
-        snapshot=snapshot,
-        expired=frozenset(expired),
-        live=frozenset(snapshot.members),
-        rng=random.Random(1),
-        max_owned=max_owned,
-        pinned=frozenset(pinned),
-    )
+from tests.strategies.views import view_of
 
 
 def group_of(owners: str, free: int = 0) -> Snapshot:
@@ -39,13 +24,13 @@ def group_of(owners: str, free: int = 0) -> Snapshot:
     [("", 5, 5), ("a", 5, 3), ("ab", 2, 2), ("abcabc", 3, 3), ("abcabcabc", 1, 1), ("dd", 1, 1)],
 )
 def test_it_grabs_its_share_of_what_is_free_in_one_cycle(owners: str, free: int, grabbed: int) -> None:
-    decision = eph(view(group_of(owners, free), "d"))
+    decision = eph(view_of(group_of(owners, free), "d"))
     assert [type(each) for each in decision.transitions] == [Claim] * grabbed
     assert len({each.partition for each in decision.transitions if isinstance(each, Claim)}) == grabbed
 
 
 def test_expired_leases_are_as_good_as_free_and_their_owner_is_no_host() -> None:
-    decision = eph(view(group_of("aabb"), "d", expired="01"))
+    decision = eph(view_of(group_of("aabb"), "d", expired="01"))
     (first, second) = decision.transitions
     assert isinstance(first, Claim)
     assert isinstance(second, Claim)
@@ -53,27 +38,27 @@ def test_expired_leases_are_as_good_as_free_and_their_owner_is_no_host() -> None
 
 
 def test_it_grabs_no_more_than_it_may_own() -> None:
-    assert len(eph(view(group_of("", 5), "d", max_owned=2)).transitions) == 2
-    assert not eph(view(group_of("dd", 3), "d", max_owned=2)).transitions
+    assert len(eph(view_of(group_of("", 5), "d", max_owned=2)).transitions) == 2
+    assert not eph(view_of(group_of("dd", 3), "d", max_owned=2)).transitions
 
 
 def test_it_steals_one_from_the_biggest_if_that_has_two_more() -> None:
-    (stolen,) = eph(view(group_of("aaabb"), "d")).transitions
+    (stolen,) = eph(view_of(group_of("aaabb"), "d")).transitions
     assert isinstance(stolen, Steal)
     assert stolen.partition in "012"
 
 
 def test_it_steals_nothing_if_nobody_has_two_more() -> None:
-    assert not eph(view(group_of("abc"), "d")).transitions
-    assert not eph(view(group_of("aadb"), "d")).transitions
+    assert not eph(view_of(group_of("abc"), "d")).transitions
+    assert not eph(view_of(group_of("aadb"), "d")).transitions
 
 
 def test_what_is_pinned_is_neither_grabbed_nor_stolen() -> None:
-    (stolen,) = eph(view(group_of("aaabb"), "d", pinned="012")).transitions
+    (stolen,) = eph(view_of(group_of("aaabb"), "d", pinned="012")).transitions
     assert isinstance(stolen, Steal)
     assert stolen.partition in "34", "the biggest has nothing to give"
-    assert not eph(view(group_of("aa"), "d", pinned="01")).transitions
-    (grabbed,) = eph(view(group_of("", 2), "d", pinned="0")).transitions
+    assert not eph(view_of(group_of("aa"), "d", pinned="01")).transitions
+    (grabbed,) = eph(view_of(group_of("", 2), "d", pinned="0")).transitions
     assert isinstance(grabbed, Claim)
     assert grabbed.partition == "1"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.leases.expiry import Observations
-from spark_ehbalance.leases.model import Author, Handover, Lease, Pin
+from spark_ehbalance.leases.model import Handover, Lease, Pin
 from spark_ehbalance.leases.orders import PinTo
 from spark_ehbalance.leases.transitions import Claim
 from spark_ehbalance.simulation.ideal import fair_counts
@@ -23,6 +22,7 @@ from spark_ehbalance.values.position import Position
 from tests.strategies.groups import FEW, run_until, seeds
 from tests.strategies.members import CYCLE, OPERATOR, Members, layout_of, snapshot_of
 from tests.strategies.rules import DECIDED, NOTICED, Rules
+from tests.strategies.views import view_of
 
 EACH = pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 
@@ -146,16 +146,16 @@ def test_a_member_that_comes_back_with_a_smaller_limit_gets_no_more_than_that(st
 # --- without limits the rules are those of the SDKs --------------------------------------------------------------
 
 
-def sdk_next(layout: Distribution, view: View) -> str | None:
+def sdk_next(distribution: Distribution, view: View) -> str | None:
     """As `EventProcessorClient` decides."""
-    own = len(layout.owned[view.me.id])
-    floor, remainder = divmod(layout.total, len(layout.owned))
-    others = {owner: theirs for owner, theirs in layout.owned.items() if owner != view.me.id}
+    own = len(distribution.owned[view.me.id])
+    floor, remainder = divmod(distribution.total, len(distribution.owned))
+    others = {owner: theirs for owner, theirs in distribution.owned.items() if owner != view.me.id}
     with_extra = sum(len(theirs) > floor for theirs in others.values()) if remainder else 0
     if own >= (floor + 1 if with_extra < remainder else floor):
         return None
-    if layout.unclaimed:
-        return view.rng.choice(layout.unclaimed)
+    if distribution.unclaimed:
+        return view.rng.choice(distribution.unclaimed)
     for most in [floor + 1] * bool(remainder) + [floor] * (own < floor):
         if able := [p for theirs in others.values() if len(theirs) > most for p in theirs]:
             return view.rng.choice(able)
@@ -168,25 +168,28 @@ def sdk_balanced(view: View) -> list[str]:
 
 
 def sdk_greedy(view: View) -> list[str]:
-    layout, taken = Distribution.of(view), []
-    while (chosen := sdk_next(layout, view)) is not None:
+    distribution, taken = Distribution.of(view), []
+    while (chosen := sdk_next(distribution, view)) is not None:
         taken.append(chosen)
-        layout.move(chosen, view.me.id)
+        distribution.move(chosen, view.me.id)
     return taken
 
 
 def sdk_eph(view: View) -> list[str]:
     """As `PartitionManager` does, with a share that is rounded up."""
-    layout = Distribution.of(view)
-    own, counts = len(layout.owned[view.me.id]), {owner: len(theirs) for owner, theirs in layout.owned.items()}
-    missing = math.ceil(layout.total / len(counts)) - own
-    if missing > 0 and layout.unclaimed:
-        return view.rng.sample(layout.unclaimed, min(missing, len(layout.unclaimed)))
+    distribution = Distribution.of(view)
+    own, counts = (
+        len(distribution.owned[view.me.id]),
+        {owner: len(theirs) for owner, theirs in distribution.owned.items()},
+    )
+    missing = math.ceil(distribution.total / len(counts)) - own
+    if missing > 0 and distribution.unclaimed:
+        return view.rng.sample(distribution.unclaimed, min(missing, len(distribution.unclaimed)))
     most = max(counts.values())
     if most - own < 2:
         return []
     biggest = view.rng.choice([owner for owner, count in counts.items() if count == most])
-    return [view.rng.choice(list(layout.owned[biggest]))]
+    return [view.rng.choice(list(distribution.owned[biggest]))]
 
 
 @pytest.mark.parametrize(("strategy", "rule"), [("balanced", sdk_balanced), ("greedy", sdk_greedy), ("eph", sdk_eph)])
@@ -204,15 +207,7 @@ def test_where_no_limit_binds_every_decision_is_the_sdks(
     gone = frozenset(p for p in expired & snapshot.leases.keys() if snapshot.leases[p].owner not in (None, "a"))
 
     def view() -> View:
-        return View(
-            me=Author("a", "1"),
-            at_ms=0,
-            snapshot=snapshot,
-            expired=gone,
-            live=frozenset(snapshot.members),
-            rng=random.Random(seed),
-            max_owned=limit,
-        )
+        return view_of(snapshot, "a", expired=gone, max_owned=limit, seed=seed)
 
     decision = STRATEGIES[strategy](view())
     assert [each.partition for each in decision.transitions] == rule(view())  # type: ignore[attr-defined,operator]
@@ -224,11 +219,7 @@ def test_where_a_limit_binds_the_others_share_the_rest_by_the_same_rule() -> Non
     snapshot = replace(snapshot, leases={**snapshot.leases, "9": Lease("9", checkpoint=Position(-1))})
 
     def decide(strategy: str, me: str) -> Decision:
-        live = frozenset(snapshot.members)
-        limit = snapshot.members[me].max_owned
-        rng = random.Random(1)
-        view = View(Author(me, "1"), 0, snapshot, frozenset(), live, rng, max_owned=limit)
-        return STRATEGIES[strategy](view)
+        return STRATEGIES[strategy](view_of(snapshot, me, max_owned=snapshot.members[me].max_owned))
 
     for strategy in ("balanced", "greedy", "eph"):
         for full in "ab":
@@ -245,15 +236,6 @@ def test_what_is_to_come_to_a_member_counts_against_its_limit() -> None:
     owners = layout_of(["b", None])
     owners[0] = replace(owners[0], handover=Handover("a", 30_000))
     snapshot = snapshot_of({"a": 1, "b": None}, owners)
-    view = View(
-        me=Author("a", "1"),
-        at_ms=0,
-        snapshot=snapshot,
-        expired=frozenset(),
-        live=frozenset("ab"),
-        rng=random.Random(1),
-        max_owned=1,
-        observations=Observations().updated(snapshot, 0.0),
-    )
+    view = view_of(snapshot, "a", max_owned=1, observations=Observations().updated(snapshot, 0.0))
     for strategy in STRATEGIES.values():
         assert not [each for each in strategy(view).transitions if isinstance(each, Claim)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
@@ -11,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.strategies import STRATEGIES, Decision, View
 from spark_ehbalance.strategies.mixing import with_mixed_fallback
 from tests.strategies.groups import FEW, assert_at_rest, is_balanced, run_until, seeds
 from tests.strategies.members import CYCLE, LEASE, Members, layout_of, snapshot_of
 from tests.strategies.rules import DECIDED, NOTICED, Fate, Rules
+from tests.strategies.views import view_of
 
 PAIRS = pytest.mark.parametrize(("old", "new"), list(permutations(sorted(STRATEGIES), 2)))
 
@@ -191,25 +189,13 @@ def test_what_a_strategy_remembers_is_its_own() -> None:
         members = {
             id: replace(snapshot.members[id], strategy=name) for id, name in zip(("ann", "bob"), names, strict=True)
         }
-        view = view_of(replace(snapshot, members=members), memory)
+        view = view_of(replace(snapshot, members=members), "ann", memory=memory)
         decision = decide(view)
         memory = decision.memory
         if names == ("x", "y"):
             assert decision.rebalance_now
             assert decision.rebalance_after
     assert shown == [None, "mine", None]
-
-
-def view_of(snapshot: Snapshot, memory: object = None) -> View:
-    return View(
-        me=Author("ann", "1"),
-        at_ms=0,
-        snapshot=snapshot,
-        expired=frozenset(),
-        live=frozenset(snapshot.members),
-        rng=random.Random(0),
-        memory=memory,
-    )
 
 
 def test_a_mixed_group_steals_nothing() -> None:
@@ -226,6 +212,6 @@ def test_the_reason_names_the_strategies() -> None:
     snapshot = snapshot_of(["ann", "bob"], layout_of(["ann", "ann", None]))
     names = {"ann": "greedy", "bob": "race"}
     members = {id: replace(member, strategy=names[id]) for id, member in snapshot.members.items()}
-    view = view_of(replace(snapshot, members=members))
+    view = view_of(replace(snapshot, members=members), "ann")
     assert "greedy, race" in STRATEGIES["greedy"](view).reason
     assert "greedy, race" not in STRATEGIES["greedy"](replace(view, live=frozenset({"ann"}))).reason

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.leases.expiry import Observations
-from spark_ehbalance.leases.model import Author, Handover, Lease, Pin
+from spark_ehbalance.leases.model import Handover, Lease, Pin
 from spark_ehbalance.leases.orders import PinTo, Transfer, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, RequestHandover
@@ -20,6 +20,7 @@ from spark_ehbalance.strategies import Decision, View
 from spark_ehbalance.strategies.overrides import with_overrides
 from spark_ehbalance.values.position import Position
 from tests.strategies.members import OPERATOR, Members, snapshot_of
+from tests.strategies.views import view_of
 
 STRATEGIES = pytest.mark.parametrize("strategy", sorted(NAMES))
 
@@ -205,14 +206,11 @@ def test_a_member_takes_no_more_than_it_may_own_and_says_so(strategy: str) -> No
 
 # --- the wrapper by itself --------------------------------------------------------------------------------------
 
-ME = Author("ann", "1")
 
-
-def view(*leases: Lease, leaving: tuple[str, ...] = (), **more: object) -> View:
+def view(*leases: Lease, leaving: tuple[str, ...] = (), **more: Any) -> View:
     """Ann's view of these leases; Ann, Bob and Cat are alive, and Ann, the oldest, leads."""
     snapshot = snapshot_of(["ann", "bob", "cat"], leases, leaving=leaving)
-    fields: dict[str, object] = {"live": frozenset(snapshot.members), "expired": frozenset(), "max_owned": None}
-    return View(me=ME, at_ms=0, snapshot=snapshot, rng=random.Random(1), **(fields | more))  # type: ignore[arg-type]
+    return view_of(snapshot, "ann", **more)
 
 
 def lease(owner: str | None, to: str | None = None, promised: str | None = None, partition: str = "0") -> Lease:

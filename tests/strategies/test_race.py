@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,16 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.expiry import Observations
 from spark_ehbalance.leases.model import Author, Handover, Lease, Load
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Claim, Defend, RequestHandover, apply
 from spark_ehbalance.simulation.ideal import fewest_moves
-from spark_ehbalance.strategies import Decision, View, strategy
-from spark_ehbalance.strategies.race import RaceParameters
+from spark_ehbalance.strategies import Decision
 from spark_ehbalance.values.position import Position
 from tests.strategies.groups import FEW, SOME, assert_at_rest, groups, is_balanced, run_until, seeds
 from tests.strategies.members import CYCLE, LEASE, Members, layout_of, snapshot_of
+from tests.strategies.views import Observer
 
 #: Seconds, by default, for a lease duration of 30 s.
 NORMAL_LEASE, MINIMUM_GRAB, DELAY = 15.0, 3.75, 0.2
@@ -30,34 +28,8 @@ NORMAL_LEASE, MINIMUM_GRAB, DELAY = 15.0, 3.75, 0.2
 ALL_OVER = 60.0
 
 
-class Observer:
-    """One member that decides on snapshots as they are put before it."""
-
-    def __init__(self, me: str, **parameters: Any) -> None:
-        self._me = Author(me, "1")
-        self._strategy = strategy("race", RaceParameters(**parameters))
-        self._observations = Observations()
-        self._memory: Any = None
-
-    def decide(self, snapshot: Snapshot, now: float, *, expired: Iterable[str] = (), **view: Any) -> Decision:
-        self._observations = self._observations.updated(snapshot, now)
-        decision = self._strategy(
-            View(
-                me=self._me,
-                at_ms=0,
-                snapshot=snapshot,
-                expired=frozenset(expired),
-                live=frozenset(snapshot.members),
-                rng=random.Random(0),
-                tenured=frozenset(snapshot.leases),
-                now=now,
-                observations=self._observations,
-                memory=self._memory,
-                **view,
-            )
-        )
-        self._memory = decision.memory
-        return decision
+def observer(me: str, **parameters: Any) -> Observer:
+    return Observer("race", me, parameters)
 
 
 def owned(counts: Mapping[str, int], free: int = 0) -> Snapshot:
@@ -74,88 +46,88 @@ def kinds(decision: Decision) -> list[type]:
 
 
 def test_a_free_lease_is_claimed_after_half_a_delay_for_each_that_is_held() -> None:
-    ann, bob = Observer("ann", delay_per_lease=1.0), Observer("bob", delay_per_lease=1.0)
+    ann, bob = observer("ann", delay_per_lease=1.0), observer("bob", delay_per_lease=1.0)
     snapshot = owned({"ann": 2, "bob": 0}, free=1)
-    assert ann.decide(snapshot, 0.0).rebalance_after == 2.5
-    assert bob.decide(snapshot, 0.0).rebalance_after == 0.5
-    assert not bob.decide(snapshot, 0.4).transitions
-    assert kinds(bob.decide(snapshot, 0.5)) == [Claim]
-    assert not ann.decide(snapshot, 2.4).transitions
-    assert kinds(ann.decide(snapshot, 2.5)) == [Claim], "though bob should have it, it does not seem to come"
+    assert ann.decide_at(0.0, snapshot).rebalance_after == 2.5
+    assert bob.decide_at(0.0, snapshot).rebalance_after == 0.5
+    assert not bob.decide_at(0.4, snapshot).transitions
+    assert kinds(bob.decide_at(0.5, snapshot)) == [Claim]
+    assert not ann.decide_at(2.4, snapshot).transitions
+    assert kinds(ann.decide_at(2.5, snapshot)) == [Claim], "though bob should have it, it does not seem to come"
 
 
 def test_beyond_its_share_a_member_claims_one_at_a_time() -> None:
-    late = Observer("ann", delay_per_lease=1.0)
+    late = observer("ann", delay_per_lease=1.0)
     snapshot = owned({"ann": 2, "bob": 0}, free=4)
-    late.decide(snapshot, 0.0)
-    assert len(late.decide(snapshot, 100.0).transitions) == 1
+    late.decide_at(0.0, snapshot)
+    assert len(late.decide_at(100.0, snapshot).transitions) == 1
 
 
 def test_who_looks_late_grabs_all_at_once_that_it_would_have_grabbed_meanwhile() -> None:
-    late = Observer("bob", delay_per_lease=1.0)
+    late = observer("bob", delay_per_lease=1.0)
     snapshot = owned({"ann": 0, "bob": 0}, free=8)
-    late.decide(snapshot, 0.0)
-    assert len(late.decide(snapshot, 2.6).transitions) == 3
+    late.decide_at(0.0, snapshot)
+    assert len(late.decide_at(2.6, snapshot).transitions) == 3
 
 
 def test_an_expired_lease_is_free_after_the_maximum_lease() -> None:
-    bob = Observer("bob", maximum_lease=40.0, delay_per_lease=1.0)
+    bob = observer("bob", maximum_lease=40.0, delay_per_lease=1.0)
     snapshot = owned({"ann": 1, "bob": 0})
-    bob.decide(snapshot, 0.0)
-    assert bob.decide(snapshot, 30.0, expired={"0"}).rebalance_after is None
-    assert bob.decide(snapshot, 40.0, expired={"0"}).rebalance_after == 0.5
-    assert kinds(bob.decide(snapshot, 40.5, expired={"0"})) == [Claim]
+    bob.decide_at(0.0, snapshot)
+    assert bob.decide_at(30.0, snapshot, expired={"0"}).rebalance_after is None
+    assert bob.decide_at(40.0, snapshot, expired={"0"}).rebalance_after == 0.5
+    assert kinds(bob.decide_at(40.5, snapshot, expired={"0"})) == [Claim]
 
 
 # --- challenges ------------------------------------------------------------------------------------------------
 
 
 def test_a_challenge_waits_for_the_minimum_grab_and_then_for_its_own_load() -> None:
-    bob, snapshot = Observer("bob"), owned({"ann": 4, "bob": 0})
-    assert not bob.decide(snapshot, 0.0).transitions
-    assert bob.decide(snapshot, 1.0).rebalance_after == pytest.approx(MINIMUM_GRAB - 1)
-    (request,) = bob.decide(snapshot, MINIMUM_GRAB).transitions[:1]
+    bob, snapshot = observer("bob"), owned({"ann": 4, "bob": 0})
+    assert not bob.decide_at(0.0, snapshot).transitions
+    assert bob.decide_at(1.0, snapshot).rebalance_after == pytest.approx(MINIMUM_GRAB - 1)
+    (request,) = bob.decide_at(MINIMUM_GRAB, snapshot).transitions[:1]
     assert isinstance(request, RequestHandover)
     assert (request.to, request.timeout_ms) == ("bob", 30_000)
 
 
 def test_grabs_of_one_decision_count() -> None:
-    bob, snapshot = Observer("bob"), owned({"ann": 9, "bob": 0})
-    bob.decide(snapshot, 0.0)
-    assert kinds(bob.decide(snapshot, 1000.0)) == [RequestHandover] * 4, "and not five, which would hop"
+    bob, snapshot = observer("bob"), owned({"ann": 9, "bob": 0})
+    bob.decide_at(0.0, snapshot)
+    assert kinds(bob.decide_at(1000.0, snapshot)) == [RequestHandover] * 4, "and not five, which would hop"
 
 
 def test_a_pending_grab_counts_as_done() -> None:
-    bob, snapshot = Observer("bob"), owned({"ann": 3, "bob": 0})
+    bob, snapshot = observer("bob"), owned({"ann": 3, "bob": 0})
     leases = {**snapshot.leases, "0": replace(snapshot.leases["0"], handover=Handover("bob", 30_000))}
     pending = replace(snapshot, leases=leases)
-    bob.decide(pending, 0.0)
-    assert not bob.decide(pending, 20.0).transitions
+    bob.decide_at(0.0, pending)
+    assert not bob.decide_at(20.0, pending).transitions
 
 
 def test_a_partition_is_challenged_once_per_normal_lease() -> None:
-    bob, snapshot = Observer("bob"), owned({"ann": 2, "bob": 0})
-    bob.decide(snapshot, 0.0)
-    requests = [bob.decide(snapshot, 20 + at / 4).transitions for at in range(round(8 * NORMAL_LEASE))]
+    bob, snapshot = observer("bob"), owned({"ann": 2, "bob": 0})
+    bob.decide_at(0.0, snapshot)
+    requests = [bob.decide_at(20 + at / 4, snapshot).transitions for at in range(round(8 * NORMAL_LEASE))]
     partitions = [each.partition for said in requests for each in said if isinstance(each, RequestHandover)]
     assert sorted(partitions) == ["0", "0", "1", "1"], "in twice that time, if the grabs of it come to nothing"
 
 
 @pytest.mark.parametrize("counts", [{"ann": 1, "bob": 0}, {"ann": 3, "bob": 3}, {"ann": 3, "bob": 2}])
 def test_nobody_challenges_what_it_would_not_win(counts: dict[str, int]) -> None:
-    bob, snapshot = Observer("bob"), owned(counts)
+    bob, snapshot = observer("bob"), owned(counts)
     for at in range(0, 200, 5):
-        assert not any(isinstance(each, RequestHandover) for each in bob.decide(snapshot, float(at)).transitions)
+        assert not any(isinstance(each, RequestHandover) for each in bob.decide_at(float(at), snapshot).transitions)
 
 
 def test_the_maximum_shutdown_is_the_deadline() -> None:
-    bob, snapshot = Observer("bob", maximum_shutdown=7.0), owned({"ann": 2, "bob": 0})
-    bob.decide(snapshot, 0.0)
-    (request,) = bob.decide(snapshot, 20.0).transitions
+    bob, snapshot = observer("bob", maximum_shutdown=7.0), owned({"ann": 2, "bob": 0})
+    bob.decide_at(0.0, snapshot)
+    (request,) = bob.decide_at(20.0, snapshot).transitions
     assert isinstance(request, RequestHandover)
     assert request.timeout_ms == 7000
     after = apply(snapshot, [request]).after
-    (claim,) = bob.decide(after, 30.0, overdue=frozenset({request.partition})).transitions
+    (claim,) = bob.decide_at(30.0, after, overdue=frozenset({request.partition})).transitions
     assert isinstance(claim, Claim), "it starts anyway"
 
 
@@ -163,10 +135,10 @@ def test_the_maximum_shutdown_is_the_deadline() -> None:
 
 
 def test_an_owner_defends_each_lease_once_per_normal_lease() -> None:
-    ann, snapshot = Observer("ann"), owned({"ann": 2, "bob": 2})
+    ann, snapshot = observer("ann"), owned({"ann": 2, "bob": 2})
     defended = []
     for at in range(50):
-        decision = ann.decide(snapshot, float(at))
+        decision = ann.decide_at(float(at), snapshot)
         defended += [(at, each.partition) for each in decision.transitions if isinstance(each, Defend)]
         snapshot = apply(snapshot, decision.transitions).after
     assert sorted(partition for _, partition in defended) == sorted(["0", "1"] * 3)
@@ -174,20 +146,20 @@ def test_an_owner_defends_each_lease_once_per_normal_lease() -> None:
 
 
 def test_an_owner_does_not_defend_what_somebody_else_should_win() -> None:
-    ann, snapshot = Observer("ann"), owned({"ann": 4, "bob": 0})
-    assert not any(ann.decide(snapshot, float(at)).transitions for at in range(0, 200, 5))
+    ann, snapshot = observer("ann"), owned({"ann": 4, "bob": 0})
+    assert not any(ann.decide_at(float(at), snapshot).transitions for at in range(0, 200, 5))
 
 
 def test_what_has_been_defended_is_not_challenged_before_the_minimum_grab_is_over() -> None:
-    bob, snapshot = Observer("bob"), owned({"ann": 2, "bob": 0})
-    bob.decide(snapshot, 0.0)
+    bob, snapshot = observer("bob"), owned({"ann": 2, "bob": 0})
+    bob.decide_at(0.0, snapshot)
     ann = Author("ann", "1")
     defended = apply(snapshot, [Defend(by=ann, at_ms=0, partition=p, epoch=1) for p in "01"])
     assert not defended.refused
     snapshot = defended.after
-    assert not bob.decide(snapshot, 14.0).transitions
-    assert not bob.decide(snapshot, 14.0 + MINIMUM_GRAB - 0.1).transitions
-    assert bob.decide(snapshot, 14.0 + MINIMUM_GRAB).transitions
+    assert not bob.decide_at(14.0, snapshot).transitions
+    assert not bob.decide_at(14.0 + MINIMUM_GRAB - 0.1, snapshot).transitions
+    assert bob.decide_at(14.0 + MINIMUM_GRAB, snapshot).transitions
 
 
 # --- by load ---------------------------------------------------------------------------------------------------
@@ -199,11 +171,11 @@ def test_by_load_a_heavy_partition_counts_for_more() -> None:
         for p, rate in enumerate([900.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0])
     ]
     snapshot = snapshot_of(["ann", "bob"], leases)
-    by_count, by_load = Observer("bob"), Observer("bob", weight="load")
-    for observer in (by_count, by_load):
-        observer.decide(snapshot, 0.0)
-    assert not by_count.decide(snapshot, 10.0).transitions
-    challenged = {each.partition for each in by_load.decide(snapshot, 10.0).transitions}  # type: ignore[attr-defined]
+    by_count, by_load = observer("bob"), observer("bob", weight="load")
+    for each in (by_count, by_load):
+        each.decide_at(0.0, snapshot)
+    assert not by_count.decide_at(10.0, snapshot).transitions
+    challenged = {each.partition for each in by_load.decide_at(10.0, snapshot).transitions}  # type: ignore[attr-defined]
     assert challenged
     assert "0" not in challenged
 
