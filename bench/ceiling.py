@@ -1,4 +1,4 @@
-"""Spark's ceiling: a Python data source whose record batches are in memory already, with the columns of ours."""
+"""The most that Spark can do: a Python data source with our columns whose record batches are in memory already."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tasks, self._rows = int(options["tasks"]), int(options["rows"])
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """All that there is, is there."""
+        """Nothing to do: the number of events is fixed."""
 
     def initialOffset(self) -> dict[str, int]:
         return {"end": 0}
@@ -62,7 +62,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             left -= ready.num_rows
 
 
-@functools.cache  # a worker makes each once
+@functools.cache  # a worker makes each batch once
 def _ready(count: int, size: int) -> pa.RecordBatch:
     body = bytes(size)
     system = {rows.OFFSET: b"4711", rows.SEQUENCE_NUMBER: 17, rows.ENQUEUED_TIME: 1_700_000_000_000}

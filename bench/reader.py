@@ -1,7 +1,7 @@
-"""CPU, time and memory of one reader per event: the hot loop, from the socket to Arrow with all columns, beside the
-client's own `receive_batch`, without any Arrow, in one process and in two; and the source without its hot loop.
+"""CPU, time and memory of one reader per event: the fast path, from the socket to Arrow with all columns, compared with
+the source by public calls, and with the client's own `receive_batch`, without Arrow, in one and in two processes.
 
-Each reader runs in a process of its own, in which connecting does not count.
+Each reader runs in a process of its own; connecting is not counted.
 """
 
 from __future__ import annotations
@@ -29,23 +29,22 @@ from spark_ehbalance.source.concurrent_reader import read_together
 SUBJECT = "reader"
 PREFETCH = 1000  # the source's default
 
-#: µs of CPU for each event by the hot loop.
+#: µs of CPU per event by the fast path.
 BARS = {"1 KB": 2.0, "1 KB, 2 properties, one unique": 5.0, "1 KB, no two alike": 10.0}
 
-#: How many times less than `receive_batch` the hot loop must cost, with events of 1 KB.
+#: How many times less than `receive_batch` the fast path must cost, with events of 1 KB.
 TIMES_LESS = 12.0
 
+#: The comparisons take much longer, so they read this many times fewer events, and half as often.
+_SLOWER = 3
 
-#: What takes so many times longer reads so many events less, and half as often.
-_SLOW = 3
-
-#: Forks of one that has imported everything, which takes seconds.
+#: Forked from a process that has imported everything, which takes seconds.
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["bench.__main__"])
 
 
 class Cost(NamedTuple):
-    """Of one event: µs of CPU; of the run: when it began and ended, its events, and MB that the process has had."""
+    """µs of CPU per event; when the run began and ended, its events, and the most MB of memory of the process."""
 
     cpu: float
     begun: float
@@ -59,19 +58,19 @@ class Cost(NamedTuple):
 
 
 def ours(connection: Connection, partitions: int, events: int, fast: bool = True) -> Cost:
-    """This reader: `events` of each partition, in batches as the source asks for them; several in threads, as it
-    reads those that share a task."""
+    """This reader: `events` of each partition, in batches as the source requests them; several partitions in threads,
+    like those of one task."""
 
     def read(partition: str, ended: threading.Event) -> Generator[int, None, None]:
-        source = PartitionAddress(connection, GROUP, partition)
-        with closing(Receiver(source, 0, owner_level=None, prefetch=PREFETCH, fast=fast)) as receiver:
+        address = PartitionAddress(connection, GROUP, partition)
+        with closing(Receiver(address, 0, owner_level=None, prefetch=PREFETCH, fast=fast)) as receiver:
             left = events
             while left:
                 most = min(10_000, left) if left < events else 1
                 left -= (count := receiver.receive(most, 10.0).num_rows)
                 yield count
 
-    counts = read_together([partial(read, f"{number}") for number in range(partitions)])
+    counts = read_together([partial(read, f"{partition}") for partition in range(partitions)])
     next(counts)
     begun, cpu = time.time(), time.process_time()
     return _cost(begun, cpu, sum(counts))
@@ -94,7 +93,7 @@ def client(connection: Connection, partition: str, events: int) -> Cost:
             consumer.close()
 
     from_the_start: dict[str, Any] = {"partition_id": partition, "starting_position": "-1"}
-    # What has been sent ahead when the first batch is handed out does not count.
+    # few, because the events that came ahead with the first batch are not counted
     most = min(PREFETCH, events // 10)
     consumer.receive_batch(count, max_batch_size=most, prefetch=most, **from_the_start)
     assert cost is not None
@@ -109,7 +108,7 @@ def _cost(begun: float, cpu: float, events: int) -> Cost:
 def measure(
     say: Say, certificate: Path, *, shapes: Sequence[str], partitions: Sequence[int], events: int, runs: int
 ) -> Iterator[Row]:
-    """Every shape; events of 1 KB over TLS as well, and from several partitions in one task."""
+    """All `shapes`; and events of 1 KB by TLS, and from several `partitions` in one task."""
     for name in shapes:
         yield from _shape(name, None, events, runs, say)
     yield from _shape("1 KB", certificate, events, runs, say)
@@ -117,8 +116,8 @@ def measure(
         say(f"reader: {several} partitions in one task")
         each = 2 * events // several
         with emulator(several) as server:
-            for number in range(several):
-                SHAPES["1 KB"](server, f"{number}", each)
+            for partition in range(several):
+                SHAPES["1 KB"](server, f"{partition}", each)
             found = _alone(ours, runs, server.connection, several, each)
         yield from _rows(f"1 KB, {several} partitions in one task", {"": found})
 
@@ -127,13 +126,13 @@ def _shape(name: str, certificate: Path | None, events: int, runs: int, say: Say
     label = f"{name}, TLS" if certificate else name
     say(f"reader: {label}")
     events = max(1000, events // FEWER.get(name, 1))
-    few, fewer = max(1000, events // _SLOW), max(1, runs // 2)
+    few, fewer = max(1000, events // _SLOWER), max(1, runs // 2)
     with emulator(2, certificate) as server:
         SHAPES[name](server, "0", events)
         SHAPES[name](server, "1", few)
         found = {
             "": _alone(ours, runs, server.connection, 1, events),
-            "without the hot loop": _alone(ours, fewer, server.connection, 1, few, False),
+            "without the fast path": _alone(ours, fewer, server.connection, 1, few, False),
             "receive_batch": _alone(client, fewer, server.connection, "0", few),
             "in two processes": _in_two(server, few, fewer),
         }
@@ -144,13 +143,13 @@ def _shape(name: str, certificate: Path | None, events: int, runs: int, say: Say
 
 
 def _alone(reader: Any, runs: int, *arguments: Any) -> list[Cost]:
-    """What `reader` costs in a new process; its first run there warms up."""
+    """What `reader` costs in a new process, without its first run."""
     with ProcessPoolExecutor(1, _PROCESSES) as process:
         return [process.submit(reader, *arguments).result() for _ in range(runs + 1)][1:]
 
 
 def _in_two(server: Emulator, events: int, runs: int) -> list[Cost]:
-    """`receive_batch` of two partitions in a process each: an event's cost, and both processes' time and memory."""
+    """`receive_batch` of two partitions in two processes: CPU per event, and the time and memory of both together."""
     with ProcessPoolExecutor(2, _PROCESSES) as processes:
         found = []
         for _ in range(runs):
@@ -163,7 +162,7 @@ def _in_two(server: Emulator, events: int, runs: int) -> list[Cost]:
 
 
 def _rows(label: str, found: dict[str, list[Cost]]) -> Iterator[Row]:
-    """Ours beside the others, in each unit."""
+    """This reader compared with the others, in each unit."""
     for unit, value in (("µs CPU", "cpu"), ("events/s", "rate"), ("MB", "memory")):
         every = {who: tuple(getattr(cost, value) for cost in costs) for who, costs in found.items()}
         bar = Bar("most", BARS[label]) if unit == "µs CPU" and label in BARS else None

@@ -1,4 +1,4 @@
-"""Shapes of events for the readers' measurements, and how a hub is filled with them."""
+"""The shapes of events with which readers are measured, and how a hub is filled with them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from azure.eventhub.amqp import AmqpAnnotatedMessage
 
 from bench.common import HUB, Emulator
 
-#: Appends so many events to a partition.
+#: Appends a number of events to a partition.
 Fill = Callable[[Emulator, str, int], None]
 
 
@@ -33,9 +33,9 @@ def _keyed(server: Emulator, partition: str, events: int) -> None:
 
 
 def _unexpected(server: Emulator, partition: str, events: int) -> None:
-    """No two alike: a body that is no data, and an annotation and a property of which each has another name."""
+    """No two alike: a value as body, and an annotation and a property with a name of their own."""
     with EventHubProducerClient.from_connection_string(server.address) as client:
-        for start in range(0, events, 500):  # a batch has 1 MB
+        for start in range(0, events, 500):  # a batch has at most 1 MB
             batch = [
                 AmqpAnnotatedMessage(
                     value_body="x" * 1000,
@@ -57,5 +57,5 @@ SHAPES: dict[str, Fill] = {
     "1 KB, no two alike": _unexpected,
 }
 
-#: Of the events asked for, so many are taken: the emulator keeps them in memory; the client sends them, slowly.
+#: Some shapes have this many times fewer events: the emulator keeps them in memory, or the client sends them slowly.
 FEWER = {"64 KB": 20, "1 KB, no two alike": 5}

@@ -1,5 +1,5 @@
-"""What tasks cost: a batch from many partitions that hold little, in packed tasks, and with a task for each; and one
-without owner level, whose receivers are closed with their task, beside one with a level, whose receivers are kept."""
+"""What tasks cost: a batch from many partitions with few events, in packed tasks and with a task for each partition;
+and a batch whose receivers are closed after their task, without owner level, compared with one that keeps them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bench.processes import workers_cpu
 
 SUBJECT = "tasks"
 
-#: Partitions of the query whose receivers are closed or kept.
+#: Partitions of the queries whose receivers are closed or kept.
 _FEW = 8
 
 
 def measure(spark: SparkSession, folder: Path, say: Say, *, partitions: int, count: int, runs: int) -> Iterator[Row]:
-    """`addBatch` with many `partitions` that hold an event each; and, with a few, of `count` batches in a row."""
+    """`addBatch` with many `partitions` of one event each; and of `count` batches in a row with few partitions."""
     yield from _packed(spark, folder, say, partitions, runs)
     yield from _kept(spark, folder, say, count, runs)
 
@@ -46,7 +46,7 @@ def _kept(spark: SparkSession, folder: Path, say: Say, count: int, runs: int) ->
     times: dict[str, list[float]] = {"closed": [], "kept": []}
     spent: dict[str, list[float]] = {"closed": [], "kept": []}
     with emulator(_FEW) as server:
-        for how in times:  # a reader without level is not let in beside one with a level
+        for how in times:  # a reader without level is refused beside one with a level
             server.control.add_consumer_group(HUB, how)
         for partition in range(_FEW):
             server.fill(partition, b"x" * 1000, count)

@@ -93,8 +93,7 @@ def _body(kind: AmqpMessageBodyType, parts: Any) -> bytes | None:
 
 
 def check(system: Mapping[Any, Any]) -> None:
-    """Raise `UnreadableError` if the annotations lack a sequence number, or if it or the time does not fit its
-    column."""
+    """Raise `UnreadableError` if there is no sequence number, or if it or the time does not fit its column."""
     number, time = system.get(SEQUENCE_NUMBER), system.get(ENQUEUED_TIME)
     if not _fits(number, _MOST_NUMBER):
         raise UnreadableError(f"{'it has no' if number is None else 'no column can hold its'} sequence number", system)
@@ -127,8 +126,7 @@ def sequence_body(parts: Iterable[Iterable[Any]]) -> bytes | None:
 
 
 def value_body(value: Any) -> bytes | None:
-    """The body of an event that was sent as an AMQP value: its bytes if it is text or binary, else its text; None for
-    null."""
+    """The body of an event sent as an AMQP value: the bytes of text and binary, else its text, None for null."""
     return value if value is None or isinstance(value, bytes) else _TEXT_OF.get(type(value), _json)(value).encode()
 
 

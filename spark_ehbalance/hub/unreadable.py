@@ -1,5 +1,4 @@
-"""The option `onMalformed`: events that cannot be read fail the query, are kept as rows of what is left, or are
-skipped.
+"""The option `onMalformed`: unreadable events fail the query, are kept as rows of what is left, or are skipped.
 
 An event may be so broken that not even its sequence number can be read. Sequence numbers rise, so it is the expected
 one or a higher one; it is known only if the events before and after leave room for no other. The next event is expected

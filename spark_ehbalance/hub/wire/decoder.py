@@ -187,8 +187,7 @@ class _NewTemplate:
 
 
 class _AnyShape:
-    """Reads messages of which no two need to be alike, if there are many: numpy goes through their maps pair by
-    pair."""
+    """Reads messages of which no two need to be alike, if there are many: numpy reads their maps pair by pair."""
 
     name = "any shape"
 
@@ -204,8 +203,7 @@ class _AnyShape:
         return None
 
     def _read(self, left: Messages) -> tuple[Booleans, Rows] | None:
-        """Raises `MalformedError` or one of `MALFORMED` if a message can be read by the slow path only, or not at
-        all."""
+        """Raises `MalformedError` or one of `MALFORMED` if only the slow path can read a message, or none can."""
         data = left.data
         good, sections = find_sections(left)
         readable, annotations = find_pairs(data, sections.annotations)

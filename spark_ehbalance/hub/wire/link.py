@@ -153,8 +153,7 @@ class FastLink:
         return transfers.messages(self._data, first, self._returned)
 
     def release(self) -> None:
-        """To be called when the received messages are no longer used. A large buffer becomes spare if it has no
-        more."""
+        """To be called when the received messages are no longer used; then a large buffer can be used by others."""
         rest = self._have - self._searched
         if self._returned == len(self._transfers) and len(self._data) > 2 * _IDLE_BYTES and rest <= _IDLE_BYTES:
             large, self._data = self._data, bytearray(_IDLE_BYTES + SLACK)
@@ -164,10 +163,9 @@ class FastLink:
                 _SPARE.append(large)
 
     def is_usable(self) -> bool:
-        """Whether `receive` can go on later; to be called between calls of `receive`. Handles the frames that have
-        come.
+        """Whether `receive` can go on later: not if the token is about to expire, or if the small buffer is full.
 
-        False if the token is about to expire, or if the small buffer is full. Raises as `receive` does.
+        Handles the frames that have come meanwhile. Raises as `receive` does.
         """
         if time.time() >= self._token._expires_on - self._token._refresh_window:
             return False

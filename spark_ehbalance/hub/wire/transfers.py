@@ -205,8 +205,7 @@ class Transfers:
         return (fields if fields and fields[_HANDLE] == self._handle else None), positions
 
     def _take(self, frame: bytes, fields: list[Any], pos: int, start: int) -> bool:
-        """Note a frame at `pos` in the buffer, whose message begins at `start`; returns whether it is a whole
-        delivery."""
+        """Note a frame at `pos`, whose message begins at `start` in it; returns whether it is a whole delivery."""
         self._frames += 1
         more, aborted = (len(fields) > field and fields[field] for field in (_MORE, _ABORTED))
         if more or self._parts:
