@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
@@ -14,149 +12,29 @@ from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
-from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Member, MemberState
+from spark_ehbalance.leases.model import Author, Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Heartbeat, Join, Renew, Transition
+from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Heartbeat, Join, Transition
 from spark_ehbalance.stores.base import LeaseStore, commit
 from spark_ehbalance.values.group import Group
-from spark_ehbalance.values.position import Position, partition_order
+from spark_ehbalance.values.position import Position
+from tests.stores.contenders import Opening, claim_all, create_group, create_own_group, renew_often
+from tests.stores.snapshots import snapshots
 
-#: Opens another handle on one and the same store. It can be pickled where contenders are processes.
-Recipe = Callable[[], LeaseStore]
 Result = TypeVar("Result")
 
 GROUP = Group("namespace.servicebus.windows.net", "hub", "$default")
 ANN, BOB = Author("ann", "ann-1"), Author("bob", "bob-1")
 CONTENDERS = 4
-#: So many lost races in a row are no accident.
-ATTEMPTS = 200
-
-_start_line: threading.Barrier | None = None
-
-
-def line_up(barrier: Any) -> None:
-    """Initializer of a contender's thread or process: `barrier` is where the contenders wait for each other."""
-    global _start_line
-    _start_line = barrier
-
-
-def wait_for_the_others() -> None:
-    assert _start_line is not None
-    _start_line.wait(timeout=60)
-
-
-# --- what contenders do, each in a thread or process of its own ------------------------------------------------
-
-
-def create_group(recipe: Recipe, group: Group) -> Group:
-    wait_for_the_others()
-    with recipe() as store:
-        store.create(group)
-        return store.read().group
-
-
-def create_own_group(recipe: Recipe, number: int) -> str:
-    """Create a group of one's own in the place that all want. Says who got it."""
-    group = Group("namespace", "hub", f"group-{number}")
-    wait_for_the_others()
-    with recipe() as store:
-        try:
-            store.create(group)
-        except StoreFormatError:
-            return "refused"
-        return str(store.read().group)
-
-
-def claim_all(recipe: Recipe, me: Author) -> list[str]:
-    """Claim free partitions one by one, in random order, until none is left. Returns those that were won."""
-    won = []
-    with recipe() as store:
-        snapshot = commit(store, store.read(), [Join(by=me, at_ms=1)], attempts=ATTEMPTS).after
-        wait_for_the_others()
-        while free := [lease for lease in snapshot.leases.values() if lease.owner is None]:
-            lease = random.choice(free)
-            claim = Claim(by=me, at_ms=1, partition=lease.partition, epoch=lease.epoch)
-            outcome = commit(store, snapshot, [claim], attempts=ATTEMPTS)
-            snapshot = outcome.after
-            if outcome.accepted:
-                won.append(lease.partition)
-    return won
-
-
-def renew_often(recipe: Recipe, me: Author, times: int) -> int:
-    """Renew one's own lease `times` times. Returns how many of the renewals were refused."""
-    refused = 0
-    with recipe() as store:
-        snapshot = store.read()
-        (lease,) = snapshot.owned_by(me.id)
-        wait_for_the_others()
-        for _ in range(times):
-            renewal = Renew(by=me, at_ms=2, partition=lease.partition, epoch=lease.epoch)
-            outcome = commit(store, snapshot, [renewal], attempts=ATTEMPTS)
-            snapshot = outcome.after
-            refused += len(outcome.refused)
-    return refused
-
-
-# --- arbitrary snapshots ---------------------------------------------------------------------------------------
-
-_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-_longs = st.integers(-(2**63), 2**63 - 1)
-_counters = st.integers(-(2**63), 2**62 - 1)  # higher ones are refused
-_times = st.integers(0, 253_402_300_799_999)  # to the end of the year 9999
-_positions = st.builds(Position, st.integers(-1, 2**63 - 1), st.none() | _texts)
-_handovers = st.builds(Handover, _texts, _longs)
-
-
-@st.composite
-def snapshots(draw: st.DrawFn) -> Snapshot:
-    """Any state that the model can express, wherever transitions lead; what was ever claimed has a position."""
-    partitions = draw(st.sets(st.integers(0, 2_000).map(str) | _texts, max_size=6))
-    claimed = {partition: draw(st.booleans()) for partition in sorted(partitions)}
-    leases = {
-        partition: Lease(
-            partition=partition,
-            owner=draw(st.none() | _texts) if claimed[partition] else None,
-            epoch=draw(st.integers(1, 2**62 - 1)) if claimed[partition] else 0,
-            renewal=draw(_counters),
-            renewed_at_ms=draw(_times),
-            owned_since_ms=draw(_times),
-            checkpoint=draw(_positions if claimed[partition] else st.none() | _positions),
-            handover=draw(st.none() | _handovers),
-            load=draw(st.none() | st.builds(Load, st.floats(0, 1e9), st.floats(0, 1e9))),
-            defences=draw(st.integers(0, 2**63 - 1)),
-        )
-        for partition in sorted(partitions, key=partition_order)
-    }
-    members = {
-        id: Member(
-            id=id,
-            incarnation=draw(_texts),
-            joined=draw(_counters),
-            renewal=draw(_counters),
-            renewed_at_ms=draw(_times),
-            started_at_ms=draw(_times),
-            host=draw(_texts),
-            state=draw(st.sampled_from(MemberState)),
-            max_owned=draw(st.none() | st.integers(1, 2**40)),
-            strategy=draw(_texts),
-        )
-        for id in draw(st.sets(_texts, max_size=4))
-    }
-    return Snapshot(GROUP, 0, MappingProxyType(leases), MappingProxyType(members))
-
-
-# --- the suite -------------------------------------------------------------------------------------------------
 
 
 class StoreConformance(ABC):
-    """Inherited by each backend's tests, which say where a store is and what its contenders are."""
+    """Inherited by each backend's tests, which say how a store is opened and what its contenders are."""
 
     @abstractmethod
-    def place(self, tmp_path: Path) -> Recipe:
+    def opening(self, tmp_path: Path) -> Opening:
         """How to open a store that has not been created yet; the same for each handle on it."""
 
     @abstractmethod
@@ -164,20 +42,30 @@ class StoreConformance(ABC):
         """`count` threads or processes, each prepared with `line_up` on a barrier for that many."""
 
     @pytest.fixture
-    def recipe(self, tmp_path: Path) -> Recipe:
+    def new(self, tmp_path: Path) -> Opening:
         """Opens handles on a store that has not been created yet."""
-        return self.place(tmp_path)
+        return self.opening(tmp_path)
 
     @pytest.fixture
-    def created(self, recipe: Recipe) -> Recipe:
-        """Opens handles on a store that is there, with two members and two partitions."""
-        with recipe() as store:
+    def created(self, new: Opening) -> Opening:
+        """Opens handles on a store with two members and two partitions."""
+        with new() as store:
             store.create(GROUP)
             joins = [Join(by=ANN, at_ms=1), Join(by=BOB, at_ms=1)]
             add = AddPartitions(by=ANN, at_ms=1, partitions=("0", "1"), checkpoint=Position(-1))
-            refused = commit(store, store.read(), [*joins, add]).refused
-            assert not refused
-        return recipe
+            assert not commit(store, store.read(), [*joins, add]).refused
+        return new
+
+    @pytest.fixture
+    def mine(self, created: Opening) -> Iterator[LeaseStore]:
+        with created() as store:
+            yield store
+
+    @pytest.fixture
+    def theirs(self, created: Opening) -> Iterator[LeaseStore]:
+        """Another handle on the same store."""
+        with created() as store:
+            yield store
 
     def race(self, contender: Callable[..., Result], *columns: list[Any]) -> list[Result]:
         with self.contenders(CONTENDERS) as pool:
@@ -185,58 +73,61 @@ class StoreConformance(ABC):
 
     # create
 
-    def test_a_new_store_is_empty(self, recipe: Recipe) -> None:
-        with recipe() as store:
+    def test_a_new_store_is_empty(self, new: Opening) -> None:
+        with new() as store:
             store.create(GROUP)
             assert store.read() == Snapshot(GROUP)
 
-    def test_create_leaves_what_is_there(self, created: Recipe) -> None:
-        with created() as store:
-            before = store.read()
+    def test_create_changes_nothing_in_an_existing_store(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        before = mine.read()
+        for store in (mine, theirs):
             store.create(GROUP)
             assert store.read() == before
-        with created() as another:
-            another.create(GROUP)
-            assert another.read() == before
 
-    def test_racing_creators_all_succeed_with_one_store(self, recipe: Recipe) -> None:
-        found = self.race(create_group, [recipe] * CONTENDERS, [GROUP] * CONTENDERS)
+    def test_create_writes_the_content_that_it_is_given(self, new: Opening) -> None:
+        content = Snapshot(GROUP, leases=MappingProxyType({"0": Lease("0", epoch=2, checkpoint=Position(7))}))
+        with new() as store, new() as other:
+            assert not store.exists()
+            store.create(GROUP, content)
+            assert store.exists()
+            assert other.read().leases == content.leases
+            other.create(GROUP, Snapshot(GROUP))
+            assert store.read().leases == content.leases, "it exists already"
+
+    def test_racing_creators_all_succeed_with_one_store(self, new: Opening) -> None:
+        found = self.race(create_group, [new] * CONTENDERS, [GROUP] * CONTENDERS)
         assert found == [GROUP] * CONTENDERS
-        with recipe() as store:
+        with new() as store:
             assert store.read() == Snapshot(GROUP)
 
-    def test_of_racing_creators_for_several_groups_one_gets_the_place(self, recipe: Recipe) -> None:
-        outcomes = self.race(create_own_group, [recipe] * CONTENDERS, list(range(CONTENDERS)))
+    def test_one_of_racing_creators_for_several_groups_wins(self, new: Opening) -> None:
+        outcomes = self.race(create_own_group, [new] * CONTENDERS, list(range(CONTENDERS)))
         assert outcomes.count("refused") == CONTENDERS - 1
-        with recipe() as store:
+        with new() as store:
             assert str(store.read().group) in outcomes
 
     @pytest.mark.parametrize("part", ["namespace", "hub", "consumer_group"])
-    def test_create_is_refused_for_another_group(self, created: Recipe, part: str) -> None:
-        other = replace(GROUP, **{part: "other"})
-        with created() as store:
-            before = store.read()
-            with pytest.raises(StoreFormatError) as refusal:
-                store.create(other)
-            assert store.read() == before
+    def test_create_is_refused_for_another_group(self, mine: LeaseStore, part: str) -> None:
+        other, before = replace(GROUP, **{part: "other"}), mine.read()
+        with pytest.raises(StoreFormatError) as refusal:
+            mine.create(other)
+        assert mine.read() == before
         assert str(GROUP) in str(refusal.value)
         assert str(other) in str(refusal.value)
 
-    def test_a_group_is_the_same_in_upper_case(self, created: Recipe) -> None:
-        with created() as store:
-            store.create(Group.of(GROUP.namespace.upper(), GROUP.hub.upper(), GROUP.consumer_group.upper()))
-            assert store.read().group == GROUP
+    def test_a_group_is_the_same_in_upper_case(self, mine: LeaseStore) -> None:
+        mine.create(Group.of(GROUP.namespace.upper(), GROUP.hub.upper(), GROUP.consumer_group.upper()))
+        assert mine.read().group == GROUP
 
-    def test_a_store_that_was_never_created_cannot_be_read(self, recipe: Recipe) -> None:
-        with recipe() as store, pytest.raises(StoreUnavailableError):
-            store.read()
+    def test_a_store_that_was_never_created_is_neither_read_nor_written(self, new: Opening) -> None:
+        with new() as store:
+            with pytest.raises(StoreUnavailableError):
+                store.read()
+            with pytest.raises((ConflictError, StoreUnavailableError)):
+                store.write(Snapshot(GROUP), Snapshot(GROUP))
 
-    def test_a_store_that_was_never_created_cannot_be_written(self, recipe: Recipe) -> None:
-        with recipe() as store, pytest.raises((ConflictError, StoreUnavailableError)):
-            store.write(Snapshot(GROUP), Snapshot(GROUP))
-
-    def test_a_handle_that_found_no_store_finds_it_later(self, recipe: Recipe) -> None:
-        with recipe() as early, recipe() as late:
+    def test_a_handle_that_found_no_store_finds_it_later(self, new: Opening) -> None:
+        with new() as early, new() as late:
             with pytest.raises(StoreUnavailableError):
                 early.read()
             late.create(GROUP)
@@ -244,30 +135,27 @@ class StoreConformance(ABC):
 
     # read and write
 
-    def test_a_write_is_seen_by_the_other_handle(self, created: Recipe) -> None:
-        with created() as mine, created() as theirs:
-            before = theirs.read()
-            base = mine.read()
-            written = mine.write(base, with_owner(base, "ann"))
-            assert written.version == base.version + 1
-            assert written.leases["0"].owner == "ann"
-            assert mine.read() == written
-            assert theirs.read() == written
-            assert before == base, "a snapshot never changes"
+    def test_a_write_is_seen_by_the_other_handle(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        before, base = theirs.read(), mine.read()
+        written = mine.write(base, with_owner(base, "ann"))
+        assert written.version == base.version + 1
+        assert written.leases["0"].owner == "ann"
+        assert mine.read() == theirs.read() == written
+        assert before == base, "a snapshot never changes"
 
-    def test_a_stale_write_is_refused_and_changes_nothing(self, created: Recipe) -> None:
-        with created() as mine, created() as theirs:
-            base = mine.read()
-            newest = theirs.write(theirs.read(), with_owner(base, "bob"))
-            for _ in range(2):  # being refused must not make the next attempt succeed
-                with pytest.raises(ConflictError):
-                    mine.write(base, with_owner(base, "ann"))
-            assert theirs.read() == newest
-            assert mine.read() == newest
+    def test_a_stale_write_is_refused_until_the_newest_is_read(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        base = mine.read()
+        newest = theirs.write(theirs.read(), with_owner(base, "bob"))
+        for _ in range(2):  # being refused must not make the next attempt succeed
+            with pytest.raises(ConflictError):
+                mine.write(base, with_owner(base, "ann"))
+        assert theirs.read() == mine.read() == newest
+        written = mine.write(newest, with_owner(newest, "ann"))
+        assert theirs.read() == written
 
-    def test_of_two_first_writes_one_is_refused(self, recipe: Recipe) -> None:
+    def test_the_first_stale_write_is_refused_as_well(self, new: Opening) -> None:
         """An empty store has no rows that a stale write would visibly replace."""
-        with recipe() as mine, recipe() as theirs:
+        with new() as mine, new() as theirs:
             mine.create(GROUP)
             base, same = mine.read(), theirs.read()
             newest = theirs.write(same, replace(base, leases={"0": Lease("0", "bob", checkpoint=Position(-1))}))
@@ -275,138 +163,116 @@ class StoreConformance(ABC):
                 mine.write(base, replace(base, leases={"0": Lease("0", "ann", checkpoint=Position(-1))}))
             assert mine.read() == newest
 
-    def test_the_holder_of_the_newest_succeeds_after_a_refusal(self, created: Recipe) -> None:
-        with created() as mine, created() as theirs:
-            base = mine.read()
-            theirs.write(theirs.read(), with_owner(base, "bob"))
-            with pytest.raises(ConflictError):
-                mine.write(base, with_owner(base, "ann"))
-            newest = mine.read()
-            written = mine.write(newest, with_owner(newest, "ann"))
-            assert theirs.read() == written
+    def test_an_old_snapshot_is_refused_although_the_handle_has_read_since(
+        self, mine: LeaseStore, theirs: LeaseStore
+    ) -> None:
+        base = mine.read()
+        theirs.write(theirs.read(), with_owner(base, "bob"))
+        newest = mine.read()
+        with pytest.raises(ConflictError):
+            mine.write(base, with_owner(base, "ann"))
+        assert theirs.read() == newest
 
-    def test_an_old_snapshot_is_refused_although_the_handle_has_read_since(self, created: Recipe) -> None:
-        with created() as mine, created() as theirs:
-            base = mine.read()
-            theirs.write(theirs.read(), with_owner(base, "bob"))
-            newest = mine.read()
-            with pytest.raises(ConflictError):
-                mine.write(base, with_owner(base, "ann"))
-            assert theirs.read() == newest
+    def test_one_handle_writes_again_and_again(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        snapshot = first = mine.read()
+        for number in range(120):  # beyond the store's own housekeeping
+            snapshot = mine.write(snapshot, with_owner(snapshot, f"owner-{number}"))
+            assert snapshot.version == first.version + number + 1
+            if number % 10 == 0:
+                assert theirs.read() == snapshot
+        assert theirs.read() == snapshot
 
-    def test_one_handle_writes_again_and_again(self, created: Recipe) -> None:
-        with created() as store, created() as reader:
-            snapshot = first = store.read()
-            for number in range(120):  # beyond the store's own housekeeping
-                snapshot = store.write(snapshot, with_owner(snapshot, f"owner-{number}"))
-                assert snapshot.version == first.version + number + 1
-                if number % 10 == 0:
-                    assert reader.read() == snapshot
-            assert reader.read() == snapshot
-
-    @given(snapshot=snapshots())
+    @given(snapshot=snapshots(GROUP))
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-    def test_every_field_comes_back(self, created: Recipe, snapshot: Snapshot) -> None:
-        with created() as writer, created() as reader:
-            written = writer.write(writer.read(), snapshot)
-            found = reader.read()
-            assert found == written
-            assert (found.leases, found.members) == (snapshot.leases, snapshot.members)
-            assert list(found.leases) == list(snapshot.leases), "partitions stay in their order"
+    def test_every_field_is_stored(self, mine: LeaseStore, theirs: LeaseStore, snapshot: Snapshot) -> None:
+        written = mine.write(mine.read(), snapshot)
+        found = theirs.read()
+        assert found == written
+        assert (found.leases, found.members) == (snapshot.leases, snapshot.members)
+        assert list(found.leases) == list(snapshot.leases), "partitions stay in their order"
 
-    def test_the_largest_group_comes_back(self, created: Recipe) -> None:
+    def test_the_largest_group_is_stored(self, mine: LeaseStore, theirs: LeaseStore) -> None:
         leases = {str(n): Lease(str(n), f"owner-{n % 200}", n, checkpoint=Position(n, str(n))) for n in range(2_000)}
         members = {f"owner-{n}": Member(f"owner-{n}", f"{n}", n) for n in range(200)}
-        with created() as writer, created() as reader:
-            base = writer.read()
-            writer.write(base, replace(base, leases=leases, members=members))
-            found = reader.read()
-        assert found.leases == leases
-        assert found.members == members
+        base = mine.read()
+        mine.write(base, replace(base, leases=leases, members=members))
+        found = theirs.read()
+        assert (found.leases, found.members) == (leases, members)
 
-    def test_it_may_be_closed_twice(self, created: Recipe) -> None:
-        store = created()
-        before = store.read()
-        store.close()
-        store.close()
-        with created() as another:
-            assert another.read() == before
+    def test_it_may_be_closed_twice(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        before = mine.read()
+        mine.close()
+        mine.close()
+        assert theirs.read() == before
 
     # commit
 
-    def test_a_commit_is_tried_again_when_a_race_is_lost(self, created: Recipe) -> None:
-        with created() as mine, created() as theirs:
-            stale = mine.read()
-            newest = commit(theirs, theirs.read(), [claim(BOB, "0")]).after
-            outcome = commit(mine, stale, [claim(ANN, "1")])
-            after = outcome.after
-            assert (outcome.before, outcome.accepted, outcome.refused) == (newest, (claim(ANN, "1"),), ())
-            assert after.version == newest.version + 1
-            assert [lease.owner for lease in after.leases.values()] == ["bob", "ann"]
-            assert theirs.read() == after
+    def test_a_lost_race_is_run_again(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        stale = mine.read()
+        newest = commit(theirs, theirs.read(), [claim(BOB, "0")]).after
+        outcome = commit(mine, stale, [claim(ANN, "1")])
+        assert (outcome.before, outcome.accepted, outcome.refused) == (newest, (claim(ANN, "1"),), ())
+        assert outcome.after.version == newest.version + 1
+        assert [lease.owner for lease in outcome.after.leases.values()] == ["bob", "ann"]
+        assert theirs.read() == outcome.after
 
-    def test_a_commit_drops_what_became_invalid(self, created: Recipe) -> None:
-        with created() as mine, created() as theirs:
-            stale = mine.read()
-            commit(theirs, theirs.read(), [claim(BOB, "0")])
-            lost, beat = claim(ANN, "0"), Heartbeat(by=ANN, at_ms=7)
-            outcome = commit(mine, stale, [lost, beat])
-            after = outcome.after
-            assert outcome.accepted == (beat,)
-            assert [refused.transition for refused in outcome.refused] == [lost]
-            assert after.leases["0"].owner == "bob"
-            assert after.members["ann"].renewed_at_ms == 7
-            assert theirs.read() == after
+    def test_a_commit_refuses_what_a_lost_race_made_invalid(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        stale = mine.read()
+        commit(theirs, theirs.read(), [claim(BOB, "0")])
+        lost, beat = claim(ANN, "0"), Heartbeat(by=ANN, at_ms=7)
+        outcome = commit(mine, stale, [lost, beat])
+        assert outcome.accepted == (beat,)
+        assert [refused.transition for refused in outcome.refused] == [lost]
+        assert outcome.after.leases["0"].owner == "bob"
+        assert outcome.after.members["ann"].renewed_at_ms == 7
+        assert theirs.read() == outcome.after
 
-    def test_a_commit_of_which_nothing_is_left_writes_nothing(self, created: Recipe) -> None:
-        with created() as mine, created() as theirs:
-            stale = mine.read()
-            newest = commit(theirs, theirs.read(), [claim(BOB, "0")]).after
-            outcome = commit(mine, stale, [claim(ANN, "0")])
-            assert not outcome.accepted
-            assert len(outcome.refused) == 1
-            assert outcome.before == outcome.after == newest
-            assert theirs.read() == newest
+    def test_a_commit_that_is_refused_as_a_whole_writes_nothing(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        stale = mine.read()
+        newest = commit(theirs, theirs.read(), [claim(BOB, "0")]).after
+        outcome = commit(mine, stale, [claim(ANN, "0")])
+        assert not outcome.accepted
+        assert len(outcome.refused) == 1
+        assert outcome.before == outcome.after == newest
+        assert theirs.read() == newest
 
     @pytest.mark.parametrize(
         "nothing", [[], [Checkpoint(by=ANN, at_ms=1, partition="9", epoch=0, position=Position(1))]]
     )
-    def test_without_anything_to_say_there_is_no_new_version(self, created: Recipe, nothing: list[Transition]) -> None:
-        with created() as store, created() as reader:
-            before = store.read()
-            after = commit(store, before, nothing).after
-            assert after == before
-            assert reader.read().version == before.version
+    def test_without_anything_to_write_there_is_no_new_version(
+        self, mine: LeaseStore, theirs: LeaseStore, nothing: list[Transition]
+    ) -> None:
+        before = mine.read()
+        assert commit(mine, before, nothing).after == before
+        assert theirs.read().version == before.version
 
-    def test_a_commit_gives_up_after_its_attempts(self, created: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-        with created() as mine, created() as theirs:
-            base = mine.read()
-            write = type(mine).write
+    def test_a_commit_gives_up_after_its_attempts(
+        self, mine: LeaseStore, theirs: LeaseStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        base, write = mine.read(), type(mine).write
 
-            def beaten(self: LeaseStore, base: Snapshot, new: Snapshot) -> Snapshot:
-                """Somebody else is faster, every time."""
-                if new.leases["0"].owner == "ann":
-                    commit(theirs, theirs.read(), [Heartbeat(by=BOB, at_ms=1)])
-                return write(self, base, new)
+        def beaten(self: LeaseStore, base: Snapshot, new: Snapshot) -> Snapshot:
+            """Somebody else is faster, every time."""
+            if new.leases["0"].owner == "ann":
+                commit(theirs, theirs.read(), [Heartbeat(by=BOB, at_ms=1)])
+            return write(self, base, new)
 
-            monkeypatch.setattr(type(mine), "write", beaten)
-            with pytest.raises(ConflictError):
-                commit(mine, base, [claim(ANN, "0")], attempts=3)
-            assert theirs.read().version == base.version + 3
-            assert theirs.read().leases["0"].owner is None
+        monkeypatch.setattr(type(mine), "write", beaten)
+        with pytest.raises(ConflictError):
+            commit(mine, base, [claim(ANN, "0")], attempts=3)
+        assert theirs.read().version == base.version + 3
+        assert theirs.read().leases["0"].owner is None
 
     # contention
 
-    def test_each_partition_is_claimed_exactly_once(self, recipe: Recipe) -> None:
+    def test_each_partition_is_claimed_exactly_once(self, new: Opening) -> None:
         partitions = [str(number) for number in range(32)]
-        with recipe() as store:
+        with new() as store:
             store.create(GROUP)
             add = AddPartitions(by=ANN, at_ms=1, partitions=tuple(partitions), checkpoint=Position(-1))
             start = commit(store, store.read(), [Join(by=ANN, at_ms=1), add]).after
-
             authors = [Author(f"contender-{number}", "1") for number in range(CONTENDERS)]
-            won = self.race(claim_all, [recipe] * CONTENDERS, authors)
-
+            won = self.race(claim_all, [new] * CONTENDERS, authors)
             end = store.read()
         assert sorted((partition for theirs in won for partition in theirs), key=int) == partitions
         for author, theirs in zip(authors, won, strict=True):
@@ -414,19 +280,17 @@ class StoreConformance(ABC):
         assert {lease.epoch for lease in end.leases.values()} == {1}
         assert end.version == start.version + CONTENDERS + len(partitions), "one commit per join and claim, no more"
 
-    def test_no_renewal_is_lost(self, recipe: Recipe) -> None:
+    def test_no_renewal_is_lost(self, new: Opening) -> None:
         authors = [Author(f"contender-{number}", "1") for number in range(CONTENDERS)]
         partitions = tuple(str(number) for number in range(CONTENDERS))
         times = 25
-        with recipe() as store:
+        with new() as store:
             store.create(GROUP)
             joins = [Join(by=author, at_ms=1) for author in authors]
             add = AddPartitions(by=authors[0], at_ms=1, partitions=partitions, checkpoint=Position(-1))
             claims = [claim(author, partition) for author, partition in zip(authors, partitions, strict=True)]
             start = commit(store, store.read(), [*joins, add, *claims]).after
-
-            refused = self.race(renew_often, [recipe] * CONTENDERS, authors, [times] * CONTENDERS)
-
+            refused = self.race(renew_often, [new] * CONTENDERS, authors, [times] * CONTENDERS)
             end = store.read()
         assert refused == [0] * CONTENDERS
         for partition, lease in end.leases.items():
@@ -435,7 +299,7 @@ class StoreConformance(ABC):
 
 
 def with_owner(snapshot: Snapshot, owner: str) -> Snapshot:
-    """`snapshot` with partition 0 given to `owner`."""
+    """`snapshot` with partition 0 owned by `owner`."""
     leases = {**snapshot.leases, "0": replace(snapshot.leases["0"], owner=owner)}
     return replace(snapshot, leases=MappingProxyType(leases))
 

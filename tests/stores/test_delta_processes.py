@@ -45,7 +45,8 @@ from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.table_format import from_table
 from spark_ehbalance.values.position import Position
-from tests.stores.store_conformance import ANN, GROUP, line_up, wait_for_the_others
+from tests.stores.contenders import line_up, wait_for_the_others
+from tests.stores.store_conformance import ANN, GROUP
 
 PROCESSES, PARTITIONS, COMMITS, SEED = 4, 6, 80, 1
 NAMES = [f"member-{number}" for number in range(PROCESSES - 1)]  # so that two of them have the same

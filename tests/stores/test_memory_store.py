@@ -7,11 +7,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from spark_ehbalance.stores.memory import MemoryStore
-from tests.stores.store_conformance import Recipe, StoreConformance, line_up
+from tests.stores.contenders import Opening, line_up
+from tests.stores.store_conformance import StoreConformance
 
 
 class TestMemoryStore(StoreConformance):
-    def place(self, tmp_path: Path) -> Recipe:
+    def opening(self, tmp_path: Path) -> Opening:
         store = MemoryStore()
         return lambda: store
 

@@ -1,0 +1,42 @@
+"""What the tests of the Delta store have in common."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.errors import StoreError
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.transitions import Heartbeat, Transition
+from spark_ehbalance.stores.base import LeaseStore, commit
+from spark_ehbalance.stores.delta import DeltaStore
+from tests.stores.store_conformance import BOB
+
+#: Old enough for every file that may be removed.
+HOUR_AGO = time.time() - 3700
+
+
+def committed(store: LeaseStore, *transitions: Transition, base: Snapshot | None = None) -> Snapshot:
+    """The snapshot after a commit of `transitions`, which must all be accepted; `base` is the newest if not given."""
+    outcome = commit(store, base or store.read(), transitions)
+    assert (outcome.accepted, outcome.refused) == (transitions, ())
+    return outcome.after
+
+
+def commit_by_bob(uri: str) -> None:
+    """A commit through a handle of its own."""
+    with DeltaStore(uri) as store:
+        committed(store, Heartbeat(by=BOB, at_ms=9))
+
+
+def data_files(uri: str) -> set[Path]:
+    """The table's data files, committed or not."""
+    return set(Path(uri).glob("*.parquet"))
+
+
+def assert_one_line_with(location: str, error: pytest.ExceptionInfo[StoreError]) -> None:
+    message = str(error.value)
+    assert location in message
+    assert "\n" not in message
