@@ -22,7 +22,8 @@ from chaos.query import Settings
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.stores.base import LeaseTable
+from spark_ehbalance.stores.opening import open_store
 
 HUB = "hub"
 
@@ -72,7 +73,7 @@ class Fleet:
         self._stack.callback(self.producer.stop)
         self._stack.callback(self._kill_all)
         self.table = self.folder / "leases"
-        self.store = DeltaStore(str(self.table))
+        self.store = open_store(str(self.table))
         self.sink = Sink(self.folder / "rows")
         return self
 
@@ -150,7 +151,7 @@ class Fleet:
             process.kill()
 
 
-def moves_by_kind(store: DeltaStore) -> dict[str, int]:
+def moves_by_kind(store: LeaseTable) -> dict[str, int]:
     """How often partitions changed hands, and how, by the group's history."""
     kinds: dict[str, int] = {}
     kind_of = {"HandOver": "handed over", "Release": "released", "Steal": "stolen"}

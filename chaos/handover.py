@@ -39,7 +39,7 @@ from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.transitions import Drain
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.stores.base import commit
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.stores.opening import open_store
 
 PARTITIONS = 8
 RATE = 200.0
@@ -190,7 +190,7 @@ class Measurement:
         self._processes[name].tell("start", owner=f"{name}.1")
 
     def _drain(self, name: str, *, undo: bool = False) -> None:
-        with DeltaStore(str(self._fleet.table)) as store:
+        with open_store(str(self._fleet.table)) as store:
             drain = Drain(by=_OPERATOR, at_ms=time.time_ns() // 1_000_000, member=f"{name}.1", undo=undo)
             refused = commit(store, store.read(), [drain]).refused
         if refused:

@@ -10,7 +10,7 @@ from types import FrameType
 
 from spark_ehbalance.emulator.control import EmulatorControl
 from spark_ehbalance.errors import StoreUnavailableError
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.stores.opening import open_store
 
 from . import flights
 from .ownership import Ownership, described
@@ -58,7 +58,7 @@ class Show:
         self._limit = limit
         self._began = time.monotonic()
         self._ownership = Ownership(QUERIES)
-        self._store = DeltaStore(str(folder / "leases"))
+        self._store = open_store(str(folder / "leases"))
         self._most_readers = 0
         self._phase = ""
         self._stopped: set[Child] = set()

@@ -85,9 +85,10 @@ def operator() -> Author:
 
 
 def order(store: LeaseStore, orders: Sequence[Transition]) -> Snapshot:
-    """Commit an operator's orders, all or none, and record them in the history. Returns the new state.
+    """Commit an operator's orders and record them in the history. Returns the new state.
 
-    Raises `EhBalanceError`, which names what is allowed, if an order is refused.
+    Raises `EhBalanceError`, which names what is allowed, if an order is refused. Then none was carried out, unless
+    another commit came in between that made only some of them invalid.
     """
     before = store.read()
     outcome = apply(before, orders)

@@ -42,4 +42,4 @@ def _report(lease_table: str, done: Repair) -> None:
             "was never read" if lease.checkpoint is None else f"goes on at sequence number {lease.checkpoint.next}"
         )
         say(f"Partition {partition} {position}, with epoch {lease.epoch}, owned by {lease.owner or 'nobody'}.")
-    say(f"The lease table {lease_table} is mended. What was taken away or replaced is in {done.kept}")
+    say(f"The lease table {lease_table} is repaired. Copies of what was removed or replaced are in {done.kept}")

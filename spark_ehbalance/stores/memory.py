@@ -1,4 +1,4 @@
-"""The lease store of tests, of the simulator and of a query that shares with nobody."""
+"""The lease store of tests and of a query without a lease table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_ehbalance.values.group import Group
 
 
 class MemoryStore(LeaseStore):
-    """A snapshot in this process, at first `snapshot`. Several threads may use it, each as if it were its own."""
+    """A snapshot in this process, `snapshot` at first. Unlike other stores it may be used by several threads."""
 
     def __init__(self, snapshot: Snapshot | None = None) -> None:
         self._lock = threading.Lock()
@@ -43,10 +43,10 @@ class MemoryStore(LeaseStore):
             return self._snapshot
 
     def record(self, changes: Sequence[OwnershipChange]) -> None:
-        pass  # what is kept in memory has no audience after it
+        pass  # nobody could read it once the process has ended
 
     def tidy(self) -> None:
-        pass  # there is one version only
+        pass  # earlier versions leave nothing behind
 
     def close(self) -> None:
         pass

@@ -1,10 +1,11 @@
-"""A lease table that somebody else has written, or a crash has damaged: read, or refused in one line and mended."""
+"""A lease table that others have written, or a crash has damaged: it is read, or refused in one line and repaired."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -121,7 +122,7 @@ HARMLESS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("what", HARMLESS)
-def test_what_can_be_read_is_read_and_written_again(table: Path, what: str, ehbalance: Command) -> None:
+def test_harmless_changes_are_read_and_written_over(table: Path, what: str, ehbalance: Command) -> None:
     before = read(table)
     HARMLESS[what](table)
     after = read(table)
@@ -135,7 +136,7 @@ def test_what_can_be_read_is_read_and_written_again(table: Path, what: str, ehba
     assert read(table).members.keys() == {"ann", "bob"}
 
 
-def test_a_comment_on_the_table_takes_nothing_away(table: Path, ehbalance: Command) -> None:
+def test_a_comment_in_place_of_the_description_changes_nothing(table: Path, ehbalance: Command) -> None:
     with DeltaStore(str(table)) as running:
         before = running.read()
         DeltaTable(str(table)).alter.set_table_description("Leases of the flights jobs")
@@ -221,7 +222,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_one_line_that_names_the_file_and_repair_loses_nothing(
+def test_damage_is_one_line_that_names_the_file_and_a_repair_loses_nothing(
     table: Path, what: str, ehbalance: Command
 ) -> None:
     before = read(table)
@@ -230,14 +231,14 @@ def test_damage_is_one_line_that_names_the_file_and_repair_loses_nothing(
     with pytest.raises(StoreDamagedError, match=said) as error:
         read(table)
     assert "\n" not in str(error.value)
-    assert f"`ehbalance maintain --repair {table}` mends it" in str(error.value)
+    assert f"`ehbalance maintain --repair {table}` repairs it" in str(error.value)
     for command in ("status", "maintain"):
         assert "is damaged: " in ehbalance.fails(1, command, table)
 
     files = {each.name for each in table.rglob("*") if each.is_file()}
     outcome = ehbalance("maintain", table, "--repair")
     assert (outcome.code, outcome.err) == (0, "")
-    assert "is mended" in outcome.out
+    assert "is repaired" in outcome.out
     after = read(table)
     assert after.leases.keys() == before.leases.keys()
     for partition, lease in after.leases.items():
@@ -246,15 +247,15 @@ def test_damage_is_one_line_that_names_the_file_and_repair_loses_nothing(
         assert lease.checkpoint is not None
         assert was.checkpoint is not None
         # With the newest state gone the one before it is what is left; of two that contradict each other the older.
-        least = 9 if what == "two rows that differ" and partition == "0" else was.checkpoint.sequence_number - 1
-        assert least <= lease.checkpoint.sequence_number <= was.checkpoint.sequence_number
+        lowest = 9 if what == "two rows that differ" and partition == "0" else was.checkpoint.sequence_number - 1
+        assert lowest <= lease.checkpoint.sequence_number <= was.checkpoint.sequence_number
     (kept,) = (table.parent / "leases_damaged").iterdir()
-    there = {each.name for folder in (table, kept) for each in folder.rglob("*") if each.is_file()}
-    assert files <= there | {"_last_checkpoint"}, "nothing is thrown away"
+    left = {each.name for folder in (table, kept) for each in folder.rglob("*") if each.is_file()}
+    assert files <= left | {"_last_checkpoint"}, "nothing is thrown away"
     assert "is sound: nothing was changed" in ehbalance("maintain", table, "--repair").out
 
 
-def test_of_a_log_without_a_sound_file_the_way_out_is_told(table: Path, ehbalance: Command) -> None:
+def test_without_any_sound_log_file_the_error_names_the_way_out(table: Path, ehbalance: Command) -> None:
     for file in (table / "_delta_log").iterdir():
         cut(file, 10)
     message = ehbalance.fails(1, "maintain", table, "--repair")
@@ -263,7 +264,7 @@ def test_of_a_log_without_a_sound_file_the_way_out_is_told(table: Path, ehbalanc
     assert "--from-checkpoint" in message
 
 
-def test_lost_partitions_are_put_back_by_a_repair(table: Path, ehbalance: Command) -> None:
+def test_a_repair_restores_lost_partitions(table: Path, ehbalance: Command) -> None:
     before = read(table)
     DeltaTable(table).delete("kind = 'partition' and id = '1'")
     assert "Found: partition 1 is missing." in ehbalance("maintain", table, "--repair").out
@@ -272,7 +273,7 @@ def test_lost_partitions_are_put_back_by_a_repair(table: Path, ehbalance: Comman
     assert (after.leases["1"].epoch, after.leases["1"].owner, after.leases["1"].checkpoint) == (1, None, Position(-1))
 
 
-def test_a_log_that_has_gone_or_was_made_anew_is_noticed_by_who_holds_the_table(table: Path) -> None:
+def test_an_open_handle_notices_that_the_log_was_removed_or_replaced(table: Path) -> None:
     with DeltaStore(str(table)) as held:
         held.read()
         commit(held, held.read(), [Heartbeat(by=ANN, at_ms=5)])
@@ -294,8 +295,22 @@ def test_a_log_that_has_gone_or_was_made_anew_is_noticed_by_who_holds_the_table(
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> object:
-    group = Keepers(lambda: DeltaStore(str(tmp_path / "leases")))
+def damage_found() -> threading.Event:
+    """Set when a keeper of `running` has found the table damaged."""
+    return threading.Event()
+
+
+@pytest.fixture
+def running(tmp_path: Path, damage_found: threading.Event) -> Iterator[Keepers]:
+    class Watching(DeltaStore):
+        def read(self) -> Snapshot:
+            try:
+                return super().read()
+            except StoreDamagedError:
+                damage_found.set()
+                raise
+
+    group = Keepers(lambda: Watching(str(tmp_path / "leases")))
     yield group
     group.close()
 
@@ -311,7 +326,7 @@ WRITTEN_BY_OTHERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("what", WRITTEN_BY_OTHERS)
-def test_who_runs_puts_back_what_others_take_away_and_reads_on(running: Keepers, tmp_path: Path, what: str) -> None:
+def test_running_members_restore_what_others_remove_and_go_on(running: Keepers, tmp_path: Path, what: str) -> None:
     ann, bob = running.start("ann", lease=6.0), running.start("bob", lease=6.0)
     running.wait_owned(ann=2, bob=2)
     wait_until(lambda: len(ann.holdings()) == len(bob.holdings()) == 2, "both know")
@@ -334,8 +349,8 @@ def test_who_runs_puts_back_what_others_take_away_and_reads_on(running: Keepers,
     assert ann.holdings().keys() | bob.holdings().keys() == set("0123")
 
 
-def test_who_runs_reads_on_while_the_table_is_damaged_and_goes_on_after_the_repair(
-    running: Keepers, tmp_path: Path, ehbalance: Command
+def test_a_running_member_keeps_its_partitions_while_the_table_is_damaged_and_checkpoints_after_the_repair(
+    running: Keepers, damage_found: threading.Event, tmp_path: Path, ehbalance: Command
 ) -> None:
     ann = running.start("ann", lease=3.0)
     running.wait_owned(ann=4)
@@ -346,14 +361,14 @@ def test_who_runs_reads_on_while_the_table_is_damaged_and_goes_on_after_the_repa
     (table / "_delta_log" / f"{running.snapshot.version + 1:020}.json").write_text('{"commitInfo":{')
     running.stores[ann].read_only = False
     end_batch(ann, begin_batch(ann), 41)
-    wait_until(lambda: ann._away, "the keeper finds it away")
+    wait_until(damage_found.is_set, "the keeper finds the damage")
     assert len(ann.holdings()) == 4
     ehbalance("maintain", table, "--repair")
     wait_until(lambda: {each.checkpoint for each in running.leases.values()} == {Position(41)}, "it goes on")
     assert running.layout() == layout
 
 
-def test_a_repair_leaves_what_was_never_read_without_an_epoch() -> None:
+def test_a_repair_gives_no_epoch_to_a_partition_that_was_never_claimed() -> None:
     """An epoch without a position is damage."""
     never, read = Lease("0"), Lease("1", epoch=1, checkpoint=Position(3))
     latest = merged([never, read], all_read=False)
@@ -373,7 +388,7 @@ def lease() -> st.SearchStrategy[Lease]:
 
 
 @given(st.lists(lease()), st.booleans(), st.randoms())
-def test_no_epoch_falls_and_no_position_beyond_the_latest_row_is_made_up(
+def test_the_latest_lease_has_no_lower_epoch_and_no_position_beyond_the_latest_rows(
     found: list[Lease], all_read: bool, rng: object
 ) -> None:
     latest = merged(found, all_read=all_read)

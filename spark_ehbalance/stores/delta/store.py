@@ -237,7 +237,7 @@ class DeltaStore(LeaseTable):
         self._history.compact(keep_hours=maintenance.ORPHAN_HOURS)
 
     def repair(self) -> Repair:
-        with self._folder.errors("mended"):
+        with self._folder.errors("repaired"):
             try:
                 return repair.put_back(self._folder, self.read(), self.write)
             except StoreDamagedError as damage:

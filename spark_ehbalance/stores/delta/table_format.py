@@ -1,8 +1,8 @@
-"""The lease table's format: a snapshot as rows, and the note in the table that says whose rows they are.
+"""The lease table's format: a snapshot as rows, and the description that says which group the table belongs to.
 
-Two kinds of rows in one table: `partition` (a lease) and `member` (a heartbeat). Columns of the other kind are null.
-Rows of the kinds `table` and `replaced` have an id: the table's own, and those of tables whose place it takes. The
-former also has the table's description, which somebody may put a comment of his own in the place of.
+A row of kind `partition` is a lease, one of kind `member` a heartbeat. Columns that a kind does not use are null. The
+row of kind `table` holds the table's id, and each row of kind `replaced` the id of a table that this one replaces. The
+`table` row also repeats the description, which somebody may replace by a comment of their own.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position, partition_order
 
-#: Rises when older versions of this package must not write the table any more.
+#: Raised when older versions of this package must not write the table any more.
 FORMAT = 1
 
 _TIME = pa.timestamp("us", tz="UTC")
 
-#: Microseconds: the end of the year 9999. Times outside of what people reckon with are as good as none.
+#: Microseconds since 1970: the end of the year 9999. A time beyond it, or before 1970, counts as missing.
 _LAST_TIME = 253_402_300_800_000_000
 
-#: Numbers that only ever rise are refused from here on: they would soon not fit any more.
-_MOST = 2**62
+#: Counters are refused from here on: soon they could not be raised any more.
+_COUNTER_LIMIT = 2**62
 
-#: Columns are only ever added, at the end: a table written before has none of the later ones, which read as null.
+#: Columns are only ever added, at the end. A table of an earlier version lacks the later ones, which read as null.
 SCHEMA = pa.schema(
     [
         ("kind", pa.string()),
@@ -65,8 +65,8 @@ SCHEMA = pa.schema(
     ]
 )
 
-#: Those that every table has had from the beginning.
-_ALWAYS = SCHEMA.names[: SCHEMA.names.index("pinned_to")]
+#: The columns that every version had.
+_REQUIRED = SCHEMA.names[: SCHEMA.names.index("pinned_to")]
 
 HISTORY_SCHEMA = pa.schema(
     [
@@ -84,7 +84,7 @@ HISTORY_SCHEMA = pa.schema(
 
 
 def description(group: Group) -> str:
-    """The table's description, which marks it as the lease table of `group`."""
+    """The description that marks a Delta table as the lease table of `group`."""
     return json.dumps(
         {
             "ehbalance": FORMAT,
@@ -96,7 +96,7 @@ def description(group: Group) -> str:
 
 
 def group_of(description: str | None, where: str) -> Group:
-    """The group whose lease table carries `description`. Raises `StoreFormatError`, naming the table by `where`."""
+    """The group whose lease table has this `description`. Raises `StoreFormatError` for the table at `where`."""
     try:
         fields = json.loads(description or "")
         version = int(fields["ehbalance"])
@@ -111,14 +111,14 @@ def group_of(description: str | None, where: str) -> Group:
 
 
 def is_described(text: str | None) -> bool:
-    """Whether a table with this description says itself that it is a lease table."""
+    """Whether this is a lease table's description."""
     with contextlib.suppress(ValueError):
         return isinstance(fields := json.loads(text or ""), dict) and "ehbalance" in fields
     return False
 
 
-def noted_description(table: pa.Table) -> str | None:
-    """The description that stands in the rows of a lease table, if it does."""
+def description_in_rows(table: pa.Table) -> str | None:
+    """The description that the rows of a lease table repeat; None if they do not."""
     return next((row["host"] for row in rows_of(table) if row["kind"] == "table"), None)
 
 
@@ -134,11 +134,11 @@ def to_table(snapshot: Snapshot) -> pa.Table:
 
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """`table` with the columns of `schema`, in its types: what is missing is null, what is more is left out, and times
-    without a zone are UTC. Raises `ValueError` where a column cannot be that, or is missing that was always there."""
+    """`table` with the columns of `schema`, in its types. A missing column is null, others are left out, and times
+    without a zone are UTC. Raises `ValueError` if a column cannot be cast, or is missing that every version had."""
     if table.schema.equals(schema):
         return table
-    if missing := [name for name in _ALWAYS if schema is SCHEMA and name not in table.column_names]:
+    if missing := [name for name in _REQUIRED if schema is SCHEMA and name not in table.column_names]:
         raise ValueError(f"there is no column {missing[0]}")
 
     def column(field: pa.Field) -> Any:
@@ -153,14 +153,14 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows of `table`, with times in microseconds since 1970: not all that a table can hold are a `datetime`."""
+    """The rows of `table`, with times in microseconds since 1970: a table can hold times that no `datetime` can."""
     columns = [each.cast(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in table.columns]
     return pa.table(columns, names=table.column_names).to_pylist()  # type: ignore[no-any-return]
 
 
 def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
-    """The snapshot whose rows `table` holds, in any order. Raises `ValueError` where leases make no sense; a member
-    whose row does not is left out, and joins again by itself."""
+    """The snapshot whose rows `table` holds, in any order. Raises `ValueError` if a lease is invalid. Members with
+    invalid rows are left out, and join again by themselves."""
     leases: dict[str, Lease] = {}
     members: dict[str, Member] = {}
     tables: dict[str, set[str]] = {"table": set(), "replaced": set()}
@@ -212,18 +212,18 @@ def _lease_row(lease: Lease) -> dict[str, Any]:
 
 
 def lease_of(row: dict[str, Any]) -> Lease:
-    """The lease in a row, without which nothing of the partition is known. Times are for people, and may be missing.
-    Raises `ValueError`."""
-    partition, epoch, number = row["id"], row["epoch"], row["sequence_number"]
+    """The lease in a row. Times are for people, and may be missing. Raises `ValueError`."""
+    partition, epoch, sequence_number = row["id"], row["epoch"], row["sequence_number"]
     if partition is None:
         raise ValueError("there is a partition without an id")
-    if epoch is None or not 0 <= epoch < _MOST:
+    if epoch is None or not 0 <= epoch < _COUNTER_LIMIT:
         raise ValueError(f"partition {partition} has the epoch {epoch}")
-    if (row["renewal"] or 0) >= _MOST:
+    if (row["renewal"] or 0) >= _COUNTER_LIMIT:
         raise ValueError(f"partition {partition} has the renewal {row['renewal']}")
-    # Who claims says where reading starts: an epoch without a position is somebody's UPDATE, and no first start.
-    if (number is None and (epoch > 0 or row["owner"] is not None)) or (number is not None and number < -1):
-        raise ValueError(f"partition {partition} has the sequence number {number}")
+    # A claim sets a position with the first epoch: an epoch without one is somebody's UPDATE, not a first start.
+    claimed = epoch > 0 or row["owner"] is not None
+    if claimed if sequence_number is None else sequence_number < -1:
+        raise ValueError(f"partition {partition} has the sequence number {sequence_number}")
     return Lease(
         partition=partition,
         owner=row["owner"],
@@ -231,7 +231,7 @@ def lease_of(row: dict[str, Any]) -> Lease:
         renewal=row["renewal"] or 0,
         renewed_at_ms=to_ms(row["renewed_at"]),
         owned_since_ms=to_ms(row["owned_since"]),
-        checkpoint=None if number is None else Position(number, row["offset"]),
+        checkpoint=None if sequence_number is None else Position(sequence_number, row["offset"]),
         handover=_handover(row),
         load=None if row["rate"] is None else Load(row["rate"], row["backlog"] or 0.0),
         pin=_pin(row),
@@ -274,9 +274,9 @@ def _member_row(member: Member) -> dict[str, Any]:
 
 def _member(row: dict[str, Any]) -> Member:
     if None in (row["id"], row["incarnation"], row["joined"]):
-        raise ValueError("a member without a name")
-    if max(row["joined"], row["renewal"] or 0) >= _MOST:
-        raise ValueError("a member whose numbers cannot rise")
+        raise ValueError("a member without an id, an incarnation or a place in the order of joining")
+    if max(row["joined"], row["renewal"] or 0) >= _COUNTER_LIMIT:
+        raise ValueError("a member whose counters cannot be raised")
     return Member(
         id=row["id"],
         incarnation=row["incarnation"],
@@ -299,10 +299,10 @@ def _member_load(row: dict[str, Any]) -> MemberLoad | None:
 
 
 def to_time(ms: int) -> int:
-    """Milliseconds since 1970 in microseconds, of which Arrow makes the table's times without a `datetime` each."""
+    """Milliseconds since 1970 as microseconds, which Arrow takes as a time without making a `datetime`."""
     return 1000 * ms
 
 
 def to_ms(time: int | None) -> int:
-    """A time of the table, in microseconds, in milliseconds since 1970; 0 where there is none that makes sense."""
+    """Microseconds since 1970 as milliseconds; 0 for a time that is missing or out of range."""
     return 0 if time is None or not 0 <= time < _LAST_TIME else time // 1000

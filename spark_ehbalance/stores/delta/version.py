@@ -23,10 +23,10 @@ from spark_ehbalance.stores.delta.table_format import (
     SCHEMA,
     conformed,
     description,
+    description_in_rows,
     from_table,
     group_of,
     is_described,
-    noted_description,
     to_table,
 )
 from spark_ehbalance.values.group import Group
@@ -72,7 +72,7 @@ def read_group(table: DeltaTable, folder: Folder, known: Group | None = None) ->
         text = description(known)
     elif not is_described(text):
         with contextlib.suppress(OSError, ValueError, OverflowError, pa.ArrowException):  # of somebody else's table
-            text = noted_description(read_rows(table, folder, SCHEMA))
+            text = description_in_rows(read_rows(table, folder, SCHEMA))
     return group_of(text, folder.uri)
 
 
@@ -113,7 +113,7 @@ def file_names(table: DeltaTable) -> list[str]:
 def damaged(folder: Folder, problem: str) -> StoreDamagedError:
     """The error for a table with this problem: a file, and what is wrong with it."""
     return StoreDamagedError(
-        f"the lease table at {folder.uri} is damaged: {problem}. Queries that run read on what they own, and "
-        f"`ehbalance maintain --repair {folder.uri}` mends it",
+        f"the lease table at {folder.uri} is damaged: {problem}. Running queries go on reading what they own, and "
+        f"`ehbalance maintain --repair {folder.uri}` repairs it",
         problem,
     )
