@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -22,7 +22,7 @@ from spark_ehbalance.cli.picture import Mark, Picture, Segment, html, moves_of, 
 from spark_ehbalance.cli.report import save
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.simulation.measures import Result
-from spark_ehbalance.simulation.run import simulate as run
+from spark_ehbalance.simulation.run import simulate as play
 from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, load
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, STRATEGIES
 from spark_ehbalance.values.position import partition_order
@@ -45,7 +45,7 @@ def simulate(
     compare: Annotated[bool, typer.Option("--compare", help="All strategies, side by side.")] = False,
     partitions: Annotated[int | None, typer.Option(help="Partitions of the hub.", show_default=False)] = None,
     members: Annotated[int | None, typer.Option(help="Members at the beginning.", show_default=False)] = None,
-    cycles: Annotated[int | None, typer.Option(help="Balance intervals to simulate.", show_default=False)] = None,
+    cycles: Annotated[int | None, typer.Option(help="Balance intervals to play.", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     report: Annotated[
@@ -57,63 +57,60 @@ def simulate(
         raise OptionError(f"--strategy {strategy} is wrong: allowed is one of {', '.join(STRATEGIES)}")
     if compare and report is not None:
         raise OptionError("--compare and --report are both given: a picture is of one strategy, set --strategy")
-    for name, value in (("partitions", partitions), ("members", members), ("cycles", cycles)):
-        if value is not None and value < 1:
-            raise OptionError(f"--{name} {value} is wrong: allowed is 1 or more")
     if scenario == _ALL and not compare:
         raise OptionError(f"--scenario {_ALL} is for --compare: set both, or name one scenario")
-    scenarios = [
-        replace(
-            each,
-            partitions=partitions or each.partitions,
-            members=members or each.members,
-            cycles=cycles or each.cycles,
-        )
-        for each in map(load, READY_MADE if scenario == _ALL else (scenario,))
-    ]
-    chosen = scenarios[0]
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console, transient=True
-    ) as progress:
-        if compare:
-            task = progress.add_task("strategies", total=len(scenarios) * len(STRATEGIES))
-            results = _compared(scenarios, seed, lambda: progress.advance(task))
-        else:
-            task = progress.add_task(strategy, total=1.0)
-            results = [_run(chosen, strategy, seed, lambda part: progress.update(task, completed=part))]
+    sizes = {"partitions": partitions, "members": members, "cycles": cycles}
+    scenarios = _scenarios(READY_MADE if scenario == _ALL else (scenario,), sizes)
+    results = _compared(scenarios, seed) if compare else [_run_with_progress(scenarios[0], strategy, seed)]
     if report is not None:
-        save(report, html(_picture(chosen, results[0])))
+        save(report, html(_picture(scenarios[0], results[0])))
     if as_json:
         tables = [result.to_json() for result in results]
         typer.echo(json.dumps(tables if compare else tables[0], indent=2))
     elif scenario == _ALL:
         Console().print(_overview(results))
     else:
-        Console().print(Text(_heading(chosen, seed)), _table(results), sep="\n")
+        Console().print(Text(_heading(scenarios[0], seed)), _table(results), sep="\n")
+
+
+def _scenarios(names: Sequence[str], sizes: Mapping[str, int | None]) -> list[Scenario]:
+    """The scenarios of these names, with those of the `sizes` that are given. Raises `OptionError`."""
+    given: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
+    for name, value in given.items():
+        if value < 1:
+            raise OptionError(f"--{name} {value} is wrong: allowed is 1 or more")
+    return [replace(load(name), **given) for name in names]
+
+
+def _run_with_progress(scenario: Scenario, strategy: str, seed: int) -> Result:
+    with _progress() as progress:
+        task = progress.add_task(strategy, total=1.0)
+        return _run(scenario, strategy, seed, lambda part: progress.update(task, completed=part))
 
 
 def _run(scenario: Scenario, strategy: str, seed: int, progress: Callable[[float], None] | None = None) -> Result:
-    # A simulation makes no reference cycles, and the collector would take a twentieth of the time.
+    # A simulation creates no reference cycles, and the search for them takes a twentieth of the time.
     enabled = gc.isenabled()
     gc.disable()
     try:
-        return run(scenario, strategy, seed, progress)
+        return play(scenario, strategy, seed, progress)
     finally:
         if enabled:
             gc.enable()
 
 
-def _compared(scenarios: Sequence[Scenario], seed: int, done: Callable[[], None]) -> list[Result]:
-    """The result of each strategy for each of `scenarios`; some run at the same time, each in its own process."""
-    with ProcessPoolExecutor(_PROCESSES, get_context("spawn")) as pool:
+def _compared(scenarios: Sequence[Scenario], seed: int) -> list[Result]:
+    """The result of each strategy in each of `scenarios`, some run at the same time, each in its own process."""
+    with _progress() as progress, ProcessPoolExecutor(_PROCESSES, get_context("spawn")) as pool:
         futures = [pool.submit(_run, scenario, name, seed) for scenario in scenarios for name in STRATEGIES]
-        waiting: set[Future[Result]] = set(futures)
-        while waiting:
-            finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for _ in finished:
-                done()
+        for _ in progress.track(as_completed(futures), len(futures), description="strategies"):
+            pass
         return [future.result() for future in futures]
+
+
+def _progress() -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def _picture(scenario: Scenario, result: Result) -> Picture:
@@ -162,7 +159,7 @@ def _table(results: Sequence[Result]) -> Table:
 
 
 def _overview(results: Sequence[Result]) -> Table:
-    """Moves, partition-seconds without an owner and events read twice: a row per scenario, a column per strategy."""
+    """Moves, partition-seconds without an owner and events read again: a row per scenario, a column per strategy."""
     table = Table(
         title="moves / partition-seconds without an owner / events read again",
         title_justify="left",
@@ -187,14 +184,14 @@ def _or_never(value: float | None) -> str:
 
 
 def _short(value: float) -> str:
-    """`value` in at most six characters."""
+    """A number in at most six characters."""
     for least, factor, letter in ((1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e4, 1e3, " k")):
         if value >= least:
             return f"{value / factor:.3g}{letter}"
     return f"{value:.0f}" if value == int(value) or value >= 100 else f"{value:.1f}"
 
 
-#: The rows of the table, each with its text for a result.
+#: The rows of the table, each with how a result is shown in it.
 _ROWS: tuple[tuple[str, Callable[[Result], str]], ...] = (
     ("cycles to balance", lambda each: _or_never(each.cycles_to_balance)),
     ("seconds to balance", lambda each: _or_never(each.seconds_to_balance)),

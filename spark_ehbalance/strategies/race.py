@@ -174,7 +174,7 @@ class _Memory:
     free: Mapping[str, float] = field(default_factory=dict)
     #: Since when there is something to win from others.
     challenging: float | None = None
-    #: Lease that is worth a challenge → its epoch, its contest, and since when it is seen with them.
+    #: Lease that is worth a challenge → its epoch, its defences, and since when it is seen with them.
     watched: Mapping[str, tuple[int, int, float]] = field(default_factory=dict)
     #: Lease → when it was challenged last.
     challenged: Mapping[str, float] = field(default_factory=dict)
