@@ -1,11 +1,11 @@
-"""What waiting costs: the planner of a query that has nothing to read.
+"""What an idle query costs: its planner while there is nothing to read.
 
 | what | how it is measured |
 |---|---|
 | `latestOffset` | the call in this process, with a lease table, 10 ms after the one before |
-| question | CPU of asking about a partition, all of the hub's together, every 0.1 s; and by public calls |
-| idle planner | CPU of a waiting query's planner process, lease keeper and hub watcher included (Linux) |
-| trivial source | the same of a query whose source has one number for an offset and nothing to do: Spark's own part |
+| request | CPU of requesting a partition's state, all partitions together, every 0.1 s; and by public calls |
+| idle planner | CPU of an idle query's planner process, lease keeper and hub watcher included (Linux) |
+| trivial source | the same for a query whose source has a number for an offset and nothing to do: Spark's own part |
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ PARTITIONS = 8
 #: Spark's `spark.sql.streaming.pollingDelay`, in seconds.
 _POLLING_DELAY = 0.01
 
-#: Seconds between two looks at the hub.
-_LOOKS = 0.1
+#: Seconds between two requests.
+_INTERVAL = 0.1
 
-#: Seconds after which a query that was started has settled: the hub is asked least when nothing has come for ten.
+#: Seconds after which a new query has settled: after ten without events requests have the longest interval.
 _SETTLED = 12.0
 
 
 def measure(spark: SparkSession, folder: Path, say: Say, *, seconds: float, runs: int) -> Iterator[Row]:
-    """Each run starts queries of its own and watches each for `seconds`."""
+    """Each run starts new queries and measures each for `seconds`."""
     spark.dataSource.register(ReadySource)
     calls, ours, public, idle, trivial = (list[float]() for _ in range(5))
     nothing = {"events": "0", "size": "1", "tasks": "1", "rows": "1"}
@@ -48,22 +48,24 @@ def measure(spark: SparkSession, folder: Path, say: Say, *, seconds: float, runs
         read = {"connectionString": server.address, "startingPosition": "earliest"}
         for run in range(runs):
             say(f"planner: run {run + 1} of {runs}, {seconds:g} s of idling")
-            ours.append(questions(server.connection, seconds))
-            public.append(public_questions(server.connection, seconds))
+            ours.append(requests(server.connection, seconds))
+            public.append(public_requests(server.connection, seconds))
             # Tables of their own: the readers would share the partitions.
             place = folder / f"planner-{run}"
             calls.append(1000 * idle_calls({**read, "leaseTable": f"{place / 'calls'}"}, seconds))
             idle += _share(spark, {**read, "leaseTable": f"{place / 'leases'}"}, place / "ours", "ehbalance", seconds)
             trivial += _share(spark, nothing, place / "trivial", "ready", seconds)
     yield Row(SUBJECT, "latestOffset, idle, median", "ms", tuple(calls), Bar("most", 1.0))
-    yield Row(SUBJECT, "question about a partition", "µs CPU", tuple(ours), None, {"by public calls": tuple(public)})
+    yield Row(
+        SUBJECT, "request for a partition's state", "µs CPU", tuple(ours), None, {"by public calls": tuple(public)}
+    )
     if idle:
         compared = {"a trivial source": tuple(trivial)}
         yield Row(SUBJECT, "planner of an idle query", "% of a core", tuple(idle), Bar("most", 3.0), compared)
 
 
 def idle_calls(options: Mapping[str, str], seconds: float) -> float:
-    """The median time of `latestOffset` of a reader in this process that has nothing to read."""
+    """The median time of `latestOffset`, in seconds, of a reader in this process that has nothing to read."""
     reader, times = StreamReader(stream_options(options)), []
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -80,31 +82,31 @@ def idle_calls(options: Mapping[str, str], seconds: float) -> float:
     return statistics.median(times)
 
 
-def questions(connection: Connection, seconds: float) -> float:
-    """µs of CPU of asking a hub about one of its partitions, over a connection that is kept."""
+def requests(connection: Connection, seconds: float) -> float:
+    """µs of CPU of requesting the state of one partition, over a connection that stays open."""
     with HubMetadata(connection, GROUP) as metadata:
         partitions = metadata.partition_ids()
         metadata.partition_states(partitions)
-        spent, looks = time.process_time(), max(1, int(seconds / _LOOKS))
-        for _ in range(looks):
-            time.sleep(_LOOKS)
+        spent, rounds = time.process_time(), max(1, int(seconds / _INTERVAL))
+        for _ in range(rounds):
+            time.sleep(_INTERVAL)
             metadata.partition_states(partitions)
-        return (time.process_time() - spent) / looks / len(partitions) * 1e6
+        return (time.process_time() - spent) / rounds / len(partitions) * 1e6
 
 
-def public_questions(connection: Connection, seconds: float) -> float:
+def public_requests(connection: Connection, seconds: float) -> float:
     """The same by the client's public calls."""
     with connection.consumer_client(GROUP) as client:
         partition = client.get_partition_ids()[0]
-        spent, asked, end = time.process_time(), 0, time.monotonic() + seconds
-        while time.monotonic() < end or not asked:
+        spent, count, end = time.process_time(), 0, time.monotonic() + seconds
+        while time.monotonic() < end or not count:
             client.get_partition_properties(partition)
-            asked += 1
-        return (time.process_time() - spent) / asked * 1e6
+            count += 1
+        return (time.process_time() - spent) / count * 1e6
 
 
 def _share(spark: SparkSession, options: Mapping[str, str], folder: Path, source: str, seconds: float) -> list[float]:
-    """The CPU of a waiting query's planner, in percent of a core; nothing where that cannot be told."""
+    """The CPU of an idle query's planner, in percent of a core; empty where that cannot be measured."""
     before = set(planners())
     query = start(spark, options, folder, source=source)
     try:

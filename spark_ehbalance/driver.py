@@ -87,7 +87,7 @@ class BatchEndListener(StreamingQueryListener):
 def _report_end(end: StreamOffset, *, leave: bool = False) -> bool | None:
     """Report to its planner that the sink has finished the batch that ends at `end`. Returns the planner's answer, or
     None."""
-    return send(end.reader, {"finished": end.to_json(), "leave": leave})
+    return send(end.planner_name, {"finished": end.to_json(), "leave": leave})
 
 
 def _sink_warning(progress: dict[str, Any], ends: list[StreamOffset]) -> str | None:

@@ -16,8 +16,8 @@ from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import ReplaceTables, Restore, Transition, apply
-from spark_ehbalance.source.continuity import LoggedBatch, Memory, restored, skipped
-from spark_ehbalance.source.offsets import HeldPosition, group_name
+from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress, restore_transitions, skipped_events
+from spark_ehbalance.source.offsets import EpochPosition, group_name
 from spark_ehbalance.source.options import Options, checked_checkpoint, checked_location
 from spark_ehbalance.source.spark_checkpoint import read_checkpoint
 from spark_ehbalance.stores.base import LeaseStore, commit_and_record, record
@@ -47,7 +47,7 @@ _WHY = "from the queries' checkpoints"
 _ATTEMPTS = 5
 
 
-def remembered(checkpoints: Sequence[str], replaces: str | None, options: Options) -> Memory:
+def remembered(checkpoints: Sequence[str], replaces: str | None, options: Options) -> RecordedProgress:
     """The positions that the queries' checkpoints, and their lease table's history, have for the hub of `options`.
 
     `replaces` is that lease table; it must be given if the queries last used several. Raises `OptionError`.
@@ -62,8 +62,10 @@ def remembered(checkpoints: Sequence[str], replaces: str | None, options: Option
         given = "is not given" if replaces is None else f"={wanted} is wrong"
         raise OptionError(f"--replaces {given}: the queries have last read with {', '.join(tables)}")
     table = wanted or tables[0]
-    memory = functools.reduce(Memory.joined, (Memory.of(*log) for log in logs if _table(log) == table))
-    return replace(memory, places=memory.joined(_history(table, options)).places)
+    memory = functools.reduce(
+        RecordedProgress.merged, (RecordedProgress.from_log(*log) for log in logs if _table(log) == table)
+    )
+    return replace(memory, positions=memory.merged(_history(table, options)).positions)
 
 
 def _of_hub(checkpoint: str, options: Options) -> list[list[LoggedBatch]]:
@@ -84,32 +86,32 @@ def _table(log: Sequence[LoggedBatch]) -> str:
     return end.table.location if end.table else end.group or "none"
 
 
-def _history(table: str, options: Options) -> Memory:
+def _history(table: str, options: Options) -> RecordedProgress:
     """The positions of each partition's last change of owner, if the history still exists.
 
     Spark counts a batch as finished even if the change of owner ended it early, or if a replay left a partition out.
     """
     if "/" not in table:
-        return Memory()
+        return RecordedProgress()
     try:
         with open_store(table, options.storage_options) as store:
-            return Memory(_last_positions(store.history()))
+            return RecordedProgress(_last_positions(store.history()))
     except (OptionError, StoreError):
-        return Memory()
+        return RecordedProgress()
 
 
-def _last_positions(changes: Sequence[OwnershipChange]) -> dict[str, HeldPosition]:
+def _last_positions(changes: Sequence[OwnershipChange]) -> dict[str, EpochPosition]:
     last = {each.partition: each for each in changes if each.partition is not None}
     return {
-        partition: HeldPosition(each.epoch, each.sequence_number + 1)
+        partition: EpochPosition(each.epoch, each.sequence_number + 1)
         for partition, each in last.items()
         if each.epoch is not None and each.sequence_number is not None
     }
 
 
-def check_positions(memory: Memory, states: Mapping[str, PartitionState]) -> None:
+def check_positions(memory: RecordedProgress, states: Mapping[str, PartitionState]) -> None:
     """Raise `OptionError` if the positions cannot be of this hub."""
-    for partition, position in memory.places.items():
+    for partition, position in memory.positions.items():
         state = states.get(partition)
         if state is None or position.next > state.end:
             ends = f"ends before {state.end}" if state else f"has partitions {', '.join(states)}"
@@ -120,7 +122,7 @@ def check_positions(memory: Memory, states: Mapping[str, PartitionState]) -> Non
 
 
 def restore(
-    store: LeaseStore, location: str, group: Group, memory: Memory, states: Mapping[str, PartitionState]
+    store: LeaseStore, location: str, group: Group, memory: RecordedProgress, states: Mapping[str, PartitionState]
 ) -> str:
     """Write, in one commit, what `memory` has and the table at `location` lacks, and that it replaces the lost table.
 
@@ -146,26 +148,26 @@ def restore(
 
 
 def _transitions(
-    location: str, memory: Memory, found: Snapshot, states: Mapping[str, PartitionState]
+    location: str, memory: RecordedProgress, found: Snapshot, states: Mapping[str, PartitionState]
 ) -> list[Transition]:
     if found.table is None or not found.table.covers(memory.lineages):
         _check_skipped(memory, found)
     by, at_ms = replace(operator(), incarnation=uuid.uuid4().hex), now_ms()
     # Either no row is ahead of the checkpoints, or the table is their own: a row with an older epoch is out of date.
-    transitions: list[Transition] = list(restored(memory, found, by, at_ms, _WHY, older=True))
+    transitions: list[Transition] = list(restore_transitions(memory, found, by, at_ms, _WHY, older=True))
     # No checkpoint has these, so no query has read them as far back as Spark keeps checkpoints.
     transitions += [
         Restore(by=by, at_ms=at_ms, partition=p, epoch=0, checkpoint=Position.before(states[p].begin), why=_WHY)
         for p in states
-        if p not in memory.places and p not in found.leases
+        if p not in memory.positions and p not in found.leases
     ]
     # Offsets of earlier versions identify the table by its location.
     location_id = {group_name(location)} if found.table is None and found.leases else set()
     return [*transitions, ReplaceTables(by=by, at_ms=at_ms, tables=memory.lineages | location_id)]
 
 
-def _check_skipped(memory: Memory, found: Snapshot) -> None:
-    between = skipped(memory, found)
+def _check_skipped(memory: RecordedProgress, found: Snapshot) -> None:
+    between = skipped_events(memory, found)
     if not between:
         return
     shown = ", ".join(f"{first} to {last} of partition {p}" for p, (first, last) in between.items())
@@ -176,9 +178,9 @@ def _check_skipped(memory: Memory, found: Snapshot) -> None:
     )
 
 
-def _result(transitions: Sequence[Transition], memory: Memory) -> str:
+def _result(transitions: Sequence[Transition], memory: RecordedProgress) -> str:
     restored_partitions = [each.partition for each in transitions if isinstance(each, Restore)]
-    unknown = [partition for partition in restored_partitions if partition not in memory.places]
+    unknown = [partition for partition in restored_partitions if partition not in memory.positions]
     known = f" {len(restored_partitions) - len(unknown)} go on where the checkpoints' batches have ended."
     if not unknown:
         return known

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from .administration import Administration
 from .broker import HubSpec
 from .control import ControlServer, execute
+from .message import Event
 from .server import Server, Settings
 
 _T = TypeVar("_T")
@@ -126,6 +127,15 @@ class Emulator(Administration):
         """Accept calls from other processes (`EmulatorControl`); returns the port. Raises OSError."""
         self._control = ControlServer(self._running().operations)
         return self._wait_for(self._control.start(host, port))
+
+    def append_encoded(self, hub: str, partition: str, *events: Event) -> None:
+        """Store `events` as they are, also such as no sender could send; for tests of readers."""
+        operations = self._running().operations
+
+        async def append() -> None:
+            operations.append_encoded(hub, partition, events)
+
+        self._wait_for(append())
 
     def _running(self) -> Server:
         if self._server is None:

@@ -10,7 +10,7 @@ from . import service_errors
 from .broker import Broker, HubSpec
 from .client_connection import ClientConnection
 from .faults import Faults
-from .message import build_events
+from .message import Event, build_events
 from .publisher import PublisherEndpoint
 from .reader import ReaderEndpoint
 
@@ -82,6 +82,10 @@ class Operations:
             raise ValueError(f"copies={copies}: allowed are numbers from 1 on")
         events = build_events(bodies, properties if isinstance(properties, list) else [properties], partition_key)
         self._broker.append(self._broker.hub(hub), partition, events * copies)
+
+    def append_encoded(self, hub: str, partition: str, events: Sequence[Event]) -> None:
+        """Store `events` as they are, also such as no sender could send."""
+        self._broker.append(self._broker.hub(hub), partition, events)
 
     def connections(self) -> int:
         return len(self._connections)

@@ -1,9 +1,12 @@
-"""Notices from a query's driver to its planner: a batch has ended, or the query is to leave its group.
+"""The control socket: a query's driver tells the planner that a batch has ended, or that the query is to leave.
 
-The planner is a process of its own, and Spark tells it of a batch's end only when it asks for the next one, which with
-a long trigger is minutes later. So it listens on a local socket whose name follows from its owner id and group, for
-whoever is the same user on the same machine: the listener that `spark_ehbalance.register` installs, and
-`spark_ehbalance.stop`. Without notices nothing is lost, but handovers wait. Systems without Unix sockets do without.
+The planner is a process of its own, and Spark tells it that a batch has ended only when it asks for the next one: with
+a long trigger that is minutes later. So the planner listens on a local socket whose name follows from its owner id and
+group. Processes of the same user on the same machine can use it: the listener that `spark_ehbalance.register` installs,
+and `spark_ehbalance.stop`. Without these messages nothing is lost, but handovers wait for the next trigger. On systems
+without Unix sockets there are none.
+
+Wire format: one JSON object until the sender shuts its side down; the answer is `yes`, `no` or nothing (an error).
 """
 
 from __future__ import annotations
@@ -24,46 +27,34 @@ from typing import Any
 
 _LOG = logging.getLogger(__name__)
 
-#: Bytes of the largest notice: an offset with 2,000 partitions has 120 KB.
-_LARGEST = 1 << 20
+#: Bytes of the largest message: an offset with 2,000 partitions has 120 KB.
+MAX_MESSAGE_BYTES = 1 << 20
 
-#: Seconds that a sender may take altogether, on a machine that is too busy.
-_PATIENCE = 2.0
+#: Senders that are listened to at once; a driver sends from one thread.
+MAX_SENDERS = 16
 
-#: Senders that are listened to at once; a driver has one thread that sends.
-_SENDERS = 16
-
-
-def _address(reader: str) -> str:
-    """The socket of `reader`'s planner. The name is short: there is a limit of about 100 bytes."""
-    return str(_folder() / hashlib.sha256(reader.encode()).hexdigest()[:24])
+#: Seconds that a message may take altogether, on a machine that is too busy.
+_TIMEOUT = 2.0
 
 
-def _folder() -> Path:
-    return Path(tempfile.gettempdir()) / f"ehbalance-{os.getuid()}"
+def socket_path(planner_name: str) -> Path:
+    """Where the planner of that name (`StreamOffset.planner_name`) listens. Short: 100 bytes are about the limit."""
+    return _folder() / hashlib.sha256(planner_name.encode()).hexdigest()[:24]
 
 
-def _check_folder() -> None:
-    """Raises OSError if the folder is not this user's alone: whoever owns it hears what is sent, and answers."""
-    found = _folder().lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{_folder()} must be a folder, no link, that only this user can use: remove it")
+def send(planner_name: str, message: dict[str, Any]) -> bool | None:
+    """Send `message` to that planner and return its answer; None if there is no such planner on this machine.
 
-
-def send(reader: str, notice: dict[str, Any]) -> bool | None:
-    """Tell `reader`'s planner (see `StreamOffset.reader`), and return its answer; None if there is no such planner on
-    this machine.
-
-    A planner that is there but does not answer in time, on a machine that is too busy, has answered no.
+    A planner that does not answer in time, on a machine that is too busy, counts as having answered no.
     """
     if not hasattr(socket, "AF_UNIX"):
         return None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
-        sender.settimeout(_PATIENCE)
+        sender.settimeout(_TIMEOUT)
         try:
             _check_folder()
-            sender.connect(_address(reader))
-            sender.sendall(json.dumps(notice).encode())
+            sender.connect(str(socket_path(planner_name)))
+            sender.sendall(json.dumps(message).encode())
             sender.shutdown(socket.SHUT_WR)
             return {b"yes": True, b"no": False}.get(sender.recv(3))
         except (TimeoutError, BlockingIOError):
@@ -73,78 +64,92 @@ def send(reader: str, notice: dict[str, Any]) -> bool | None:
 
 
 class PlannerControl:
-    """Receives notices for `reader`, each in a thread, and passes one at a time to `read`, which answers yes or no;
-    until closed."""
+    """The planner's end of the control socket. The constructor opens nothing."""
 
-    def __init__(self, reader: str, read: Callable[[dict[str, Any]], bool]) -> None:
-        self._read = read
-        self._reading = threading.Lock()
-        self._places = threading.Semaphore(_SENDERS)
+    def __init__(self, planner_name: str) -> None:
+        self._planner_name = planner_name
+        self._handling = threading.Lock()
+        self._senders = threading.Semaphore(MAX_SENDERS)
         self._closed = threading.Event()
         self._socket: socket.socket | None = None
+
+    def start(self, handle: Callable[[dict[str, Any]], bool]) -> None:
+        """Listen until closed: each message is received in a thread of its own and passed to `handle`, one at a time,
+        which returns the answer. Where no socket can be opened, warns and does nothing else."""
         if not hasattr(socket, "AF_UNIX"):
             return
+        self._path = socket_path(self._planner_name)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._path = _address(reader)
             with contextlib.suppress(FileExistsError):
                 _folder().mkdir(mode=0o700)
             _check_folder()
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)  # left by an earlier life, which is fenced
-            listener.bind(self._path)
+                self._path.unlink()  # of an earlier process of this query, which is fenced
+            listener.bind(str(self._path))
             listener.listen()
-            self._inode = os.stat(self._path).st_ino
-        except OSError as error:  # such as a temporary folder with too long a name: all goes on without notices
+            self._inode = self._path.stat().st_ino
+        except OSError as error:  # such as a temporary folder whose name is too long
             listener.close()
-            _LOG.warning("no notices are taken from the query's driver: %s", error)
+            _LOG.warning("the control socket could not be opened, so that handovers wait for triggers: %s", error)
             return
         self._socket = listener
-        threading.Thread(target=self._listen, name="ehbalance-notices", daemon=True).start()
+        threading.Thread(target=self._listen, args=(listener, handle), name="ehbalance-control", daemon=True).start()
 
     def close(self) -> None:
-        """Take no more notices."""
+        """Stop listening. May be called twice, and before `start`."""
         self._closed.set()
         if self._socket is not None:
-            # Closing alone would leave the thread waiting.
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+                self._socket.shutdown(socket.SHUT_RDWR)  # to close it would not wake the thread
             with contextlib.suppress(OSError):
-                if os.stat(self._path).st_ino == self._inode:  # else a later life of the query listens there by now
-                    os.unlink(self._path)
+                if self._path.stat().st_ino == self._inode:  # else a later process of the query listens there
+                    self._path.unlink()
             self._socket.close()
 
-    def _listen(self) -> None:
-        assert self._socket is not None
+    def _listen(self, listener: socket.socket, handle: Callable[[dict[str, Any]], bool]) -> None:
         while not self._closed.is_set():
-            self._places.acquire()
+            self._senders.acquire()
             try:
-                sender, _ = self._socket.accept()
-                threading.Thread(target=self._hear, args=(sender,), name="ehbalance-notice", daemon=True).start()
-            except (OSError, RuntimeError):  # closed; or the process has no more files or threads, for a while
-                self._places.release()
+                sender, _ = listener.accept()
+                threading.Thread(
+                    target=self._receive, args=(sender, handle), name="ehbalance-control-message", daemon=True
+                ).start()
+            except (OSError, RuntimeError):  # closed; or the process is out of files or threads for a while
+                self._senders.release()
                 self._closed.wait(1.0)
 
-    def _hear(self, sender: socket.socket) -> None:
+    def _receive(self, sender: socket.socket, handle: Callable[[dict[str, Any]], bool]) -> None:
         with sender:
             try:
-                notice = json.loads(_received(sender))
-                with self._reading:
-                    answer = self._read(notice)
+                message = json.loads(_received(sender))
+                with self._handling:
+                    answer = handle(message)
                 sender.sendall(b"yes" if answer else b"no")
-            except BaseException as error:  # whatever it was, the query goes on
-                _LOG.warning("a notice could not be read: %r", error)
+            except BaseException as error:  # of whatever kind: the query goes on
+                _LOG.warning("a control message could not be handled: %r", error)
             finally:
-                self._places.release()
+                self._senders.release()
+
+
+def _folder() -> Path:
+    return Path(tempfile.gettempdir()) / f"ehbalance-{os.getuid()}"
+
+
+def _check_folder() -> None:
+    """Raises `OSError` unless only this user can use the folder: its owner could read the messages and answer them."""
+    found = _folder().lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{_folder()} must be a folder, no link, that only this user can use: remove it")
 
 
 def _received(sender: socket.socket) -> bytes:
-    """All that `sender` says. Raises OSError if it takes too long, ValueError if it is too much."""
-    deadline, text = time.monotonic() + _PATIENCE, bytearray()
-    while len(text) <= _LARGEST:
+    """All that `sender` sends. Raises `OSError` if it takes too long, `ValueError` if it is too much."""
+    deadline, text = time.monotonic() + _TIMEOUT, bytearray()
+    while len(text) <= MAX_MESSAGE_BYTES:
         sender.settimeout(max(0.001, deadline - time.monotonic()))
         part = sender.recv(65536)
         if not part:
             return bytes(text)
         text += part
-    raise ValueError(f"it is longer than {_LARGEST} bytes")
+    raise ValueError(f"it is longer than {MAX_MESSAGE_BYTES} bytes")

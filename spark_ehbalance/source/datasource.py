@@ -1,4 +1,8 @@
-"""The data source as Spark sees it: `format("ehbalance")` for streams and for batches."""
+"""The data source as Spark sees it: `format("ehbalance")` for streams and for batch reads.
+
+Spark runs each stream's reader in three places. In the driver it only creates it. In a *planner*, a Python process per
+query, it asks for offsets and partitions. In the executors' Python workers it calls `read`, once per task.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,14 @@ from pyspark.sql.types import StructType
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.rows import SPARK_SCHEMA
-from spark_ehbalance.source.batch import batch_ranges
+from spark_ehbalance.source.assembly import start_planner
+from spark_ehbalance.source.batch_read import batch_ranges
 from spark_ehbalance.source.concurrent_reader import read_together
-from spark_ehbalance.source.host import spark_master
+from spark_ehbalance.source.host import mint_owner_id, spark_master
 from spark_ehbalance.source.logs import set_up_logging
 from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import Options, batch_options, check_options, stream_options
-from spark_ehbalance.source.planner import Planner, mint_owner_id
+from spark_ehbalance.source.planner import Planner
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.tasks import plan_tasks
@@ -32,11 +37,11 @@ from spark_ehbalance.values.secrets import shown
 
 
 class EhBalanceDataSource(DataSource):
-    """Azure Event Hubs, read by Spark, with the partitions shared between queries. Options: see `options.Options`."""
+    """Azure Event Hubs as a Spark source that shares partitions between queries. Options: see `options.Options`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        """Raises `OptionError`. Spark garbles what `reader` and `streamReader` raise, so options are checked here."""
         super().__init__(options)  # type: ignore[arg-type]
-        # What `reader` and `streamReader` raise reaches the user garbled, so that options are checked here.
         check_options(options)
         table = next((value for name, value in options.items() if name.lower() == "leasetable"), "/")
         if is_relative(table.strip()) and not (spark_master() or "").startswith("local"):
@@ -47,15 +52,20 @@ class EhBalanceDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """The name for `format(...)`."""
         return "ehbalance"
 
     def schema(self) -> str:
+        """The columns, as DDL."""
         return SPARK_SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader:
+        """The reader of a `spark.read`."""
         return BatchReader(batch_options(self.options))
 
     def streamReader(self, schema: StructType) -> StreamReader:
+        """The reader of a `spark.readStream`. Called once for the planner, and once more to pickle the reader for the
+        executors."""
         return StreamReader(stream_options(self.options))
 
 
@@ -74,17 +84,19 @@ def _read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
 
 
 class BatchReader(DataSourceReader):
-    """Reads all partitions once, between the starting and the ending positions, and leaves nothing behind."""
+    """Reads all partitions once, from the starting to the ending positions, and stores no progress."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
+        """The tasks. Called once per read, beside the driver. Raises what `batch_ranges` raises."""
         level = self._options.owner_level
         tasks = plan_tasks(batch_ranges(self._options), self._options.min_partitions)
         return [Task(tuple((each, level) for each in ranges), None) for ranges in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task. Called once per attempt of the task, in an executor's Python worker."""
         assert isinstance(partition, Task)
         return _read(self._options, partition)
 
@@ -92,8 +104,8 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Translates Spark's calls for the `Planner`.
 
-    Spark builds a second one only to pickle it for the executors, so nothing is started before the first call that
-    a planner gets.
+    The constructor starts nothing, because Spark also creates a reader only to pickle it for the executors. The first
+    call that needs the planner starts it.
     """
 
     def __init__(self, options: Options) -> None:
@@ -102,84 +114,96 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._owner = options.owner_id
         self._available_now = False
         self._start: dict[str, Any] | None = None
-        self._begin = StreamOffset("")
+        self._start_offset = StreamOffset("")
 
     # --- in the planner ----------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        # Asked again at every trigger until there is a batch: the owner id is minted once.
+        """Where a query without a checkpoint begins. Called at every trigger until there is a batch, also where batch 0
+        was logged and is run again; always returns the same offset."""
         self._owner = self._owner or mint_owner_id()
         return StreamOffset(self._owner, group=group_name(self._options.lease_table)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.max_events_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """`maxEventsPerTrigger`, which Spark passes on to `latestOffset`."""
+        limit = self._options.max_events_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
+        """Called once, before `latestOffset`, if the query has that trigger."""
         self._available_now = True
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        """The end of the next batch, or `start` itself if there is nothing to read.
+
+        Called once per trigger, and about every 10 ms while the query is idle. `start` is the end of the last batch:
+        Spark has written its commit before this call, so that it is finished here. Raises `EhBalanceError`.
+        """
         start = self.initialOffset() if start is None else start
         if start != self._start:
-            self._start, self._begin = start, StreamOffset.from_json(start)
-        elif self._planner is not None and self._planner.still_idle(self._begin):
+            self._start, self._start_offset = start, StreamOffset.from_json(start)
+        elif self._planner is not None and self._planner.still_idle(self._start_offset):
             return start
-        begin = self._begin
-        planner = self._planning(begin)
-        # Spark has written the commit of the batch that ends here before it asks for the next one.
+        begin = self._start_offset
+        planner = self._running_planner(begin)
         planner.finish(begin)
         if self._available_now:
             planner.fix_ends()
         end = planner.next_batch(begin, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        end = planner.noted(begin) if end is begin else end
+        end = planner.empty_end(begin) if end is begin else end
         return start if end is begin else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The hub's newest sequence numbers, for the query's progress reports. Called once per trigger."""
         if self._planner is None:
             return None
         return {"partitions": self._planner.latest()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of the batch that ends at `end`. Called once per batch, after Spark has logged it; the first call
+        of all if the query is restarted with a batch that was logged but not finished. Raises `EhBalanceError`."""
         to = StreamOffset.from_json(end)
-        planner = self._planning(StreamOffset.from_json(start), to)
+        planner = self._running_planner(StreamOffset.from_json(start), to)
         tasks = plan_tasks(planner.ranges(to), self._options.min_partitions)
         shared = self._options.lease_table is not None
         # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
         leveled = shared and self._options.min_partitions is None
-        owner, level = planner.owner if shared else None, self._options.owner_level
+        owner, level = self._owner if shared else None, self._options.owner_level
         return [Task(tuple((each, each.epoch if leveled else level) for each in ranges), owner) for ranges in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Not needed: it comes a batch late, and never for the last one."""
+        """Does nothing: Spark calls it one batch late, and never for the last one."""
 
     def stop(self) -> None:
-        # Spark sends SIGTERM as well, and would cut this short.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        """Leave the group. Called once when the query ends; not guaranteed on SIGKILL, where leases expire instead."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark sends it as well, and would cut this short
         if self._planner is not None:
             self._planner.stop()
             self._planner = None
 
-    def _planning(self, finished: StreamOffset, replayed: StreamOffset | None = None) -> Planner:
-        """The planner, started by the first call that needs it."""
+    def _running_planner(self, finished: StreamOffset, unfinished: StreamOffset | None = None) -> Planner:
+        """The planner, started by the first call."""
         if self._planner is None:
             signal.signal(signal.SIGTERM, _exit_on_sigterm)
-            # Ctrl-C reaches every process of a terminal; the driver decides what becomes of the query.
+            # Ctrl-C reaches every process of a terminal, but the driver decides what becomes of the query.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             set_up_logging()
-            # Spark asks for an initial offset also where the first batch of all was logged and is to be run again.
-            logged = replayed if replayed is not None and finished.first else finished
-            self._owner = self._options.owner_id or logged.owner
-            self._planner = Planner(self._options, self._owner, finished, replayed)
+            # Spark asks for an initial offset also where batch 0 was logged and is to be run again.
+            last = unfinished if unfinished is not None and finished.is_initial else finished
+            self._owner = self._options.owner_id or last.owner
+            self._planner = start_planner(self._options, self._owner, finished, unfinished)
         return self._planner
 
     # --- in the executors --------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task. Called once per attempt of the task, in an executor's Python worker, where this reader
+        has no planner. Raises what `read_range` raises."""
         assert isinstance(partition, Task)
         return _read(self._options, partition)
 
 
 def _exit_on_sigterm(signum: int, frame: FrameType | None) -> None:
-    """Turn SIGTERM into an orderly exit, in which Spark's runner calls `stop`; the default would skip it."""
+    """Turn SIGTERM into an orderly exit, in which Spark's runner calls `stop`; the default would skip that."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(0)

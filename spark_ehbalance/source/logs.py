@@ -1,4 +1,4 @@
-"""Logs of the planner and of the executors' workers, which Spark passes on to the driver's and executors' stderr."""
+"""Logging of planners and executors' Python workers, to stderr, which Spark passes on to its own."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ import os
 
 from spark_ehbalance.values.text import plain_lines
 
-#: The environment variable that sets the level, such as INFO (changes of ownership, and decisions) or DEBUG (also what
-#: they were based on).
+#: The environment variable with the level, such as INFO (changes of ownership, decisions) or DEBUG (also what they were
+#: based on).
 LEVEL_VARIABLE = "EHBALANCE_LOG_LEVEL"
 
 
 class _Plain(logging.Formatter):
-    """Writes what a terminal would obey as escapes: owner ids and hosts in a line may be other people's."""
+    """Escapes control characters: owner ids and hosts in a line may come from other people."""
 
     def format(self, record: logging.LogRecord) -> str:
         return plain_lines(super().format(record))
 
 
 def set_up_logging() -> None:
-    """Log to stderr as the environment says; without a word from it as Python does by default: warnings and worse."""
+    """Log to stderr at the level of `LEVEL_VARIABLE`; if it is not set, warnings and errors, as Python does. May be
+    called again."""
     level = os.environ.get(LEVEL_VARIABLE, "").upper()
     logger = logging.getLogger("spark_ehbalance")
-    asked = logging.getLevelName(level) != f"Level {level}"
-    if logger.handlers or (not asked and logger.hasHandlers()):
+    level_is_set = logging.getLevelName(level) != f"Level {level}"
+    if logger.handlers or (not level_is_set and logger.hasHandlers()):
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(_Plain("%(asctime)s %(levelname)s ehbalance %(threadName)s: %(message)s" if asked else None))
+    line = "%(asctime)s %(levelname)s ehbalance %(threadName)s: %(message)s" if level_is_set else None
+    handler.setFormatter(_Plain(line))
     logger.addHandler(handler)
-    if asked:
+    if level_is_set:
         logger.setLevel(level)

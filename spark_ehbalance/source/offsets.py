@@ -1,7 +1,8 @@
-"""The Spark offset of the source: who read, and of each partition in the batch from where to where.
+"""The Spark offset of the source: who read, and from where to where in each partition of the batch.
 
-Spark compares offsets as JSON text, so the keys are always in the same order. It is all that `partitions(start, end)`
-needs, also after a restart. Without leases it is the query's whole progress: every partition is in it, moved or not.
+Spark compares offsets as JSON text, so the keys are always in the same order. An offset is all that
+`partitions(start, end)` needs, also after a restart. Without a lease table it is the query's whole progress: then it
+names every partition, whether or not the batch has events of it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from spark_ehbalance.values.position import partition_order
 
 
 def group_name(lease_table: str | None) -> str:
-    """Tells the group whose lease table is there from any other on this machine; empty without a lease table."""
+    """A digest of the lease table's location, which tells groups on one machine apart; empty without a lease table."""
     return "" if lease_table is None else hashlib.sha256(lease_table.encode()).hexdigest()[:12]
 
 
@@ -28,17 +29,20 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseTable:
-    """The lease table that a batch was planned by: the id that it was made with, and where it was."""
+class TableReference:
+    """The lease table that a batch was planned with: the id that it was created with, and its location."""
 
     id: str
     location: str
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class HeldPosition:
-    """The last epoch that is known of a partition, and where reading goes on under it. The later epoch counts first:
-    what was read under an earlier one beyond that was broken off, or an operator has gone back."""
+class EpochPosition:
+    """The last known epoch of a partition, and the sequence number to read next under it.
+
+    A later epoch is greater whatever the sequence numbers: events beyond it that were read under an earlier epoch
+    belong to a batch that was cut short, or to one before an operator's seek.
+    """
 
     epoch: int
     next: int
@@ -46,41 +50,44 @@ class HeldPosition:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The end of a batch: the `owner` that read it, and the range of each partition in it. `group` tells one lease
-    table's place from another; it is empty without one. `table` is None without one, and before anything was planned.
-    `hub` is the event hub's name, and `held` has the places of the other partitions that the query had leases of; both
-    are empty in offsets of earlier versions.
+    """The end of a batch: the `owner` that read it, and the range of each partition in it.
+
+    `group` is the `group_name`; empty without a lease table. `table` is None without a lease table and before the first
+    batch was planned. `hub` is the event hub's name. `other_positions` are those of the partitions that the query held
+    beside the ones in the batch. Offsets of earlier versions have neither `hub` nor `other_positions`.
     """
 
     owner: str
     ranges: Mapping[str, Range] = field(default_factory=dict)
     group: str = ""
-    table: LeaseTable | None = None
+    table: TableReference | None = None
     hub: str = ""
-    held: Mapping[str, HeldPosition] = field(default_factory=dict)
+    other_positions: Mapping[str, EpochPosition] = field(default_factory=dict)
 
     @property
     def lineage(self) -> str:
-        """What kept the positions that the ranges begin with: the lease table's id. Offsets of earlier versions know
-        its place only, and without a lease table a query has kept them itself."""
+        """Identifies what stored the positions at which the ranges start: the id of the lease table.
+
+        Offsets of earlier versions have the digest of its location instead. Without a lease table it is the owner.
+        """
         return self.table.id if self.table else self.group or self.owner
 
     @property
-    def first(self) -> bool:
-        """Whether a query begins with it: nothing was planned yet."""
+    def is_initial(self) -> bool:
+        """Whether nothing was planned yet, as in a query's initial offset."""
         return self.table is None and not self.ranges
 
     @property
-    def reader(self) -> str:
-        """Names the query among all of one machine: owner ids are only unique within a group."""
+    def planner_name(self) -> str:
+        """Identifies the query's planner on one machine. Owner ids alone are unique only within a group."""
         return f"{self.owner}@{self.group}"
 
     def to_json(self) -> dict[str, Any]:
-        """The offset as Spark keeps it."""
+        """The offset as Spark stores it."""
         offset: dict[str, Any] = {"eventHub": self.hub} if self.hub else {}
         offset |= {"format": _FORMAT, "group": self.group}
-        if self.held:
-            offset["held"] = {p: asdict(place) for p, place in _in_order(self.held)}
+        if self.other_positions:
+            offset["held"] = {p: asdict(position) for p, position in _in_order(self.other_positions)}
         offset["owner"] = self.owner
         offset["partitions"] = {
             p: {"epoch": each.epoch, "from": each.start, "to": each.end} for p, each in _in_order(self.ranges)
@@ -89,18 +96,18 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> StreamOffset:
-        """The offset that `to_json` made. Raises `EhBalanceError` if it is not one of this version's."""
+        """The offset that `to_json` wrote. Raises `EhBalanceError` for any other JSON and for a newer format."""
         try:
-            if _whole(json["format"]) > _FORMAT:
+            if _int64(json["format"]) > _FORMAT:
                 raise EhBalanceError(
                     f"the query's checkpoint has offsets of format {json['format']}; this version of spark-ehbalance "
                     f"knows formats up to {_FORMAT}: upgrade it"
                 )
             ranges = {partition: _range(partition, each) for partition, each in json["partitions"].items()}
             table = _table(json["table"]) if "table" in json else None
-            held = {_text(p): _place(each) for p, each in json.get("held", {}).items()}
-            hub = _text(json.get("eventHub", ""))
-            return cls(_text(json["owner"]), ranges, _text(json.get("group", "")), table, hub, held)
+            others = {_string(p): _epoch_position(each) for p, each in json.get("held", {}).items()}
+            hub = _string(json.get("eventHub", ""))
+            return cls(_string(json["owner"]), ranges, _string(json.get("group", "")), table, hub, others)
         except (AttributeError, KeyError, TypeError):
             raise EhBalanceError(
                 "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"
@@ -112,27 +119,27 @@ def _in_order(partitions: Mapping[str, _T]) -> list[tuple[str, _T]]:
 
 
 def _range(partition: Any, json: Mapping[str, Any]) -> Range:
-    start, end = _whole(json["from"]), _whole(json["to"])
+    start, end = _int64(json["from"]), _int64(json["to"])
     if end < start:
         raise TypeError(f"a range ends before it starts: {start} to {end}")
-    return Range(_text(partition), _whole(json["epoch"]), start, end)
+    return Range(_string(partition), _int64(json["epoch"]), start, end)
 
 
-def _table(json: Mapping[str, Any]) -> LeaseTable:
-    return LeaseTable(_text(json["id"]), _text(json["location"]))
+def _table(json: Mapping[str, Any]) -> TableReference:
+    return TableReference(_string(json["id"]), _string(json["location"]))
 
 
-def _place(json: Mapping[str, Any]) -> HeldPosition:
-    return HeldPosition(_whole(json["epoch"]), _whole(json["next"]))
+def _epoch_position(json: Mapping[str, Any]) -> EpochPosition:
+    return EpochPosition(_int64(json["epoch"]), _int64(json["next"]))
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**63:  # True is an int as well
+def _int64(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:  # `isinstance` would accept True
         raise TypeError("not a whole number of 64 bits")
     return value
 
 
-def _text(value: Any) -> str:
+def _string(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError("not a text")
+        raise TypeError("not a string")
     return value

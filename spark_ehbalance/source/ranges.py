@@ -1,4 +1,4 @@
-"""Ranges of events: what a batch reads. Pure: how much of each partition, and in how many tasks."""
+"""Ranges of events: how much of each partition a batch reads, in how many pieces, and from where. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from itertools import pairwise
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.hub.metadata import PartitionState
 
+#: Event Hubs allows 5 readers without owner level of a partition and group; one is left for a second attempt of a task.
+MAX_PIECES = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
     """The events of one partition from sequence number `start` up to but not including `end`.
 
-    `epoch` is that of the lease under which it is read; 0 without leases.
+    `epoch` is that of the lease under which they are read; 0 without leases. The length is `end - start`, which is more
+    than the number of events where sequence numbers have gaps.
     """
 
     partition: str
@@ -28,10 +32,10 @@ class Range:
 
 
 def limit_by_backlog(backlogs: Mapping[str, int], limit: int | None) -> dict[str, int]:
-    """How many events of each partition to read, at most `limit` together, in proportion to the backlogs.
+    """The number of events to read of each partition: at most `limit` together, in proportion to the backlogs.
 
-    As Spark's Kafka source does with maxOffsetsPerTrigger. Each partition with a backlog gets at least one event as
-    long as the limit allows it, so that none starves beside a large one; only the rest is in proportion.
+    As with maxOffsetsPerTrigger of Spark's Kafka source. Each partition with a backlog gets one event first, as long as
+    the limit allows it, so that none starves beside a large one; the rest of the limit is divided in proportion.
     """
     total = sum(backlogs.values())
     if limit is None or total <= limit:
@@ -40,31 +44,31 @@ def limit_by_backlog(backlogs: Mapping[str, int], limit: int | None) -> dict[str
     if sum(first.values()) > limit:
         first = dict.fromkeys(backlogs, 0)
     rest = {partition: backlog - first[partition] for partition, backlog in backlogs.items()}
-    share, of = limit - sum(first.values()), sum(rest.values())
-    counts = {partition: first[partition] + share * more // of for partition, more in rest.items()}
-    # What rounding has left goes to those who lost most by it.
-    by_loss = sorted(rest, key=lambda p: (-(share * rest[p] % of), p))
-    for partition in by_loss[: limit - sum(counts.values())]:
+    left, total_rest = limit - sum(first.values()), sum(rest.values())
+    counts = {partition: first[partition] + left * more // total_rest for partition, more in rest.items()}
+    # Largest remainder method: the events left over by rounding down go to the partitions that lost most by it.
+    by_remainder = sorted(rest, key=lambda p: (-(left * rest[p] % total_rest), p))
+    for partition in by_remainder[: limit - sum(counts.values())]:
         counts[partition] += 1
     return counts
 
 
-def split(ranges: list[Range], least: int | None) -> list[Range]:
-    """`ranges` cut into at least `least` pieces, the larger ones into more, as Kafka's minPartitions does.
+def split(ranges: list[Range], min_pieces: int | None) -> list[Range]:
+    """`ranges` cut into at least `min_pieces`, larger ones into more, as with minPartitions of Spark's Kafka source.
 
     No range is cut into more pieces than Event Hubs allows readers of a partition at once.
     """
     counts = [1] * len(ranges)
-    # Whatever has the largest pieces gets one more, until there are enough of them.
-    pieces_of = [(-float(len(whole)), index) for index, whole in enumerate(ranges) if len(whole) > 1]
-    heapify(pieces_of)
-    for _ in range(0 if least is None else least - len(ranges)):
-        if not pieces_of:
+    # The range with the largest pieces gets one piece more, until there are enough.
+    largest = [(-float(len(whole)), index) for index, whole in enumerate(ranges) if len(whole) > 1]
+    heapify(largest)
+    for _ in range(0 if min_pieces is None else min_pieces - len(ranges)):
+        if not largest:
             break
-        _, index = heappop(pieces_of)
+        _, index = heappop(largest)
         counts[index] += 1
-        if counts[index] < min(MOST_PIECES, len(ranges[index])):
-            heappush(pieces_of, (-len(ranges[index]) / counts[index], index))
+        if counts[index] < min(MAX_PIECES, len(ranges[index])):
+            heappush(largest, (-len(ranges[index]) / counts[index], index))
     pieces = []
     for whole, count in zip(ranges, counts, strict=True):
         edges = [whole.start + len(whole) * i // count for i in range(count + 1)]
@@ -72,23 +76,19 @@ def split(ranges: list[Range], least: int | None) -> list[Range]:
     return pieces
 
 
-#: Event Hubs serves 5 readers without owner level of a partition and group; one place is left for a task run twice.
-MOST_PIECES = 4
-
-
 def retained_start(partition: str, position: int, state: PartitionState, fail_on_data_loss: bool) -> tuple[int, str]:
-    """Where reading of `partition` really goes on, and a warning ("" if all is well).
+    """The sequence number at which reading of `partition` goes on, and a warning ("" if it is `position`).
 
-    A `position` before the first retained event, or beyond the end (of a hub made anew), means that events are lost.
-    Raises `DataLossError` for that if `fail_on_data_loss`.
+    A `position` before the first retained event, or after the last one (the hub was made anew), means that events are
+    lost. Raises `DataLossError` for that if `fail_on_data_loss`.
     """
     if state.begin <= position <= state.end:
         return position, ""
-    where = f"partition {partition}: reading was to go on at sequence number {position}"
     if position < state.begin:
-        found, what = state.begin, f"{where}, but the first retained event is {state.begin}: it has aged out"
+        why = f"the first retained event is {state.begin}: it has aged out"
     else:
-        found, what = state.begin, f"{where}, but the last event is {state.end - 1}: the event hub was made anew"
+        why = f"the last event is {state.end - 1}: the event hub was made anew"
+    what = f"partition {partition}: reading was to go on at sequence number {position}, but {why}"
     if fail_on_data_loss:
-        raise DataLossError(f"{what}. Set failOnDataLoss=false to go on at {found}")
-    return found, f"{what}. Going on at {found}, because failOnDataLoss=false"
+        raise DataLossError(f"{what}. Set failOnDataLoss=false to go on at {state.begin}")
+    return state.begin, f"{what}. Going on at {state.begin}, because failOnDataLoss=false"

@@ -1,7 +1,7 @@
-"""What Spark's checkpoint of a streaming query says of the batches that its `ehbalance` sources have read.
+"""Reads the offsets of `ehbalance` sources from a streaming query's checkpointLocation.
 
-Spark writes one file for each batch that it begins, `offsets/N`, with a line for each source, and one for each batch
-that the sink has finished, `commits/N`; it keeps the last 100 (`spark.sql.streaming.minBatchesToRetain`).
+Spark writes a file `offsets/N` for each batch N that it begins, with one line per source, and a file `commits/N` for
+each batch that the sink has finished. It keeps the last 100 (`spark.sql.streaming.minBatchesToRetain`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from spark_ehbalance.values.locations import scheme
 
 
 def read_checkpoint(location: str, storage_options: Mapping[str, str]) -> list[list[LoggedBatch]]:
-    """The batches, in their order, of each `ehbalance` source of the query whose `checkpointLocation` this is.
+    """The logged batches, oldest first, of each `ehbalance` source of the query with this checkpointLocation.
 
-    Raises `OptionError` if it is no such folder, or knows of no such batch.
+    Raises `OptionError` if there is no such folder, or no such batch in it.
     """
     logs: dict[int, list[LoggedBatch]] = {}
     try:
         files = _folder(location, storage_options)
-        finished = set(_numbered(files, "commits"))
-        for number in _numbered(files, "offsets"):
-            text = files.open_input_file(f"offsets/{number}").read().decode(errors="replace")
+        finished = set(_batch_ids(files, "commits"))
+        for batch in _batch_ids(files, "offsets"):
+            text = files.open_input_file(f"offsets/{batch}").read().decode(errors="replace")
             for source, end in logged_ends(text):
-                logs.setdefault(source, []).append(LoggedBatch(end, number in finished))
+                logs.setdefault(source, []).append(LoggedBatch(end, batch in finished))
     except (OSError, DeltaError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise OptionError(f"--from-checkpoint={location} is wrong: it cannot be read: {reason}") from None
@@ -61,30 +61,31 @@ def checkpoint_location(text: str) -> str:
 
 
 def logged_ends(text: str) -> Iterator[tuple[int, StreamOffset]]:
-    """Of an offset log file, the end of the batch in each `ehbalance` source, with the source's place among all.
+    """The end of the batch in each `ehbalance` source, with the source's index among all sources, from the `text` of
+    an offset log file.
 
-    Raises `EhBalanceError` if one is of a later version than this.
+    Raises `EhBalanceError` if an offset has a newer format.
     """
     for source, line in enumerate(text.splitlines()[2:]):
         try:
             offset = json.loads(line)
         except ValueError:
-            continue  # a source without an offset, or one that writes something else
+            continue  # a source without an offset, or one that does not write JSON
         if isinstance(offset, dict) and {"format", "group", "owner", "partitions"} <= offset.keys():
             yield source, StreamOffset.from_json(offset)
 
 
 def _folder(location: str, storage_options: Mapping[str, str]) -> FileSystem:
-    """Raises `OSError` if a path leads to no folder."""
+    """Raises `OSError` if there is no such local folder."""
     if "://" in location:
         return PyFileSystem(DeltaStorageHandler(location, dict(storage_options)))
-    files = LocalFileSystem()  # it takes any path, which delta-rs does not
+    files = LocalFileSystem()  # accepts any path, which delta-rs does not
     files.get_file_info(FileSelector(location))
     return SubTreeFileSystem(location, files)
 
 
-def _numbered(files: FileSystem, folder: str) -> list[int]:
-    """The numbers of the batches that have a file in `folder`, which may be missing."""
-    there = files.get_file_info(FileSelector(folder, allow_not_found=True))
-    names = [each.base_name for each in there if each.type is FileType.File]
+def _batch_ids(files: FileSystem, folder: str) -> list[int]:
+    """The ids of the batches that have a file in `folder`, which may be missing."""
+    found = files.get_file_info(FileSelector(folder, allow_not_found=True))
+    names = [each.base_name for each in found if each.type is FileType.File]
     return sorted(int(name) for name in names if name.isascii() and name.isdecimal())

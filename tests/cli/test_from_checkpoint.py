@@ -12,14 +12,14 @@ from deltalake import DeltaTable
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.source.offsets import LeaseTable, StreamOffset, group_name
+from spark_ehbalance.source.offsets import StreamOffset, TableReference, group_name
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import Command, kept
 from tests.stores.histories import NOT_RECORDED, make_unwritable
 
 HUB = "hub"
-LOST = LeaseTable("t1", "/lost/leases")
+LOST = TableReference("t1", "/lost/leases")
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def connection(emulator: Emulator, tmp_path: Path) -> Sequence[str]:
     return kept(emulator.connection_string(HUB), tmp_path)
 
 
-def batch(owner: str, table: LeaseTable | None = LOST, **ranges: tuple[int, int, int]) -> StreamOffset:
+def batch(owner: str, table: TableReference | None = LOST, **ranges: tuple[int, int, int]) -> StreamOffset:
     """A batch's end offset, from (epoch, start, end) of each partition p0, p1, …"""
     group = group_name(table.location) if table else ""
     return StreamOffset(owner, {p[1:]: Range(p[1:], *each) for p, each in ranges.items()}, group, table)
@@ -111,7 +111,7 @@ def test_a_table_is_restored_with_a_warning_if_its_history_cannot_be_written(
 def test_a_table_that_would_skip_events_is_refused(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
-    other = checkpoint(tmp_path / "other", batch("x", LeaseTable("t9", str(table)), p0=(1, 0, 70)))
+    other = checkpoint(tmp_path / "other", batch("x", TableReference("t9", str(table)), p0=(1, 0, 70)))
     ehbalance("init", table, *connection, "--from-checkpoint", other)
     known = checkpoint(tmp_path / "one", batch("a", p0=(4, 0, 40)))
     arguments = ("init", table, *connection, "--from-checkpoint", known)
@@ -126,7 +126,7 @@ def test_checkpoints_of_several_tables_need_the_option_replaces(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     one = checkpoint(tmp_path / "one", batch("a", p0=(1, 0, 10)))
-    two = checkpoint(tmp_path / "two", batch("b", LeaseTable("t2", "/other/leases"), p1=(1, 0, 30)))
+    two = checkpoint(tmp_path / "two", batch("b", TableReference("t2", "/other/leases"), p1=(1, 0, 30)))
     arguments = ("init", table, *connection, "--from-checkpoint", one, "--from-checkpoint", two)
     assert f"last read with {LOST.location}, /other/leases" in ehbalance.fails(2, *arguments)
     assert f"last read with {LOST.location}, /other/leases" in ehbalance.fails(
@@ -201,7 +201,7 @@ def test_a_query_without_a_lease_table_gets_one(
 def test_a_table_that_a_query_returns_to_gets_its_later_positions(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
-    here = LeaseTable("t1", str(table))
+    here = TableReference("t1", str(table))
     shared = checkpoint(tmp_path / "shared", batch("a", here, p0=(2, 0, 40)))
     assert ehbalance("init", table, *connection, "--from-checkpoint", shared).code == 0
     alone = checkpoint(tmp_path / "alone", batch("a", here, p0=(2, 0, 40)), batch("a", None, p0=(4, 40, 60)))
@@ -215,7 +215,7 @@ def test_a_table_that_a_query_returns_to_gets_its_later_positions(
 def test_the_history_counts_for_a_batch_that_ended_early(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
-    known = checkpoint(tmp_path / "one", batch("a", LeaseTable("t1", str(table)), p0=(1, 0, 100), p1=(1, 0, 100)))
+    known = checkpoint(tmp_path / "one", batch("a", TableReference("t1", str(table)), p0=(1, 0, 100), p1=(1, 0, 100)))
     with DeltaStore(str(table)) as store:
         store.record(
             [

@@ -13,12 +13,13 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.rows import sequence_numbers
-from spark_ehbalance.source import range_reader, receivers
+from spark_ehbalance.source import receivers
+from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from tests.cli.command import Command
+from tests.source.queries import Query
 from tests.source.support import HUB, hub_options
-from tests.source.test_planner import Query
 from tests.waiting import wait_until
 
 EVENTS = 2000
@@ -32,7 +33,7 @@ class Reading:
         self.times = [self._append(emulator) for _ in range(EVENTS // 1000)]
         raw = {"leaseTable": table, "startingPosition": "earliest", "prefetch": 100, "balanceInterval": "1 s"}
         self.options = hub_options(emulator, **raw)
-        self.query = Query(self.options, "ann")
+        self.query = Query(start_planner(self.options, "ann"), "ann")
 
     def _append(self, emulator: Emulator) -> datetime:
         last = emulator.partition_state(HUB, 0).last_enqueued_ms or 0
@@ -43,7 +44,7 @@ class Reading:
         return enqueued
 
     def read(self, wanted: Range) -> Iterator[int]:
-        for batch in read_range(self.options, wanted, "ann", wanted.epoch):
+        for batch in read_range(self.options, wanted, "ann", wanted.epoch, max_rows=100):
             yield from sequence_numbers(batch).to_pylist()
 
     def batch(self, limit: int) -> Range:
@@ -56,8 +57,7 @@ class Reading:
 
 
 @pytest.fixture
-def reading(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
-    monkeypatch.setattr(range_reader, "MOST_ROWS", 100)
+def reading(emulator: Emulator, tmp_path: Path) -> Iterator[Reading]:
     made = Reading(emulator, tmp_path / "leases")
     yield made
     made.query.stop()
@@ -87,8 +87,9 @@ def test_the_running_batch_is_complete_and_the_next_one_begins_at_the_time(
     got = [next(rows)]
     for _ in range(seeks):
         assert seek(reading.times[to]) == f"Partition 0 goes on at sequence number {first}.\n"
-    keeper = reading.query.planner._keeper
-    wait_until(lambda: keeper.holdings()["0"].epoch == in_flight.epoch + seeks, "the query has learnt of it")
+    wait_until(
+        lambda: reading.query.planner.holdings()["0"].epoch == in_flight.epoch + seeks, "the query has learnt of it"
+    )
     assert got + list(rows) == list(range(600))
     reading.finish()
     assert list(reading.read(reading.batch(50))) == list(range(first, first + 50))

@@ -15,7 +15,7 @@ from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.starting_positions import Edge, UnresolvedPosition
 from tests.hub.receiving import address_of, reading
 from tests.source.poison import UNNUMBERED
-from tests.source.support import HUB, append_encoded, receive
+from tests.source.support import HUB, receive
 from tests.waiting import wait_until
 
 
@@ -132,7 +132,7 @@ def test_a_time_takes_no_owner_level_above_the_highest_given(hub: Hub, level: in
 def test_a_time_begins_at_events_whose_sequence_numbers_cannot_be_read(hub: Hub, following: int) -> None:
     moment = hub.append(3) + timedelta(milliseconds=1)
     wait_until(lambda: datetime.now(timezone.utc) > moment + timedelta(milliseconds=1), "the clock has advanced")
-    append_encoded(hub.emulator, "0", UNNUMBERED, UNNUMBERED)
+    hub.emulator.append_encoded(HUB, "0", UNNUMBERED, UNNUMBERED)
     if following:
         hub.append(following)
     assert hub.resolve(moment).next == 3

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.fixtures import emulator
+from tests.source.queries import Group
 from tests.ways import way
 
-__all__ = ["emulator", "way"]
+__all__ = ["emulator", "group", "way"]
+
+
+@pytest.fixture
+def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
+    """A hub with 8 partitions and a lease table."""
+    made = Group(emulator, tmp_path)
+    yield made
+    made.close()

@@ -9,12 +9,12 @@ import json
 import sys
 import threading
 
+from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.options import stream_options
-from spark_ehbalance.source.planner import Planner
 
 if __name__ == "__main__":
     owner, raw = sys.argv[1], json.loads(sys.argv[2])
-    planner = Planner(stream_options(raw), owner)
+    planner = start_planner(stream_options(raw), owner)
     print(json.dumps(planner.next_batch(StreamOffset(owner), None).to_json()), flush=True)
     threading.Event().wait(60)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.message import Event
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.source import receivers
+from spark_ehbalance.hub.receiver import Receiver
 from spark_ehbalance.source.options import Options, stream_options
+from spark_ehbalance.source.receivers import Key, Receivers
 from tests.waiting import wait_until
 
 HUB = "hub"
@@ -32,24 +30,17 @@ def receive(receiver: Receiver, count: int, most: int = 100) -> pa.Table:
     return pa.Table.from_batches(batches)
 
 
-def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Where receivers are opened from now on; filled as they are."""
-    starts: list[int] = []
+class CountedReceivers(Receivers):
+    """The open receivers of a worker process; `opened` has the sequence numbers at which new ones were opened."""
 
-    class Counted(Receiver):
-        def __init__(self, source: PartitionAddress, start: int, **settings: object) -> None:
-            starts.append(start)
-            super().__init__(source, start, **settings)  # type: ignore[arg-type]
+    def __init__(self, *, check_interval: float = 0.2) -> None:
+        super().__init__(check_interval=check_interval)
+        self.opened: list[int] = []
+        self._taken: list[Receiver] = []
 
-    monkeypatch.setattr(receivers, "Receiver", Counted)
-    return starts
-
-
-def append_encoded(emulator: Emulator, partition: str, *events: Event) -> None:
-    """Keep events that no hub would take from a sender, in `HUB`."""
-    broker = emulator._running()._broker
-
-    async def append() -> None:
-        broker.append(broker.hub(HUB), partition, events)
-
-    emulator._wait_for(append())
+    def take(self, key: Key, position: int, prefetch: int) -> Receiver:
+        receiver = super().take(key, position, prefetch)
+        if not any(receiver is each for each in self._taken):
+            self._taken.append(receiver)
+            self.opened.append(position)
+        return receiver

@@ -74,7 +74,7 @@ def test_an_error_is_raised_and_the_others_end(others: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 6])
-def test_when_it_is_closed_all_have_ended(count: int) -> None:
+def test_closing_ends_all_readers(count: int) -> None:
     closed: list[int] = []
 
     def waiting(index: int, ended: threading.Event) -> Generator[Numbered, None, None]:
@@ -90,7 +90,7 @@ def test_when_it_is_closed_all_have_ended(count: int) -> None:
     assert sorted(closed) == list(range(count))
 
 
-def test_a_reader_that_waits_holds_up_nobody() -> None:
+def test_a_waiting_reader_does_not_block_others() -> None:
     go_on = threading.Event()
 
     def slow(_: threading.Event) -> Generator[Numbered, None, None]:
@@ -143,7 +143,7 @@ def test_all_partitions_in_one_task(emulator: Emulator, level: int | None) -> No
     assert by_partition(list(reading(hub_options(emulator), level=level))) == everything(*range(PARTITIONS))
 
 
-def test_a_paused_partition_holds_up_no_other(emulator: Emulator) -> None:
+def test_a_paused_partition_does_not_block_others(emulator: Emulator) -> None:
     emulator.pause(HUB, 0)
     events = reading(hub_options(emulator))
     first = [next(events) for _ in range((PARTITIONS - 1) * EVENTS)]
@@ -184,9 +184,7 @@ def thief(emulator: Emulator) -> Iterator[Callable[[str], None]]:
         receiver.close()
 
 
-def test_a_lease_lost_ends_one_range_and_no_other(
-    emulator: Emulator, tmp_path: Path, thief: Callable[[str], None]
-) -> None:
+def test_a_lost_lease_ends_only_its_own_range(emulator: Emulator, tmp_path: Path, thief: Callable[[str], None]) -> None:
     options = hub_options(emulator, leaseTable=tmp_path / "leases")
     with DeltaStore(str(tmp_path / "leases")) as store:
         store.create(options.connection.group("$Default"))

@@ -10,17 +10,23 @@ import pytest
 from spark_ehbalance.leases.model import Author, Lease, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Restore, apply
-from spark_ehbalance.source.continuity import LoggedBatch, Memory, lost_memory, restored, skipped
-from spark_ehbalance.source.offsets import HeldPosition, LeaseTable, StreamOffset
+from spark_ehbalance.source.continuity import (
+    LoggedBatch,
+    RecordedProgress,
+    describe_loss,
+    restore_transitions,
+    skipped_events,
+)
+from spark_ehbalance.source.offsets import EpochPosition, StreamOffset, TableReference
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 
-TABLE = LeaseTable("t1", "/leases")
+TABLE = TableReference("t1", "/leases")
 IDENTITY = TableIdentity("t1")
 
 
-def offset(table: LeaseTable | None = TABLE, group: str = "place", **ends: tuple[int, int, int]) -> StreamOffset:
+def offset(table: TableReference | None = TABLE, group: str = "place", **ends: tuple[int, int, int]) -> StreamOffset:
     """The end of a batch, with epoch, start and end of each partition, named p0, p1, …"""
     return StreamOffset("me", {p[1:]: Range(p[1:], *each) for p, each in ends.items()}, group, table)
 
@@ -42,30 +48,37 @@ def state(table: TableIdentity | None = IDENTITY, **positions: int | None) -> Sn
     return Snapshot(Group("ns", "hub", "$default"), 5, MappingProxyType(leases), table=table)
 
 
-def test_the_last_batch_of_a_log_counts_and_what_was_held_beside_it() -> None:
-    memory = Memory.of(
+def test_the_last_entry_of_each_partition_counts() -> None:
+    recorded = RecordedProgress.from_log(
         done(offset(p0=(2, 0, 40), p3=(1, 0, 9))),
-        done(replace(offset(p1=(7, 0, 5)), held={"0": HeldPosition(2, 40), "4": HeldPosition(1, 7)})),
+        done(replace(offset(p1=(7, 0, 5)), other_positions={"0": EpochPosition(2, 40), "4": EpochPosition(1, 7)})),
         planned(offset(p2=(4, 90, 100), p0=(2, 40, 60))),
     )
-    assert memory.places == {
-        "0": HeldPosition(2, 40),
-        "1": HeldPosition(7, 5),
-        "2": HeldPosition(4, 90),  # of a batch that was only planned, what it begins with was finished
-        "3": HeldPosition(1, 9),
-        "4": HeldPosition(1, 7),
+    assert recorded.positions == {
+        "0": EpochPosition(2, 40),
+        "1": EpochPosition(7, 5),
+        "2": EpochPosition(4, 90),  # of a batch that was only planned, what it begins with was finished
+        "3": EpochPosition(1, 9),
+        "4": EpochPosition(1, 7),
     }
-    assert memory.lineages == {"t1"}
-    assert Memory.of(done(offset(p0=(1, 0, 90))), done(offset(p0=(1, 10, 30)))).places == {"0": HeldPosition(1, 30)}
+    assert recorded.lineages == {"t1"}
+    assert RecordedProgress.from_log(done(offset(p0=(1, 0, 90))), done(offset(p0=(1, 10, 30)))).positions == {
+        "0": EpochPosition(1, 30)
+    }
 
 
-def test_of_several_queries_the_furthest_counts_under_the_last_epoch() -> None:
-    one, other = Memory.of(done(offset(p0=(1, 0, 100)))), Memory.of(planned(offset(p0=(2, 60, 100))))
-    assert one.joined(other).places == other.joined(one).places == {"0": HeldPosition(2, 60)}, (
+def test_the_furthest_position_of_several_queries_counts_under_the_last_epoch() -> None:
+    one, other = (
+        RecordedProgress.from_log(done(offset(p0=(1, 0, 100)))),
+        RecordedProgress.from_log(planned(offset(p0=(2, 60, 100)))),
+    )
+    assert one.merged(other).positions == other.merged(one).positions == {"0": EpochPosition(2, 60)}, (
         "the batch was broken off"
     )
-    further = Memory.of(done(offset(LeaseTable("t2", "/leases"), p0=(1, 0, 300), p1=(1, 0, 1))))
-    assert one.joined(further) == Memory({"0": HeldPosition(1, 300), "1": HeldPosition(1, 1)}, frozenset({"t1", "t2"}))
+    further = RecordedProgress.from_log(done(offset(TableReference("t2", "/leases"), p0=(1, 0, 300), p1=(1, 0, 1))))
+    assert one.merged(further) == RecordedProgress(
+        {"0": EpochPosition(1, 300), "1": EpochPosition(1, 1)}, frozenset({"t1", "t2"})
+    )
 
 
 def test_offsets_of_earlier_versions_and_of_queries_alone_have_a_lineage() -> None:
@@ -74,10 +87,10 @@ def test_offsets_of_earlier_versions_and_of_queries_alone_have_a_lineage() -> No
 
 
 def lost(known: StreamOffset, found: Snapshot | None) -> str:
-    return lost_memory(known, Memory.of(done(known)), found)
+    return describe_loss(known, RecordedProgress.from_log(done(known)), found)
 
 
-def test_a_table_that_knows_all_has_lost_nothing() -> None:
+def test_a_table_with_all_positions_has_lost_nothing() -> None:
     known = offset(p0=(1, 0, 10))
     assert lost(known, state(p0=10)) == ""
     assert lost(known, state(p0=50, p1=7)) == "", "others have gone on"
@@ -101,34 +114,34 @@ def test_a_table_that_knows_all_has_lost_nothing() -> None:
         (state(), "it has been emptied"),
     ],
 )
-def test_what_a_table_does_not_know_is_said(found: Snapshot | None, said: str) -> None:
+def test_a_loss_is_described(found: Snapshot | None, said: str) -> None:
     assert lost(offset(p0=(1, 0, 10)), found) == said
 
 
-def test_partitions_that_were_held_beside_the_last_batch_are_compared_too() -> None:
-    known = replace(offset(p0=(1, 0, 10)), held={"1": HeldPosition(1, 7)})
+def test_positions_beside_the_last_batch_are_compared_too() -> None:
+    known = replace(offset(p0=(1, 0, 10)), other_positions={"1": EpochPosition(1, 7)})
     assert lost(known, state(p0=10)) == "it has no positions of partition 1"
     assert lost(known, state(p0=10, p1=None)) == "it has no positions of partition 1"
     assert lost(known, state(p0=10, p1=7)) == ""
 
 
-def test_an_epoch_that_has_fallen_tells_of_a_table_that_was_set_back() -> None:
+def test_a_lower_epoch_means_that_the_table_was_set_back() -> None:
     assert lost(offset(p0=(4, 0, 10)), state(p0=99)) == (
         "it has partition 0 with epoch 3 only, where the checkpoint has 4: it was set back or made anew"
     )
 
 
-def test_an_emptied_table_is_noticed_by_a_query_that_has_read_nothing_yet() -> None:
+def test_a_query_that_has_read_nothing_yet_notices_an_emptied_table() -> None:
     assert lost(offset(), state()) == "it has been emptied"
 
 
 ME = Author("me", "1")
 
 
-def test_what_is_put_back_keeps_epochs_from_falling_and_what_is_known_as_it_is() -> None:
-    memory = Memory.of(done(offset(p0=(2, 0, 10), p1=(2, 0, 20), p2=(5, 0, 30), p3=(9, 0, 40))))
+def test_restoring_lowers_no_epoch_and_changes_no_known_position() -> None:
+    recorded = RecordedProgress.from_log(done(offset(p0=(2, 0, 10), p1=(2, 0, 20), p2=(5, 0, 30), p3=(9, 0, 40))))
     found = state(p0=7, p1=None, p3=90)
-    outcome = apply(found, restored(memory, found, ME, 0, "why", older=True))
+    outcome = apply(found, restore_transitions(recorded, found, ME, 0, "why", older=True))
     assert not outcome.refused
     after = outcome.after
     assert {p: (each.epoch, each.checkpoint) for p, each in after.leases.items()} == {
@@ -139,10 +152,10 @@ def test_what_is_put_back_keeps_epochs_from_falling_and_what_is_known_as_it_is()
     }
     late = Restore(by=ME, at_ms=0, partition="0", epoch=3, checkpoint=Position.before(10))
     assert apply(after, [late]).refused[0].reason == "the table has partition 0 already"
-    assert skipped(Memory.of(done(offset(p0=(1, 0, 4), p1=(1, 0, 20)))), after) == {"0": (4, 6)}
+    assert skipped_events(RecordedProgress.from_log(done(offset(p0=(1, 0, 4), p1=(1, 0, 20)))), after) == {"0": (4, 6)}
 
 
-def test_another_table_s_epochs_do_not_compare() -> None:
-    memory = Memory.of(done(offset(p0=(9, 0, 10), p1=(9, 0, 10))))
-    said = restored(memory, state(TableIdentity("t2"), p0=90), ME, 0, "why", older=False)
+def test_epochs_of_another_table_are_not_compared() -> None:
+    recorded = RecordedProgress.from_log(done(offset(p0=(9, 0, 10), p1=(9, 0, 10))))
+    said = restore_transitions(recorded, state(TableIdentity("t2"), p0=90), ME, 0, "why", older=False)
     assert [each.partition for each in said] == ["1"]

@@ -1,4 +1,4 @@
-"""Notices from a query's driver to its planner, over a local socket."""
+"""Messages of a query's driver to its planner, over a local socket."""
 
 from __future__ import annotations
 
@@ -16,21 +16,28 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.source.control_socket import _LARGEST, _SENDERS, PlannerControl, _address, send
+from spark_ehbalance.source.control_socket import (
+    MAX_MESSAGE_BYTES,
+    MAX_SENDERS,
+    PlannerControl,
+    send,
+    socket_path,
+)
 from tests.waiting import wait_until
 
 
-class Board:
-    """A notice board that keeps what it is told, and answers `answer`."""
+class FakePlanner:
+    """Listens as the planner of that name, keeps the messages, and answers `answer`."""
 
-    def __init__(self, owner: str) -> None:
-        self.notices: list[dict[str, Any]] = []
+    def __init__(self, name: str) -> None:
+        self.messages: list[dict[str, Any]] = []
         self.answer: bool | BaseException = True
-        self.path = Path(_address(owner))
-        self.board = PlannerControl(owner, self._read)
+        self.path = socket_path(name)
+        self.control = PlannerControl(name)
+        self.control.start(self._handle)
 
-    def _read(self, notice: dict[str, Any]) -> bool:
-        self.notices.append(notice)
+    def _handle(self, message: dict[str, Any]) -> bool:
+        self.messages.append(message)
         if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
@@ -46,93 +53,95 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
-    made = Board("ann")
+def planner() -> Iterator[FakePlanner]:
+    made = FakePlanner("ann")
     yield made
-    made.board.close()
+    made.control.close()
 
 
-def say(board: Board, text: bytes) -> bytes:
-    """Send arbitrary bytes; what comes back."""
+def send_bytes(planner: FakePlanner, text: bytes) -> bytes:
+    """Send `text`, which need not be a message; returns the answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
         sender.settimeout(10)
-        sender.connect(str(board.path))
+        sender.connect(str(planner.path))
         sender.sendall(text)
         sender.shutdown(socket.SHUT_WR)
         return sender.recv(100)
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_a_notice_arrives_and_is_answered(board: Board, answer: bool) -> None:
-    board.answer = answer
+def test_a_message_arrives_and_is_answered(planner: FakePlanner, answer: bool) -> None:
+    planner.answer = answer
     assert send("ann", {"leave": True}) is answer
-    assert board.notices == [{"leave": True}]
+    assert planner.messages == [{"leave": True}]
 
 
-def test_a_large_notice_arrives_whole(board: Board) -> None:
-    notice = {"finished": {"partitions": {str(p): {"epoch": 1, "from": 2**40, "to": 2**41} for p in range(2000)}}}
-    assert send("ann", notice) is True
-    assert board.notices == [notice]
+def test_a_large_message_arrives_whole(planner: FakePlanner) -> None:
+    message = {"finished": {"partitions": {str(p): {"epoch": 1, "from": 2**40, "to": 2**41} for p in range(2000)}}}
+    assert send("ann", message) is True
+    assert planner.messages == [message]
 
 
-def test_nobody_there_is_no_answer(board: Board) -> None:
+def test_without_a_planner_there_is_no_answer(planner: FakePlanner) -> None:
     assert send("bob", {"leave": True}) is None
-    board.board.close()
+    planner.control.close()
     assert send("ann", {"leave": True}) is None
 
 
-def test_a_dead_planner_s_socket_is_no_answer_and_in_nobody_s_way(board: Board) -> None:
+def test_the_socket_of_a_dead_planner_does_not_answer_and_is_replaced(planner: FakePlanner) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
-        dead.bind(_address("bob"))
-    assert Path(_address("bob")).exists()
+        dead.bind(str(socket_path("bob")))
+    assert socket_path("bob").exists()
     assert send("bob", {}) is None
-    later = Board("bob")
+    later = FakePlanner("bob")
     assert send("bob", {}) is True
-    later.board.close()
+    later.control.close()
 
 
 @pytest.mark.parametrize(
     "garbage", [b"", b"\xff\xfe", b"{", b"[]", b"1", b'"leave"', b"null", b"[" * 50_000, b'{"a":' * 50_000]
 )
-def test_garbage_does_not_end_the_thread(board: Board, garbage: bytes) -> None:
-    board.answer = TypeError("not what was expected")
-    assert say(board, garbage) == b""
-    board.answer = True
+def test_garbage_does_not_end_the_thread(planner: FakePlanner, garbage: bytes) -> None:
+    planner.answer = TypeError("not what was expected")
+    assert send_bytes(planner, garbage) == b""
+    planner.answer = True
     assert send("ann", {"n": 1}) is True
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which is what must not happen
 @pytest.mark.parametrize("kind", [KeyError, BaseException])
-def test_a_notice_that_cannot_be_carried_out_is_logged_and_unanswered(
-    board: Board, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
+def test_a_message_that_cannot_be_handled_is_logged_and_not_answered(
+    planner: FakePlanner, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
-    board.answer = kind("finished")
+    planner.answer = kind("finished")
     assert send("ann", {}) is None
-    wait_until(lambda: f"a notice could not be read: {kind.__name__}('finished')" in caplog.text, "it is logged", 5)
-    board.answer = True
+    wait_until(
+        lambda: f"a control message could not be handled: {kind.__name__}('finished')" in caplog.text, "it is logged", 5
+    )
+    planner.answer = True
     assert send("ann", {}) is True
 
 
-def test_who_never_stops_talking_is_cut_off(board: Board) -> None:
+def test_a_message_that_is_too_long_is_cut_off(planner: FakePlanner) -> None:
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
-        say(board, b" " * 10 * _LARGEST)
+        send_bytes(planner, b" " * 10 * MAX_MESSAGE_BYTES)
     assert send("ann", {"n": 1}) is True
 
 
-def test_who_says_nothing_holds_up_nobody(board: Board) -> None:
+def test_silent_senders_do_not_block_others(planner: FakePlanner) -> None:
     with contextlib.ExitStack() as mutes:
-        for _ in range(_SENDERS - 1):
+        for _ in range(MAX_SENDERS - 1):
             mute = mutes.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            mute.connect(str(board.path))
+            mute.connect(str(planner.path))
         assert send("ann", {"n": 1}) is True
-        # More than all places: for a while.
-        mutes.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)).connect(str(board.path))
+        # One more than may send at once: the others wait for a while.
+        mutes.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)).connect(str(planner.path))
         wait_until(lambda: send("ann", {"n": 2}), "others are heard", 20)
 
 
-def test_who_speaks_slowly_is_cut_off(board: Board) -> None:
+def test_a_slow_sender_is_cut_off(planner: FakePlanner) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as slow:
-        slow.connect(str(board.path))
+        slow.connect(str(planner.path))
 
         def refused() -> bool:
             try:
@@ -145,80 +154,81 @@ def test_who_speaks_slowly_is_cut_off(board: Board) -> None:
     assert send("ann", {"n": 1}) is True
 
 
-def test_the_folder_is_only_this_user_s_and_the_address_tells_nothing(board: Board, folder: Path) -> None:
-    assert stat.S_IMODE(board.path.parent.stat().st_mode) == 0o700
-    assert board.path.parent.parent == folder
-    assert "ann" not in board.path.name
+def test_the_folder_is_private_and_the_path_does_not_show_the_name(planner: FakePlanner, folder: Path) -> None:
+    assert stat.S_IMODE(planner.path.parent.stat().st_mode) == 0o700
+    assert planner.path.parent.parent == folder
+    assert "ann" not in planner.path.name
 
 
 def test_closing_removes_the_socket_and_ends_the_thread() -> None:
     before = set(threading.enumerate())
-    made = Board("cat")
+    made = FakePlanner("cat")
     assert made.path.is_socket()
-    made.board.close()
+    made.control.close()
     assert not made.path.exists()
     wait_until(lambda: set(threading.enumerate()) <= before, "the thread has ended", 10)
-    made.board.close()
+    made.control.close()
 
 
-def test_an_earlier_life_that_closes_late_takes_nothing_from_the_later_one() -> None:
-    earlier, later = Board("ann"), Board("ann")
-    earlier.board.close()
+def test_an_earlier_process_that_closes_late_does_not_remove_the_later_one_s_socket() -> None:
+    earlier, later = FakePlanner("ann"), FakePlanner("ann")
+    earlier.control.close()
     assert send("ann", {"n": 1}) is True
-    assert later.notices == [{"n": 1}]
-    assert earlier.notices == []
-    later.board.close()
+    assert later.messages == [{"n": 1}]
+    assert earlier.messages == []
+    later.control.close()
     assert not later.path.exists()
 
 
-@pytest.mark.parametrize("last_error", ["a name too long", "a file in the way"])
-def test_without_a_socket_there_are_just_no_notices(
-    last_error: str, folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("obstacle", ["a name too long", "a file in the way"])
+def test_without_a_socket_there_are_no_messages(
+    obstacle: str, folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if last_error == "a name too long":
+    if obstacle == "a name too long":
         long = folder / ("x" * 100)
         long.mkdir()
         monkeypatch.setattr(tempfile, "tempdir", str(long))
     else:
-        Path(_address("ann")).parent.write_text("a file")
+        socket_path("ann").parent.write_text("a file")
     with caplog.at_level(logging.WARNING):
-        made = Board("ann")
-    assert "no notices are taken" in caplog.text
+        made = FakePlanner("ann")
+    assert "the control socket could not be opened" in caplog.text
     assert send("ann", {"n": 1}) is None
-    made.board.close()
+    made.control.close()
 
 
-@pytest.mark.parametrize("last_error", ["a link", "a link to nothing", "another's", "open to all", "open to its group"])
+@pytest.mark.parametrize("obstacle", ["a link", "a link to nothing", "another's", "open to all", "open to its group"])
 def test_a_folder_that_others_can_use_is_refused_with_a_warning(
-    last_error: str, folder: Path, caplog: pytest.LogCaptureFixture
+    obstacle: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = folder / f"ehbalance-{os.getuid()}"
-    if last_error.startswith("a link"):
-        place.symlink_to(folder / "elsewhere")
-        if last_error == "a link":
+    path = folder / f"ehbalance-{os.getuid()}"
+    if obstacle.startswith("a link"):
+        path.symlink_to(folder / "elsewhere")
+        if obstacle == "a link":
             (folder / "elsewhere").mkdir(mode=0o700)
     else:
-        place.mkdir(mode=0o700)
-        place.chmod({"open to all": 0o707, "open to its group": 0o710}.get(last_error, 0o700))
-        if last_error == "another's":
+        path.mkdir(mode=0o700)
+        path.chmod({"open to all": 0o707, "open to its group": 0o710}.get(obstacle, 0o700))
+        if obstacle == "another's":
             if os.getuid() != 0:
                 pytest.skip("only root can give a folder away")
-            os.chown(place, 12345, -1)
-    made = PlannerControl("ann", lambda notice: True)
-    assert f"no notices are taken from the query's driver: {place} must be a folder" in caplog.text
+            os.chown(path, 12345, -1)
+    made = FakePlanner("ann").control
+    assert f"handovers wait for triggers: {path} must be a folder" in caplog.text
     assert "remove it" in caplog.text
-    assert list(place.iterdir() if place.exists() else []) == []
+    assert list(path.iterdir() if path.exists() else []) == []
     made.close()
 
 
-def test_a_driver_does_not_talk_to_a_stranger_in_the_folder_s_place(board: Board, folder: Path) -> None:
-    board.path.parent.chmod(0o755)
+def test_a_driver_does_not_talk_to_whoever_owns_the_folder_instead(planner: FakePlanner, folder: Path) -> None:
+    planner.path.parent.chmod(0o755)
     assert send("ann", {"leave": True}) is None
-    assert board.notices == []
+    assert planner.messages == []
 
 
-def test_systems_without_such_sockets_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systems_without_unix_sockets_have_no_control_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(socket, "AF_UNIX")
-    made = PlannerControl("ann", lambda notice: True)
+    made = PlannerControl("ann")
+    made.start(lambda message: True)
     assert send("ann", json.loads("{}")) is None
     made.close()

@@ -1,4 +1,4 @@
-"""Planners that hand partitions over to each other, with the emulator and a Delta table: nothing twice or left out."""
+"""Planners that hand partitions over to each other, with the emulator and a Delta table: every event is read once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,19 +18,16 @@ from spark_ehbalance.leases.model import Author, Member, MemberState
 from spark_ehbalance.leases.orders import PinTo, Seek, Transfer
 from spark_ehbalance.leases.transitions import Drain, Transition
 from spark_ehbalance.source.control_socket import send
-from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
-from tests.source.test_planner import PARTITIONS, Group, Query
+from tests.source.queries import PARTITIONS, Group, Query
 from tests.waiting import wait_until
 
 
 @pytest.fixture
-def group(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
+def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
     """A hub with 8 partitions, a lease table, and quick looks."""
-    monkeypatch.setattr("spark_ehbalance.hub.watcher._LIST_INTERVAL", 0.3)
-    monkeypatch.setattr("spark_ehbalance.member.pacing._LOOK_INTERVAL", 0.2)
     made = Group(emulator, tmp_path)
     made.raw |= {"leaseDuration": "10s", "handoverTimeout": "60s"}
     yield made
@@ -40,7 +36,7 @@ def group(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder of this test's own for the planners' sockets."""
+    """This test's own folder for control sockets."""
     tmp_path_factory.getbasetemp()  # pytest's own must not lie in it
     with tempfile.TemporaryDirectory() as short:
         monkeypatch.setattr(tempfile, "tempdir", short)
@@ -52,7 +48,7 @@ class Traffic:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._over = threading.Event()
+        self.over = threading.Event()
         self._threads: list[threading.Thread] = []
         self._errors: list[BaseException] = []
         self._start(lambda: group.append(1), 0.02)
@@ -69,7 +65,7 @@ class Traffic:
         return query
 
     def end(self) -> None:
-        self._over.set()
+        self.over.set()
         for thread in self._threads:
             thread.join()
         assert not self._errors
@@ -77,7 +73,7 @@ class Traffic:
     def _start(self, work: object, pause: float) -> None:
         def loop() -> None:
             try:
-                while not self._over.wait(pause):
+                while not self.over.wait(pause):
                     work()  # type: ignore[operator]
             except BaseException as error:
                 self._errors.append(error)
@@ -90,7 +86,7 @@ class Traffic:
 def traffic(group: Group) -> Iterator[Traffic]:
     made = Traffic(group)
     yield made
-    made._over.set()
+    made.over.set()
 
 
 OPERATOR = Author("operator", "")
@@ -102,29 +98,29 @@ def order(group: Group, *orders: Transition) -> None:
         assert not refused
 
 
-def operator_says(group: Group, member: str, *, undo: bool = False) -> None:
+def drain(group: Group, member: str, *, undo: bool = False) -> None:
     order(group, Drain(by=OPERATOR, at_ms=0, member=member, undo=undo))
 
 
-def promised(group: Group) -> set[str]:
+def pending_handovers(group: Group) -> set[str]:
     return {partition for partition, lease in group.leases().items() if lease.handover is not None}
 
 
 # --- under load ------------------------------------------------------------------------------------------------
 
 
-def test_joins_a_drain_and_a_leave_under_load_read_everything_once(group: Group, traffic: Traffic) -> None:
+def test_everything_is_read_once_while_members_join_drain_and_leave(group: Group, traffic: Traffic) -> None:
     a = traffic.run(group.query("a"))
     wait_until(lambda: len(a.seen) > 40, "a reads")
     b = traffic.run(group.query("b"))
     group.wait_owned(4, 4)
     c = traffic.run(group.query("c"))
     wait_until(lambda: sorted(len(each.owned()) for each in (a, b, c)) == [2, 3, 3], "three share")
-    operator_says(group, "b")
+    drain(group, "b")
     wait_until(lambda: not b.owned() and len(a.owned()) == len(c.owned()) == 4, "b is drained")
-    operator_says(group, "b", undo=True)
+    drain(group, "b", undo=True)
     wait_until(lambda: len(b.owned()) in (2, 3), "b is back")
-    wait_until(lambda: c.notice(leave=True), "c has given everything back")
+    wait_until(lambda: c.tell(leave=True), "c has given everything back")
     wait_until(lambda: len(a.owned()) == len(b.owned()) == 4, "the others have it")
     traffic.end()
 
@@ -142,7 +138,7 @@ def test_joins_a_drain_and_a_leave_under_load_read_everything_once(group: Group,
     assert "Steal" not in events
 
 
-def test_within_an_owner_and_over_a_move_the_order_is_kept(group: Group, traffic: Traffic) -> None:
+def test_each_partition_is_read_in_order_also_across_a_move(group: Group, traffic: Traffic) -> None:
     a = traffic.run(group.query("a"))
     wait_until(lambda: len(a.seen) > 40, "a reads")
     b = traffic.run(group.query("b"))
@@ -154,9 +150,7 @@ def test_within_an_owner_and_over_a_move_the_order_is_kept(group: Group, traffic
         assert numbers == list(range(len(numbers)))
 
 
-def test_while_the_lease_table_is_away_for_three_lease_durations_reading_goes_on_and_nothing_moves(
-    group: Group, traffic: Traffic
-) -> None:
+def test_nothing_moves_while_the_lease_table_is_away_for_three_lease_durations(group: Group, traffic: Traffic) -> None:
     duration, interval = 4.0, 3.0
     group.raw |= {"leaseDuration": f"{duration:g}s", "balanceInterval": f"{interval:g}s"}
     a, b = traffic.run(group.query("a")), traffic.run(group.query("b"))
@@ -184,66 +178,50 @@ def test_while_the_lease_table_is_away_for_three_lease_durations_reading_goes_on
     assert max(Counter(a.seen + b.seen).values()) == 1
 
 
-# --- notices ---------------------------------------------------------------------------------------------------
+# --- the control socket ----------------------------------------------------------------------------------------
 
 
-def test_the_notice_of_a_batch_s_end_lets_a_handover_go_on(group: Group) -> None:
+def test_a_handover_completes_when_the_driver_reports_the_end_of_the_batch(group: Group) -> None:
     group.append(10)
     a = group.query("a")
     group.wait_owned(8)
     end = a.batch()
     a.run(end)
     b = group.query("b")
-    wait_until(lambda: len(promised(group)) == 4, "four are promised")
-    time.sleep(0.6)
-    assert not b.owned(), "nobody has said that the batch has ended"
+    wait_until(lambda: len(pending_handovers(group)) == 4, "four are to be handed over")
+    renewed = group.snapshot().members["a"].renewal
+    wait_until(lambda: group.snapshot().members["a"].renewal > renewed, "a has looked at the table again")
+    assert not b.owned(), "a does not know that its batch has ended"
 
     told = time.monotonic()
-    assert a.notice(end) is True
+    assert a.tell(end) is True
     wait_until(lambda: len(b.owned()) == 4, "they are handed over")
-    print(f"handed over {time.monotonic() - told:.2f} s after the notice")
+    print(f"handed over {time.monotonic() - told:.2f} s after the message")
     assert time.monotonic() - told < 5
     assert set(group.checkpoints().values()) == {10}
     assert b.plan() is None
-    assert a.plan() is None, "and Spark's own word, minutes later, changes nothing"
+    assert a.plan() is None, "Spark's own call, minutes later, changes nothing"
     assert set(group.checkpoints().values()) == {10}
 
 
-def test_a_notice_of_another_batch_is_not_believed(group: Group) -> None:
-    group.append(10)
+def test_a_malformed_control_message_is_not_answered(group: Group) -> None:
     a = group.query("a")
-    group.wait_owned(8)
-    first = a.batch(40)
-    a.run(first)
-    group.append(10)
-    second = a.batch()
-    invented = StreamOffset("a", {p: each for p, each in second.ranges.items() if p in "01"})
-    for end in (first, invented):
-        assert a.notice(end) is True
-    assert send(a.finished.reader, {"finished": {"format": 1}}) is None
-    for leave in ("false", 1, None, {}):
-        assert send(a.finished.reader, {"finished": first.to_json(), "leave": leave}) is None
-    wrong: Any = first.to_json()
-    wrong["partitions"]["0"]["to"] = True
-    assert send(a.finished.reader, {"finished": wrong}) is None
-    b = group.query("b")
-    wait_until(lambda: len(promised(group)) == 4, "four are promised")
-    time.sleep(0.6)
-    assert not b.owned(), "the second batch is still in flight"
-    assert all(position <= first.ranges[p].end for p, position in group.checkpoints().items())
+    assert send(a.finished.planner_name, {"finished": {"format": 1}}) is None
+    assert send(a.finished.planner_name, {"finished": a.finished.to_json(), "leave": "false"}) is None
+    assert a.tell() is True
 
 
-def test_a_query_that_is_to_leave_says_no_until_everything_is_given_back(group: Group) -> None:
+def test_a_leaving_query_answers_no_until_everything_is_given_back(group: Group) -> None:
     group.append(10)
     a = group.query("a")
     b = group.query("b")
     group.wait_owned(4, 4)
     end = a.batch()
-    assert a.notice(leave=True) is False
+    assert a.tell(leave=True) is False
     wait_until(lambda: not a.owned(), "it plans nothing more")
-    assert a.notice(leave=True) is False, "its batch is in flight"
+    assert a.tell(leave=True) is False, "its batch is in flight"
     a.run(end)
-    wait_until(lambda: a.notice(end, leave=True), "it says yes")
+    wait_until(lambda: a.tell(end, leave=True), "it answers yes")
     snapshot = group.snapshot()
     assert not snapshot.owned_by("a")
     assert snapshot.members["a"].state is MemberState.LEAVING
@@ -251,20 +229,20 @@ def test_a_query_that_is_to_leave_says_no_until_everything_is_given_back(group: 
     wait_until(lambda: len(b.owned()) == 8, "b has all")
     drain_all(group, a, b)
     a.stop()
-    assert a.notice(leave=True) is None
+    assert a.tell(leave=True) is None
     assert group.snapshot().members.keys() == {"b"}
 
 
-def test_queries_of_one_name_in_different_groups_hear_their_own_notices(group: Group, tmp_path: Path) -> None:
+def test_queries_with_one_owner_id_in_different_groups_have_sockets_of_their_own(group: Group, tmp_path: Path) -> None:
     group.append(10)
     one, other = group.query("a"), group.query("a", leaseTable=tmp_path / "other")
     group.wait_owned(8, 8)
     for query in (one, other):
         query.run(query.batch())
-    wait_until(lambda: one.notice(one.logged, leave=True), "it has left")
+    wait_until(lambda: one.tell(one.logged, leave=True), "it has left")
     assert not one.owned()
     assert len(other.owned()) == 8
-    assert other.notice(other.logged) is True
+    assert other.tell(other.logged) is True
     assert set(group.checkpoints().values()) == {10}
 
 
@@ -285,13 +263,13 @@ def test_a_planner_works_without_a_socket(group: Group, monkeypatch: pytest.Monk
     group.append(1)
     a = group.query("a")
     wait_until(lambda: (a.step() and False) or len(a.seen) == PARTITIONS, "it reads")
-    assert a.notice(leave=True) is None
+    assert a.tell(leave=True) is None
 
 
 # --- a query that comes back -----------------------------------------------------------------------------------
 
 
-def test_a_query_that_comes_back_within_its_lease_has_its_partitions_and_nobody_moved(group: Group) -> None:
+def test_a_query_that_returns_within_its_lease_duration_keeps_its_partitions(group: Group) -> None:
     group.raw["leaseDuration"] = "30s"
     process, planned = group.process("a")
     b = group.query("b")
@@ -306,14 +284,14 @@ def test_a_query_that_comes_back_within_its_lease_has_its_partitions_and_nobody_
     assert {p: lease.owner for p, lease in group.leases().items()} == before
 
 
-def test_what_was_finished_and_handed_over_meanwhile_is_not_replayed(group: Group) -> None:
-    """The batch was finished and checkpointed through a notice; Spark's own log does not say so yet."""
+def test_a_replay_skips_what_was_finished_and_handed_over_meanwhile(group: Group) -> None:
+    """The batch was finished and checkpointed through a control message; Spark's own log does not have it yet."""
     group.append(10)
     first = group.query("a")
     group.wait_owned(8)
     end = first.batch()
     first.run(end)
-    assert first.notice(end) is True
+    assert first.tell(end) is True
     b = group.query("b")
     group.wait_owned(4)
     first.stop()
@@ -325,21 +303,6 @@ def test_what_was_finished_and_handed_over_meanwhile_is_not_replayed(group: Grou
         lambda: [each.step() for each in (again, b)] and len(first.seen + again.seen + b.seen) >= 120, "all is read"
     )
     assert Counter(first.seen + again.seen + b.seen) == group.everything()
-
-
-def test_of_a_replay_nothing_is_read_that_is_promised_away_at_that_moment(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group.append(10)
-    first = group.query("a")
-    group.wait_owned(8)
-    end = first.batch()
-    first.stop()
-    again = group.query("a", None, end)
-    wait_until(lambda: len(again.owned()) == 8, "all is its own again")
-    keeper = again.planner._keeper
-    monkeypatch.setattr(keeper, "reserve", lambda epochs: frozenset(epochs) - {"3", "5"})
-    assert {each.partition for each in again.planner.ranges(end)} == set("012467")
 
 
 # --- operators' orders ------------------------------------------------------------------------------------------
@@ -408,15 +371,15 @@ def test_seeking_back_in_a_running_query_reads_again_from_there(group: Group) ->
 
 
 @pytest.mark.parametrize("to", [2, 10, 25])
-def test_seeking_while_a_batch_runs_holds_although_the_batch_ends_elsewhere(group: Group, to: int) -> None:
+def test_a_seek_holds_although_the_batch_in_flight_ends_elsewhere(group: Group, to: int) -> None:
     group.append(10)
     a = group.query("a")
     group.wait_owned(8)
     in_flight = a.batch()
     group.append(20)
     order(group, seek("3", to))
-    wait_until(lambda: a.planner._keeper.holdings()["3"].epoch == 2, "the keeper has seen it")
-    assert a.planner._keeper.holdings()["3"].checkpoint.next == to
+    wait_until(lambda: a.planner.holdings()["3"].epoch == 2, "the keeper has seen it")
+    assert a.planner.holdings()["3"].checkpoint.next == to
     a.run(in_flight)
     wait_until(lambda: (a.step() and False) or len(a.seen) >= 7 * 30 + 10 + (30 - to), "the rest is read")
     assert numbers(a, "3") == [*range(10), *range(to, 30)], "what the operator has not skipped is not skipped"
@@ -425,7 +388,7 @@ def test_seeking_while_a_batch_runs_holds_although_the_batch_ends_elsewhere(grou
 
 
 @pytest.mark.parametrize("to", [0, 5, 12])
-def test_a_batch_that_was_logged_before_a_seek_is_not_replayed_against_it(group: Group, to: int) -> None:
+def test_a_batch_that_was_logged_before_a_seek_is_not_replayed(group: Group, to: int) -> None:
     group.append(10)
     first = group.query("a")
     group.wait_owned(8)
@@ -442,7 +405,7 @@ def test_a_batch_that_was_logged_before_a_seek_is_not_replayed_against_it(group:
 
 
 def test_a_late_checkpoint_of_the_last_owner_does_not_undo_a_seek(group: Group) -> None:
-    """It was stopped before Spark told it that its last batch was finished, and says so when it comes back."""
+    """It was stopped before Spark told it that its last batch was finished, and reports it when it comes back."""
     group.append(10)
     first = group.query("a")
     group.wait_owned(8)

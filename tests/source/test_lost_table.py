@@ -15,15 +15,13 @@ from spark_ehbalance.errors import DataLossError, OptionError, StoreFormatError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.model import Lease, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.source.continuity import LoggedBatch, Memory
+from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
-from tests.source.test_planner import Group, Query, drain, group, quickly
+from tests.source.queries import Group, Query
 from tests.stores.histories import NOT_RECORDED, make_unwritable
 from tests.waiting import wait_until
-
-__all__ = ["group", "quickly"]
 
 
 def gone(group: Group) -> None:
@@ -62,7 +60,7 @@ def stopped(group: Group) -> Query:
     query = group.query("a")
     group.wait_owned(8)
     group.append(5)
-    drain(query, 40)
+    query.read(40)
     query.planner.finish(query.finished)
     query.stop()
     assert set(group.checkpoints().values()) == {5}
@@ -91,7 +89,7 @@ def test_the_query_fails_before_it_reads_or_creates_anything(
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_if_that_is_allowed_it_goes_on_from_what_it_knows_or_says_what_is_skipped(
+def test_without_fail_on_data_loss_it_goes_on_from_its_own_checkpoint_or_reports_what_is_skipped(
     group: Group, stopped: Query, lose: Callable[[Group], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     lose(group)
@@ -101,7 +99,7 @@ def test_if_that_is_allowed_it_goes_on_from_what_it_knows_or_says_what_is_skippe
     if lose in (made_anew, another):
         assert "partition 0: events 5 to 14 are skipped" in caplog.text
         return
-    drain(query, 80)
+    query.read(80)
     assert sorted(query.seen) == sorted((str(p), n) for p in range(8) for n in range(5, 15))
     assert min(lease.epoch for lease in group.leases().values()) >= 2, "no epoch is handed out twice"
 
@@ -114,7 +112,7 @@ def test_a_query_whose_history_cannot_be_written_goes_on_with_a_warning(
     with caplog.at_level(logging.WARNING, "spark_ehbalance"):
         query = group.query("a", stopped.finished, failOnDataLoss="false")
     assert f"{NOT_RECORDED}{group.table}_history could not be written" in caplog.text
-    drain(query, 80)
+    query.read(80)
     assert sorted(query.seen) == sorted((str(p), n) for p in range(8) for n in range(5, 15))
 
 
@@ -124,7 +122,7 @@ def test_a_query_that_has_read_another_hub_is_refused(group: Group, stopped: Que
         group.query("a", stopped.finished, connectionString=group.emulator.connection_string("other"))
 
 
-def test_a_first_batch_that_was_logged_and_not_finished_knows_its_table(group: Group, stopped: Query) -> None:
+def test_a_first_batch_that_was_logged_but_not_finished_records_its_table(group: Group, stopped: Query) -> None:
     new = group.query("b")
     end = new.batch(limit=16)
     new.stop()
@@ -133,7 +131,7 @@ def test_a_first_batch_that_was_logged_and_not_finished_knows_its_table(group: G
         group.query("b", None, end)
 
 
-def test_a_table_that_is_made_anew_while_the_query_runs_ends_it(group: Group, stopped: Query) -> None:
+def test_a_running_query_ends_when_its_table_is_replaced(group: Group, stopped: Query) -> None:
     running = group.query("a", stopped.finished)
     away = group.table.with_name("away")
     group.table.rename(away)
@@ -146,12 +144,12 @@ def test_a_table_that_is_made_anew_while_the_query_runs_ends_it(group: Group, st
         wait_until(lambda: running.plan() and False, "the query ends")
 
 
-def test_a_query_that_had_nothing_to_read_yet_knows_that_there_was_a_table(group: Group) -> None:
+def test_a_query_without_any_events_records_its_table(group: Group) -> None:
     group.raw["startingPosition"] = "latest"
     first = group.query("a")
-    begin = first.planner.noted(first.finished)
+    begin = first.planner.empty_end(first.finished)
     assert begin != first.finished
-    assert first.planner.noted(begin) is begin
+    assert first.planner.empty_end(begin) is begin
     first.stop()
     group.append(3)
     gone(group)
@@ -159,18 +157,18 @@ def test_a_query_that_had_nothing_to_read_yet_knows_that_there_was_a_table(group
         group.query("a", begin)
 
 
-def test_a_table_at_another_place_is_the_same_table(group: Group, stopped: Query) -> None:
+def test_a_moved_table_is_the_same_table(group: Group, stopped: Query) -> None:
     to = group.table.with_name("elsewhere")
     group.table.rename(to)
     group.table = to
-    drain(group.query("a", stopped.finished), 80)
+    group.query("a", stopped.finished).read(80)
 
 
 def test_a_first_start_and_a_new_query_need_nothing(group: Group, stopped: Query) -> None:
-    drain(group.query("new"), 80)
+    group.query("new").read(80)
 
 
-def test_checkpoints_of_earlier_versions_know_the_place_only(group: Group, stopped: Query) -> None:
+def test_checkpoints_of_earlier_versions_have_only_the_table_s_location(group: Group, stopped: Query) -> None:
     old = StreamOffset("a", stopped.finished.ranges, stopped.finished.group)
     with pytest.raises(DataLossError, match="that is another table"):
         group.query("a", old)
@@ -188,40 +186,40 @@ def test_a_logged_batch_is_replayed_from_where_it_began(group: Group, stopped: Q
     gone(group)
     query = group.query("a", stopped.finished, end, failOnDataLoss="false")
     query.run(end)
-    drain(query, 80)
+    query.read(80)
     assert sorted(query.seen) == sorted((str(p), n) for p in range(8) for n in range(5, 15))
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_query_that_had_a_lease_table_and_has_none_now(
+def test_a_query_that_no_longer_has_a_lease_table(
     group: Group, stopped: Query, fail: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     if fail:
         with pytest.raises(DataLossError, match="leaseTable is not set"):
             group.query("a", stopped.finished, shared=False)
     else:
-        drain(group.query("a", stopped.finished, shared=False, failOnDataLoss="false"), 80)
+        group.query("a", stopped.finished, shared=False, failOnDataLoss="false").read(80)
         assert "leaseTable is not set" in caplog.text
 
 
-def test_the_table_of_another_group_is_no_loss_but_a_mistake(group: Group, stopped: Query) -> None:
+def test_the_table_of_another_group_is_a_wrong_option_and_not_data_loss(group: Group, stopped: Query) -> None:
     with pytest.raises(StoreFormatError, match="belongs to"):
         group.query("a", stopped.finished, consumerGroup="another")
 
 
-def test_a_query_that_had_none_and_has_one_now(group: Group) -> None:
+def test_a_query_that_newly_has_a_lease_table(group: Group) -> None:
     group.append(5)
     alone = group.query("a", shared=False)
-    drain(alone, 40)
+    alone.read(40)
     alone.stop()
     with pytest.raises(DataLossError, match="has read with no lease table"):
         group.query("a", alone.finished)
     store, place = DeltaStore(str(group.table)), str(group.table)
     assert not store.exists()
-    memory = Memory.of(LoggedBatch(alone.finished, finished=True))
+    recorded = RecordedProgress.from_log(LoggedBatch(alone.finished, finished=True))
     states = {str(number): PartitionState(0, 5, None, None) for number in range(8)}
-    restore(store, place, group.options().connection.group("$Default"), memory, states)
+    restore(store, place, group.options().connection.group("$Default"), recorded, states)
     group.append(1)
     query = group.query("a", alone.finished)
-    drain(query, 8)
+    query.read(8)
     assert {number for _, number in query.seen} == {5}

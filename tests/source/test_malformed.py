@@ -17,7 +17,7 @@ from spark_ehbalance.source import receivers
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from tests.source.poison import NUMBERED, READABLE, UNNUMBERED
-from tests.source.support import HUB, append_encoded, hub_options
+from tests.source.support import HUB, hub_options
 
 POISONS = {**NUMBERED, "no number": UNNUMBERED}
 
@@ -36,7 +36,7 @@ def fill(emulator: Emulator, layout: str, poison: Event) -> None:
     """A partition with a sound event for each `.` and `poison` for each `x`."""
     for number, kind in enumerate(layout):
         if kind == "x":
-            append_encoded(emulator, "0", poison)
+            emulator.append_encoded(HUB, "0", poison)
         else:
             emulator.append(HUB, 0, [b"%d" % number])
 
@@ -53,7 +53,9 @@ LAYOUTS = ["..x..", "x....", "....x", "x", "xxxxx", ".x.x.xx.", "." * 50 + "x" +
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("what", POISONS)
-def test_they_are_left_out(emulator: Emulator, what: str, layout: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_events_are_skipped(
+    emulator: Emulator, what: str, layout: str, caplog: pytest.LogCaptureFixture
+) -> None:
     fill(emulator, layout, POISONS[what])
     table = read(emulator, len(layout), onMalformed="skip")
     sound = [number for number, kind in enumerate(layout) if kind == "."]
@@ -65,7 +67,7 @@ def test_they_are_left_out(emulator: Emulator, what: str, layout: str, caplog: p
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("what", POISONS)
-def test_a_row_is_kept(emulator: Emulator, way: str, what: str, layout: str) -> None:
+def test_malformed_events_are_kept_as_rows(emulator: Emulator, way: str, what: str, layout: str) -> None:
     fill(emulator, layout, POISONS[what])
     rows = read(emulator, len(layout), onMalformed="keep").to_pylist()
     assert len(rows) == len(layout)
@@ -86,7 +88,7 @@ def test_a_row_is_kept(emulator: Emulator, way: str, what: str, layout: str) -> 
         assert not system
 
 
-def test_a_number_is_known_where_it_can_be_no_other(emulator: Emulator, way: str) -> None:
+def test_a_sequence_number_is_known_where_only_one_is_possible(emulator: Emulator, way: str) -> None:
     fill(emulator, "..xx.x", UNNUMBERED)
     rows = read(emulator, 6, onMalformed="keep")
     assert rows["sequenceNumber"].to_pylist() == (
@@ -96,7 +98,7 @@ def test_a_number_is_known_where_it_can_be_no_other(emulator: Emulator, way: str
 
 @pytest.mark.parametrize("what", POISONS)
 @pytest.mark.parametrize("before", [0, 5])
-def test_the_range_fails_at_once_and_says_how_to_go_on(emulator: Emulator, way: str, what: str, before: int) -> None:
+def test_a_malformed_event_fails_the_range_at_once(emulator: Emulator, way: str, what: str, before: int) -> None:
     fill(emulator, "." * before + "x.", POISONS[what])
     got = []
 
@@ -113,13 +115,13 @@ def test_the_range_fails_at_once_and_says_how_to_go_on(emulator: Emulator, way: 
     assert got == list(range(before))
 
 
-def test_a_poisonous_event_after_the_range_does_not_matter(emulator: Emulator) -> None:
+def test_a_malformed_event_after_the_range_does_not_matter(emulator: Emulator) -> None:
     fill(emulator, "...x..", NUMBERED["unknown type"])
     assert read(emulator, 3)["sequenceNumber"].to_pylist() == [0, 1, 2]
     assert read(emulator, 6, start=4)["sequenceNumber"].to_pylist() == [4, 5]
 
 
-def test_the_next_range_goes_on_after_a_last_event_that_was_left_out(emulator: Emulator) -> None:
+def test_the_next_range_goes_on_after_a_skipped_last_event(emulator: Emulator) -> None:
     fill(emulator, "..xx....x", UNNUMBERED)
     found = [
         number
@@ -130,15 +132,15 @@ def test_the_next_range_goes_on_after_a_last_event_that_was_left_out(emulator: E
 
 
 @pytest.mark.parametrize("what", READABLE)
-def test_what_can_be_read_is(emulator: Emulator, way: str, what: str) -> None:
+def test_unusual_events_are_read(emulator: Emulator, way: str, what: str) -> None:
     event, expected = READABLE[what]
-    append_encoded(emulator, "0", event)
+    emulator.append_encoded(HUB, "0", event)
     row = read(emulator, 1, onMalformed="keep").to_pylist()[0]
     if way == "fast" or not dict(row["systemProperties"]).get("ehbalance-malformed"):
         assert (dict(row["properties"]), row["body"]) == ({"p": expected}, b"body")
 
 
-def test_a_time_is_found_where_the_first_event_cannot_be_read(emulator: Emulator) -> None:
+def test_a_time_is_found_although_the_first_event_is_malformed(emulator: Emulator) -> None:
     fill(emulator, "xx..", NUMBERED["unknown type"])
     moment = emulator.partition_state(HUB, 0).last_enqueued_time
     assert moment is not None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.source.offsets import LeaseTable, StreamOffset
+from spark_ehbalance.source.offsets import StreamOffset, TableReference
 from spark_ehbalance.source.ranges import Range
 
 numbers = st.integers(0, 2**63 - 1)
@@ -21,24 +21,26 @@ numbers = st.integers(0, 2**63 - 1)
 def offsets(draw: st.DrawFn) -> StreamOffset:
     partitions = draw(st.lists(st.integers(0, 2000).map(str), unique=True, max_size=40))
     ranges = {p: Range(p, draw(numbers), *sorted((draw(numbers), draw(numbers)))) for p in partitions}
-    table = draw(st.none() | st.builds(LeaseTable, st.text(), st.text()))
+    table = draw(st.none() | st.builds(TableReference, st.text(), st.text()))
     return StreamOffset(draw(st.text()), ranges, draw(st.text()), table)
 
 
 @given(offsets())
-def test_what_is_written_is_read_again(offset: StreamOffset) -> None:
+def test_offsets_survive_json(offset: StreamOffset) -> None:
     assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
 
 @given(offsets(), st.randoms(use_true_random=False))
-def test_the_text_does_not_depend_on_the_order_in_which_partitions_came(offset: StreamOffset, random: Any) -> None:
+def test_the_json_does_not_depend_on_the_order_of_partitions(offset: StreamOffset, random: Any) -> None:
     shuffled = list(offset.ranges.items())
     random.shuffle(shuffled)
     assert json.dumps(replace(offset, ranges=dict(shuffled)).to_json()) == json.dumps(offset.to_json())
 
 
 def test_partitions_are_in_the_order_of_their_numbers() -> None:
-    offset = StreamOffset("me", {p: Range(p, 1, 2, 3) for p in ("10", "9", "1", "x")}, "", LeaseTable("7", "/leases"))
+    offset = StreamOffset(
+        "me", {p: Range(p, 1, 2, 3) for p in ("10", "9", "1", "x")}, "", TableReference("7", "/leases")
+    )
     assert json.dumps(offset.to_json()) == (
         '{"format": 1, "group": "", "owner": "me", "partitions": {"1": {"epoch": 1, "from": 2, "to": 3}, '
         '"9": {"epoch": 1, "from": 2, "to": 3}, "10": {"epoch": 1, "from": 2, "to": 3}, '
@@ -46,7 +48,7 @@ def test_partitions_are_in_the_order_of_their_numbers() -> None:
     )
 
 
-def test_an_offset_of_a_newer_version_says_so() -> None:
+def test_an_offset_of_a_newer_format_is_refused() -> None:
     newer = StreamOffset("me").to_json() | {"format": 2, "partitions": "whatever"}
     with pytest.raises(EhBalanceError, match=r"offsets of format 2; .* up to 1: upgrade it") as caught:
         StreamOffset.from_json(newer)
@@ -76,7 +78,7 @@ def test_an_offset_of_a_newer_version_says_so() -> None:
         None,
     ],
 )
-def test_an_offset_of_another_source_says_what_to_do(foreign: Any) -> None:
+def test_an_offset_of_another_source_is_refused(foreign: Any) -> None:
     with pytest.raises(EhBalanceError, match="offsets of another source: give this query a new checkpointLocation"):
         StreamOffset.from_json(foreign)
 
@@ -86,7 +88,7 @@ WRONG = [True, False, -1, 2**63, 10**400, 1.0, 1.5, float("nan"), float("inf"), 
 
 @pytest.mark.parametrize("value", WRONG)
 @pytest.mark.parametrize("field", ["epoch", "from", "to", "format", "owner", "group", "partition", "partitions"])
-def test_an_offset_with_values_of_wrong_types_is_refused_in_words(field: str, value: Any) -> None:
+def test_values_of_wrong_types_are_refused(field: str, value: Any) -> None:
     written: dict[str, Any] = StreamOffset("me", {"0": Range("0", 1, 0, 2**63 - 1)}).to_json()
     if field in ("epoch", "from", "to"):
         written["partitions"]["0"][field] = value

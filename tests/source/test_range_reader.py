@@ -15,16 +15,18 @@ from spark_ehbalance.errors import DataLossError, ForeignReaderError, HubUnavail
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.leases.model import Lease
-from spark_ehbalance.source import range_reader, receivers
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
-from tests.source.support import HUB, count_openings, hub_options
+from tests.source.support import HUB, CountedReceivers, hub_options
 from tests.waiting import wait_until
 
 EVENTS = 5000
+
+#: Rows of a record batch: so few that there is still something to read after the first one.
+ROWS = 300
 
 pytestmark = pytest.mark.usefixtures("way")
 
@@ -36,17 +38,15 @@ def hub(emulator: Emulator) -> None:
     emulator.append(HUB, 0, [b"%d" % n for n in range(EVENTS)])
 
 
-@pytest.fixture(autouse=True)
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that there is still something to read after the first one."""
-    monkeypatch.setattr(range_reader, "MOST_ROWS", 300)
+WORKER = CountedReceivers()
 
 
 @pytest.fixture(autouse=True)
-def worker() -> Iterator[None]:
-    """A worker process's open receivers, which are closed in the end."""
-    yield
-    receivers.RECEIVERS.close()
+def opened() -> Iterator[list[int]]:
+    """Where receivers were opened. Afterwards all are closed."""
+    yield WORKER.opened
+    WORKER.close()
+    WORKER.opened.clear()
 
 
 def read(
@@ -61,9 +61,9 @@ def read(
 ) -> list[int]:
     """The sequence numbers that are read; `then` is done when the first ones have come."""
     got: list[int] = []
-    for batch in read_range(options, Range("0", epoch, start, end), owner, level):
+    for batch in read_range(options, Range("0", epoch, start, end), owner, level, receivers=WORKER, max_rows=ROWS):
         found = sequence_numbers(batch).to_pylist()
-        assert 0 < len(found) <= range_reader.MOST_ROWS
+        assert 0 < len(found) <= ROWS
         assert batch["body"].to_pylist() == [b"%d" % number for number in found]
         got += found
         if then is not None:
@@ -81,7 +81,7 @@ def test_exactly_the_range(emulator: Emulator, start: int, end: int, level: int 
     assert read(hub_options(emulator), start, end, level=level) == list(range(start, end))
 
 
-def test_an_empty_range_asks_nobody(emulator: Emulator) -> None:
+def test_an_empty_range_opens_no_connection(emulator: Emulator) -> None:
     assert read(hub_options(emulator), 5, 5) == []
     assert emulator.readers(HUB, 0) == []
 
@@ -102,17 +102,11 @@ def test_any_prefetch(emulator: Emulator, prefetch: int) -> None:
     assert read(hub_options(emulator, prefetch=prefetch), 10, 500) == list(range(10, 500))
 
 
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Where receivers were opened."""
-    return count_openings(monkeypatch)
-
-
 def test_consecutive_ranges_are_read_by_the_same_receiver(emulator: Emulator, opened: list[int], way: str) -> None:
     options = hub_options(emulator)
     for start in range(0, 3000, 300):
         assert read(options, start, start + 300, level=3) == list(range(start, start + 300))
-    if way == "hot":  # by the public calls nobody can tell what has become of a receiver meanwhile
+    if way == "fast":  # by the public calls nobody can tell what has become of a receiver meanwhile
         assert opened == [0]
         assert emulator.readers(HUB, 0) == [3]
 
@@ -126,12 +120,11 @@ def test_without_owner_level_no_receiver_stays_open(emulator: Emulator, opened: 
 
 
 def test_the_hub_sends_nothing_beyond_the_range(emulator: Emulator, way: str) -> None:
-    options = hub_options(emulator, prefetch=1000)
+    options = hub_options(emulator, prefetch=1000, failOnDataLoss=False)
     assert read(options, 0, 10, level=3) == list(range(10))
-    if way == "hot":
-        (kept,) = (each for _, each in receivers.RECEIVERS._kept.values())
-        link = kept._consumer._handler._link
-        assert (link.delivery_count, link.current_link_credit) == (10, 0)
+    emulator.trim(HUB, 0, 500)
+    assert read(options, 10, 600, level=3) == list(range(500, 600)), "the events that are gone now were not sent before"
+    assert WORKER.opened == ([0] if way == "fast" else [0, 10])
 
 
 def test_a_range_elsewhere_and_a_new_epoch_get_a_new_receiver(emulator: Emulator, opened: list[int], way: str) -> None:
@@ -140,7 +133,7 @@ def test_a_range_elsewhere_and_a_new_epoch_get_a_new_receiver(emulator: Emulator
     read(options, 1000, 1300, level=3)
     read(options, 1300, 1600, level=4)
     assert opened == [0, 1000, 1300]
-    left = [4] if way == "hot" else []
+    left = [4] if way == "fast" else []
     wait_until(lambda: emulator.readers(HUB, 0) == left, "the earlier ones are gone")
 
 
@@ -181,7 +174,7 @@ FAULTS: Mapping[str, Callable[[Emulator], object]] = {
 
 @pytest.mark.parametrize("level", [None, 3])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_loses_and_doubles_nothing(emulator: Emulator, fault: str, level: int | None) -> None:
+def test_a_fault_neither_loses_nor_repeats_events(emulator: Emulator, fault: str, level: int | None) -> None:
     options = hub_options(emulator, prefetch=200)
     assert read(options, 10, 3000, level=level, then=lambda: FAULTS[fault](emulator)) == list(range(10, 3000))
 
@@ -194,7 +187,7 @@ def test_a_fault_between_two_ranges(emulator: Emulator, fault: str) -> None:
     assert read(options, 500, 1000) == list(range(500, 1000))
 
 
-def test_fault_upon_fault(emulator: Emulator) -> None:
+def test_many_faults_in_a_row(emulator: Emulator) -> None:
     over = threading.Event()
 
     def disturb() -> None:
@@ -209,7 +202,7 @@ def test_fault_upon_fault(emulator: Emulator) -> None:
     assert got == list(range(EVENTS))
 
 
-def test_nothing_comes_for_too_long(emulator: Emulator) -> None:
+def test_no_event_for_the_receiver_timeout_fails_the_batch(emulator: Emulator) -> None:
     options = hub_options(emulator, receiverTimeout="1 s", prefetch=100)
     with pytest.raises(HubUnavailableError) as caught:
         read(options, 100, 3000, then=lambda: emulator.pause(HUB, 0))
@@ -223,13 +216,13 @@ def test_nothing_comes_for_too_long(emulator: Emulator) -> None:
     assert read(options, 100, 3000) == list(range(100, 3000))
 
 
-def test_the_hub_stays_away_for_too_long(emulator: Emulator) -> None:
+def test_an_unreachable_hub_fails_the_batch_after_the_receiver_timeout(emulator: Emulator) -> None:
     emulator.refuse_connections()
     with pytest.raises(HubUnavailableError, match=r"partition 0: .*receiverTimeout=0\.5 s.*no connection"):
         read(hub_options(emulator, receiverTimeout="0.5 s"), 0, 10)
 
 
-def test_a_slow_sink_is_not_the_hub_s_fault(emulator: Emulator) -> None:
+def test_the_time_of_a_slow_sink_does_not_count(emulator: Emulator) -> None:
     options = hub_options(emulator, receiverTimeout="0.5 s", prefetch=100)
 
     def slow() -> None:
@@ -239,7 +232,7 @@ def test_a_slow_sink_is_not_the_hub_s_fault(emulator: Emulator) -> None:
     assert read(options, 0, 500, then=slow) == list(range(500))
 
 
-def test_a_wrong_key_is_named_as_such(emulator: Emulator) -> None:
+def test_a_wrong_key_is_an_error_that_does_not_show_it(emulator: Emulator) -> None:
     with Emulator({HUB: 1}, sas_keys={"reader": "theRightKey"}) as other:
         other.append(HUB, 0, [b"0"])
         options = hub_options(other, connectionString=other.connection_string(HUB, key="theWrongKey"))
@@ -304,7 +297,7 @@ def shared(emulator: Emulator, tmp_path: Path, **raw: object) -> Options:
     return hub_options(emulator, leaseTable=tmp_path / "leases", prefetch=100, **raw)
 
 
-def test_a_lease_lost_while_reading_ends_the_range_early_and_quietly(
+def test_a_lease_lost_while_reading_ends_the_range_early_without_an_error(
     emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
 ) -> None:
     def taken_over() -> None:
@@ -324,7 +317,7 @@ def test_a_lease_lost_before_reading_is_an_empty_range(
     assert read(shared(emulator, tmp_path), 0, EVENTS, epoch=5, owner="me", level=5) == []
 
 
-def test_a_lease_lost_is_no_reason_to_end_while_nobody_disconnects(
+def test_a_lost_lease_does_not_end_the_range_before_the_new_owner_reads(
     emulator: Emulator, tmp_path: Path, table: DeltaStore
 ) -> None:
     got = read(shared(emulator, tmp_path), 0, 500, epoch=5, owner="me", level=5, then=lambda: lose(table))
@@ -361,7 +354,7 @@ def test_a_reader_with_a_level_shuts_out_one_without(emulator: Emulator, intrude
         read(hub_options(emulator), 0, 100)
 
 
-def test_without_level_the_receiver_that_a_former_owner_has_kept_is_waited_for(
+def test_without_level_a_kept_receiver_of_the_former_owner_is_waited_for(
     emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder], opened: list[int]
 ) -> None:
     former = intruder(4)
@@ -382,7 +375,7 @@ def test_without_level_the_receiver_that_a_former_owner_has_kept_is_waited_for(
     assert got == list(range(500))
 
 
-def test_without_level_a_lower_one_that_stays_is_named(
+def test_without_level_a_lower_level_that_stays_is_an_error(
     emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder], opened: list[int]
 ) -> None:
     intruder(4).come()
@@ -392,7 +385,7 @@ def test_without_level_a_lower_one_that_stays_is_named(
     assert len(opened) > 1
 
 
-def test_a_table_that_cannot_be_asked_is_no_reason_to_lose_events(
+def test_a_disconnect_while_the_table_is_away_fails_the_batch(
     emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
 ) -> None:
     table.close()
@@ -438,7 +431,9 @@ def test_events_aged_out_after_planning_are_loss(emulator: Emulator, trimmed: in
 
 
 @pytest.mark.parametrize("trimmed", [50, 200, 300])
-def test_events_aged_out_may_be_left_out(emulator: Emulator, caplog: pytest.LogCaptureFixture, trimmed: int) -> None:
+def test_without_fail_on_data_loss_events_that_aged_out_are_left_out(
+    emulator: Emulator, caplog: pytest.LogCaptureFixture, trimmed: int
+) -> None:
     emulator.trim(HUB, 0, trimmed)
     assert read(hub_options(emulator, failOnDataLoss=False), 0, 200) == list(range(trimmed, 200))
     assert f"events 0 to {trimmed - 1} were planned and now have aged out" in caplog.text
@@ -458,7 +453,7 @@ def _make_hub_anew(emulator: Emulator) -> None:
     emulator.append(HUB, 0, [b"%d" % n for n in range(50)])
 
 
-def test_a_hub_made_anew_after_planning_is_loss(emulator: Emulator) -> None:
+def test_a_hub_recreated_after_planning_is_loss(emulator: Emulator) -> None:
     _make_hub_anew(emulator)
     with pytest.raises(DataLossError, match=r"partition 0: .*made anew"):
         read(hub_options(emulator, receiverTimeout="3 s"), 10, 200)
@@ -466,7 +461,7 @@ def test_a_hub_made_anew_after_planning_is_loss(emulator: Emulator) -> None:
     assert read(options, 10, 200) == list(range(10, 50))
 
 
-def test_events_of_a_hub_made_anew_that_come_late_are_not_taken_for_lost(emulator: Emulator) -> None:
+def test_late_events_of_a_recreated_hub_are_not_lost(emulator: Emulator) -> None:
     _make_hub_anew(emulator)
     emulator.delay(60, HUB, 0)
     with pytest.raises(HubUnavailableError, match="now at 10"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.source.ranges import MOST_PIECES, Range, limit_by_backlog, retained_start, split
+from spark_ehbalance.source.ranges import MAX_PIECES, Range, limit_by_backlog, retained_start, split
 
 backlogs_of_any_size = st.dictionaries(st.integers(0, 99).map(str), st.integers(0, 10**12), max_size=40)
 small_backlogs = st.dictionaries(st.integers(0, 20).map(str), st.integers(0, 30), max_size=10)
@@ -55,7 +55,7 @@ def test_the_rest_is_in_proportion(backlogs: dict[str, int], limit: int) -> None
         assert counts[one] <= counts[other] + 1
 
 
-def test_a_few_beside_a_large_one() -> None:
+def test_small_backlogs_beside_a_large_one() -> None:
     backlogs = {"0": 1000, **{str(small): 1 for small in range(1, 10)}}
     assert limit_by_backlog(backlogs, 10) == dict.fromkeys(backlogs, 1)
     assert limit_by_backlog(backlogs, 110) == dict.fromkeys(backlogs, 1) | {"0": 101}
@@ -93,7 +93,7 @@ def test_pieces_cover_exactly_what_was_cut(ranges: list[Range], least: int | Non
     assert [piece.partition for piece in pieces] == sorted((piece.partition for piece in pieces), key=int)
     for whole in ranges:
         mine = [piece for piece in pieces if piece.partition == whole.partition]
-        assert 1 <= len(mine) <= MOST_PIECES
+        assert 1 <= len(mine) <= MAX_PIECES
         assert all(len(piece) for piece in mine)
         assert {piece.epoch for piece in mine} == {whole.epoch}
         edges = [mine[0].start, *(piece.end for piece in mine)]
@@ -104,7 +104,7 @@ def test_pieces_cover_exactly_what_was_cut(ranges: list[Range], least: int | Non
 
 @given(some_ranges(), st.integers(1, 60))
 def test_there_are_enough_pieces_where_possible_and_not_more(ranges: list[Range], least: int) -> None:
-    possible = sum(min(MOST_PIECES, len(whole)) for whole in ranges)
+    possible = sum(min(MAX_PIECES, len(whole)) for whole in ranges)
     assert len(split(ranges, least)) == max(len(ranges), min(least, possible))
 
 
@@ -115,7 +115,7 @@ def test_larger_ranges_get_no_fewer_pieces(ranges: list[Range], least: int) -> N
     assert all(one <= other for (less, one), (more, other) in itertools.pairwise(by_length) if less < more)
 
 
-def test_without_least_nothing_is_cut() -> None:
+def test_without_a_minimum_nothing_is_cut() -> None:
     ranges = [Range("0", 1, 0, 1000), Range("1", 1, 5, 6)]
     assert split(ranges, None) == ranges
     assert split(ranges, 1) == ranges

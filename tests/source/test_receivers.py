@@ -20,8 +20,8 @@ from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
-from spark_ehbalance.source.receivers import RECEIVERS, Key
-from tests.source.support import HUB, count_openings, hub_options
+from spark_ehbalance.source.receivers import RECEIVERS, Key, Receivers
+from tests.source.support import HUB, CountedReceivers, hub_options
 from tests.waiting import wait_until
 
 LEVEL = 5
@@ -38,17 +38,17 @@ def hub(emulator: Emulator) -> Iterator[None]:
     RECEIVERS.forget()  # and the thread, which may sleep for as long as a test has set
 
 
-def read(emulator: Emulator, start: int, end: int, partition: str = "0") -> list[int]:
-    """The sequence numbers that a task with an owner level reads."""
-    batches = read_range(hub_options(emulator), Range(partition, 0, start, end), None, LEVEL)
+def read(emulator: Emulator, start: int, end: int, partition: str = "0", worker: Receivers = RECEIVERS) -> list[int]:
+    """The sequence numbers that a task with an owner level reads, in a process with these receivers."""
+    batches = read_range(hub_options(emulator), Range(partition, 0, start, end), None, LEVEL, receivers=worker)
     return [number for batch in batches for number in sequence_numbers(batch).to_pylist()]
 
 
-def kept(emulator: Emulator, position: int) -> Receiver:
+def kept(emulator: Emulator, position: int, worker: Receivers = RECEIVERS) -> Receiver:
     """The kept receiver of partition 0, which stays kept."""
     key = key_of(emulator)
-    receiver = RECEIVERS.take(key, position, 100)
-    RECEIVERS.keep(key, receiver)
+    receiver = worker.take(key, position, 100)
+    worker.keep(key, receiver)
     return receiver
 
 
@@ -94,44 +94,39 @@ def test_the_idle_time_is_seconds() -> None:
     assert RECEIVERS.idle <= 10
 
 
-def test_a_receiver_whose_token_is_about_to_expire_closes_by_itself(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = count_openings(monkeypatch)
-    read(emulator, 0, 10)
-    token = kept(emulator, 10)._consumer._handler._cbs_authenticator
+def test_a_receiver_whose_token_is_about_to_expire_closes_by_itself(emulator: Emulator) -> None:
+    worker = CountedReceivers()
+    read(emulator, 0, 10, worker=worker)
+    token = kept(emulator, 10, worker)._consumer._handler._cbs_authenticator
     token._expires_on = int(time.time()) + token._refresh_window
     wait_until(lambda: none_is_open(emulator), "it is closed", 5)
-    assert read(emulator, 10, 20) == list(range(10, 20))
-    assert opened == [0, 10]
+    assert read(emulator, 10, 20, worker=worker) == list(range(10, 20))
+    worker.close()
+    assert worker.opened == [0, 10]
 
 
-def test_a_receiver_whose_token_is_about_to_expire_is_not_used_again(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RECEIVERS, "check_interval", 60.0)  # too late to close it before it is needed
-    opened = count_openings(monkeypatch)
-    read(emulator, 0, 10)
-    token = kept(emulator, 10)._consumer._handler._cbs_authenticator
+def test_a_receiver_whose_token_is_about_to_expire_is_not_used_again(emulator: Emulator) -> None:
+    worker = CountedReceivers(check_interval=60.0)  # too late to close it before it is needed
+    read(emulator, 0, 10, worker=worker)
+    token = kept(emulator, 10, worker)._consumer._handler._cbs_authenticator
     token._expires_on = int(time.time()) + token._refresh_window
-    assert read(emulator, 10, 20) == list(range(10, 20))
-    assert opened == [0, 10]
+    assert read(emulator, 10, 20, worker=worker) == list(range(10, 20))
+    worker.close()
+    assert worker.opened == [0, 10]
 
 
 @pytest.mark.parametrize("how", ["dropped", "detached"])
-def test_a_disconnected_receiver_is_not_used_again(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    monkeypatch.setattr(RECEIVERS, "check_interval", 60.0)
-    opened = count_openings(monkeypatch)
-    read(emulator, 0, 10)
+def test_a_disconnected_receiver_is_not_used_again(emulator: Emulator, how: str) -> None:
+    worker = CountedReceivers(check_interval=60.0)
+    read(emulator, 0, 10, worker=worker)
     if how == "dropped":
         emulator.drop_connections()
     else:
         emulator.detach(HUB, 0)
     wait_until(lambda: emulator.readers(HUB, 0) == [], "the hub has let go of it")
-    assert read(emulator, 10, 20) == list(range(10, 20))
-    assert opened == [0, 10]
+    assert read(emulator, 10, 20, worker=worker) == list(range(10, 20))
+    worker.close()
+    assert worker.opened == [0, 10]
 
 
 def test_a_receiver_with_a_full_buffer_is_closed(emulator: Emulator) -> None:
@@ -174,7 +169,6 @@ def test_tasks_and_the_checking_thread_do_not_disturb_each_other(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_process_drops_the_receivers(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = count_openings(monkeypatch)
     read(emulator, 0, 10)
     checking, forked = threading.Event(), threading.Event()
     receiver, is_usable = kept(emulator, 10), Receiver.is_usable
@@ -196,7 +190,7 @@ def test_a_forked_process_drops_the_receivers(emulator: Emulator, monkeypatch: p
     assert os.waitpid(child, 0)[1] == 0
     assert not receiver.closed
     assert read(emulator, 10, 20) == list(range(10, 20))
-    assert opened == [0]
+    assert kept(emulator, 20) is receiver
 
 
 def test_a_process_ends_with_kept_receivers(emulator: Emulator) -> None:

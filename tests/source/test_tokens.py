@@ -20,12 +20,11 @@ from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.watcher import HubWatcher
-from spark_ehbalance.source import range_reader
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
-from spark_ehbalance.source.receivers import RECEIVERS
+from spark_ehbalance.source.receivers import RECEIVERS, Receivers
 from spark_ehbalance.values.starting_positions import LATEST
-from tests.source.support import HUB, count_openings, hub_options, receive
+from tests.source.support import HUB, CountedReceivers, hub_options, receive
 from tests.waiting import wait_until
 
 KEYS = {"reader": "theRightKey"}
@@ -38,14 +37,7 @@ LIFE = 2.0
 def no_receivers_and_credentials_left() -> Iterator[None]:
     yield
     RECEIVERS.close()
-    RECEIVERS.forget()  # the thread may be asleep for as long as a test has told it
     connection_module._token_credential.cache_clear()
-
-
-@pytest.fixture(autouse=True)
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that there is still something to read after the first one."""
-    monkeypatch.setattr(range_reader, "MOST_ROWS", 100)
 
 
 @pytest.fixture
@@ -90,11 +82,12 @@ def read(
     end: int,
     level: int | None = None,
     then: Callable[[], object] = lambda: None,
+    worker: Receivers = RECEIVERS,
 ) -> list[int]:
     """The sequence numbers that are read; `then` is done when the first ones have come."""
     got: list[int] = []
     options = replace(hub_options(server, prefetch=100), connection=connection)
-    for batch in read_range(options, Range("0", 0, start, end), None, level):
+    for batch in read_range(options, Range("0", 0, start, end), None, level, receivers=worker, max_rows=100):
         if not got:
             then()
         got += sequence_numbers(batch).to_pylist()
@@ -107,32 +100,30 @@ def until_detached(server: Emulator) -> None:
 
 @pytest.mark.parametrize("level", [None, 3])
 @pytest.mark.usefixtures("way")
-def test_a_token_that_ends_while_the_sink_is_busy(way_in: tuple[Emulator, ShortLived], level: int | None) -> None:
+def test_a_token_expires_while_the_sink_is_busy(way_in: tuple[Emulator, ShortLived], level: int | None) -> None:
     server, connection = way_in
     got = read(server, connection, 0, 1000, level, then=lambda: until_detached(server))
     assert got == list(range(1000))
 
 
 @pytest.mark.parametrize("watched", [True, False])
-def test_a_token_that_ends_between_two_tasks(
-    way_in: tuple[Emulator, ShortLived], monkeypatch: pytest.MonkeyPatch, watched: bool
-) -> None:
-    monkeypatch.setattr(RECEIVERS, "idle", 100.0)
-    monkeypatch.setattr(RECEIVERS, "check_interval", 0.2 if watched else 100.0)
+def test_a_token_expires_between_two_tasks(way_in: tuple[Emulator, ShortLived], watched: bool) -> None:
+    worker = Receivers(idle=100.0, check_interval=0.2 if watched else 100.0)
     server, connection = way_in
-    assert read(server, connection, 0, 500, 3) == list(range(500))
+    assert read(server, connection, 0, 500, 3, worker=worker) == list(range(500))
     until_detached(server)
-    assert read(server, connection, 500, 1000, 3) == list(range(500, 1000))
+    assert read(server, connection, 500, 1000, 3, worker=worker) == list(range(500, 1000))
+    worker.close()
 
 
-def test_tokens_that_the_hub_ends_before_the_client_expects_it(open_to_all: Emulator) -> None:
+def test_tokens_that_expire_earlier_than_the_client_expects(open_to_all: Emulator) -> None:
     open_to_all.token_life(1.0)
     connection = hub_options(open_to_all).connection
     got = read(open_to_all, connection, 0, 1000, 3, then=lambda: until_detached(open_to_all))
     assert got == list(range(1000))
 
 
-def test_a_token_that_is_still_cached_is_not_tried_again(
+def test_a_cached_token_that_has_expired_is_not_used_again(
     open_to_all: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client's host expects it to live for an hour, so that azure-identity would hand it out again."""
@@ -143,22 +134,22 @@ def test_a_token_that_is_still_cached_is_not_tried_again(
         assert endpoint.issued == 2
 
 
-def test_a_fresh_token_that_is_refused_as_well_is_an_error(guarded: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = count_openings(monkeypatch)
+def test_a_refused_new_token_is_an_error(guarded: Emulator) -> None:
+    worker = CountedReceivers()
     wrong = hub_options(guarded, connectionString=guarded.connection_string(HUB, key="theWrongKey")).connection
     with pytest.raises(HubUnavailableError, match=r"partition 0: .*refused the credentials") as caught:
-        read(guarded, wrong, 0, 1000)
-    assert len(opened) == 2
+        read(guarded, wrong, 0, 1000, worker=worker)
+    assert len(worker.opened) == 2
     assert "theWrongKey" not in str(caught.value)
 
 
-def test_a_token_that_does_not_allow_it_is_an_error(guarded: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_does_not_allow_it_is_an_error(guarded: Emulator) -> None:
     guarded.add_hub("other", 1)
-    opened = count_openings(monkeypatch)
+    worker = CountedReceivers()
     misdirected = _Misdirected(f"localhost:{guarded.port}", HUB, None, guarded.connection_string(HUB))
     with pytest.raises(HubUnavailableError, match=r"partition 0: .*Unauthorized access"):
-        read(guarded, misdirected, 0, 1000)
-    assert len(opened) == 2
+        read(guarded, misdirected, 0, 1000, worker=worker)
+    assert len(worker.opened) == 2
 
 
 class _Misdirected(ShortLived):
@@ -170,7 +161,7 @@ class _Misdirected(ShortLived):
         return client
 
 
-def test_a_time_is_found_though_the_token_that_is_cached_is_over(
+def test_a_time_is_found_although_the_cached_token_has_expired(
     open_to_all: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with IdentityEndpoint(LIFE, told=3600.0) as endpoint:
@@ -187,7 +178,7 @@ def test_a_time_is_found_though_the_token_that_is_cached_is_over(
 # --- the connection that asks about the hub --------------------------------------------------------------------
 
 
-def test_questions_go_on_when_tokens_end(way_in: tuple[Emulator, ShortLived]) -> None:
+def test_requests_go_on_when_tokens_expire(way_in: tuple[Emulator, ShortLived]) -> None:
     server, connection = way_in
     with HubMetadata(connection, "$Default") as metadata:
         end = time.monotonic() + 2 * LIFE
@@ -196,7 +187,7 @@ def test_questions_go_on_when_tokens_end(way_in: tuple[Emulator, ShortLived]) ->
     assert server.connections() <= 1
 
 
-def test_a_question_after_a_pause_longer_than_a_token(way_in: tuple[Emulator, ShortLived]) -> None:
+def test_a_request_after_a_pause_longer_than_a_token_s_life(way_in: tuple[Emulator, ShortLived]) -> None:
     server, connection = way_in
     with HubMetadata(connection, "$Default") as metadata:
         assert metadata.partition_ids() == ("0",)
@@ -204,7 +195,7 @@ def test_a_question_after_a_pause_longer_than_a_token(way_in: tuple[Emulator, Sh
         assert metadata.partition_ids() == ("0",)
 
 
-def test_a_cached_token_that_is_over_does_not_end_the_questions(
+def test_a_cached_token_that_has_expired_does_not_end_requests(
     open_to_all: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with IdentityEndpoint(LIFE, told=3600.0) as endpoint:
@@ -214,7 +205,9 @@ def test_a_cached_token_that_is_over_does_not_end_the_questions(
             assert metadata.partition_ids() == ("0",)
 
 
-def test_the_watcher_does_not_notice(way_in: tuple[Emulator, ShortLived], caplog: pytest.LogCaptureFixture) -> None:
+def test_the_watcher_goes_on_when_tokens_expire(
+    way_in: tuple[Emulator, ShortLived], caplog: pytest.LogCaptureFixture
+) -> None:
     server, connection = way_in
     watcher = HubWatcher(connection, "$Default", LATEST, timeout=10.0)
     watcher.start()

@@ -69,7 +69,9 @@ def workers() -> Iterator[list[Worker]]:
         each.end()
 
 
-def test_more_workers_than_readers_allowed_read_a_partition_plainly(emulator: Emulator, workers: list[Worker]) -> None:
+def test_more_workers_than_allowed_readers_read_a_partition_without_level(
+    emulator: Emulator, workers: list[Worker]
+) -> None:
     emulator.add_hub(HUB, 1)
     emulator.append(HUB, 0, [b"x"] * 10 * WORKERS)
     got = [each.read(emulator, "0", 10 * index, 10 * index + 10, None) for index, each in enumerate(workers)]
@@ -77,9 +79,7 @@ def test_more_workers_than_readers_allowed_read_a_partition_plainly(emulator: Em
     wait_until(lambda: emulator.connections() == 0, "no connection is left", 5)
 
 
-def test_workers_that_read_partitions_in_turn_leave_one_connection_for_each(
-    emulator: Emulator, workers: list[Worker]
-) -> None:
+def test_workers_that_take_turns_leave_one_connection_per_partition(emulator: Emulator, workers: list[Worker]) -> None:
     partitions, rounds = 3, 4
     emulator.add_hub(HUB, partitions)
     for partition in range(partitions):

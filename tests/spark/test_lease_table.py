@@ -36,7 +36,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keepers
 
 
 @pytest.mark.parametrize("what", WRITTEN_BY_SPARK)
-def test_who_runs_reads_on_whatever_spark_writes(
+def test_running_members_go_on_whatever_spark_writes(
     running: Keepers, spark: SparkSession, tmp_path: Path, what: str
 ) -> None:
     ann = running.start("ann", lease=300.0)

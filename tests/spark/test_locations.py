@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 HUB = {"fullyQualifiedNamespace": "n.servicebus.windows.net", "eventHubName": "hub"}
 
 
-def test_a_relative_path_is_taken_in_local_mode_and_another_place_refused(spark: SparkSession) -> None:
+def test_a_relative_path_is_accepted_in_local_mode_and_refused_elsewhere(spark: SparkSession) -> None:
     source = spark.readStream.format("ehbalance").options(**HUB)
     assert source.option("leaseTable", "some/leases").load().isStreaming
     for wrong in ("dbfs:/leases", "main.ops.leases", "abfss:/c@a/x"):

@@ -78,7 +78,7 @@ def test_a_restart_without_the_lease_table(
     assert sorted(read) == sorted(everything)
 
 
-def test_a_restart_that_may_lose_events_goes_on_from_what_the_checkpoint_knows(
+def test_a_restart_without_fail_on_data_loss_goes_on_from_its_own_checkpoint(
     spark: SparkSession, hub: Emulator, shared_options: Options, tmp_path: Path
 ) -> None:
     read: Rows = []

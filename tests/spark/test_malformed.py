@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_ehbalance.emulator import Emulator
 from tests.source.poison import NUMBERED, UNNUMBERED, two_keys_of_one_text
-from tests.source.support import append_encoded
 from tests.spark.conftest import HUB
 from tests.spark.test_single_query import run_available
 
@@ -22,10 +21,10 @@ def poisoned(hub: Emulator) -> Emulator:
     """Partition 0: sound, not, sound, not; 1: only one that is not; 2: one without a number after a sound one."""
     for _ in range(2):
         hub.append(HUB, "0", [b"sound"])
-        append_encoded(hub, "0", NUMBERED["map as key"])
-    append_encoded(hub, "1", NUMBERED["unknown type"])
+        hub.append_encoded(HUB, "0", NUMBERED["map as key"])
+    hub.append_encoded(HUB, "1", NUMBERED["unknown type"])
     hub.append(HUB, "2", [b"sound"])
-    append_encoded(hub, "2", UNNUMBERED)
+    hub.append_encoded(HUB, "2", UNNUMBERED)
     return hub
 
 
@@ -53,7 +52,7 @@ def test_a_batch(spark: SparkSession, poisoned: Emulator, options: dict[str, str
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["alone", "with leases"])
-def test_a_stream_fails_and_goes_on_once_it_is_told_to(
+def test_a_stream_fails_at_a_malformed_event_and_goes_on_with_on_malformed(
     spark: SparkSession, poisoned: Emulator, options: dict[str, str], shared: bool, tmp_path: Path
 ) -> None:
     if shared:
@@ -74,15 +73,15 @@ def test_a_stream_fails_and_goes_on_once_it_is_told_to(
     run(onMalformed="skip")
     assert got == SOUND
     poisoned.append(HUB, "1", [b"sound"])
-    append_encoded(poisoned, "0", NUMBERED["too deep"], UNNUMBERED)
+    poisoned.append_encoded(HUB, "0", NUMBERED["too deep"], UNNUMBERED)
     run(onMalformed="skip")
-    append_encoded(poisoned, "1", NUMBERED["too deep"])
+    poisoned.append_encoded(HUB, "1", NUMBERED["too deep"])
     run(onMalformed="keep")
     assert got == SOUND | {("1", 1), ("1", 2)}
 
 
 def test_maps_have_no_key_twice(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
-    append_encoded(hub, "0", two_keys_of_one_text())
+    hub.append_encoded(HUB, "0", two_keys_of_one_text())
     rows = spark.read.format("ehbalance").options(**options).load()
     row = rows.selectExpr("properties", "size(properties) size").head()
     assert row is not None

@@ -88,7 +88,7 @@ def in_every_option(base: dict[str, str]) -> list[dict[str, str]]:
 
 
 @pytest.mark.timeout(300)  # each try of an option starts a worker
-def test_a_key_in_every_option_is_found_nowhere(hub: Emulator, tmp_path: Path) -> None:
+def test_spark_shows_no_key_of_any_option(hub: Emulator, tmp_path: Path) -> None:
     folder = tmp_path / "shown"
     folder.mkdir()
     shared = {"leaseTable": str(folder / "leases"), "startingPosition": "earliest"}

@@ -66,7 +66,7 @@ def run_available(
     return query
 
 
-def test_available_now_ends_and_the_next_run_goes_on(
+def test_available_now_ends_and_the_next_run_continues(
     spark: SparkSession, hub: Emulator, either: dict[str, str], tmp_path: Path
 ) -> None:
     read: Rows = []
@@ -86,7 +86,9 @@ def test_available_now_ends_and_the_next_run_goes_on(
     assert sorted(read) == sorted(everything)
 
 
-def test_batches_keep_to_the_limit(spark: SparkSession, hub: Emulator, either: dict[str, str], tmp_path: Path) -> None:
+def test_batches_keep_to_max_events_per_trigger(
+    spark: SparkSession, hub: Emulator, either: dict[str, str], tmp_path: Path
+) -> None:
     sizes: list[int] = []
     fill(hub, 10)
     run_available(
@@ -203,7 +205,7 @@ def test_an_idle_query_makes_no_batches(
         ({"maxEventPerTrigger": "1"}, "has no option 'maxeventpertrigger'"),
     ],
 )
-def test_wrong_options_are_told_at_once(
+def test_wrong_options_are_errors_at_once(
     wrong: dict[str, str], line: str, spark: SparkSession, options: dict[str, str]
 ) -> None:
     with pytest.raises(AnalysisException) as raised:

@@ -17,6 +17,7 @@ import pytest
 from chaos.processes import running, send
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.source.planner import Planner
 from spark_ehbalance.stores.delta import DeltaStore
@@ -73,7 +74,7 @@ def join(options: dict[str, str]) -> Iterator[Callable[[], Planner]]:
     started: list[Planner] = []
 
     def make() -> Planner:
-        started.append(Planner(stream_options(options), "other"))
+        started.append(start_planner(stream_options(options), "other"))
         return started[-1]
 
     yield make
@@ -126,7 +127,7 @@ def test_a_query_whose_executors_are_starved_for_five_lease_durations_keeps_its_
     query = processes[0].start({**options, "ownerId": "starved"}, tmp_path / "starved")
     wait_until(lambda: len({partition for partition, _ in query.rows()}) == 8, "everything is read by one query")
     other = join()
-    wait_until(lambda: len(other._keeper.holdings()) == 4, "two members share 4/4")
+    wait_until(lambda: len(other.holdings()) == 4, "two members share 4/4")
     owned = {lease.partition for lease in table().owned_by("starved")}
 
     def leases(snapshot: Snapshot) -> dict[str, tuple[str | None, int]]:

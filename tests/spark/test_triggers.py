@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.source.planner import Planner
@@ -93,7 +94,7 @@ def other(shared_options: dict[str, str]) -> Iterator[Callable[..., Planner]]:
     started: list[Planner] = []
 
     def make(**more: str) -> Planner:
-        started.append(Planner(stream_options({**shared_options, **more}), "other"))
+        started.append(start_planner(stream_options({**shared_options, **more}), "other"))
         return started[-1]
 
     yield make
@@ -112,20 +113,18 @@ def checkpoints(snapshot: Snapshot) -> dict[str, int]:
     return {p: lease.checkpoint.next if lease.checkpoint else 0 for p, lease in snapshot.leases.items()}
 
 
-def read_rest(planner: Planner) -> Rows:
-    """What `planner` would read in one batch of everything it owns now."""
-    planner._watcher.refresh()
-    start = StreamOffset("other")
+def read_rest(planner: Planner, newest: int, start: StreamOffset | None = None) -> tuple[Rows, StreamOffset]:
+    """What `planner` reads in one batch after `start` of everything it owns now, once it knows that each partition ends
+    at `newest`; and the end of the batch."""
+    wait_until(lambda: set(planner.latest().values()) == {newest}, "it knows of all events")
+    start = start or StreamOffset("other")
     end = planner.next_batch(start, None)
-    return (
-        [(each.partition, n) for each in planner.ranges(end) for n in range(each.start, each.end)]
-        if end != start
-        else []
-    )
+    read = planner.ranges(end) if end is not start else []
+    return [(each.partition, n) for each in read for n in range(each.start, each.end)], end
 
 
 @pytest.mark.usefixtures("listening")
-def test_with_a_long_trigger_a_handover_comes_right_after_the_batch(
+def test_a_handover_comes_right_after_the_batch_with_a_long_trigger(
     hub: Emulator,
     start: Callable[..., StreamingQuery],
     other: Callable[..., Planner],
@@ -138,17 +137,17 @@ def test_with_a_long_trigger_a_handover_comes_right_after_the_batch(
     query = start(sink, LONG_TRIGGER, handoverTimeout="60 s")
     wait_until(lambda: sink.begun or query.exception(), "the batch is being written")
     planner = other(handoverTimeout="60 s")
-    wait_until(lambda: sum(1 for lease in table().leases.values() if lease.handover) == 4, "four are promised")
-    assert not planner._keeper.holdings(), "the batch is waited for"
+    wait_until(lambda: sum(1 for lease in table().leases.values() if lease.handover) == 4, "four are to be handed over")
+    assert not planner.holdings(), "the batch is waited for"
 
     sink.open.set()
     ended = time.monotonic()
-    wait_until(lambda: len(planner._keeper.holdings()) == 4, "they are handed over", 30)
+    wait_until(lambda: len(planner.holdings()) == 4, "they are handed over", 30)
     took = time.monotonic() - ended
     print(f"handed over {took:.2f} s after the batch had ended")
     assert took < 5, "the next trigger is an hour away"
     assert set(checkpoints(table()).values()) == {10}
-    assert Counter(sink.rows + read_rest(planner)) == Counter((str(p), n) for p in range(8) for n in range(10))
+    assert Counter(sink.rows + read_rest(planner, 10)[0]) == Counter((str(p), n) for p in range(8) for n in range(10))
 
 
 @pytest.mark.usefixtures("listening")
@@ -197,15 +196,15 @@ def test_without_the_listener_a_long_trigger_loses_nothing(
     for partition in range(8):
         hub.append(HUB, partition, [b"event"] * 5)
     planner = other(handoverTimeout="2 s")
-    wait_until(lambda: len(planner._keeper.holdings()) == 4, "they are taken in the end", 30)
-    moved = set(planner._keeper.holdings())
+    wait_until(lambda: len(planner.holdings()) == 4, "they are taken in the end", 30)
+    moved = set(planner.holdings())
     assert set(checkpoints(table()).values()) == {0}, "the planner cannot know that the batch has ended"
-    again = read_rest(planner)
+    again, end = read_rest(planner, 15)
     assert Counter(again) == Counter((p, n) for p in moved for n in range(15)), "read again from the last checkpoint"
     assert {*sink.rows, *again} >= {(p, n) for p in moved for n in range(15)}
 
     query.stop()
-    wait_until(lambda: len(planner._keeper.holdings()) == 8, "the other has all")
-    planner.finish(planner._planned or StreamOffset("other"))
-    rest = read_rest(planner)
+    wait_until(lambda: len(planner.holdings()) == 8, "the other has all")
+    planner.finish(end)
+    rest, _ = read_rest(planner, 15, end)
     assert {*sink.rows, *again, *rest} == {(str(p), n) for p in range(8) for n in range(15)}

@@ -196,12 +196,11 @@ class Processes:
 
     def master(self, *words: str) -> str | None:
         (self.folder / "10" / "cmdline").write_text("\0".join(("/jdk/bin/java", "-cp", "/x", *words)))
-        return spark_master(30, {"SPARK_CONF_DIR": str(self.conf)})
+        return spark_master(30, {"SPARK_CONF_DIR": str(self.conf)}, self.folder)
 
 
 @pytest.fixture
-def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
-    monkeypatch.setattr("spark_ehbalance.source.host._PROCESSES", tmp_path)
+def processes(tmp_path: Path) -> Processes:
     return Processes(tmp_path)
 
 
@@ -218,7 +217,7 @@ def test_the_master_is_read_from_how_spark_was_started(processes: Processes) -> 
     (processes.conf / "spark-defaults.conf").write_text("spark.master=k8s://x\n")
     assert processes.master(SUBMIT, "job.py") == "k8s://x"
     assert processes.master("org.apache.spark.deploy.yarn.ApplicationMaster") is None
-    assert spark_master(99) is None
+    assert spark_master(99, processes=processes.folder) is None
 
 
 @pytest.mark.parametrize("master", ["yarn", "spark://h:1", "k8s://h", None])

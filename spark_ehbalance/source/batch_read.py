@@ -1,4 +1,7 @@
-"""What a batch read covers: from the starting to the ending position of every partition, fixed when it is planned."""
+"""What a batch read (`spark.read`) covers: each partition from its starting to its ending position.
+
+The positions are resolved once, when the read is planned.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,12 @@ def batch_ranges(options: Options) -> list[Range]:
     options.ending_position.check(partitions)
     ranges = []
     for partition in partitions:
-        source, state = PartitionAddress(options.connection, options.consumer_group, partition), states[partition]
-        wanted = resolve(options.starting_position.of(partition), source, state, options.receiver_timeout).next
+        address, state = PartitionAddress(options.connection, options.consumer_group, partition), states[partition]
+        wanted = resolve(options.starting_position.of(partition), address, state, options.receiver_timeout).next
         start, warning = retained_start(partition, wanted, state, options.fail_on_data_loss)
         if warning:
             _LOG.warning(warning)
-        end = resolve(options.ending_position.of(partition), source, state, options.receiver_timeout).next
+        end = resolve(options.ending_position.of(partition), address, state, options.receiver_timeout).next
         if not start <= end <= state.end:
             raise OptionError(
                 f"partition {partition}: endingPosition means sequence number {end} (exclusive); allowed is {start}, "

@@ -1,0 +1,159 @@
+"""Puts the planner of one query together and starts it: hub watcher, lease keeper, control socket, load meters."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.hub.watcher import HubWatcher
+from spark_ehbalance.leases.model import Author
+from spark_ehbalance.member.keeper import Keeper
+from spark_ehbalance.member.membership import Membership, Settings
+from spark_ehbalance.source.batch_planning import progress_of
+from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress
+from spark_ehbalance.source.control_socket import PlannerControl
+from spark_ehbalance.source.joining import check_alone, check_hub, join_table
+from spark_ehbalance.source.load_reporter import LoadReporter
+from spark_ehbalance.source.offsets import StreamOffset, group_name
+from spark_ehbalance.source.options import Options
+from spark_ehbalance.source.planner import Planner, PlannerTimings
+from spark_ehbalance.source.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseStore
+from spark_ehbalance.stores.memory import MemoryStore
+from spark_ehbalance.stores.opening import open_store
+from spark_ehbalance.strategies import REACTIVE, strategy
+
+OpenStore = Callable[[], LeaseStore]
+
+
+class _Logged(NamedTuple):
+    """What Spark's checkpoint tells a planner that starts: the end of the last batch that the sink has finished, and
+    the end of a batch that was logged but not finished. Both are initial offsets where there is none."""
+
+    finished: StreamOffset
+    unfinished: StreamOffset
+
+    @property
+    def last(self) -> StreamOffset:
+        return self.finished if self.unfinished.is_initial else self.unfinished
+
+    def recorded(self) -> RecordedProgress:
+        log = (LoggedBatch(self.finished, finished=True), LoggedBatch(self.unfinished, finished=False))
+        return RecordedProgress.from_log(*(batch for batch in log if not batch.end.is_initial))
+
+
+def start_planner(
+    options: Options,
+    owner: str,
+    finished: StreamOffset | None = None,
+    unfinished: StreamOffset | None = None,
+    timings: PlannerTimings | None = None,
+) -> Planner:
+    """The planner of a query that reads as `owner`, once it has joined its group. `Planner.stop` ends it.
+
+    `finished` is the end of the last batch that the sink has finished in an earlier process of the query, `unfinished`
+    the end of a batch that was logged but not finished; Spark's checkpoint has both.
+
+    Raises before anything is created if hub or store cannot be reached or do not fit: `HubUnavailableError`,
+    `OptionError`, `DataLossError`, `StoreError`.
+    """
+    timings = timings or PlannerTimings()
+    logged = _Logged(finished or StreamOffset(owner), unfinished or StreamOffset(owner))
+    author, changed = Author(owner, uuid.uuid4().hex), threading.Event()
+    hub = HubWatcher(
+        options.connection,
+        options.consumer_group,
+        options.starting_position,
+        options.receiver_timeout,
+        changed,
+        patience=options.lease_duration / 3,  # no lease is renewed meanwhile
+    )
+    query = StreamOffset(owner, group=group_name(options.lease_table), hub=options.connection.hub.lower())
+    policy: ProgressPolicy = SharedProgress(query, options.lease_table) if options.lease_table else AloneProgress(query)
+    open_own_store = _store_opener(options, logged, policy)
+    keeper = _keeper(options, author, logged, open_own_store, hub, changed)
+    control = PlannerControl(query.planner_name) if options.lease_table else None
+    planner = Planner(
+        keeper,
+        hub,
+        policy,
+        LoadReporter(keeper.measure),
+        changed=changed,
+        control=control,
+        finished=finished,
+        lease_duration=options.lease_duration,
+        fail_on_data_loss=options.fail_on_data_loss,
+        timings=timings,
+    )
+    try:
+        hub.start()
+        _check(options, logged, open_own_store, hub, author)
+        keeper.start()
+        if not keeper.wait_balanced(timings.join_timeout):
+            raise StoreUnavailableError(
+                f"the group could not be joined within {timings.join_timeout:g} s: the lease table at "
+                f"{options.lease_table} does not answer, or is contended"
+            )
+        if control is not None:
+            control.start(planner.handle)
+    except BaseException:
+        planner.stop()
+        raise
+    return planner
+
+
+def _keeper(
+    options: Options,
+    author: Author,
+    logged: _Logged,
+    open_store: OpenStore,
+    hub: HubWatcher,
+    changed: threading.Event,
+) -> Keeper:
+    shared, rng = options.lease_table is not None, random.Random()
+    name = options.strategy if shared else "greedy"  # a query alone has nobody to share with or to wait for
+    settings = Settings(
+        strategy=strategy(name, options.strategy_parameters if shared else None),
+        strategy_name=name,
+        lease_duration=options.lease_duration,
+        handover_timeout=options.handover_timeout,
+        max_owned=options.max_partitions_owned,
+        host=socket.gethostname(),
+    )
+    finished, resume = progress_of(logged.finished.ranges), logged.unfinished.ranges
+    return Keeper(
+        Membership(author, settings, rng, finished=finished, resume={p: each.start for p, each in resume.items()}),
+        open_store,
+        hub,
+        balance_interval=options.balance_interval,
+        reactive=name in REACTIVE,
+        max_stall=options.max_stall,
+        rng=rng,
+        changed=changed,
+    )
+
+
+def _check(options: Options, logged: _Logged, open_store: OpenStore, hub: HubWatcher, author: Author) -> None:
+    """Make sure that hub and lease table fit what the query has read; creates the table at a first start."""
+    check_hub(logged.last, options)
+    if options.lease_table is None:
+        check_alone(logged.last, options)
+        return
+    with open_store() as store:
+        join_table(store, options, logged.last, logged.recorded(), hub.partition_ids(), author)
+
+
+def _store_opener(options: Options, logged: _Logged, policy: ProgressPolicy) -> OpenStore:
+    if isinstance(policy, AloneProgress):
+        group = options.connection.group(options.consumer_group)
+        private = MemoryStore(policy.snapshot(group, logged.finished, logged.unfinished))
+        return lambda: private
+    # A commit that the storage does not answer takes two or three requests: they end before the lease does.
+    patience = min(REQUEST_TIMEOUT, options.lease_duration / 6)
+    return partial(open_store, policy.location, options.storage_options, patience)

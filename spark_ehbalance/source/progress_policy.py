@@ -1,0 +1,93 @@
+"""Where a query's progress is stored, and what its offsets therefore name: two policies. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from spark_ehbalance.leases.model import Lease, TableIdentity
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.source.offsets import EpochPosition, StreamOffset, TableReference
+from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class SharedProgress:
+    """The lease table at `location` stores the progress, so that an offset names only what its batch reads.
+
+    `query` is an offset with owner, group and event hub.
+    """
+
+    query: StreamOffset
+    location: str
+
+    def named(self, start: StreamOffset, ranges: Mapping[str, Range]) -> Mapping[str, Range]:
+        """What the batch after `start` names if it could read `ranges` (one for each owned partition, with or without
+        events). Empty if that is not worth a batch."""
+        return {partition: each for partition, each in ranges.items() if len(each)}
+
+    def batch_end(
+        self,
+        named: Mapping[str, Range],
+        ranges: Mapping[str, Range],
+        reserved: Collection[str],
+        table: TableIdentity | None,
+    ) -> StreamOffset:
+        """The end of the batch of `named`, of which the partitions `reserved` are still owned."""
+        read = {partition: each for partition, each in named.items() if partition in reserved}
+        others = {p: EpochPosition(each.epoch, each.start) for p, each in ranges.items() if p not in read}
+        return replace(self.query, ranges=read, table=self._table(table), other_positions=others)
+
+    def empty_end(self, start: StreamOffset, table: TableIdentity | None) -> StreamOffset:
+        """The end of a batch without events after `start`: `start`, unless Spark's checkpoint has to record `table`
+        before anything is read with it."""
+        used = self._table(table)
+        return start if used == start.table else replace(self.query, table=used)
+
+    def _table(self, identity: TableIdentity | None) -> TableReference | None:
+        return TableReference(identity.id, self.location) if identity else None
+
+
+@dataclass(frozen=True, slots=True)
+class AloneProgress:
+    """Without a lease table the offset alone stores the progress, so that it names every partition ever read. Methods
+    as in `SharedProgress`.
+
+    `query` is an offset with owner and event hub.
+    """
+
+    query: StreamOffset
+
+    def snapshot(self, group: Group, finished: StreamOffset, unfinished: StreamOffset) -> Snapshot:
+        """The state of a group of this query alone, from the ends of its last finished batch and of a batch that was
+        logged and not finished."""
+        positions = {p: EpochPosition(each.epoch, each.end) for p, each in finished.ranges.items()}
+        positions |= {p: EpochPosition(each.epoch, each.start) for p, each in unfinished.ranges.items()}
+        leases = {
+            p: Lease(p, owner=self.query.owner, epoch=each.epoch, checkpoint=Position.before(each.next))
+            for p, each in positions.items()
+        }
+        return Snapshot(group, leases=leases)
+
+    def named(self, start: StreamOffset, ranges: Mapping[str, Range]) -> Mapping[str, Range]:
+        unmoved = {p: Range(p, each.epoch, each.end, each.end) for p, each in start.ranges.items()}
+        # A partition's first range is worth a batch without events: it stores where reading starts.
+        worth_a_batch = any(len(each) or p not in unmoved for p, each in ranges.items())
+        return {**unmoved, **ranges} if worth_a_batch else {}
+
+    def batch_end(
+        self,
+        named: Mapping[str, Range],
+        ranges: Mapping[str, Range],
+        reserved: Collection[str],
+        table: TableIdentity | None,
+    ) -> StreamOffset:
+        return replace(self.query, ranges=named)
+
+    def empty_end(self, start: StreamOffset, table: TableIdentity | None) -> StreamOffset:
+        return start
+
+
+ProgressPolicy = SharedProgress | AloneProgress

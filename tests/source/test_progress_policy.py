@@ -1,0 +1,80 @@
+"""What offsets name, with a lease table and without, from values to values."""
+
+from __future__ import annotations
+
+from spark_ehbalance.leases.model import TableIdentity
+from spark_ehbalance.source.offsets import EpochPosition, StreamOffset, TableReference
+from spark_ehbalance.source.progress_policy import AloneProgress, SharedProgress
+from spark_ehbalance.source.ranges import Range
+
+QUERY = StreamOffset("me", group="g", hub="hub")
+SHARED, ALONE = SharedProgress(QUERY, "/leases"), AloneProgress(StreamOffset("me", hub="hub"))
+TABLE = TableIdentity("t1")
+
+
+def ranges(epoch: int = 1, **spans: tuple[int, int]) -> dict[str, Range]:
+    """Ranges of partitions named p0, p1, …"""
+    return {p[1:]: Range(p[1:], epoch, *span) for p, span in spans.items()}
+
+
+# --- with a lease table ----------------------------------------------------------------------------------------
+
+
+def test_shared_offsets_name_the_ranges_that_are_read_and_the_other_positions() -> None:
+    possible = ranges(3, p0=(2, 2), p5=(0, 3))
+    named = SHARED.named(QUERY, possible)
+    assert named == ranges(3, p5=(0, 3))
+    end = SHARED.batch_end(named, possible, {"5"}, TABLE)
+    assert end == StreamOffset(
+        "me", ranges(3, p5=(0, 3)), "g", TableReference("t1", "/leases"), "hub", {"0": EpochPosition(3, 2)}
+    )
+
+
+def test_shared_batches_leave_out_partitions_lost_at_the_last_moment() -> None:
+    named = ranges(p0=(0, 4), p1=(0, 4))
+    end = SHARED.batch_end(named, named, {"1"}, TABLE)
+    assert end.ranges == ranges(p1=(0, 4))
+    assert end.other_positions == {"0": EpochPosition(1, 0)}
+    assert not SHARED.batch_end(named, named, (), TABLE).ranges
+
+
+def test_shared_queries_make_no_batch_without_events() -> None:
+    assert not SHARED.named(QUERY, ranges(p0=(2, 2), p1=(0, 0)))
+    assert not SHARED.named(QUERY, {})
+
+
+def test_shared_queries_record_the_lease_table_before_anything_is_read() -> None:
+    assert SHARED.empty_end(QUERY, None) is QUERY
+    end = SHARED.empty_end(QUERY, TABLE)
+    assert end == StreamOffset("me", {}, "g", TableReference("t1", "/leases"), "hub")
+    assert SHARED.empty_end(end, TABLE) is end
+    assert SHARED.empty_end(end, TableIdentity("t2")).table == TableReference("t2", "/leases")
+
+
+# --- without ---------------------------------------------------------------------------------------------------
+
+
+def test_alone_offsets_name_every_partition() -> None:
+    start = StreamOffset("me", ranges(p0=(0, 2), p3=(0, 2)))
+    possible = ranges(p0=(2, 2), p3=(2, 6))
+    named = ALONE.named(start, possible)
+    assert ALONE.batch_end(named, possible, {"0", "3"}, None) == StreamOffset("me", possible, hub="hub")
+    assert not ALONE.named(start, ranges(p0=(2, 2), p3=(2, 2)))
+
+
+def test_alone_the_first_range_of_a_partition_is_worth_an_empty_batch() -> None:
+    """It stores where reading starts, such as at `latest`."""
+    assert ALONE.named(StreamOffset("me"), ranges(p0=(7, 7))) == ranges(p0=(7, 7))
+    start = StreamOffset("me", ranges(p0=(0, 7)))
+    assert ALONE.named(start, ranges(p0=(7, 7), p1=(0, 0))) == ranges(p0=(7, 7), p1=(0, 0)), "it was added to the hub"
+
+
+def test_alone_offsets_also_name_partitions_that_are_not_held_at_the_moment() -> None:
+    """A query that has stood still for longer than a lease lasts holds nothing until its keeper has claimed again."""
+    start = StreamOffset("me", ranges(p0=(0, 3), p5=(0, 3)))
+    assert ALONE.named(start, ranges(p5=(3, 5))) == ranges(p0=(3, 3), p5=(3, 5))
+    assert not ALONE.named(start, {})
+
+
+def test_alone_queries_end_no_empty_batch() -> None:
+    assert ALONE.empty_end(QUERY, TABLE) is QUERY

@@ -1,0 +1,176 @@
+"""Planners of one group without emulator and Delta: real keepers on a store in memory, and a hub of values."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from spark_ehbalance.hub.metadata import PartitionState
+from spark_ehbalance.leases.model import Author, Lease
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.member.keeper import Keeper
+from spark_ehbalance.member.membership import Membership, Settings
+from spark_ehbalance.source.batch_planning import progress_of
+from spark_ehbalance.source.load_reporter import LoadReporter
+from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.planner import Planner, PlannerTimings
+from spark_ehbalance.source.progress_policy import AloneProgress, SharedProgress
+from spark_ehbalance.stores.memory import MemoryStore
+from spark_ehbalance.strategies import REACTIVE, strategy
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
+from tests.source.queries import Event, Query
+from tests.waiting import wait_until
+
+GROUP = Group("namespace", "hub", "$default")
+
+
+class ValueHub:
+    """A hub of which only the partitions' states exist."""
+
+    def __init__(self, partitions: int) -> None:
+        self.states: Mapping[str, PartitionState] = {}
+        self.watchers: list[ValueWatcher] = []
+        self.set({str(partition): (0, 0) for partition in range(partitions)})
+
+    def set(self, events: Mapping[str, tuple[int, int]]) -> None:
+        """From now on these partitions have these first sequence numbers and ends."""
+        self.states = {**self.states, **{p: PartitionState(*each, None, None) for p, each in events.items()}}
+        for watcher in self.watchers:
+            watcher.notice()
+
+    def append(self, count: int, partitions: Iterable[str] | None = None) -> None:
+        states = self.states
+        self.set({p: (states[p].begin, states[p].end + count) for p in partitions or states})
+
+    def everything(self) -> Counter[Event]:
+        """All events, once each."""
+        return Counter((p, number) for p, state in self.states.items() for number in range(state.begin, state.end))
+
+
+class ValueWatcher:
+    """What one planner knows of the hub: everything, as soon as it happens; or, unless it `follows`, what it has asked
+    for. `asked` is what it was asked for."""
+
+    def __init__(self, hub: ValueHub, changed: threading.Event, *, follows: bool = True) -> None:
+        self._hub = hub
+        self._changed = changed
+        self._follows = follows
+        self._known = hub.states
+        self.asked: list[str] = []
+        hub.watchers.append(self)
+
+    def notice(self) -> None:
+        if self._follows:
+            self._known = self._hub.states
+            self._changed.set()
+
+    def states(self) -> Mapping[str, PartitionState]:
+        return self._known
+
+    def refresh(self) -> None:
+        self.asked.append("refresh")
+        self._known = self._hub.states
+
+    def catch_up(self, patience: float) -> None:
+        self.asked.append("catch up")
+        self._known = self._hub.states
+
+    def watch(self, partitions: Iterable[str], members: int = 1) -> None:
+        pass
+
+    def rest(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def partition_ids(self) -> tuple[str, ...]:
+        return tuple(self._known)
+
+    def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
+        return {partition: Position.before(0) for partition in partitions}
+
+    def earliest_position(self, partition: str) -> Position:
+        return Position.before(self._known[partition].begin)
+
+
+class ValueGroup:
+    """Queries that share a `ValueHub` through a store in memory."""
+
+    def __init__(self, partitions: int = 8) -> None:
+        self.hub = ValueHub(partitions)
+        self._store = MemoryStore(Snapshot(GROUP))
+        self.queries: list[Query] = []
+        self.watcher: ValueWatcher  # of the query that was started last
+
+    def query(
+        self,
+        owner: str = "a",
+        finished: StreamOffset | None = None,
+        unfinished: StreamOffset | None = None,
+        *,
+        shared: bool = True,
+        follows: bool = True,
+        strategy_name: str = "cooperative",
+        interval: float = 0.1,
+        lease_duration: float = 3.0,
+        max_owned: int | None = None,
+        fail_on_data_loss: bool = True,
+        timings: PlannerTimings | None = None,
+        changed: threading.Event | None = None,
+        keeper_type: type[Keeper] = Keeper,
+    ) -> Query:
+        """A query that has joined the group."""
+        changed = changed or threading.Event()
+        self.watcher = watcher = ValueWatcher(self.hub, changed, follows=follows)
+        read, replay = finished or StreamOffset(owner), unfinished or StreamOffset(owner)
+        alone = AloneProgress(StreamOffset(owner))
+        settings = Settings(strategy(strategy_name), lease_duration, 30.0, max_owned, strategy_name=strategy_name)
+        rng, author = random.Random(), Author(owner, f"{owner}-{len(self.queries)}")
+        resume = {partition: each.start for partition, each in replay.ranges.items()}
+        store = self._store if shared else MemoryStore(alone.snapshot(GROUP, read, replay))
+        keeper = keeper_type(
+            Membership(author, settings, rng, finished=progress_of(read.ranges), resume=resume),
+            lambda: store,
+            watcher,
+            balance_interval=interval,
+            reactive=strategy_name in REACTIVE,
+            rng=rng,
+            changed=changed,
+        )
+        planner = Planner(
+            keeper,
+            watcher,
+            SharedProgress(StreamOffset(owner), "/leases") if shared else alone,
+            LoadReporter(keeper.measure),
+            changed=changed,
+            finished=finished,
+            lease_duration=lease_duration,
+            fail_on_data_loss=fail_on_data_loss,
+            timings=timings,
+        )
+        self.queries.append(Query(planner, owner, finished, unfinished))
+        keeper.start()
+        assert keeper.wait_balanced(20)
+        return self.queries[-1]
+
+    def snapshot(self) -> Snapshot:
+        return self._store.read()
+
+    def leases(self) -> Mapping[str, Lease]:
+        return self.snapshot().leases
+
+    def checkpoints(self) -> set[int]:
+        """The sequence numbers at which reading of the partitions goes on, by the store."""
+        return {lease.checkpoint.next if lease.checkpoint else -1 for lease in self.leases().values()}
+
+    def wait_owned(self, *counts: int) -> None:
+        """Wait until the queries that were started last own so many partitions each."""
+        wait_until(lambda: tuple(len(query.owned()) for query in self.queries[-len(counts) :]) == counts, f"{counts}")
+
+    def close(self) -> None:
+        for query in self.queries:
+            query.stop()
