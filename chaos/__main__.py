@@ -1,8 +1,8 @@
 """The chaos run: `python -m chaos [--minutes 10] [--seed N]`.
 
 Real Spark queries share a hub under load while a schedule drawn from the seed kills, pauses, stops and starts them,
-drops connections, takes the lease table away and adds partitions. At the end everything is given time to be read, and
-every event of the hub is accounted for: nothing may be missing, and what was read twice must be in a batch that a
+drops connections, makes the lease table unreachable and adds partitions. At the end the queries read the rest, and
+every event of the hub is accounted for: none may be missing, and an event that was read twice must be in a batch that a
 fault interrupted between its planning and its checkpoint.
 """
 
@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ LEASE_DURATION = 6.0
 PARTITIONS = 8
 RATE = 200.0
 
-#: Queries at the beginning, and at most.
+#: Queries at the beginning and at most.
 _QUERIES, _MOST_QUERIES = 3, 4
 
-#: Seconds that a query gets to stop in an orderly way.
+#: Seconds that a graceful stop of a query may take.
 _STOP_TIMEOUT = 90.0
 
 #: Seconds between two lines of progress.
@@ -48,13 +49,13 @@ _PROGRESS = 10.0
 
 @dataclass
 class Query:
-    """One of the queries: its process, whatever incarnation of it, and what is being done to it."""
+    """A query, its present process and its state."""
 
     name: str
     process: QueryProcess
     generation: int = 1
-    running: bool = False  # a query runs in it, and has said so
-    busy: bool = False  # something is being done to it
+    running: bool = False  # its process has reported that the query runs
+    busy: bool = False  # a fault is in progress
     failures: list[str] = field(default_factory=list)
 
     @property
@@ -65,11 +66,11 @@ class Query:
 class Chaos:
     """One run."""
 
-    def __init__(self, fleet: Fleet, steps: list[Step], say: Callable[[str], None]) -> None:
-        self._fleet, self._steps, self._say = fleet, steps, say
+    def __init__(self, fleet: Fleet, steps: list[Step], log: Callable[[str], None]) -> None:
+        self._fleet, self._steps, self._log = fleet, steps, log
         self._outage = Outage(fleet.table)
         self._queries: list[Query] = []
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self.faults: list[Fault] = []
         self.injected: Counter[str] = Counter()
@@ -78,56 +79,53 @@ class Chaos:
         self._names = iter("abcdefgh")
 
     def run(self) -> None:
-        """Start, do all faults, and drain. Raises `TimeoutError` if something does not come to an end."""
+        """Start the queries, inject all faults, and drain. Raises `TimeoutError` if a step takes too long."""
         for _ in range(_QUERIES):
             self._new_query()
         self._fleet.wait_for(lambda: self._started(_QUERIES), "the queries run")
         self._fleet.producer.start()
         self._fleet.wait_for(lambda: len({each.owner for each in self._fleet.sink.batches}) == _QUERIES, "all read")
-        self._say("all queries read; now the faults")
+        self._log("all queries read; injecting faults")
         began, wall = time.monotonic(), time.time()
         for step in self._steps:
-            self._later(began + step.at, self._do(step))
-        told = 0.0
-        while self._agenda:
-            at, _, action = self._agenda[0]
+            self._at(began + step.at, partial(self._inject, step))
+        logged_at = 0.0
+        while self._due:
+            at, _, action = self._due[0]
             if time.monotonic() >= at:
-                heapq.heappop(self._agenda)
+                heapq.heappop(self._due)
                 action()
             self._watch()
-            if time.monotonic() - told > _PROGRESS:
-                told = time.monotonic()
+            if time.monotonic() - logged_at > _PROGRESS:
+                logged_at = time.monotonic()
                 read = sum(map(len, self._fleet.sink.read.values()))
-                self._say(f"{clock(wall)} sent {self._fleet.producer.count:,}, read {read:,}, {self._state()}")
+                self._log(f"{clock(wall)} sent {self._fleet.producer.count:,}, read {read:,}, {self._state()}")
             time.sleep(0.05)
         self._drain()
 
     # --- faults ------------------------------------------------------------------------------------------------
 
-    def _do(self, step: Step) -> Callable[[], None]:
-        return lambda: self._begin(step)
-
-    def _begin(self, step: Step) -> None:
+    def _inject(self, step: Step) -> None:
         victim = None
         if step.kind in ON_A_QUERY:
-            able = [each for each in self._queries if each.running and not each.busy]
-            if len(able) < 2:  # somebody must be left to read on
+            candidates = [each for each in self._queries if each.running and not each.busy]
+            if len(candidates) < 2:  # one query must go on reading
                 self.skipped += 1
                 return
-            victim = able[int(step.victim * len(able))]
+            victim = candidates[int(step.victim * len(candidates))]
         elif (step.kind == faults.NEW and len(self._queries) == _MOST_QUERIES) or (
             step.kind == faults.AWAY and self._outage.active
         ):
             self.skipped += 1
             return
-        self._say(f"  {step.kind}{f' {victim.name}' if victim else ''}")
+        self._log(f"  {step.kind}{f' {victim.name}' if victim else ''}")
         self.injected[step.kind] += 1
         if victim is not None:
-            self._harm(step, victim)
+            self._hit_query(step, victim)
         else:
-            self._disturb(step)
+            self._hit_all(step)
 
-    def _harm(self, step: Step, victim: Query) -> None:
+    def _hit_query(self, step: Step, victim: Query) -> None:
         now, kind, process = time.time(), step.kind, victim.process
         if kind == faults.KILL_QUERY:
             process.kill()
@@ -158,13 +156,13 @@ class Chaos:
                 if victim.running and time.monotonic() < deadline:
                     self._after(0.2, stopped)
                     return
-                if kind == faults.CANCEL:  # an orderly stop explains nothing: it must not lead to a duplicate
+                if kind == faults.CANCEL:  # a graceful stop must not lead to a duplicate, so it explains none
                     self.faults.append(Fault(kind, victim.name, now, time.time()))
                 self._after(step.seconds, lambda: self._start_again(victim, step.fresh))
 
             stopped()
 
-    def _disturb(self, step: Step) -> None:
+    def _hit_all(self, step: Step) -> None:
         emulator, producer, now = self._fleet.emulator, self._fleet.producer, time.time()
         match step.kind:
             case faults.NEW:
@@ -204,10 +202,10 @@ class Chaos:
         query.busy = False
 
     def _watch(self) -> None:
-        """Take in what queries say and what they write."""
+        """Read what the queries have reported and written."""
         self._fleet.sink.poll()
         for query in self._queries:
-            for event in query.process.news():
+            for event in query.process.new_events():
                 match event["event"]:
                     case "starting":
                         query.running = True
@@ -217,7 +215,7 @@ class Chaos:
                         query.running = False
                         self.failures[event["why"]] += 1
                         self.faults.append(Fault("query failed", query.name, event["at"] - 1, event["at"]))
-                        self._say(f"  query {query.name} has failed: {event['why'][:200]}")
+                        self._log(f"  query {query.name} failed: {event['why'][:200]}")
 
     def _started(self, count: int) -> bool:
         self._watch()
@@ -227,20 +225,20 @@ class Chaos:
         try:
             leases = self._fleet.snapshot().leases.values()
         except StoreError:
-            return "the lease table is away"
+            return "the lease table is unreachable"
         owned = Counter(lease.owner or "nobody" for lease in leases)
         return ", ".join(f"{owner} {count}" for owner, count in sorted(owned.items()))
 
     def _after(self, seconds: float, action: Callable[[], None]) -> None:
-        self._later(time.monotonic() + seconds, action)
+        self._at(time.monotonic() + seconds, action)
 
-    def _later(self, at: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._agenda, (at, next(self._order), action))
+    def _at(self, at: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (at, next(self._order), action))
 
     def _drain(self) -> None:
-        """No more faults: everything is read, and then all queries stop in an orderly way."""
+        """Wait without faults until everything is read, then stop all queries gracefully."""
         fleet = self._fleet
-        self._say("no more faults: everything is to be read")
+        self._log("no more faults; reading the rest")
         fleet.producer.stop()
 
         def read() -> bool:
@@ -252,9 +250,9 @@ class Chaos:
             for query in self._queries:
                 query.process.tell("stop")
             fleet.wait_for(lambda: self._started(0), "all queries have stopped", _STOP_TIMEOUT)
-            fleet.wait_for(lambda: not self._owned(), "all leases were given back", 10.0)
+            fleet.wait_for(lambda: not self._owned(), "all leases are released", 10.0)
         finally:
-            self._say("the end: accounting")
+            self._log("accounting")
             fleet.sink.poll()
 
     def _owned(self) -> list[str]:
@@ -268,7 +266,7 @@ def report(chaos: Chaos, result: Account, moves: dict[str, int], seed: int, last
     table.add_column("count", justify="right")
     for kind in (*KINDS, faults.RESTART):
         table.add_row(f"fault: {kind}", f"{chaos.injected[kind]}")
-    table.add_row("fault: left out, nothing to do it to", f"{chaos.skipped}", end_section=True)
+    table.add_row("fault: skipped, no target", f"{chaos.skipped}", end_section=True)
     for why, count in chaos.failures.most_common():
         table.add_row(f"query failed: {why[:90]}", f"{count}")
     table.add_section()
@@ -276,7 +274,7 @@ def report(chaos: Chaos, result: Account, moves: dict[str, int], seed: int, last
     table.add_row("rows read", f"{result.read:,}")
     table.add_row("missing", f"{len(result.missing):,}", style="red" if result.missing else None)
     table.add_row("rows that are no event of the hub", f"{result.foreign:,}")
-    table.add_row("read once more than needed", f"{result.duplicates:,}")
+    table.add_row("read again", f"{result.duplicates:,}")
     for kind, count in result.explained.most_common():
         table.add_row(f"  because of: {kind}", f"{count:,}")
     unexplained = result.duplicates - result.explained.total()
@@ -286,7 +284,7 @@ def report(chaos: Chaos, result: Account, moves: dict[str, int], seed: int, last
         table.add_row(f"leases {kind}", f"{count}")
     table.add_section()
     table.add_row(f"longest time without a batch ({result.gap_at})", f"{result.longest_gap:.1f} s")
-    table.add_row("came to an end", last_error or "yes", style="red" if last_error else None)
+    table.add_row("ended in time", last_error or "yes", style="red" if last_error else None)
     return table
 
 
@@ -295,17 +293,17 @@ def main() -> int:
     console = Console(stderr=options.json, width=150 if not sys.stdout.isatty() else None)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
-    # A query's first batch may take half a minute on a busy machine: that is no reason to take its partitions away.
+    # On a busy machine a query's first batch may take half a minute, and must not lose its partitions meanwhile.
     lease = {"leaseDuration": f"{LEASE_DURATION:g} s", "balanceInterval": "2 s", "handoverTimeout": "60 s"}
     began = time.time()
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         console.print(line, highlight=False, markup=False)
 
-    say(f"seed {seed}: {_QUERIES} to {_MOST_QUERIES} queries, {PARTITIONS} partitions, {options.rate:g} events/s")
+    log(f"seed {seed}: {_QUERIES} to {_MOST_QUERIES} queries, {PARTITIONS} partitions, {options.rate:g} events/s")
     last_error = ""
     with Fleet(PARTITIONS, options.rate, lease, "500 milliseconds", options.keep) as fleet:
-        chaos = Chaos(fleet, schedule(seed, options.minutes * 60, LEASE_DURATION), say)
+        chaos = Chaos(fleet, schedule(seed, options.minutes * 60, LEASE_DURATION), log)
         try:
             chaos.run()
         except TimeoutError as error:
@@ -314,12 +312,12 @@ def main() -> int:
         moves = moves_by_kind(fleet.store)
     console.print(report(chaos, result, moves, seed, last_error, time.time() - began))
     for line in [*(f"unexplained: {each}" for each in result.unexplained[:20]), *result.disorder[:20]]:
-        say(line)
+        log(line)
     if result.missing:
-        say(f"missing: {result.missing[:20]}")
+        log(f"missing: {result.missing[:20]}")
     passed = result.passed and not last_error
-    again = f"make chaos MINUTES={options.minutes:g} SEED={seed}"
-    say(f"{'OK' if passed else 'FAILED'}: seed {seed}; the same again: {again}")
+    command = f"make chaos MINUTES={options.minutes:g} SEED={seed}"
+    log(f"{'OK' if passed else 'FAILED'}: seed {seed}; to repeat: {command}")
     if options.json:
         print(dump(_as_json(chaos, result, moves, seed, last_error, passed)))
     return 0 if passed else 1
@@ -331,7 +329,7 @@ def _as_json(
     return {
         "seed": seed,
         "passed": passed,
-        "trouble": last_error,
+        "lastError": last_error,
         "faults": dict(chaos.injected),
         "failures": dict(chaos.failures),
         "moves": moves,
@@ -340,12 +338,14 @@ def _as_json(
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make chaos", description="Kill, pause and disturb; then count every event.")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long faults go on (default: 10)")
-    parser.add_argument("--seed", type=int, help="of the schedule; without it one is drawn and printed")
+    parser = argparse.ArgumentParser(
+        prog="make chaos", description="Kill, pause and disturb queries; then count every event."
+    )
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long to inject faults (default: 10)")
+    parser.add_argument("--seed", type=int, help="of the schedule; default: a random one, which is printed")
     parser.add_argument("--rate", type=float, default=RATE, help=f"events per second (default: {RATE:g})")
-    parser.add_argument("--keep", type=Path, help="a new folder to leave everything in: logs, rows, tables")
-    parser.add_argument("--json", action="store_true", help="the outcome for programs, on standard output")
+    parser.add_argument("--keep", type=Path, help="a new folder that keeps logs, rows and tables")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON on standard output")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""What was read against what was sent, and which fault explains what was read twice. Pure, but for reading files."""
+"""Compares the events read with those sent, and finds the fault that explains each duplicate. Pure but for `Sink`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-#: Seconds after a batch was written within which its checkpoint may still be on its way on a busy machine. A fault in
-#: this time interrupts the batch as well: written, but the group does not know.
+#: Seconds between a batch's write and its checkpoint on a busy machine. A fault in this time also interrupts the batch:
+#: it is written, but not checkpointed.
 GRACE = 5.0
 
-#: Seconds from the planning of a batch until the sink is called.
+#: Seconds between a batch's planning and the call of the sink.
 _PLANNING = 2.0
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A file of the sink: `events` are (partition, sequence number, body), in their order. Times are wall clock."""
+    """A file of the sink. `events` are (partition, sequence number, body), in order. Times are of the wall clock."""
 
     owner: str
     run: str
@@ -33,7 +33,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Fault:
-    """What was done to a query, or to all (`query` is None), between two times of the wall clock."""
+    """A fault of one query, or of all (`query` is None), between two times of the wall clock."""
 
     kind: str
     query: str | None
@@ -43,12 +43,12 @@ class Fault:
 
 @dataclass
 class Account:
-    """The outcome. `explained` counts events read once more than needed by the kind of fault that explains it."""
+    """The result. `explained` counts duplicates by the kind of fault that explains them."""
 
     sent: int = 0
     read: int = 0
     missing: list[tuple[str, int]] = field(default_factory=list)
-    foreign: int = 0  # rows that are no event of the hub, or not the right one
+    foreign: int = 0  # rows that match no event of the hub
     duplicates: int = 0
     explained: Counter[str] = field(default_factory=Counter)
     unexplained: list[str] = field(default_factory=list)
@@ -61,12 +61,12 @@ class Account:
         return not (self.missing or self.foreign or self.unexplained or self.disorder)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON. (`asdict` does not know how a `Counter` is made.)"""
+        """For JSON. (`asdict` cannot copy a `Counter`.)"""
         return asdict(replace(self, explained=Counter())) | {"explained": dict(self.explained)}
 
 
 class Sink:
-    """The files that queries have written into `folder`, each read once."""
+    """The files that queries write into `folder`; each is read once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -75,7 +75,7 @@ class Sink:
         self.read: dict[str, set[int]] = defaultdict(set)
 
     def poll(self) -> list[Batch]:
-        """What has been written since the last time."""
+        """The batches written since the last call."""
         new = sorted(name for path in self._folder.glob("*.parquet") if (name := path.name) not in self._known)
         batches = [_batch(self._folder / name) for name in new]
         self._known.update(new)
@@ -86,7 +86,7 @@ class Sink:
         return batches
 
     def has_all(self, sent: Mapping[str, Collection[object]]) -> bool:
-        """Whether as many events of each partition were read as were sent."""
+        """Whether as many events of each partition were read as sent."""
         return all(len(self.read[partition]) >= len(numbers) for partition, numbers in sent.items())
 
 
@@ -106,7 +106,7 @@ def _batch(path: Path) -> Batch:
 
 
 def account(batches: Iterable[Batch], sent: Mapping[str, Sequence[int]], faults: Iterable[Fault]) -> Account:
-    """Compare. `sent` holds the number that each event of each partition has as its body, at its sequence number."""
+    """Compare `batches` with `sent`, which has each event's body as a number, by partition and sequence number."""
     batches, faults = sorted(batches, key=lambda batch: batch.written), list(faults)
     copies: dict[tuple[str, int], list[Batch]] = defaultdict(list)
     result = Account(sent=sum(map(len, sent.values())))
@@ -130,45 +130,47 @@ def account(batches: Iterable[Batch], sent: Mapping[str, Sequence[int]], faults:
         if len(kinds) < extra:
             unexplained[partition, tuple(map(id, found))].append(number)
     for (partition, ids), numbers in unexplained.items():
-        told = "; ".join(_told(by_id[each], partition) for each in ids)
-        result.unexplained.append(f"partition {partition}, {min(numbers)} to {max(numbers)} ({len(numbers)}): {told}")
+        copies_of = "; ".join(_described(by_id[each], partition) for each in ids)
+        result.unexplained.append(
+            f"partition {partition}, {min(numbers)} to {max(numbers)} ({len(numbers)}): {copies_of}"
+        )
     result.disorder = _disorder(batches)
     result.longest_gap, result.gap_at = _longest_gap(batches)
     return result
 
 
 def _interruption(batch: Batch, faults: Iterable[Fault]) -> str | None:
-    """The kind of fault that has interrupted a batch between its planning and its checkpoint; None if none has."""
+    """The kind of fault that interrupted a batch between its planning and its checkpoint; None if none did."""
     query, until = batch.owner.split(".")[0], batch.written + GRACE
     for fault in faults:
         if fault.kind == "lease table away" and fault.began <= until and fault.ended >= batch.written:
-            until = max(until, fault.ended + GRACE)  # the checkpoint had to wait
+            until = max(until, fault.ended + GRACE)  # the checkpoint was delayed
     for fault in faults:
         if fault.query == query and fault.began <= until and fault.ended >= batch.began - _PLANNING:
             return fault.kind
     return None
 
 
-def _told(batch: Batch, partition: str) -> str:
+def _described(batch: Batch, partition: str) -> str:
     epoch = batch.epochs[partition]
     return f"{batch.owner} run {batch.run} batch {batch.number} epoch {epoch} {batch.began:.2f} to {batch.written:.2f}"
 
 
 def _disorder(batches: Iterable[Batch]) -> list[str]:
-    """Where sequence numbers do not rise within one owner's tenure. `batches` are in the order of their writing."""
+    """The events whose sequence number does not rise within one owner's tenure. `batches` are in order of time."""
     last: dict[tuple[str, str, int], int] = {}
     found = []
     for batch in batches:
         for partition, number, _ in batch.events:
             tenure = (batch.run, partition, batch.epochs[partition])
             if number <= last.get(tenure, -1):
-                found.append(f"{number} after {last[tenure]}: {_told(batch, partition)}")
+                found.append(f"{number} after {last[tenure]}: {_described(batch, partition)}")
             last[tenure] = number
     return found
 
 
 def _longest_gap(batches: Iterable[Batch]) -> tuple[float, str]:
-    """The longest time in which no batch brought events of a partition that has had some before."""
+    """The longest time without a batch of a partition, after its first one."""
     before: dict[str, float] = {}
     longest, where = 0.0, ""
     for batch in batches:

@@ -1,14 +1,14 @@
 """Many members on a slow store: `python -m chaos.contention [--members 50] [--partitions 200] [--latency 0.15]`.
 
-Members without Spark, each with the real lease keeper on the real Delta store, of which every commit takes so much
-longer as on a storage account. Each says once a second that a batch with all its partitions has ended. Once the group
-has come to rest nothing may change hands, and every renewal must come in time, however contended the table is.
+Members without Spark, each with the real lease keeper on the real Delta store, whose commits are slowed down as on a
+storage account. Each member finishes a batch of all its partitions once a second. After the group has settled no lease
+may change its owner, and every renewal must be in time, however contended the table is.
 
 | what | how it is measured |
 |---|---|
-| lost | changes of epoch between the moment the group has come to rest and the end |
-| renewal gap | time between two commits that renew a lease; in time is a third of the lease duration and `SLACK` |
-| checkpoint delay | from the end of a batch until a commit holds its position or a later one |
+| lost | changes of epoch after the group has settled |
+| renewal gap | time between two commits that renew a lease; at most a third of the lease duration + `SLACK` |
+| checkpoint delay | time from the end of a batch until a commit contains its position or a later one |
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ from spark_ehbalance.values.position import Position
 
 LEASE_DURATION = 60.0
 
-#: Seconds that a renewal may come after a third of the lease duration, because of lost races: the lease is then at half
-#: its time, and the next renewal is due long before it ends.
+#: Seconds that lost races may delay a renewal beyond a third of the lease duration. Half of the lease duration is then
+#: left.
 SLACK = LEASE_DURATION / 6
 
 #: Seconds between the ends of two batches of a member.
 _BATCH = 1.0
 
-#: Seconds within which the group must come to rest, and for which it must have been at rest then.
-_START_TIMEOUT, _REST = 300.0, 15.0
+#: Seconds within which the group must settle, and for which it must not have changed then.
+_START_TIMEOUT, _SETTLED_FOR = 300.0, 15.0
 
 _PROCESSES = 4
 _GROUP = Group("contention", "hub", "group")
 
 
 @dataclass
-class Seen:
-    """What the members of one process have measured. Delays and gaps are in seconds."""
+class Measured:
+    """The measurements of one process's members. Delays and gaps are in seconds."""
 
     commits: int = 0
     conflicts: int = 0
@@ -76,7 +76,7 @@ class Seen:
 
 
 class _Hub:
-    """A hub of which nothing but the partitions' ids is needed."""
+    """A hub that only has partition ids."""
 
     def __init__(self, partitions: int) -> None:
         self._ids = tuple(str(partition) for partition in range(partitions))
@@ -92,9 +92,9 @@ class _Hub:
 
 
 class _SlowStore(DeltaStore):
-    """The Delta store with slow commits, which notes what `owner` gets written."""
+    """The Delta store with slow commits, which measures those of `owner`."""
 
-    def __init__(self, uri: str, latency: float, owner: str, seen: Seen, measuring: Any) -> None:
+    def __init__(self, uri: str, latency: float, owner: str, seen: Measured, measuring: Any) -> None:
         super().__init__(uri)
         self._latency, self._owner, self._seen, self._measuring = latency, owner, seen, measuring
         self._lock = threading.Lock()
@@ -102,7 +102,7 @@ class _SlowStore(DeltaStore):
         self._renewed: dict[str, tuple[int, float]] = {}
 
     def batch_ended(self, partition: str, epoch: int, position: int) -> None:
-        """The member has said that it has finished a partition up to `position`."""
+        """The member has finished a partition up to `position`."""
         with self._lock:
             self._ends.append((time.monotonic(), partition, epoch, position))
 
@@ -113,10 +113,10 @@ class _SlowStore(DeltaStore):
         except ConflictError:
             self._seen.conflicts += self._measuring.is_set()
             raise
-        self._note(base, written)
+        self._measure(base, written)
         return written
 
-    def _note(self, base: Snapshot, written: Snapshot) -> None:
+    def _measure(self, base: Snapshot, written: Snapshot) -> None:
         now, measuring = time.monotonic(), self._measuring.is_set()
         self._seen.commits += measuring
         for lease in written.owned_by(self._owner):
@@ -127,7 +127,7 @@ class _SlowStore(DeltaStore):
                     self._seen.gaps.append(now - at)
                 self._renewed[lease.partition] = (lease.epoch, now)
         with self._lock:
-            left = []
+            remaining = []
             for end in self._ends:
                 at, partition, epoch, position = end
                 lease = written.leases[partition]
@@ -135,16 +135,16 @@ class _SlowStore(DeltaStore):
                     if measuring and lease.epoch == epoch:
                         self._seen.delays.append(now - at)
                 else:
-                    left.append(end)
-            self._ends = left
+                    remaining.append(end)
+            self._ends = remaining
 
 
 def _members(
     numbers: range, table: str, partitions: int, latency: float, measuring: Any, ending: Any, results: Any
 ) -> None:
-    """Run some of the members, until it is time to end."""
+    """Run the members of one process until `ending` is set."""
     logging.basicConfig(level=logging.ERROR)
-    seen, keepers = Seen(), list[tuple[Keeper, _SlowStore]]()
+    seen, keepers = Measured(), list[tuple[Keeper, _SlowStore]]()
     for number in numbers:
         owner = f"member-{number:03d}"
         store = _SlowStore(table, latency, owner, seen, measuring)
@@ -175,7 +175,7 @@ def _the_store(store: LeaseStore) -> LeaseStore:
 
 
 def _batch(keeper: Keeper, store: _SlowStore, positions: dict[str, int]) -> None:
-    """A batch of all partitions of a member, which ends at once."""
+    """Run a batch of all partitions of a member, which ends at once."""
     holdings = keeper.holdings()
     epochs = {partition: holding.epoch for partition, holding in holdings.items()}
     finished = {}
@@ -189,19 +189,19 @@ def _batch(keeper: Keeper, store: _SlowStore, positions: dict[str, int]) -> None
 
 @dataclass
 class Result:
-    """What came of it."""
+    """The results."""
 
     members: int
     partitions: int
     latency: float
-    rest_after: float
+    settled_after: float
     seconds: float
     lost: int
-    seen: Seen
+    seen: Measured
 
     @property
     def late(self) -> int:
-        """Renewals that came too late."""
+        """The number of late renewals."""
         return sum(gap > LEASE_DURATION / 3 + SLACK for gap in self.seen.gaps)
 
     @property
@@ -210,7 +210,7 @@ class Result:
 
 
 def contend(folder: Path, members: int, partitions: int, latency: float, seconds: float, progress: Any) -> Result:
-    """Let members contend for a table in `folder`. Raises `TimeoutError` if the group does not come to rest."""
+    """Let members contend for a table in `folder`. Raises `TimeoutError` if the group does not settle."""
     table = str(folder / "leases")
     store = DeltaStore(table)
     store.create(_GROUP)
@@ -225,19 +225,19 @@ def contend(folder: Path, members: int, partitions: int, latency: float, seconds
     try:
         for process in processes:
             process.start()
-        _come_to_rest(store, members, partitions, progress)
-        rested = time.monotonic()
+        _wait_until_settled(store, members, partitions, progress)
+        settled = time.monotonic()
         before = _epochs(store)
         measuring.set()
-        progress(f"at rest after {rested - began:.0f} s; measuring for {seconds:.0f} s")
-        while (left := rested + seconds - time.monotonic()) > 0:
+        progress(f"settled after {settled - began:.0f} s; measuring for {seconds:.0f} s")
+        while (left := settled + seconds - time.monotonic()) > 0:
             time.sleep(min(30.0, left))
             changed = _changes(before, _epochs(store))
-            progress(f"  {time.monotonic() - rested:.0f} s, version {store.read().version:,}, {changed} leases lost")
+            progress(f"  {time.monotonic() - settled:.0f} s, version {store.read().version:,}, {changed} leases lost")
         lost = _changes(before, _epochs(store))
         measuring.clear()
         ending.set()
-        total = Seen()
+        total = Measured()
         for _ in processes:
             seen = results.get(timeout=60)
             total.commits += seen.commits
@@ -245,7 +245,7 @@ def contend(folder: Path, members: int, partitions: int, latency: float, seconds
             total.delays += seen.delays
             total.gaps += seen.gaps
             total.errors += seen.errors
-        return Result(members, partitions, latency, rested - began, seconds, lost, total)
+        return Result(members, partitions, latency, settled - began, seconds, lost, total)
     finally:
         ending.set()
         for process in processes:
@@ -254,24 +254,24 @@ def contend(folder: Path, members: int, partitions: int, latency: float, seconds
                 process.kill()
 
 
-def _come_to_rest(store: DeltaStore, members: int, partitions: int, progress: Any) -> None:
-    deadline, since, last, told = time.monotonic() + _START_TIMEOUT, time.monotonic(), None, 0.0
+def _wait_until_settled(store: DeltaStore, members: int, partitions: int, progress: Any) -> None:
+    deadline, since, last, logged_at = time.monotonic() + _START_TIMEOUT, time.monotonic(), None, 0.0
     while True:
         snapshot, now = store.read(), time.monotonic()
         layout = {lease.partition: (lease.owner, lease.epoch, lease.handover) for lease in snapshot.leases.values()}
-        there = len(snapshot.members) == members and len(layout) == partitions
-        balanced = there and all(owner and not handover for owner, _, handover in layout.values())
+        complete = len(snapshot.members) == members and len(layout) == partitions
+        balanced = complete and all(owner and not handover for owner, _, handover in layout.values())
         if layout != last or not balanced:
             since, last = now, layout
-        if balanced and now - since > _REST:
+        if balanced and now - since > _SETTLED_FOR:
             return
         if now > deadline:
             owned = sum(owner is not None for owner, _, _ in layout.values())
             raise TimeoutError(
-                f"not at rest after {_START_TIMEOUT:g} s: {len(snapshot.members)} members, {owned} partitions owned"
+                f"not settled after {_START_TIMEOUT:g} s: {len(snapshot.members)} members, {owned} partitions owned"
             )
-        if now - told > 10:
-            told, owned = now, sum(owner is not None for owner, _, _ in layout.values())
+        if now - logged_at > 10:
+            logged_at, owned = now, sum(owner is not None for owner, _, _ in layout.values())
             progress(f"  version {snapshot.version:,}: {len(snapshot.members)} members, {owned} partitions owned")
         time.sleep(0.5)
 
@@ -294,7 +294,7 @@ def report(result: Result) -> Table:
     table.add_column("bar", justify="right")
     due = LEASE_DURATION / 3 + SLACK
     rows = [
-        ("at rest after", f"{result.rest_after:.0f} s", ""),
+        ("settled after", f"{result.settled_after:.0f} s", ""),
         ("leases lost", f"{result.lost}", "0"),
         (f"renewals later than {due:g} s", f"{result.late} of {len(seen.gaps):,}", "0"),
         ("time between two renewals, p99", f"{quantile(seen.gaps, 0.99):.1f} s", ""),
@@ -311,7 +311,7 @@ def report(result: Result) -> Table:
 
 
 def quantile(values: list[float], part: float) -> float:
-    """The value under which `part` of `values` lie; 0 if there are none."""
+    """The `part` quantile of `values`; 0 if there are none."""
     return sorted(values)[min(len(values) - 1, int(part * len(values)))] if values else 0.0
 
 
@@ -319,9 +319,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos.contention", description="Many members on a slow store.")
     parser.add_argument("--members", type=int, default=50)
     parser.add_argument("--partitions", type=int, default=200)
-    parser.add_argument("--latency", type=float, default=0.15, help="seconds that each commit takes more")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of measuring, after the group has come to rest")
-    parser.add_argument("--json", action="store_true", help="the outcome for programs, on standard output")
+    parser.add_argument("--latency", type=float, default=0.15, help="seconds added to each commit")
+    parser.add_argument("--minutes", type=float, default=10.0, help="to measure, after the group has settled")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON on standard output")
     options = parser.parse_args()
     console = Console(stderr=options.json)
     folder = Path(tempfile.mkdtemp(prefix="ehbalance-contention-"))
@@ -338,9 +338,9 @@ def main() -> int:
     for line in sorted(set(result.seen.errors))[:10]:
         console.print(line)
     if options.json:
-        told = {name: value for name, value in asdict(result).items() if name != "seen"}
+        values = {name: value for name, value in asdict(result).items() if name != "seen"}
         p50, p99 = quantile(result.seen.delays, 0.5), quantile(result.seen.delays, 0.99)
-        print(dump(told | {"late": result.late, "p50": p50, "p99": p99, "passed": result.passed}))
+        print(dump(values | {"late": result.late, "p50": p50, "p99": p99, "passed": result.passed}))
     console.print("OK" if result.passed else "FAILED")
     return 0 if result.passed else 1
 

@@ -1,4 +1,4 @@
-"""What is done to the queries and when, drawn from a seed. Pure."""
+"""The schedule of faults, drawn from a seed. Pure."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ BUSY = "server busy"
 AWAY = "lease table away"
 ADD = "partition added"
 
-#: In the order of the table that is printed at the end; restarts follow from what ends a query.
+#: In the order of the final table. Restarts are no faults of their own: they follow the end of a query.
 KINDS = (KILL_QUERY, KILL_PLANNER, KILL_WORKER, PAUSE_QUERY, PAUSE_PLANNER, STOP, CANCEL, NEW, DROP, BUSY, AWAY, ADD)
 
-#: What is done to one query; all others are done to the hub or to the lease table.
+#: The faults of one query; all others are of the hub or the lease table.
 ON_A_QUERY = frozenset({KILL_QUERY, KILL_PLANNER, KILL_WORKER, PAUSE_QUERY, PAUSE_PLANNER, STOP, CANCEL})
 
 _MOST_ADDED = 2
 
-#: Seconds between two faults. They overlap: pauses and restarts take longer.
+#: Seconds between the beginnings of two faults. Faults overlap: pauses and restarts take longer.
 _GAP = (3.0, 6.0)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One fault, `at` seconds after the beginning. `victim` picks one of those that it can be done to, as a part of
-    their number; `seconds` is how long it lasts, or how long a query that it ends stays away; `fresh`: what it ends
-    comes back with a new checkpoint."""
+    """One fault, `at` seconds after the beginning.
+
+    `victim`, from 0 to 1, selects one of the possible queries. `seconds` is how long the fault lasts, or how long a
+    query that it ends stays stopped. `fresh`: that query restarts with a new checkpoint.
+    """
 
     at: float
     kind: str
@@ -45,7 +47,7 @@ class Step:
 
 
 def schedule(seed: int, seconds: float, lease_duration: float) -> list[Step]:
-    """The faults of a run of so many seconds: every kind once, in any order, before any comes again."""
+    """The faults of a run of `seconds`: every kind once, in random order, before any is repeated."""
     rng = random.Random(seed)
     steps: list[Step] = []
     at, added, kinds = 0.0, 0, list[str]()

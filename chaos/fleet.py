@@ -1,4 +1,4 @@
-"""A hub under load and the queries that share it: what the chaos run and the handover measurements have in common."""
+"""A hub under load and the queries that share it, for the chaos run and the handover measurements."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from spark_ehbalance.stores.opening import open_store
 
 HUB = "hub"
 
-#: The leader may remove the data file of a version while it is being read; the next try reads a newer one.
-_READ_TRIES = 3
+#: The leader may remove the data file of a version during a read; the next attempt reads a newer version.
+_READ_ATTEMPTS = 3
 
-#: So many batches are those of the last minute at least: three queries on two cores write two or three in a second.
-_LATELY = 400
+#: Batches of at least the last minute: three queries on two cores write two or three batches per second.
+_RECENT_BATCHES = 400
 
 #: Seconds that Spark may take to start on a busy machine.
 START_TIMEOUT = 240.0
 
 
 class Fleet:
-    """A context: an emulator with a hub, its producer, and query processes, of which none is left at the end.
+    """A context manager: an emulator with a hub, its producer, and query processes, all of which it ends.
 
-    Everything is in a folder of its own, which is removed, or in `keep`, which is not.
+    All files are in a temporary folder, or in `keep`, which is not removed.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Fleet:
         self._stack.close()
 
     def launch(self, name: str, threads: int = 2) -> QueryProcess:
-        """Start a process, which gets ready to run queries in the background."""
+        """Start a process, which prepares to run queries in the background."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         (folder / "tmp").mkdir(exist_ok=True)
@@ -94,21 +94,21 @@ class Fleet:
             "leaseTable": str(self.table),
             **self._options,
         }
-        number = sum(each.name == name for each in self._processes)
+        run = sum(each.name == name for each in self._processes)
         settings = Settings(str(folder), options, self._trigger, threads, self._listener)
-        process = QueryProcess(name, settings, self.folder / f"{name}-{number}.log")
+        process = QueryProcess(name, settings, self.folder / f"{name}-{run}.log")
         self._processes.append(process)
         return process
 
     def snapshot(self) -> Snapshot:
-        """The group's state. Raises `StoreError` while the table is away."""
-        for _ in range(_READ_TRIES):
+        """The group's state. Raises `StoreError` while the table is unreachable."""
+        for _ in range(_READ_ATTEMPTS):
             with contextlib.suppress(StoreUnavailableError):
                 return self.store.read()
         return self.store.read()
 
     def shared_by(self, *names: str) -> bool:
-        """Whether these queries own all partitions, as evenly as can be, and no handover is pending."""
+        """Whether these queries own all partitions, as evenly as possible, and no handover is pending."""
         leases = self.snapshot().leases.values() if self.store.exists() else ()
         owned = Counter(lease.owner for lease in leases)
         least, most = self._partitions // len(names), -(-self._partitions // len(names))
@@ -120,16 +120,16 @@ class Fleet:
         )
 
     def read_by_owners(self) -> bool:
-        """Whether the owner of each partition has lately written something of it, under its present epoch."""
+        """Whether each partition's owner has recently written a batch of it, in its present epoch."""
         read = {
             (batch.owner, partition, epoch)
-            for batch in self.sink.batches[-_LATELY:]
+            for batch in self.sink.batches[-_RECENT_BATCHES:]
             for partition, epoch in batch.epochs.items()
         }
         return all((each.owner, each.partition, each.epoch) in read for each in self.snapshot().leases.values())
 
     def checkpointed(self) -> bool:
-        """Whether the group knows of every event sent that it was read."""
+        """Whether the group's checkpoints cover every event sent."""
         leases = self.snapshot().leases
         return all(
             (lease := leases.get(partition)) is not None
@@ -138,7 +138,7 @@ class Fleet:
         )
 
     def wait_for(self, condition: Any, what: str, timeout: float = START_TIMEOUT) -> None:
-        """Wait for `condition`, and take in meanwhile what is written. Raises `TimeoutError`."""
+        """Wait for `condition` while reading what is written. Raises `TimeoutError`."""
 
         def met() -> bool:
             self.sink.poll()
@@ -152,14 +152,14 @@ class Fleet:
 
 
 def moves_by_kind(store: LeaseTable) -> dict[str, int]:
-    """How often partitions changed hands, and how, by the group's history."""
+    """The number of changes of owner by kind, from the group's history."""
     kinds: dict[str, int] = {}
     kind_of = {"HandOver": "handed over", "Release": "released", "Steal": "stolen"}
     for change in store.history():
         if change.event in kind_of:
             kind = kind_of[change.event]
         elif change.event != "Claim":
-            continue  # an operator's order, which moves nothing by itself
+            continue  # an operator's order changes no owner by itself
         elif change.owner_before is None:
             kind = "claimed, free"
         elif change.owner_before == change.by:
@@ -176,6 +176,6 @@ def dump(result: object) -> str:
 
 
 def clock(since: float) -> str:
-    """The time since `since` (wall clock) for progress lines."""
+    """The time since `since` (wall clock) as minutes and seconds."""
     passed = int(time.time() - since)
     return f"{passed // 60}:{passed % 60:02d}"

@@ -1,17 +1,17 @@
-"""How long a partition stands still when it moves: `python -m chaos.handover [--moves 20] [--only moves]`.
+"""Measures how long a partition is not read while it moves: `python -m chaos.handover [--moves 20] [--only moves]`.
 
-Real queries under load at the source's default settings. The part `triggers` is `chaos.long_trigger`; the part `moves`
-is here, at Spark's default trigger, batch upon batch. First planned moves, in turn by a join (a query starts), a drain
-(an operator's `Drain`, undone afterwards) and a leave (`spark_ehbalance.stop`), until so many partitions have been
-moved and read elsewhere: nothing may be read twice or be missing. Then the unplanned ends: `query.stop()`, and SIGKILL
-of driver, JVM, planner and workers.
+Real queries run under load with the source's default settings. The part `triggers` is `chaos.long_trigger`. The part
+`moves` is here; with Spark's default trigger each batch starts after the last. It starts with planned moves, by a join
+(a query starts), a drain (an operator's `Drain`, undone afterwards) and a leave (`spark_ehbalance.stop`), until
+`--moves` partitions have moved: no event may be read twice or be missing. Then come the unplanned ends: `query.stop()`,
+and SIGKILL of driver, JVM, planner and workers.
 
-*Idle beyond the batch in flight*, of a planned move: the time from the end of the old owner's last batch with the
-partition until the new owner's planner takes it up, which is when Spark calls the sink for its first batch with it,
-less the time that this planner's query was in a batch begun before, as it can take up nothing while one runs.
+*Idle beyond the batch*, of a planned move = begin of the new owner's first batch with the partition - end of the old
+owner's last one - time in between in which the new owner's query ran other batches. A batch begins when Spark calls the
+sink.
 
-*Read elsewhere after*, of an end: the time from the signal or the call until another query has written a batch with
-events of the partition; the longest of all partitions, so a batch of the other query is in it twice.
+*Read elsewhere after*, of an unplanned end = time from the signal or the call until another query has written a batch
+with events of the partition, for the slowest partition. It includes up to two batches of the other query.
 """
 
 from __future__ import annotations
@@ -44,37 +44,36 @@ from spark_ehbalance.stores.opening import open_store
 PARTITIONS = 8
 RATE = 200.0
 
-#: Seconds that each may take at the most.
+#: The bars, in seconds.
 MOST_IDLE = 1.0
 MOST_AFTER_STOP = 5.0
 
 LEASE_DURATION, BALANCE_INTERVAL = Options.lease_duration, Options.balance_interval
 
-#: Seconds for the batches of the other query until it has taken over and written, on a busy machine.
+#: Seconds that the other query's batches may add on a busy machine.
 _BATCH_ALLOWANCE = 2.0
 
 _OPERATOR = Author("operator", "chaos")
 
-#: Seconds within which the group must be balanced again: a lease that expires, an interval, and thrice that for the
-#: batches of a machine that is busy with something else.
-_PATIENCE = 4 * (LEASE_DURATION + BALANCE_INTERVAL)
+#: Seconds within which the group must be balanced again: four times a lease and an interval, for a busy machine.
+_SETTLE_TIMEOUT = 4 * (LEASE_DURATION + BALANCE_INTERVAL)
 
 
 @dataclass
 class Move:
-    """A partition that was read by one query and then by another."""
+    """A partition that one query read and then another. Times are in seconds."""
 
     how: str
     partition: str
     before: str
     after: str
     idle: float
-    in_all: float
+    between_batches: float
 
 
 @dataclass
 class Outcome:
-    """What was measured, in seconds."""
+    """The results, in seconds."""
 
     moves: list[Move] = field(default_factory=list)
     stopped: float = 0.0
@@ -111,7 +110,7 @@ class Outcome:
                 f"{max(idle):.2f} s",
             )
         idle = [move.idle for move in self.moves]
-        in_all = [move.in_all for move in self.moves]
+        between_batches = [move.between_batches for move in self.moves]
         table.add_row(
             "idle beyond the batch, all moves",
             f"{len(idle)}",
@@ -120,7 +119,10 @@ class Outcome:
             f"{MOST_IDLE:g} s (median)",
         )
         table.add_row(
-            "from batch to batch, all moves", "", f"{statistics.median(in_all):.2f} s", f"{max(in_all):.2f} s"
+            "from batch to batch, all moves",
+            "",
+            f"{statistics.median(between_batches):.2f} s",
+            f"{max(between_batches):.2f} s",
         )
         table.add_row("query.stop(), read elsewhere after", "1", "", f"{self.stopped:.1f} s", f"{MOST_AFTER_STOP:g} s")
         killed = LEASE_DURATION + BALANCE_INTERVAL
@@ -137,10 +139,10 @@ class Outcome:
 class Measurement:
     """One run on a fleet."""
 
-    def __init__(self, fleet: Fleet, say: Callable[[str], None]) -> None:
-        self._fleet, self._say = fleet, say
+    def __init__(self, fleet: Fleet, log: Callable[[str], None]) -> None:
+        self._fleet, self._log = fleet, log
         self._processes: dict[str, QueryProcess] = {}
-        self._acts: list[tuple[float, float, str]] = []  # from, until, how
+        self._acts: list[tuple[float, float, str]] = []  # begin, end, kind
         self._faults: list[Fault] = []
 
     def run(self, moves: int) -> Outcome:
@@ -152,12 +154,12 @@ class Measurement:
             self._start(name)
         fleet.producer.start()
         self._settle("a", "b")
-        # The first batches of a Spark application are slow whatever the source: c has them behind it when it counts.
+        # The first batches of any Spark application are slow: c runs them before the measurement.
         self._start("c")
         self._settle("a", "b", "c")
         self._processes["c"].tell("stop")
         self._settle("a", "b")
-        self._say("warmed up; now the moves")
+        self._log("warmed up; measuring moves")
         planned: list[tuple[str, Callable[[], None], tuple[str, ...]]] = [
             ("join", lambda: self._start("c"), ("a", "b", "c")),
             ("drain", lambda: self._drain("a"), ("b", "c")),
@@ -171,20 +173,20 @@ class Measurement:
                 self._settle(*owners)
                 self._acts.append((began, time.time(), how))
                 outcome.moves = self._moves()
-                self._say(f"  {how}: {len(outcome.moves)} moves so far")
+                self._log(f"  {how}: {len(outcome.moves)} moves so far")
         outcome.stopped = self._end("b", "a", lambda process: process.tell("cancel"))
-        self._say(f"query.stop(): read elsewhere after {outcome.stopped:.1f} s")
+        self._log(f"query.stop(): read elsewhere after {outcome.stopped:.1f} s")
         self._start("b")
         self._settle("a", "b")
         outcome.killed = self._end("b", "a", lambda process: process.kill())
-        self._say(f"SIGKILL: read elsewhere after {outcome.killed:.1f} s")
+        self._log(f"SIGKILL: read elsewhere after {outcome.killed:.1f} s")
         fleet.producer.stop()
         fleet.wait_for(lambda: fleet.sink.has_all(fleet.producer.sent) and fleet.checkpointed(), "everything is read")
         outcome.moves = self._moves()
         outcome.account = account(fleet.sink.batches, fleet.producer.sent, self._faults)
         return outcome
 
-    # --- what is done ------------------------------------------------------------------------------------------
+    # --- actions ----------------------------------------------------------------------------------------------
 
     def _start(self, name: str) -> None:
         self._processes[name].tell("start", owner=f"{name}.1")
@@ -197,7 +199,7 @@ class Measurement:
             raise TimeoutError(f"the drain was refused: {refused[0].reason}")
 
     def _end(self, name: str, other: str, end: Callable[[QueryProcess], None]) -> float:
-        """End a query; the time until the other has written events of all partitions that it had."""
+        """End a query. Returns the time until the other has written events of all its partitions."""
         owned = {lease.partition for lease in self._fleet.snapshot().owned_by(f"{name}.1")}
         began = time.time()
         end(self._processes[name])
@@ -211,16 +213,16 @@ class Measurement:
                         times.setdefault(partition, batch.written)
             return times
 
-        self._fleet.wait_for(lambda: taken().keys() == owned, "the partitions are read elsewhere", _PATIENCE)
+        self._fleet.wait_for(lambda: taken().keys() == owned, "the partitions are read elsewhere", _SETTLE_TIMEOUT)
         return max(taken().values()) - began
 
     def _settle(self, *names: str) -> None:
-        """Wait until these own all partitions, as evenly as can be, and have written something of each."""
+        """Wait until these queries share all partitions evenly and have written a batch of each."""
         fleet = self._fleet
         what = f"{', '.join(names)} share the partitions"
-        fleet.wait_for(lambda: fleet.shared_by(*names) and fleet.read_by_owners(), what, _PATIENCE)
+        fleet.wait_for(lambda: fleet.shared_by(*names) and fleet.read_by_owners(), what, _SETTLE_TIMEOUT)
 
-    # --- what came of it ---------------------------------------------------------------------------------------
+    # --- results -----------------------------------------------------------------------------------------------
 
     def _moves(self) -> list[Move]:
         """The planned moves so far."""
@@ -233,52 +235,54 @@ class Measurement:
                 how = self._how(before.written, batch.written) if before and before.owner != batch.owner else None
                 if before is not None and how is not None:
                     idle = idle_time(before.written, batch.began, by_query[batch.owner])
-                    in_all = batch.written - before.written
-                    moves.append(Move(how, partition, before.owner, batch.owner, idle, in_all))
+                    between_batches = batch.written - before.written
+                    moves.append(Move(how, partition, before.owner, batch.owner, idle, between_batches))
                 last[partition] = batch
             by_query[batch.owner].append(batch)
         return moves
 
     def _how(self, left: float, taken: float) -> str | None:
-        """The act in whose time a move lies; None for a move that nobody has planned."""
+        """The kind of the action during which a move happened; None for an unplanned move."""
         return next((how for began, ended, how in self._acts if began <= taken <= ended and left >= began - 10), None)
 
 
 def idle_time(left: float, taken: float, batches: list[Batch]) -> float:
-    """From `left`, when the old owner had written its last batch, to `taken`, when the new owner's first one began,
-    less the time in which the new owner's query was at one of `batches`."""
+    """The time from `left`, the end of the old owner's last batch, to `taken`, the begin of the new owner's first one,
+    without the time in which the new owner's query ran one of `batches`."""
     busy = sum(max(0.0, min(taken, batch.written) - max(left, batch.began)) for batch in batches)
     return max(0.0, taken - left - busy)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m chaos.handover", description="How long a partition stands still.")
-    parser.add_argument("--moves", type=int, default=20, help="at least so many planned moves (default: 20)")
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos.handover", description="Measure how long a partition is not read while it moves."
+    )
+    parser.add_argument("--moves", type=int, default=20, help="planned moves to measure, at least (default: 20)")
     parser.add_argument("--trigger-seconds", type=int, default=60, help="the long trigger (default: 60)")
     parser.add_argument("--only", choices=("moves", "triggers"), help="one part (default: both)")
-    parser.add_argument("--keep", type=Path, help="a new folder to leave everything in: logs, rows, tables")
-    parser.add_argument("--json", action="store_true", help="the outcome for programs, on standard output")
+    parser.add_argument("--keep", type=Path, help="a new folder that keeps logs, rows and tables")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON on standard output")
     options = parser.parse_args()
     console = Console(stderr=options.json)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         console.print(line, highlight=False)
 
     def measured(part: str, measure: Callable[[Fleet], Outcome | long_trigger.Outcome], **fleet: Any) -> bool:
-        """Measure a part on a fleet of its own, and print what came of it; whether it has passed."""
+        """Measure a part on its own fleet and print the results. Returns whether it passed."""
         keep = options.keep and options.keep / part
         try:
             with Fleet(PARTITIONS, RATE, {}, keep=keep, **fleet) as running:
                 outcome = measure(running)
         except TimeoutError as error:
-            say(f"FAILED: {part}: {error}")
+            log(f"FAILED: {part}: {error}")
             return False
         console.print(outcome.report())
-        say(f"{part}: {'OK' if outcome.passed else 'FAILED'}")
+        log(f"{part}: {'OK' if outcome.passed else 'FAILED'}")
         if not outcome.passed:
             for line in [*outcome.account.unexplained[:20], *outcome.account.disorder[:20]]:
-                say(line)
+                log(line)
         outcomes[part] = asdict(replace(outcome, account=Account())) | {
             "account": outcome.account.to_dict(),
             "passed": outcome.passed,
@@ -288,17 +292,17 @@ def main() -> int:
     outcomes: dict[str, Any] = {}
     passed = []
     if options.only != "triggers":
-        passed.append(measured("moves", lambda fleet: Measurement(fleet, say).run(options.moves)))
+        passed.append(measured("moves", lambda fleet: Measurement(fleet, log).run(options.moves)))
     if options.only != "moves":
         for part, seconds, listener in (
             ("triggers", options.trigger_seconds, True),
             ("triggers-without-listener", min(options.trigger_seconds, long_trigger.WITHOUT_LISTENER), False),
         ):
-            measure = partial(long_trigger.measure, seconds=seconds, listener=listener, say=say)
+            measure = partial(long_trigger.measure, seconds=seconds, listener=listener, log=log)
             passed.append(measured(part, measure, trigger=f"{seconds} seconds", listener=listener))
     if options.json:
         print(dump(outcomes | {"passed": all(passed)}))
-    say("OK" if all(passed) else "FAILED")
+    log("OK" if all(passed) else "FAILED")
     return 0 if all(passed) else 1
 
 

@@ -1,14 +1,14 @@
-"""How long a partition waits for its next owner where triggers are long: the part `triggers` of `chaos.handover`.
+"""Measures how long handovers take with long triggers: the part `triggers` of `chaos.handover`.
 
-Two queries under load with a processing-time trigger of a minute. After a batch a third one joins, while the two are at
-rest; when it is at its next batch it is told to leave (`spark_ehbalance.stop`).
+Two queries run under load with a processing-time trigger of a minute. Between two batches a third query joins; during
+its next batch it is told to leave (`spark_ehbalance.stop`).
 
-*Took*, of a partition that moved: the time from when it could be had until it was the next owner's, by the group's
-history. It could be had when the third query had joined or was told to leave, or when the batch in flight with it was
-written, whichever came last.
+*Took*, of a partition that moved = time from when the handover was possible until the change of owner in the group's
+history. It was possible when the third query had joined or was told to leave, or when the running batch with the
+partition was written, whichever was later.
 
 Without the listener (`spark_ehbalance.register`) the planner learns of a batch's end at the next trigger. If that is
-further away than `handoverTimeout`, partitions are taken by force and the batch is read twice: nothing may be missing.
+later than `handoverTimeout`, the next owner claims the partition and reads the batch again: no event may be missing.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ from spark_ehbalance.source.options import Options
 #: Seconds that a handover may take once the batch has ended.
 MOST_TAKEN = 2.0
 
-#: Seconds between two triggers that suffice without the listener: it takes up to ten until the first batch is written
-#: and the third query has joined, which is then to wait for the whole timeout, in vain, before the next trigger.
+#: The trigger without the listener, in seconds: up to ten for the first batch and the third query's join, then the
+#: whole handover timeout must pass before the next trigger.
 WITHOUT_LISTENER = round(Options.handover_timeout) + 20
 
-#: Seconds beyond triggers and timeouts that a machine may be busy with something else.
-_PATIENCE = 100.0
+#: Seconds beyond triggers and timeouts, for a busy machine.
+_ALLOWANCE = 100.0
 
 
 @dataclass
 class Move:
-    """A partition that went from one query to another, because of `how`, by `event` (a transition's name). `took` is
-    in seconds; `waited`: until a batch in flight was written."""
+    """A partition that moved from one query to another.
+
+    `how` is the cause, `event` the transition's name, `took` in seconds. `waited`: a running batch had to end first.
+    """
 
     how: str
     partition: str
@@ -52,7 +54,7 @@ class Move:
 
 @dataclass
 class Outcome:
-    """What was measured at a trigger of so many `seconds`, with or without the listener."""
+    """The results with a trigger of `seconds`, with or without the listener."""
 
     seconds: int
     listener: bool
@@ -63,8 +65,8 @@ class Outcome:
     def passed(self) -> bool:
         if self.account.missing or {move.how for move in self.moves} < {"join", "leave"}:
             return False
-        prompt = all(move.took <= MOST_TAKEN for move in self.moves)
-        return not self.listener or (prompt and self.account.passed and not self.account.duplicates)
+        quick = all(move.took <= MOST_TAKEN for move in self.moves)
+        return not self.listener or (quick and self.account.passed and not self.account.duplicates)
 
     def report(self) -> Table:
         """The table for people."""
@@ -86,13 +88,13 @@ class Outcome:
         return table
 
 
-def measure(fleet: Fleet, *, seconds: int, listener: bool, say: Callable[[str], None]) -> Outcome:
-    """Measure on `fleet`, which has this trigger. Raises `TimeoutError` if what is waited for does not come."""
-    patience = 2 * seconds + Options.handover_timeout + _PATIENCE
+def measure(fleet: Fleet, *, seconds: int, listener: bool, log: Callable[[str], None]) -> Outcome:
+    """Measure on `fleet`, which has this trigger. Raises `TimeoutError` if a step takes too long."""
+    timeout = 2 * seconds + Options.handover_timeout + _ALLOWANCE
     acts: list[tuple[float, str]] = []
 
     def wait_for(condition: Callable[[], bool], what: str) -> None:
-        fleet.wait_for(condition, what, patience)
+        fleet.wait_for(condition, what, timeout)
 
     def join(how: str, *names: str) -> None:
         for name in names:
@@ -106,30 +108,30 @@ def measure(fleet: Fleet, *, seconds: int, listener: bool, say: Callable[[str], 
     join("start", "a", "b")
     fleet.producer.start()
     wait_for(lambda: fleet.read_by_owners(), "a and b have read everything")
-    say(f"trigger {seconds} s, {'with' if listener else 'without'} the listener: a batch is written, c joins")
+    log(f"trigger {seconds} s, {'with' if listener else 'without'} the listener: a batch is written, c joins")
     join("join", "c")
     batches = _planned(fleet, "c")
     wait_for(lambda: _planned(fleet, "c") > batches, "c is at its next batch")
-    say("  c is at its next batch, and leaves")
+    log("  c is in its next batch, and leaves")
     acts.append((time.time(), "leave"))
     processes["c"].tell("stop")
     wait_for(lambda: fleet.shared_by("a", "b"), "a and b share the partitions")
     fleet.producer.stop()
-    say("  a and b have everything, and read the rest")
-    # Without the listener the group hears of the last batch one trigger later.
+    log("  a and b own all partitions, and read the rest")
+    # Without the listener the last batch is checkpointed one trigger later.
     done = fleet.checkpointed if listener else lambda: True
     wait_for(lambda: fleet.sink.has_all(fleet.producer.sent) and done(), "everything is read")
     return Outcome(seconds, listener, _moves(fleet, acts), account(fleet.sink.batches, fleet.producer.sent, []))
 
 
 def _planned(fleet: Fleet, name: str) -> int:
-    """How many batches a query has begun, by Spark's log."""
+    """The number of batches that a query has begun, from Spark's log."""
     log = fleet.folder / name / "checkpoints" / f"{name}.1" / "offsets"
     return sum(1 for path in log.glob("*") if path.name.isdecimal())
 
 
 def _moves(fleet: Fleet, acts: list[tuple[float, str]]) -> list[Move]:
-    """What has gone from one query to another, also by way of nobody."""
+    """The moves from one query to another, also with a time without an owner in between."""
     moves, last = list[Move](), dict[str, OwnershipChange]()
     for change in fleet.store.history():
         if change.owner is None or change.partition is None:
@@ -139,7 +141,7 @@ def _moves(fleet: Fleet, acts: list[tuple[float, str]]) -> list[Move]:
         if before is None or before.owner is None or before.owner == change.owner:
             continue
         at, got = change.at_ms / 1000, before.at_ms / 1000
-        # There is none if a query has failed meanwhile: its row tells only when it joined last.
+        # There is none if a query failed meanwhile: its row has only the time of its last join.
         asked, how = max((act for act in acts if act[0] <= at), default=(got, "restart"))
         written = max(
             (

@@ -1,8 +1,8 @@
-"""Makes a local lease table unreachable for a while, for readers and writers alike, and from one moment to the next.
+"""Makes a local lease table unreachable for a while, at once and for readers and writers alike.
 
-The table's folder changes places with a plain file, by one system call (`renameat2` with `RENAME_EXCHANGE`). Every
-path below it then ends in "not a directory". Permissions would not stop root, and renaming the folder alone would let
-a writer that holds the table make the folder anew and commit into it.
+One system call (`renameat2` with `RENAME_EXCHANGE`) exchanges the table's folder with a plain file, so every path below
+it fails with "not a directory". Permissions would not stop root, and after a plain rename of the folder a writer that
+has the table open would create the folder again and commit into it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _RENAME_EXCHANGE = 2
 
 
 class Outage:
-    """The table at `folder` is away between `begin` and `end`. Linux only."""
+    """The table at `folder` is unreachable between `begin` and `end`. Linux only."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -24,23 +24,23 @@ class Outage:
         self.active = False
 
     def begin(self) -> None:
-        """Take the table away. Raises `OSError`."""
+        """Make the table unreachable. Raises `OSError`."""
         self._aside.touch()
         exchange(self._folder, self._aside)
         self.active = True
 
     def end(self) -> None:
-        """Bring it back; a second call does nothing."""
+        """Make it reachable again; a second call does nothing."""
         if self.active:
             exchange(self._folder, self._aside)
             self.active = False
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Let two paths change places, in one step. Raises `OSError`."""
+    """Exchange two paths atomically. Raises `OSError`."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
-        raise OSError("taking the lease table away needs Linux's renameat2")
+        raise OSError("an outage of the lease table needs Linux's renameat2")
     if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(one))
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(one))

@@ -1,4 +1,4 @@
-"""The query processes: started, told what to do, killed and paused, and none left behind."""
+"""The query processes: starts, commands, kills, pauses and ends them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Process:
 
 
 class QueryProcess:
-    """A Spark application in a process tree of its own."""
+    """A Spark application in its own process tree."""
 
     def __init__(self, name: str, settings: Settings, log: Path) -> None:
         self.name = name
@@ -41,7 +41,7 @@ class QueryProcess:
                 stdout=out,
                 stderr=errors,
                 text=True,
-                start_new_session=True,  # Ctrl-C is for the one who started this
+                start_new_session=True,  # Ctrl-C reaches the starting process alone
                 env=_environment(temporary),
             )
 
@@ -51,52 +51,52 @@ class QueryProcess:
         return self._process.poll() is None
 
     def tell(self, do: str, **details: str) -> None:
-        """Give a command; what comes of it is said in the journal."""
+        """Send a command; its result appears in the journal."""
         assert self._process.stdin
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps({"do": do, **details}) + "\n")
             self._process.stdin.flush()
 
-    def news(self) -> list[dict[str, Any]]:
-        """What the journal has said since the last time."""
+    def new_events(self) -> list[dict[str, Any]]:
+        """The journal's events since the last call."""
         with self._journal.open() as journal:
             journal.seek(self._position)
             lines = journal.readlines()
-        whole = [line for line in lines if line.endswith("\n")]
-        self._position += sum(len(line.encode()) for line in whole)
-        return [json.loads(line) for line in whole if line.startswith("{")]
+        complete = [line for line in lines if line.endswith("\n")]
+        self._position += sum(len(line.encode()) for line in complete)
+        return [json.loads(line) for line in complete if line.startswith("{")]
 
     def planner(self) -> list[int]:
-        """The planner process, if there is one."""
-        return self._like("python_streaming_source_runner")
+        """The ids of the planner process, if there is one."""
+        return self._matching("python_streaming_source_runner")
 
     def workers(self) -> list[int]:
-        """The Python workers that read; the daemon that forks them is not among them."""
-        daemons = set(self._like("pyspark.daemon pyspark.worker"))
+        """The ids of the Python workers that read, without the daemon that forks them."""
+        daemons = set(self._matching("pyspark.daemon pyspark.worker"))
         return [each.pid for each in self.tree() if each.parent in daemons]
 
     def tree(self) -> list[Process]:
-        """The processes of this one's session, which all that descend from it belong to, also when it is gone."""
+        """The processes of this one's session. All its descendants belong to it, even after this process has ended."""
         return [each for each in running() if _session_of(each.pid) == self._process.pid]
 
     def kill(self) -> None:
-        """SIGKILL to the driver, the JVM, the planner and the workers."""
-        # Stopped first, so that none has time for last words when the others go.
+        """Send SIGKILL to the driver, the JVM, the planner and the workers."""
+        # Pause all first, so that none can react to the end of another.
         send((each.pid for each in self.tree()), signal.SIGSTOP)
         send((each.pid for each in self.tree()), signal.SIGKILL)
         self._process.wait()
 
     def end(self, patience: float = 20.0) -> None:
-        """Let it end by itself, and kill it if it does not."""
+        """Let the process end by itself; kill it after `patience` seconds."""
         assert self._process.stdin
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        # The JVM takes a moment longer than the driver that has started it.
+        # The JVM ends a moment after the driver that started it.
         with contextlib.suppress(TimeoutError):
             wait_for(lambda: self._process.poll() is not None and not self.tree(), "all have ended", patience)
         self.kill()
 
-    def _like(self, command: str) -> list[int]:
+    def _matching(self, command: str) -> list[int]:
         return [each.pid for each in self.tree() if command in each.command]
 
 
@@ -114,11 +114,11 @@ def _session_of(pid: int) -> int:
         return -1
 
 
-def send(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to each process that is still there."""
+def send(pids: Iterable[int], which: signal.Signals) -> None:
+    """Send a signal to each of these processes that still exists."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
+            os.kill(pid, which)
 
 
 def wait_for(condition: Any, what: str, timeout: float) -> None:
@@ -126,7 +126,7 @@ def wait_for(condition: Any, what: str, timeout: float) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {timeout:g} s in vain until {what}")
+            raise TimeoutError(f"timed out after {timeout:g} s: not yet true that {what}")
         time.sleep(0.05)
 
 
@@ -136,8 +136,8 @@ def _environment(temporary: Path) -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "EHBALANCE_LOG_LEVEL": os.environ.get("EHBALANCE_LOG_LEVEL", "INFO"),
-        # Spark's launcher starts a small JVM of its own.
+        # Spark's launcher starts another small JVM.
         "SPARK_LAUNCHER_OPTS": f"-XX:-UsePerfData -Djava.io.tmpdir={temporary}",
     }
-    environment.pop("SPARK_HOME", None)  # another Spark's
+    environment.pop("SPARK_HOME", None)  # it may be of another Spark
     return environment

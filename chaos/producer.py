@@ -1,4 +1,4 @@
-"""Numbered events at a steady rate."""
+"""Sends numbered events at a steady rate."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from spark_ehbalance.emulator import Emulator
 
 _TICK = 0.1
 
-#: So many keys that no partition gets much more than another.
+#: Enough keys to give all partitions about the same number of events.
 _KEYS = 997
 
 
 class Producer:
-    """Appends `rate` events per second to a hub, on a thread of its own; it is the hub's only producer.
+    """Appends `rate` events per second to a hub in its own thread; it must be the hub's only producer.
 
-    Event number N has N as its body and one of many partition keys, which tells the partition. `sent` holds the
-    numbers in each partition, at their sequence numbers.
+    The body of event N is N; its partition key, one of many, determines the partition. `sent[partition]` lists the
+    bodies' numbers by sequence number.
     """
 
     def __init__(self, emulator: Emulator, hub: str, partitions: int, rate: float) -> None:
@@ -40,7 +40,7 @@ class Producer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop and wait for the last event. Raises what has ended the thread."""
+        """Stop and wait for the last event. Raises the error that ended the thread, if any."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -48,7 +48,7 @@ class Producer:
             raise self.error
 
     def add_partitions(self, count: int) -> None:
-        """Send to so many partitions more, which the hub must have by now."""
+        """Send also to `count` new partitions, which the hub must already have."""
         self.sent |= {str(self._partitions + more): [] for more in range(count)}
         self._partitions += count
 

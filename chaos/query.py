@@ -1,15 +1,15 @@
-"""One Spark application in a process of its own: `python -m chaos.query SETTINGS`, with `SETTINGS` as JSON.
+"""One Spark application in its own process: `python -m chaos.query SETTINGS`, with `SETTINGS` as JSON.
 
-It takes commands as JSON lines on standard input and says what happens as JSON lines on standard output. A query that
-fails is started again from its checkpoint, as a job scheduler would do it. The sink writes one Parquet file per batch
-and puts it in place by renaming, so that a batch is there as a whole or not at all; a batch that is run again makes
-another file, so that nothing that was read twice is hidden.
+It reads commands as JSON lines from standard input and writes events as JSON lines to standard output. It restarts a
+failed query from its checkpoint, as a job scheduler does. The sink writes one Parquet file per batch and renames it
+into place, so a batch is visible completely or not at all. A batch that runs again makes another file, so no duplicate
+is hidden.
 
-| command | what happens |
+| command | effect |
 |---|---|
-| `{"do": "start", "owner": …}` | a query that reads as `owner`; `owner` is also the name of its checkpoint |
+| `{"do": "start", "owner": …}` | starts a query with the owner id `owner`, which is also the name of its checkpoint |
 | `{"do": "stop"}` | `spark_ehbalance.stop(query)` |
-| `{"do": "cancel"}` | `query.stop()`, which breaks the batch in flight off |
+| `{"do": "cancel"}` | `query.stop()`, which interrupts the running batch |
 | end of input | the process ends |
 """
 
@@ -35,14 +35,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
 
-#: Seconds before a query that has failed is started again.
+#: Seconds before a failed query is restarted.
 _RESTART_AFTER = 1.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a query process is started with. `trigger` is a processing time; "" starts batch upon batch. `listener`:
-    whether the planner is told of the end of every batch (`spark_ehbalance.register`)."""
+    """The settings of a query process.
+
+    `trigger` is a processing-time interval; with "" each batch starts after the last. `listener`: whether to report the
+    end of every batch to the planner (`spark_ehbalance.register`).
+    """
 
     folder: str
     options: Mapping[str, str]
@@ -62,14 +65,14 @@ def main() -> None:
     spark = _session(settings)
     if settings.listener:
         spark_ehbalance.register(spark)
-    say("ready")
+    report("ready")
     query, owner, run = None, "", ""
     while True:
         try:
             command = commands.get(timeout=0.1)
         except queue.Empty:
             if query is not None and not query.isActive:
-                say("failed", owner=owner, run=run, why=_why(query))
+                report("failed", owner=owner, run=run, why=_why(query))
                 query = None
                 time.sleep(_RESTART_AFTER)
                 query, run = _start(spark, settings, owner)
@@ -79,10 +82,10 @@ def main() -> None:
                 owner = command["owner"]
                 query, run = _start(spark, settings, owner)
             case "stop" | "cancel" if query is not None:
-                say("stopping", owner=owner, run=run)
+                report("stopping", owner=owner, run=run)
                 spark_ehbalance.stop(query) if command["do"] == "stop" else query.stop()
                 query = None
-                say("stopped", owner=owner, run=run)
+                report("stopped", owner=owner, run=run)
             case "end":
                 break
     if query is not None:
@@ -90,9 +93,9 @@ def main() -> None:
     spark.stop()
 
 
-def say(what: str, **details: Any) -> None:
-    """Write a line to the journal."""
-    print(json.dumps({"at": time.time(), "event": what, **details}), flush=True)
+def report(event: str, **details: Any) -> None:
+    """Write an event to the journal."""
+    print(json.dumps({"at": time.time(), "event": event, **details}), flush=True)
 
 
 def _listen(commands: queue.Queue[dict[str, Any]]) -> None:
@@ -106,7 +109,7 @@ def _session(settings: Settings) -> SparkSession:
     temporary.mkdir(exist_ok=True)
     java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
     spark = (
-        # A task whose worker is killed is run again, as on a cluster.
+        # As on a cluster, a task runs again if its worker is killed.
         SparkSession.builder.master(f"local[{settings.threads}, 4]")
         .appName("chaos")
         .config("spark.ui.enabled", "false")
@@ -135,12 +138,12 @@ def _start(spark: SparkSession, settings: Settings, owner: str) -> tuple[Streami
     )
     if settings.trigger:
         writer = writer.trigger(processingTime=settings.trigger)
-    say("starting", owner=owner, run=run)
+    report("starting", owner=owner, run=run)
     return writer.start(), run
 
 
 def _sink(rows: Path, checkpoint: Path, owner: str, run: str) -> Callable[[DataFrame, int], None]:
-    """What writes a batch: its events with the epochs they were planned with, and when that began and was done."""
+    """A function that writes a batch: its events, their planned epochs, and the times of begin and end."""
 
     def write(frame: DataFrame, batch: int) -> None:
         began = time.time()
@@ -154,15 +157,14 @@ def _sink(rows: Path, checkpoint: Path, owner: str, run: str) -> Callable[[DataF
         table = table.append_column("epoch", owned).replace_schema_metadata(about)
         draft = rows / f".{uuid.uuid4().hex}"
         pq.write_table(table, draft)
-        # The time of the renaming is when the batch was written: the name holds it, and nothing comes between.
+        # The name contains the time of the rename, which is when the batch counts as written.
         os.rename(draft, rows / f"{time.time():.6f}-{draft.name[1:]}.parquet")
 
     return write
 
 
 def _epochs(offset: Path) -> dict[str, int]:
-    """The epoch of each partition in a batch that Spark has logged. A batch that is read again is read with later
-    epochs, and by another run of the query."""
+    """The epoch of each partition in a batch that Spark has logged. A batch that runs again has later epochs."""
     end = json.loads(offset.read_text().splitlines()[2])
     return {partition: each["epoch"] for partition, each in end["partitions"].items()}
 
@@ -170,8 +172,8 @@ def _epochs(offset: Path) -> dict[str, int]:
 def _why(query: StreamingQuery) -> str:
     lines = [line for line in str(query.exception()).splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\w(Error|Exception)\b", line)]
-    told = errors[-1] if errors else lines[0] if lines else "it has ended"
-    return re.sub(r" \[id = [^]]*\]", "", told).strip()[:400]
+    reason = errors[-1] if errors else lines[0] if lines else "it has ended"
+    return re.sub(r" \[id = [^]]*\]", "", reason).strip()[:400]
 
 
 if __name__ == "__main__":

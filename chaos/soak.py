@@ -1,12 +1,11 @@
-"""The lease store alone, as fast as it can: `python -m chaos.soak [--commits 20000]`.
+"""The lease store alone, at full speed: `python -m chaos.soak [--commits 20000]`.
 
-Four writers in processes of their own renew the leases of one group, each those that it owns, once with all four and
-once with one. The leader tidies up by the rule of the lease keeper. A commit must stay as fast as it was, the table's
-folder must stay small, and no renewal that was accepted may be lost: the counters in the table must be the sums of
-what the writers have counted.
+Four writers, each in its own process, renew the leases that they own in one group; a second run has one writer. The
+leader tidies the table by the lease keeper's rule. Commits must not become slower, the table's folder must stay small,
+and no accepted renewal may be lost: the counters in the table must equal the sums of the writers' counts.
 
-A machine's own speed changes within the minutes that this takes. So the last thousand commits are made in turn with the
-first thousand on a new table, and compared with those.
+The machine's speed changes during these minutes. So the last thousand commits alternate with the first thousand on a
+new table, and are compared with those.
 """
 
 from __future__ import annotations
@@ -43,21 +42,21 @@ from spark_ehbalance.values.position import Position
 PARTITIONS = 64
 WRITERS = 4
 
-#: The last thousand commits may take this much longer than the first thousand on a new table, by the median.
+#: The most that the median of the last thousand commits may be, relative to the first thousand on a new table.
 MOST_SLOWDOWN = 1.3
 
-#: Files in the table's folder: each commit leaves a log file and a data file. The leader tidies up every 300 versions,
-#: every other time at least, as a read may fail; log files it leaves for 3 s, checkpoints among them.
+#: Files in the table's folder: each commit adds a log file and a data file. The leader tidies every 300 versions, or
+#: every 600 if a read fails; it keeps log files, checkpoints included, for 3 s.
 _KEPT_FOR, _CHECKPOINTS = 3.0, 1 + 1 / CHECKPOINT_INTERVAL
 _NOT_TIDIED = 2 * 300
 
-#: The first and the last commits that are compared, and how often the files are counted.
+#: The number of commits compared, and between two counts of the files.
 _SLICE = 1000
 
 
 @dataclass
 class Run:
-    """What came of one run."""
+    """The results of one run."""
 
     writers: int
     commits: int
@@ -82,7 +81,7 @@ class Run:
 
     @property
     def most_allowed(self) -> int:
-        """How many files the folder may hold."""
+        """The most files that the folder may have."""
         return round(_CHECKPOINTS * self.rate * _KEPT_FOR) + 2 * _NOT_TIDIED
 
     @property
@@ -91,7 +90,7 @@ class Run:
 
 
 class _Counting(DeltaStore):
-    """Counts the races that it loses."""
+    """Counts the commit conflicts."""
 
     conflicts = 0
 
@@ -105,7 +104,7 @@ class _Counting(DeltaStore):
 
 @dataclass
 class _Wrote:
-    """What a writer has to say of a table at the end: (end, duration) of its commits, and its accepted renewals."""
+    """A writer's results for one table: (end, duration) of its commits, and its accepted renewals per partition."""
 
     times: list[tuple[float, float]] = field(default_factory=list)
     renewals: Counter[str] = field(default_factory=Counter)
@@ -164,7 +163,7 @@ def soak(folder: Path, writers: int, commits: int, progress: Any = None) -> Run:
 
 
 def _lost(table: Path, before: dict[str, int], wrote: list[_Wrote]) -> int:
-    """Renewals that were accepted and are not in the table."""
+    """The number of accepted renewals that are not in the table."""
     counted = sum((each.renewals for each in wrote), Counter[str]())
     return sum(abs(after - before[partition] - counted[partition]) for partition, after in _counters(table).items())
 
@@ -174,23 +173,23 @@ def _author(number: int) -> Author:
 
 
 def _fill(table: Path, writers: int) -> None:
-    """Make the group: all writers are members and own as many leases each."""
+    """Make the group: all writers are members and own equal numbers of leases."""
     now = time.time_ns() // 1_000_000
-    said: list[Transition] = [Join(by=_author(number), at_ms=now) for number in range(writers)]
+    transitions: list[Transition] = [Join(by=_author(number), at_ms=now) for number in range(writers)]
     names = tuple(str(partition) for partition in range(PARTITIONS))
-    said.append(AddPartitions(by=_author(0), at_ms=now, partitions=names, checkpoint=Position(-1)))
-    said += [
+    transitions.append(AddPartitions(by=_author(0), at_ms=now, partitions=names, checkpoint=Position(-1)))
+    transitions += [
         Claim(by=_author(int(partition) % writers), at_ms=now, partition=partition, epoch=0) for partition in names
     ]
     with DeltaStore(str(table)) as store:
         store.create(Group("soak", "hub", "group"))
-        refused = commit(store, store.read(), said).refused
+        refused = commit(store, store.read(), transitions).refused
     assert not refused
 
 
 def _write(old: Path, new: Path, number: int, commits: int, again: int, done: Any, last: Any, results: Any) -> None:
-    """Commit until all writers together have done so often enough, so that the leader is there to the end; then as
-    often `again` to each table in turn."""
+    """Commit until all writers together have made `commits`, so that the leader stays to the end; then `again` times to
+    both tables in turn."""
     with _Counting(str(old)) as store, _Counting(str(new)) as fresh:
         writer, other = _Writer(number, store), _Writer(number, fresh)
         while _one_more(done, commits):
@@ -224,7 +223,7 @@ class _Writer:
         wrote.conflicts = store.conflicts
         if snapshot.leader == author.id and tidying_due(snapshot.version - self._tidied[0], ended - self._tidied[1]):
             self._tidied = (snapshot.version, ended)
-            try:  # as the keeper does it: what fails is done the next time
+            try:  # like the keeper, which tries again the next time
                 store.tidy()
                 wrote.tidied += 1
             except StoreUnavailableError:
@@ -282,17 +281,17 @@ def report(runs: list[Run]) -> Table:
     for what, cells in rows.items():
         table.add_row(what, *cells)
     table.add_section()
-    for place in range(max((len(run.files) for run in runs), default=0)):
-        cells = [f"{run.files[place][1]:,}" if place < len(run.files) else "" for run in runs]
-        table.add_row(f"files after {(place + 1) * _SLICE:,} commits", *cells)
+    for index in range(max((len(run.files) for run in runs), default=0)):
+        cells = [f"{run.files[index][1]:,}" if index < len(run.files) else "" for run in runs]
+        table.add_row(f"files after {(index + 1) * _SLICE:,} commits", *cells)
     return table
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="make soak", description="The lease store alone, as fast as it can.")
+    parser = argparse.ArgumentParser(prog="make soak", description="The lease store alone, at full speed.")
     parser.add_argument("--commits", type=int, default=20_000, help="of each run (default: 20,000)")
     parser.add_argument("--writers", type=int, nargs="+", default=[WRITERS, 1], help="of each run (default: 4 1)")
-    parser.add_argument("--json", action="store_true", help="the outcome for programs, on standard output")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON on standard output")
     options = parser.parse_args()
     console = Console(stderr=options.json)
     folder = Path(tempfile.mkdtemp(prefix="ehbalance-soak-"))

@@ -1,4 +1,4 @@
-"""Ways in whose tokens live for seconds, for the real clients: shared access signatures, and the tokens that
+"""Connections whose tokens expire within seconds, for the real clients: shared access signatures, and the tokens that
 azure-identity fetches for a managed identity."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from spark_ehbalance.hub.connection import Connection
 
 @dataclass(frozen=True)
 class ShortLived(Connection):
-    """A way into an emulator without TLS. With a connection string the client's signatures live for `life` seconds;
-    with a credential that is for who issues its tokens."""
+    """A connection to an emulator without TLS. With a connection string the client's signatures are valid for `life`
+    seconds; with a credential its issuer decides."""
 
     life: float = 20.0
 
@@ -35,7 +35,7 @@ class ShortLived(Connection):
 
 
 class Signatures:
-    """The client's own credential for a key, but for the signatures' life, which is an hour there."""
+    """Like the client's own credential for a key, whose signatures are valid for an hour."""
 
     token_type = b"servicebus.windows.net:sastoken"
 
@@ -48,20 +48,20 @@ class Signatures:
 
 
 class IdentityEndpoint:
-    """Where a managed identity of an App Service gets its tokens; they say themselves that they end in `life` seconds.
+    """The endpoint where a managed identity of an App Service gets its tokens, which expire in `life` seconds.
 
-    Whoever asks is told `told` instead, if that is given. `environment` is what leads azure-identity here, and
-    `issued` how many tokens were asked for.
+    The response states `stated` seconds instead, if that is given. `environment` directs azure-identity to this
+    endpoint; `issued` counts the tokens.
     """
 
-    def __init__(self, life: float, told: float | None = None) -> None:
+    def __init__(self, life: float, stated: float | None = None) -> None:
         self.issued = 0
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 endpoint.issued += 1
-                body = json.dumps(_answer(life, told or life, endpoint.issued)).encode()
+                body = json.dumps(_answer(life, stated or life, endpoint.issued)).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
@@ -69,7 +69,7 @@ class IdentityEndpoint:
                 self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -87,8 +87,8 @@ class IdentityEndpoint:
         self._server.server_close()
 
 
-def _answer(life: float, told: float, number: int) -> dict[str, str]:
+def _answer(life: float, stated: float, serial: int) -> dict[str, str]:
     now = time.time()
-    parts = {"alg": "none"}, {"exp": int(now + life), "jti": number}
+    parts = {"alg": "none"}, {"exp": int(now + life), "jti": serial}
     token = ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
-    return {"access_token": f"{token}.", "expires_on": str(int(now + told)), "resource": "r", "token_type": "Bearer"}
+    return {"access_token": f"{token}.", "expires_on": str(int(now + stated)), "resource": "r", "token_type": "Bearer"}

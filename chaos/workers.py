@@ -1,15 +1,15 @@
 """Many Python workers and short tokens: `python -m chaos.workers [plain] [leases] [--minutes 10] [--batches 100]`.
 
-Real Spark with so many cores that each partition of a batch has a task and a Python worker of its own, and tokens that
-live for `--token-life` seconds, which the emulator enforces. Events come in bursts with pauses between them that are
-shorter and longer than a token. Every event is counted, and after each batch the connections that the query has left.
+Real Spark with enough cores to give each partition of a batch its own task and Python worker, and tokens that the
+emulator lets expire after `--token-life` seconds. Events come in bursts, with pauses that are shorter or longer than a
+token's life. Every event is counted, and after each batch the open connections of the query.
 
 | query | partitions and workers | owner level | tokens |
 |---|---|---|---|
 | `plain` | 8 | none | shared access signatures |
-| `leases` | 16 | the epochs | of Entra ID, as azure-identity gets them for a managed identity |
+| `leases` | 16 | the epochs | Entra ID, which azure-identity fetches for a managed identity |
 
-Nothing may be missing or doubled, and no batch may fail. At most partitions + workers + 1 connections may be open.
+No event may be missing or duplicated, and no batch may fail. At most partitions + workers + 1 connections may be open.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from spark_ehbalance.source.options import Options, stream_options
 HUB = "hub"
 KEYS = {"reader": "emulator"}
 
-#: Pauses between two bursts, in lives of a token.
+#: Pauses between two bursts, in multiples of a token's life.
 _PAUSES = (0.0,) * 8 + (0.01, 0.02, 0.05, 0.1, 0.3, 0.7, 1.1)
 
-#: Most events of a partition in one burst.
+#: The most events of a partition in one burst.
 _BURST = 60
 
-#: Seconds for what is left to be read, on a busy machine.
-_PATIENCE = 120.0
+#: Seconds for reading the rest on a busy machine.
+_DRAIN_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """A query to run. `workers` are as many as `partitions`."""
+    """A query to run. It has as many workers as partitions."""
 
     name: str
     partitions: int
@@ -65,7 +65,7 @@ class Case:
 
     @property
     def allowed(self) -> int:
-        """Connections once a batch has ended."""
+        """The most connections after a batch."""
         return 2 * self.partitions + 1
 
 
@@ -74,7 +74,7 @@ CASES = {each.name: each for each in (Case("plain", 8, True, False), Case("lease
 
 @dataclass
 class Outcome:
-    """What was read, by (partition, sequence number), and what was open after each batch."""
+    """The events read, by (partition, sequence number), and the open connections after each batch."""
 
     read: Counter[tuple[str, int]] = field(default_factory=Counter)
     connections: list[int] = field(default_factory=list)
@@ -88,26 +88,26 @@ class Outcome:
         return len(self.sent - self.read.keys())
 
     @property
-    def doubled(self) -> int:
+    def duplicates(self) -> int:
         return sum(self.read.values()) - len(self.read)
 
     def passed(self, case: Case, batches: int) -> bool:
-        lost = self.missing or self.doubled or self.read.keys() - self.sent
+        lost = self.missing or self.duplicates or self.read.keys() - self.sent
         few = len(self.connections) < batches or self.workers < case.partitions
         return not (self.error or lost or few or max(self.connections) > case.allowed)
 
-    def told(self, case: Case) -> str:
+    def summary(self, case: Case) -> str:
         """One line for people."""
         return (
             f"{case.name}: {self.workers} workers, {case.partitions} partitions, {self.seconds:.0f} s, "
-            f"{len(self.connections)} batches, {len(self.sent):,} events, {self.missing} missing, {self.doubled} "
-            f"doubled; connections after a batch: at most {max(self.connections, default=0)}, allowed {case.allowed}"
+            f"{len(self.connections)} batches, {len(self.sent):,} events, {self.missing} missing, {self.duplicates} "
+            f"duplicates; connections after a batch: at most {max(self.connections, default=0)}, allowed {case.allowed}"
             + (f"; failed: {self.error}" if self.error else "")
         )
 
 
 def source(life: float) -> type[EhBalanceDataSource]:
-    """The data source, but for its tokens and for its tasks: one for each partition, however little it holds."""
+    """The data source with tokens of `life` seconds, and with one task per partition even for few events."""
 
     class Reader(StreamReader):
         def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -121,29 +121,29 @@ def source(life: float) -> type[EhBalanceDataSource]:
 
         def streamReader(self, schema: StructType) -> StreamReader:
             options: Options = stream_options(self.options)
-            way = options.connection
-            short = ShortLived(way.namespace, way.hub, way.credential, way.connection_string, life)
+            usual = options.connection
+            short = ShortLived(usual.namespace, usual.hub, usual.credential, usual.connection_string, life)
             return Reader(replace(options, connection=short))
 
     return Source
 
 
 def run(case: Case, folder: Path, *, minutes: float, batches: int, life: float, seed: int) -> Outcome:
-    """Have `case` read until both the time and the batches are over, and then all that is left."""
+    """Run `case` for at least `minutes` and `batches`, then let it read the rest."""
     outcome = Outcome()
     with _emulator(case) as server, _session(folder, case.partitions) as spark:
         spark.dataSource.register(source(life))
         query = _start(spark, case, server, folder, outcome)
         began, sent = time.monotonic(), dict.fromkeys(map(str, range(case.partitions)), 0)
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         with contextlib.suppress(TimeoutError):
             while time.monotonic() - began < 60 * minutes or len(outcome.connections) < batches:
                 if not query.isActive:
                     break
-                _burst(server, sent, chance)
-                _pause(life * chance.choice(_PAUSES), query)
+                _burst(server, sent, rng)
+                _pause(life * rng.choice(_PAUSES), query)
             all_read = lambda: sum(outcome.read.values()) >= sum(sent.values())  # noqa: E731
-            wait_for(lambda: all_read() or not query.isActive, "all are read", _PATIENCE)
+            wait_for(lambda: all_read() or not query.isActive, "all are read", _DRAIN_TIMEOUT)
         outcome.sent = {(partition, number) for partition, count in sent.items() for number in range(count)}
         outcome.seconds = time.monotonic() - began
         outcome.workers = _workers()
@@ -171,8 +171,8 @@ def _start(spark: SparkSession, case: Case, server: Emulator, folder: Path, outc
     if case.signatures:
         options["connectionString"] = server.connection_string(HUB)
     else:
-        place = {"fullyQualifiedNamespace": f"127.0.0.1:{server.port}", "eventHubName": HUB}
-        options |= {**place, "credential": "managedIdentity"}
+        address = {"fullyQualifiedNamespace": f"127.0.0.1:{server.port}", "eventHubName": HUB}
+        options |= {**address, "credential": "managedIdentity"}
     if case.leases:
         options["leaseTable"] = str(folder / "leases")
     frame = spark.readStream.format("ehbalance_short_tokens").options(**options).load()
@@ -186,16 +186,16 @@ def _start(spark: SparkSession, case: Case, server: Emulator, folder: Path, outc
     return frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint")).start()
 
 
-def _burst(server: Emulator, sent: dict[str, int], chance: random.Random) -> None:
-    """Some events for each partition; which, a task of each tells by itself."""
+def _burst(server: Emulator, sent: dict[str, int], rng: random.Random) -> None:
+    """Append some events to each partition."""
     for partition in sent:
-        count = chance.randrange(1, _BURST)
+        count = rng.randrange(1, _BURST)
         server.append(HUB, partition, [b"x" * 100] * count)
         sent[partition] += count
 
 
 def _pause(seconds: float, query: StreamingQuery) -> None:
-    """A batch, and `seconds` more."""
+    """Wait for the end of a batch, then `seconds` more."""
     before = len(query.recentProgress)
     with contextlib.suppress(TimeoutError):
         wait_for(lambda: len(query.recentProgress) > before or not query.isActive, "a batch has ended", 60)
@@ -203,7 +203,7 @@ def _pause(seconds: float, query: StreamingQuery) -> None:
 
 
 def _workers() -> int:
-    """The Python workers of this process's Spark: a daemon, which the JVM has started, forks each of them."""
+    """The number of this process's Python workers, which a daemon of the JVM forks."""
     processes = running()
     jvms = {each.pid for each in processes if each.parent == os.getpid()}
     daemons = {each.pid for each in processes if each.parent in jvms and "pyspark.worker" in each.command}
@@ -213,8 +213,8 @@ def _workers() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(CASES), help=f"{' or '.join(CASES)}; both, if none is named")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long each query runs at the least")
-    parser.add_argument("--batches", type=int, default=100, help="how many batches each query has at the least")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long each query runs, at least")
+    parser.add_argument("--batches", type=int, default=100, help="how many batches each query runs, at least")
     parser.add_argument("--token-life", type=float, default=20.0, help="seconds")
     parser.add_argument("--seed", type=int, default=0, help="of bursts and pauses")
     arguments = parser.parse_args()
@@ -225,13 +225,13 @@ def main() -> None:
     with IdentityEndpoint(arguments.token_life) as identity, tempfile.TemporaryDirectory() as folder:
         os.environ.update(identity.environment)
         for name in arguments.cases:
-            place = Path(folder) / name
-            place.mkdir()
+            case_folder = Path(folder) / name
+            case_folder.mkdir()
             life, batches = arguments.token_life, arguments.batches
             outcome = run(
-                CASES[name], place, minutes=arguments.minutes, batches=batches, life=life, seed=arguments.seed
+                CASES[name], case_folder, minutes=arguments.minutes, batches=batches, life=life, seed=arguments.seed
             )
-            print(outcome.told(CASES[name]), flush=True)
+            print(outcome.summary(CASES[name]), flush=True)
             passed &= outcome.passed(CASES[name], batches)
     print("OK" if passed else "FAILED")
     sys.exit(not passed)

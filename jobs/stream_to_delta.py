@@ -3,21 +3,21 @@
     EHBALANCE_CONNECTION_STRING=... spark-submit --properties-file conf/stream_to_delta.conf jobs/stream_to_delta.py
 
 The settings are Spark properties, explained in conf/stream_to_delta.conf. The connection string is an environment
-variable, because command lines and Spark's UI show properties to everyone; with `source.fullyQualifiedNamespace` there
-is none (Entra ID). Other secrets are references too: `env:NAME` or `file:PATH`. SIGTERM and SIGINT stop the job in an
-orderly way.
+variable, because command lines and Spark's UI show properties to everybody; with `source.fullyQualifiedNamespace`
+(Entra ID) there is none. Other secrets are references: `env:NAME` or `file:PATH`. SIGTERM and SIGINT stop the job after
+the running batch.
 
-Exactly once: Delta's sink writes into the table's log which batch of which query an append was, so that a batch that
-Spark runs again after a crash is not appended again. Another query that takes over from one that has *crashed* may
-read again what was appended but not yet checkpointed in the lease table. Where that matters, write in `foreachBatch`
-with a MERGE on (partition, sequenceNumber), which identify an event, or drop duplicates by them when reading.
+Exactly once: Delta's sink records in the table's log which batch of which query each append was, so a batch that Spark
+runs again after a crash is not appended twice. After a *crash*, the query that takes over may read events again that
+were appended but not yet checkpointed in the lease table. If that matters, write in `foreachBatch` with a MERGE on
+(partition, sequenceNumber), which identify an event, or drop duplicates by them when reading.
 
-Several queries may append to one table where Delta's commits exclude each other, as on Azure storage and HDFS. On a
-local disk they do not between two JVMs (Delta looks whether the commit's file is there, then renames): there give
-each query a table of its own.
+Several queries may append to one table if its storage makes Delta's commits exclusive, as Azure storage and HDFS do. A
+local disk does not between two JVMs (Delta checks that the commit's file does not exist, then renames): give each query
+its own table there.
 
-With a lease table Spark's file sink (Parquet, JSON and the like) is refused: of queries that write into one folder each
-skips the batches whose number another has written, in silence.
+With a lease table the job refuses Spark's file sink (Parquet, JSON and others): of the queries that write into one
+folder, each silently skips the batches whose number another has written.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ PREFIX = "spark.ehbalance.job."
 SOURCE = PREFIX + "source."
 SECRET = "EHBALANCE_CONNECTION_STRING"
 
-#: What Spark writes with its file sink.
+#: The formats that Spark writes with its file sink.
 FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 
-#: Seconds that a stop waits for the batch in flight. Kubernetes, YARN and systemd kill after 30 to 90.
+#: Seconds that a stop waits for the running batch. Kubernetes, YARN and systemd kill a process after 30 to 90 s.
 STOP_TIMEOUT = 25.0
 
 
 class SettingError(Exception):
-    """A setting is missing or wrong. Says which, its value, and what is allowed."""
+    """A setting is missing or wrong. The text names it, its value and what is allowed."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Settings:
         return not re.search(r"[/\\]", self.table)
 
     def check_format(self, format: str) -> None:
-        """Raises `SettingError` where `format` loses rows when queries share."""
+        """Raise `SettingError` if `format` loses rows when queries share a hub."""
         if format.lower() in FILE_FORMATS and any(name.lower() == "leasetable" for name in self.source):
             raise SettingError(
                 f"{PREFIX}table={self.table} is of the format {format}, and {SOURCE}leaseTable is set: queries that "
@@ -84,7 +84,7 @@ class Settings:
 
     @classmethod
     def read(cls, conf: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
-        """From Spark's properties and the environment. Raises `SettingError`."""
+        """Read and check Spark's properties and the environment. Raises `SettingError`."""
         source = {key.removeprefix(SOURCE): value for key, value in conf.items() if key.startswith(SOURCE)}
         names = ("table", "format", "checkpointLocation", "trigger")
         given = {key.removeprefix(PREFIX) for key in conf if key.startswith(PREFIX) and not key.startswith(SOURCE)}
@@ -107,8 +107,8 @@ class Settings:
         leases = next((value for name, value in source.items() if name.lower() == "leasetable"), "/")
         if is_relative(leases) and not conf.get("spark.master", "local").startswith("local"):
             raise SettingError(
-                f"{SOURCE}leaseTable={shown(leases)} is a relative path, which is another place for every job on a "
-                "cluster: write an address or a whole path"
+                f"{SOURCE}leaseTable={shown(leases)} is a relative path, which every job on a cluster resolves "
+                "differently: write an address or an absolute path"
             )
         settings = cls(table, format or "delta", checkpoint, _trigger(trigger), checked)
         settings.check_format(settings.format)
@@ -136,7 +136,7 @@ def _source(options: dict[str, str], environment: Mapping[str, str]) -> dict[str
                 f"{both} of the environment variable {SECRET} and {SOURCE}fullyQualifiedNamespace set: set one of them"
             )
         if environment.get(SECRET):
-            options = {**options, "connectionString": f"env:{SECRET}"}  # all that plans and event logs hold of it
+            options = {**options, "connectionString": f"env:{SECRET}"}  # plans and event logs show the reference only
     try:
         stream_options(options)
     except OptionError as error:
@@ -145,7 +145,7 @@ def _source(options: dict[str, str], environment: Mapping[str, str]) -> dict[str
 
 
 def rows(spark: SparkSession, settings: Settings) -> DataFrame:
-    """The stream of events, as they are to stand in the table. What a job of your own does goes here."""
+    """The stream of rows for the table. Put your own transformations here."""
     events = spark.readStream.format("ehbalance").options(**settings.source).load()
     return events.selectExpr(
         "cast(body as string) as body",
@@ -159,7 +159,7 @@ def rows(spark: SparkSession, settings: Settings) -> DataFrame:
 
 
 def check_table(spark: SparkSession, settings: Settings) -> None:
-    """Check the catalog's table, if it is there already. Raises `SettingError`."""
+    """Check the catalog's table, if it exists. Raises `SettingError`."""
     if not settings.in_catalog:
         return
     try:
@@ -185,30 +185,30 @@ def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
 
 
 class StopRequest:
-    """Whether SIGTERM or SIGINT has come, to this process or to the JVM that spark-submit has started it from.
+    """Whether this process, or the JVM of spark-submit that started it, has received SIGTERM or SIGINT.
 
-    Left alone, the JVM would shut Spark down in the middle of a batch.
+    Without it the JVM would shut Spark down in the middle of a batch.
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        self._asked = threading.Event()
+        self._received = threading.Event()
         gateway: Any = spark.sparkContext._gateway
-        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call] # the JVM calls us through it
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call] # the JVM calls this process through it
         signals = gateway.jvm.sun.misc
         for name in ("TERM", "INT"):
-            signal.signal(getattr(signal, f"SIG{name}"), lambda *_: self._asked.set())
+            signal.signal(getattr(signal, f"SIG{name}"), lambda *_: self._received.set())
             signals.Signal.handle(signals.Signal(name), self)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a signal for so long; whether one has come."""
-        return self._asked.wait(seconds)
+        """Wait up to `seconds` for a signal. Returns whether there was one."""
+        return self._received.wait(seconds)
 
     def handle(self, _: Any) -> None:
         """Called by the JVM."""
-        self._asked.set()
+        self._received.set()
 
     class Java:
-        """What py4j goes by."""
+        """The Java interface, for py4j."""
 
         implements = ("sun.misc.SignalHandler",)
 
@@ -228,7 +228,7 @@ def main() -> None:
     while query.isActive:
         if stop_request.wait(0.5):
             spark_ehbalance.stop(query, STOP_TIMEOUT)
-    query.awaitTermination()  # raises what the query has failed with
+    query.awaitTermination()  # raises the query's error
     spark.stop()
 
 

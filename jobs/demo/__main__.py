@@ -17,7 +17,7 @@ from .verdict import show
 
 
 def main() -> int:
-    """Returns the exit code: 0 if nothing is missing and nobody has broken a rule."""
+    """Run the demo. Returns the exit code: 0 if no event is missing and every rule of ownership held."""
     options = _options()
     console = Console()
     screen = Dashboard(console) if console.is_terminal and not options.plain else Lines(console)
@@ -46,9 +46,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make run", description="Two Spark queries share an event hub, and no event is missing."
     )
-    parser.add_argument("--seconds", type=float, default=100, help="how long the flights are played (default: 100)")
-    parser.add_argument("--limit", type=float, default=240, help="fail after so many seconds (default: 240)")
-    parser.add_argument("--plain", action="store_true", help="plain lines, also on a terminal")
+    parser.add_argument("--seconds", type=float, default=100, help="how long the flights are sent (default: 100)")
+    parser.add_argument("--limit", type=float, default=240, help="fail after this many seconds (default: 240)")
+    parser.add_argument("--plain", action="store_true", help="plain lines even on a terminal")
     options = parser.parse_args()
     for name in ("seconds", "limit"):
         if getattr(options, name) <= 0:
@@ -60,10 +60,10 @@ def _report(result: Result, console: Console) -> int:
     verdict, ownership = result.verdict, result.ownership
     show(verdict, console)
     lines = [
-        f"Looked {ownership.looks} times at who owns what: never two owners of a partition, never a foreign one, no "
-        f"epoch or checkpoint fell. At the hub a partition had at most {result.most_readers} reader at once.",
-        f"In {ownership.looks_with_a_gap} of these looks a partition was nobody's, "
-        f"for {ownership.longest_gap:.1f} s at the longest.",
+        f"Looked {ownership.looks} times at the leases: no partition had two owners or an unknown one, and no epoch or "
+        f"checkpoint fell. At the hub a partition had at most {result.most_readers} reader at once.",
+        f"In {ownership.looks_with_a_gap} of these looks a partition had no owner, "
+        f"for at most {ownership.longest_gap:.1f} s.",
     ]
     passed = verdict.complete and result.most_readers <= 1
     lines.append(

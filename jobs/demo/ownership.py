@@ -1,4 +1,4 @@
-"""Who owns what, look after look: moves, times without an owner, and whether the rules hold. Pure."""
+"""Compares successive looks at the leases: moves, gaps without an owner, broken rules. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_ehbalance.values.position import partition_order
 
 @dataclass(frozen=True)
 class Move:
-    """A partition that has changed hands between two looks; None is nobody."""
+    """A change of a partition's owner between two looks; None is no owner."""
 
     partition: str
     before: str | None
@@ -21,22 +21,22 @@ class Move:
 
 @dataclass
 class Ownership:
-    """Takes in the leases of one look after the other. Times are seconds of one clock."""
+    """What all looks at the leases have shown so far. Times are seconds of one clock."""
 
     queries: Collection[str]
     leases: Mapping[str, Lease] = field(default_factory=dict)
-    moves: int = 0  # of partitions that somebody has had before
+    moves: int = 0  # of partitions that had an owner before
     looks: int = 0  # since the first partition had an owner
-    looks_with_a_gap: int = 0  # of these, those in which a partition was nobody's
+    looks_with_a_gap: int = 0  # those in which a partition had no owner
     longest_gap: float = 0.0
     violations: list[str] = field(default_factory=list)
-    over: bool = False  # from now on nobody needs to own anything: looks and gaps are not counted any more
+    over: bool = False  # partitions need no owner any more: looks and gaps no longer count
     _began: bool = False
     _unowned_since: dict[str, float] = field(default_factory=dict)
     _had: dict[str, str] = field(default_factory=dict)  # the last owner of each partition
 
     def see(self, leases: Mapping[str, Lease], at: float) -> list[Move]:
-        """Take in one look; returns what has changed hands since the last one."""
+        """Add a look. Returns the moves since the last one."""
         moves = []
         self.violations += [f"partition {p} is gone" for p in self.leases.keys() - leases.keys()]
         for partition, lease in leases.items():
@@ -53,7 +53,7 @@ class Ownership:
         return moves
 
     def owned_by(self, query: str | None) -> list[str]:
-        """The partitions of a query, or nobody's."""
+        """The partitions of a query; with None, those without an owner."""
         return [partition for partition, lease in self.leases.items() if lease.owner == query]
 
     def _broken(self, before: Lease, after: Lease) -> list[str]:
@@ -75,7 +75,7 @@ class Ownership:
             return
         self.looks += 1
         self.looks_with_a_gap += bool(unowned)
-        # Whoever is owned again was not for as long as from the first look that said so until this one.
+        # A gap lasts from the first look without an owner to this one.
         for partition in unowned:
             self._unowned_since.setdefault(partition, at)
         self.longest_gap = max(self.longest_gap, *(at - since for since in self._unowned_since.values()), 0.0)
@@ -83,7 +83,7 @@ class Ownership:
 
 
 def described(moves: Collection[Move]) -> list[str]:
-    """Moves as lines, those of a kind together."""
+    """One line for each group of equal moves."""
     kinds: dict[tuple[str, str], list[Move]] = {}
     for move in moves:
         kinds.setdefault((move.before or "nobody", move.after or "nobody"), []).append(move)

@@ -1,4 +1,4 @@
-"""Plays events into a hub with Azure's own client, at a steady pace."""
+"""Sends events to a hub with Azure's client, at a steady rate."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from azure.eventhub import EventData, EventDataBatch, EventHubProducerClient
 
 from .flights import partitions_of
 
-#: Seconds of events that are sent together, one batch for each partition.
+#: Seconds of events that are sent together, in one batch per partition.
 SLICE = 0.5
 
 
 class Player:
-    """Sends `bodies`, in their order within each partition, over `seconds`, on a thread of its own.
+    """Sends `bodies`, in their order within each partition, over `seconds`, in its own thread.
 
     Sending each event by its key would be one call per event. Here the partition is chosen by the key as a hub would
     choose it, and each event carries its key as the annotation that a hub puts on it.
@@ -30,7 +30,7 @@ class Player:
         keys: Sequence[str | None],
         seconds: float,
     ) -> None:
-        # The client waits for its socket this long at every call.
+        # Each call of the client waits this long for its socket.
         self._client = EventHubProducerClient.from_connection_string(
             connection_string, eventhub_name=hub, socket_timeout=0.02
         )
@@ -39,15 +39,15 @@ class Player:
         self._seconds = seconds
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="player", daemon=True)
-        self.sent = [0] * partitions  # events of each partition that the hub has taken
+        self.sent = [0] * partitions  # events of each partition that the hub has accepted
         self.error: Exception | None = None
 
     def start(self) -> None:
-        """Start to send."""
+        """Start sending."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop sending, also in the middle."""
+        """Stop sending, even before the end."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(10)
@@ -56,12 +56,12 @@ class Player:
         try:
             with self._client:
                 self._play()
-        except Exception as error:  # shown by whoever watches
+        except Exception as error:  # the demo reports it
             self.error = error
 
     def _play(self) -> None:
         size = max(1, round(len(self._bodies) * SLICE / self._seconds))
-        self._send(range(min(size, len(self._bodies))))  # opens a connection for each partition, which takes seconds
+        self._send(range(min(size, len(self._bodies))))  # opening a connection per partition takes seconds
         began = time.monotonic()
         for number, start in enumerate(range(size, len(self._bodies), size), start=1):
             if self._stopping.wait(max(0.0, began + number * SLICE - time.monotonic())):

@@ -1,4 +1,4 @@
-"""The demo's processes: started in groups of their own, and none left behind."""
+"""The demo's processes: each starts in its own process group, and all are ended."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-#: Seconds that a process gets to end after it was asked to.
+#: Seconds that a process has to end after SIGTERM.
 _PATIENCE = 5.0
 
 
 class DemoError(Exception):
-    """The demo cannot go on, or has shown what must not be. Says what in a line, perhaps with the end of a log."""
+    """The demo cannot go on, or broke a rule. The text is one line, sometimes with the end of a log."""
 
 
 class Interrupted(Exception):
-    """SIGINT or another signal has asked the demo to end. Its argument is the signal's number."""
+    """SIGINT or another signal ended the demo. The argument is the signal's number."""
 
 
 class Child:
-    """A process with what it prints in a file."""
+    """A process whose output goes to a file."""
 
     def __init__(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str], log: Path) -> None:
         self.name = name
@@ -37,7 +37,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for the demo alone, which then ends its children
+                start_new_session=True,  # Ctrl-C reaches the demo alone, which then ends its children
             )
 
     def ended(self) -> int | None:
@@ -45,25 +45,25 @@ class Child:
         return self._process.poll()
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM to the process itself: a job stops its own processes, in the right order."""
+        """Send SIGTERM to the process itself: a job stops its own processes in the right order."""
         self._process.terminate()
 
     def printed(self) -> str:
-        """What it has printed so far."""
+        """The output so far."""
         return self._log.read_text(errors="replace")
 
     def failure(self, what: str) -> DemoError:
-        """An error that `what` has happened to this process, with the end of what it has printed."""
+        """An error that says `what` happened to this process, with the end of its output."""
         end = "\n".join(self.printed().splitlines()[-30:])
         return DemoError(f"{self.name} {what}\n--- the last that {self.name} printed:\n{end}")
 
     def kill(self) -> None:
-        """End the process, its group, and the groups that it has started (Spark's Python workers have their own)."""
+        """Kill the process, its group and the groups that it started (Spark's Python workers have their own)."""
         family = _descendants(self._process.pid)
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        # Workers end by themselves when their parent is gone.
+        # Workers end by themselves without their parent.
         deadline = time.monotonic() + _PATIENCE
         while (left := family & _running().keys()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -80,7 +80,7 @@ def start_emulator(hub: str, partitions: int, folder: Path) -> Child:
 
 
 def emulator_address(emulator: Child) -> tuple[str, int]:
-    """The connection string and the control port of an emulator, once it is ready."""
+    """Wait until the emulator is ready. Returns its connection string and control port."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and emulator.ended() is None:
         ready = re.search(r"^Emulator ready: (\S+) \(control port (\d+)\)$", emulator.printed(), re.MULTILINE)
@@ -91,7 +91,7 @@ def emulator_address(emulator: Child) -> tuple[str, int]:
 
 
 def start_job(name: str, root: Path, settings: Mapping[str, str], connection_string: str, folder: Path) -> Child:
-    """Start the job in `root` by spark-submit, `settings` over those of its file; temporary files go into `folder`."""
+    """Start the job in `root` with spark-submit; `settings` override its file's, temporary files go into `folder`."""
     temporary = folder / f"{name}.tmp"
     temporary.mkdir()
     environment = {
@@ -100,10 +100,10 @@ def start_job(name: str, root: Path, settings: Mapping[str, str], connection_str
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_DIRS": str(temporary),
-        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData",  # which would be in /tmp nevertheless
+        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData",  # performance data would go to /tmp
         "TMPDIR": str(temporary),
     }
-    environment.pop("SPARK_HOME", None)  # another Spark's
+    environment.pop("SPARK_HOME", None)  # it may be of another Spark
     overrides = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
     properties = root / "conf" / "stream_to_delta.conf"
     submit: list[str | Path] = [Path(sys.executable).with_name("spark-submit"), "--properties-file", properties]
@@ -112,7 +112,7 @@ def start_job(name: str, root: Path, settings: Mapping[str, str], connection_str
 
 
 def _running() -> dict[int, int]:
-    """The parent of each process that runs, by process id; empty where there is no `ps`."""
+    """The parent of each running process, by process id; empty if there is no `ps`."""
     try:
         listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True).stdout
     except OSError:

@@ -1,4 +1,4 @@
-"""What the demo shows: a picture that is kept up to date on a terminal, plain lines elsewhere."""
+"""The demo's output: a live picture on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_ehbalance.leases.model import Lease
 #: Seconds between two plain lines of progress.
 _LINE_INTERVAL = 5.0
 
-#: Of the event log, as many lines as fit on a small terminal below the rest.
+#: Lines of the event log: as many as fit on a small terminal below the rest.
 _LOG_LINES = 8
 
 _COLOURS = {"A": "cyan", "B": "magenta", None: "dim"}
@@ -27,7 +27,7 @@ _COLOURS = {"A": "cyan", "B": "magenta", None: "dim"}
 
 @dataclass(frozen=True)
 class Picture:
-    """What there is to show at one moment. `sent` and `read` are events, one number for each partition."""
+    """The state to show. `sent` and `read` are numbers of events, one per partition."""
 
     seconds: float
     phase: str
@@ -38,7 +38,7 @@ class Picture:
 
 
 class Screen(ABC):
-    """Shows pictures and single lines. A context manager."""
+    """Shows pictures and log lines. A context manager."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -49,7 +49,7 @@ class Screen(ABC):
 
     @abstractmethod
     def log(self, seconds: float, text: str) -> None:
-        """Show something that has happened."""
+        """Show an event that happened."""
 
     def __enter__(self) -> Screen:
         return self
@@ -57,11 +57,11 @@ class Screen(ABC):
     def __exit__(  # noqa: B027 most screens have nothing to close
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Leave what was shown last on the screen."""
+        """Leave the last picture on the screen."""
 
 
 class Lines(Screen):
-    """Plain lines, for logs: what happens at once, progress every few seconds."""
+    """Plain lines for logs: events at once, progress every few seconds."""
 
     _shown_at = float("-inf")
 
@@ -86,7 +86,7 @@ class Lines(Screen):
 
 
 class Dashboard(Screen):
-    """Progress bars, a lane for each partition in its owner's colour, and the latest of what has happened."""
+    """Progress bars, a lane per partition in its owner's colour, and the latest events."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)

@@ -1,4 +1,4 @@
-"""The demo itself: what happens when, and when it is over."""
+"""The sequence of the demo."""
 
 from __future__ import annotations
 
@@ -21,33 +21,35 @@ from .verdict import Verdict, judge
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG4J = ROOT / "conf" / "log4j2.properties"
-#: Java compiles less well but sooner: two JVMs start on few cores and soon end.
+#: Java compiles less but sooner: two short-lived JVMs start on few cores.
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 HUB, PARTITIONS, QUERIES = "flights", 8, ("A", "B")
 
-#: Shorter than the defaults (10 s and 30 s), so that moves are seen in a short demo.
+#: Shorter than the defaults (10 s and 30 s), so that a short demo has moves.
 BALANCE_INTERVAL, LEASE_DURATION = "2 seconds", "10 seconds"
 
-#: Seconds between two looks at who owns what.
+#: Seconds between two looks at the leases.
 _LOOK_INTERVAL = 0.25
 
-#: Seconds for which both queries are to be seen at work before A is stopped.
+#: Seconds that both queries run together before A is stopped.
 _TOGETHER = 10.0
 
 
 @dataclass(frozen=True)
 class Result:
-    """How it went."""
+    """The result of the demo."""
 
     verdict: Verdict
     ownership: Ownership
-    most_readers: int  # receivers that were attached to one partition of the hub at once
+    most_readers: int  # receivers attached to one partition of the hub at the same time
     seconds: float
 
 
 class Show:
-    """One run of the demo in `folder`; `play_seconds` is how long the flights are played, `limit` the most that
-    everything may take. Its processes are in `children`, for whoever cleans up."""
+    """One run of the demo in `folder`. It sends the flights over `play_seconds` and may take `limit` seconds in all.
+
+    The caller must end the processes in `children`.
+    """
 
     def __init__(self, folder: Path, screen: Screen, *, play_seconds: float, limit: float) -> None:
         self.children: list[Child] = []
@@ -65,43 +67,43 @@ class Show:
         self._interrupted_by: int | None = None
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """A signal handler: `run` soon raises `Interrupted`. Never in the middle of starting a process."""
+        """A signal handler that makes `run` raise `Interrupted`, but never while it starts a process."""
         self._interrupted_by = number
 
     def run(self) -> Result:
-        """Play the demo from beginning to end. Raises `DemoError`, `Interrupted`."""
-        self._say(f"starting the emulator: hub {HUB}, {PARTITIONS} partitions")
+        """Run the demo from beginning to end. Raises `DemoError` or `Interrupted`."""
+        self._log(f"starting the emulator: hub {HUB}, {PARTITIONS} partitions")
         emulator = self._started(start_emulator(HUB, PARTITIONS, self._folder))
         self._connection, port = emulator_address(emulator)
         with EmulatorControl("127.0.0.1", port) as self._control:
             return self._play_all()
 
     def _play_all(self) -> Result:
-        self._say(f"starting query A; balanceInterval {BALANCE_INTERVAL}, leaseDuration {LEASE_DURATION} for this demo")
+        self._log(f"starting query A; balanceInterval {BALANCE_INTERVAL}, leaseDuration {LEASE_DURATION} for this demo")
         query_a = self._start_query("A")
         data = flights.load()
         total = len(data)
         self.player = player = Player(
             self._connection, HUB, PARTITIONS, flights.bodies(data), flights.keys(data), self._play_seconds
         )
-        self._say(f"playing {total:,} flights, {total / self._play_seconds:,.0f} a second")
+        self._log(f"sending {total:,} flights, {total / self._play_seconds:,.0f} a second")
         self._total = total
         player.start()
         self._until(lambda: len(self._ownership.owned_by("A")) == PARTITIONS, "A starts")
         self._until(lambda: sum(player.sent) >= total / 3 and sum(self._read()) > 0, "A reads all")
-        self._say("a third has been sent: starting query B, with a checkpoint of its own")
+        self._log("a third has been sent: starting query B, with its own checkpoint")
         query_b = self._start_query("B")
         self._until(lambda: bool(self._ownership.owned_by("B")), "A reads all, B starts")
         together = time.monotonic() + _TOGETHER
         self._until(lambda: time.monotonic() > together and sum(player.sent) >= total * 2 / 3, "A and B share")
-        self._say("two thirds have been sent: stopping A")
+        self._log("two thirds have been sent: stopping A")
         self._stop(query_a, "A stops, B takes over")
         self._until(lambda: sum(self._read()) >= total, "B reads the rest")
         self._ownership.over = True
-        self._say("all is read: stopping B")
+        self._log("all is read: stopping B")
         self._stop(query_b, "B stops")
         seconds = self._seconds()
-        self._say("counting what stands in the Delta tables")
+        self._log("counting the rows of the Delta tables")
         verdict = judge({name: self._table(name) for name in QUERIES}, self._ends(), data)
         return Result(verdict, self._ownership, self._most_readers, seconds)
 
@@ -121,7 +123,7 @@ class Show:
             f"{job}table": self._table(name),
             f"{job}checkpointLocation": str(self._folder / f"checkpoint-{name}"),
             f"{job}trigger": "2 seconds",
-            f"{job}source.maxEventsPerTrigger": "50000",  # short batches, so that there is something to see
+            f"{job}source.maxEventsPerTrigger": "50000",  # short batches, so that progress is visible
             f"{job}source.eventHubName": HUB,
             f"{job}source.leaseTable": str(self._folder / "leases"),
             f"{job}source.ownerId": name,
@@ -141,10 +143,10 @@ class Show:
         if query.ended() != 0:
             raise query.failure(f"was asked to stop and ended with exit code {query.ended()}")
 
-    # --- looking and showing -----------------------------------------------------------------------------------
+    # --- progress ----------------------------------------------------------------------------------------------
 
     def _until(self, condition: Callable[[], bool], phase: str) -> None:
-        """Look and show until `condition` holds."""
+        """Refresh the screen until `condition` holds."""
         self._phase = phase
         self._look()
         while not condition():
@@ -167,7 +169,7 @@ class Show:
             leases = {}  # no query has made the table yet
         if leases or self._ownership.leases:
             for line in described(self._ownership.see(leases, self._seconds())):
-                self._say(line)
+                self._log(line)
         if self._ownership.violations:
             raise DemoError("the rules of ownership were broken: " + "; ".join(self._ownership.violations))
         readers = [len(self._control.readers(HUB, partition)) for partition in range(PARTITIONS)]
@@ -177,7 +179,7 @@ class Show:
         )
 
     def _read(self) -> list[int]:
-        """The events of each partition that stand in the Delta tables as far as the lease table knows."""
+        """The number of events of each partition in the Delta tables, according to the lease table."""
         leases = self._ownership.leases
         checkpoints = [leases[str(p)].checkpoint if str(p) in leases else None for p in range(PARTITIONS)]
         return [checkpoint.next if checkpoint else 0 for checkpoint in checkpoints]
@@ -185,7 +187,7 @@ class Show:
     def _ends(self) -> list[int]:
         return [self._control.partition_state(HUB, partition).next_sequence_number for partition in range(PARTITIONS)]
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         self._check_interrupted()
         self._screen.log(self._seconds(), text)
 

@@ -1,4 +1,4 @@
-"""What the demo ends with: whether what stands in the Delta tables is what was played."""
+"""The demo's verdict: whether the Delta tables contain the flights that were sent."""
 
 from __future__ import annotations
 
@@ -23,30 +23,29 @@ class Verdict:
     duplicate_events: int
     missing_flights: int
     duplicate_flights: int
-    read_again: list[str]  # the duplicates, as ranges of sequence numbers by partition
+    read_again: list[str]  # the duplicates, as ranges of sequence numbers per partition
     wrong_keys: int  # events whose partitionKey is not their flight's tail number
     airports: dict[str, Delays]
     airports_expected: dict[str, Delays]
 
     @property
     def missing(self) -> int:
-        """By the count that is worse."""
+        """The larger of the two counts."""
         return max(self.missing_events, self.missing_flights)
 
     @property
     def duplicates(self) -> int:
-        """By the count that is worse."""
+        """The larger of the two counts."""
         return max(self.duplicate_events, self.duplicate_flights)
 
     @property
     def complete(self) -> bool:
-        """Nothing is missing and nothing was changed on the way. Duplicates are counted, but are no failure."""
+        """Whether no event is missing or changed. Duplicates are counted but are no failure."""
         return not self.missing and not self.wrong_keys and self.airports == self.airports_expected
 
 
 def judge(tables: Mapping[str, str], ends: Sequence[int], flights: pd.DataFrame) -> Verdict:
-    """Compare the Delta tables of the queries with a hub whose partitions hold `ends` events each, and with the data
-    set."""
+    """Compare the queries' Delta tables with the hub, whose partitions have `ends` events, and with the data set."""
     by_query = {query: _rows(table) for query, table in tables.items()}
     rows = pd.concat(by_query.values(), ignore_index=True)
     distinct = rows.drop_duplicates(["partition", "sequenceNumber"])
@@ -71,7 +70,7 @@ def judge(tables: Mapping[str, str], ends: Sequence[int], flights: pd.DataFrame)
 
 def _rows(table: str) -> pd.DataFrame:
     columns = ["partition", "sequenceNumber", "partitionKey", "body"]
-    if not DeltaTable.is_deltatable(table):  # its query has had nothing to write
+    if not DeltaTable.is_deltatable(table):  # its query had nothing to write
         return pd.DataFrame(columns=columns)
     return DeltaTable(table).to_pyarrow_table(columns=columns).to_pandas()
 
@@ -82,7 +81,7 @@ def _between(events: pd.DataFrame, partition: int, end: int) -> int:
 
 
 def _ranges(events: pd.DataFrame) -> list[str]:
-    """Events as runs of consecutive sequence numbers by partition."""
+    """Events as runs of consecutive sequence numbers per partition."""
     ordered = events.drop_duplicates(["partition", "sequenceNumber"]).sort_values(["partition", "sequenceNumber"])
     new_run = (ordered["sequenceNumber"].diff() != 1) | (ordered["partition"] != ordered["partition"].shift())
     runs = ordered.groupby([ordered["partition"], new_run.cumsum()])["sequenceNumber"].agg(["min", "max"])

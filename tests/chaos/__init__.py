@@ -1,1 +1,1 @@
-"""Tests of what measures: the accounting, the schedule, the outage, and a short soak."""
+"""Tests of the stress tests: the accounting, the schedule, the outage, and a short soak."""

@@ -1,4 +1,4 @@
-"""The accounting of the chaos run: what is missing, what was read twice, and what explains it."""
+"""The accounting of the chaos run: missing events, duplicates, and the faults that explain them."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ def batch(owner: str, numbers: range, began: float, written: float, *, epoch: in
 OTHER = Batch("b.1", "s", 0, 0.0, 1.0, {"1": 1}, [("1", 0, "20")])
 
 
-def test_all_read_once() -> None:
+def test_events_read_once_pass() -> None:
     result = account([batch("a.1", range(3), 0, 1), OTHER], SENT, [])
     assert result.passed
     assert (result.sent, result.read, result.duplicates, result.missing) == (4, 4, 0, [])
 
 
-def test_a_missing_event() -> None:
+def test_a_missing_event_fails() -> None:
     result = account([batch("a.1", range(2), 0, 1), OTHER], SENT, [])
     assert result.missing == [("0", 2)]
     assert not result.passed
 
 
-def test_a_wrong_event_does_not_count() -> None:
+def test_a_row_that_is_no_event_of_the_hub_fails() -> None:
     wrong = Batch("b.1", "s", 0, 0.0, 1.0, {"1": 1, "9": 1}, [("1", 0, "21"), ("1", 1, "22"), ("9", 0, "1")])
     result = account([batch("a.1", range(3), 0, 1), wrong], SENT, [])
     assert result.foreign == 3
     assert result.missing == [("1", 0)]
 
 
-def test_a_duplicate_that_nothing_explains() -> None:
+def test_an_unexplained_duplicate_fails() -> None:
     twice = [batch("a.1", range(3), 0, 1), batch("b.1", range(1, 3), 2, 3, epoch=2, run="t"), OTHER]
     result = account(twice, SENT, [Fault("SIGKILL", "c", 0.5, 0.5)])
     assert result.duplicates == 2
@@ -58,7 +58,7 @@ def test_a_duplicate_that_nothing_explains() -> None:
         (Fault("lease table away", None, 1.5, 1.6), False),
     ],
 )
-def test_what_explains_a_duplicate(fault: Fault, explains: bool) -> None:
+def test_which_faults_explain_a_duplicate(fault: Fault, explains: bool) -> None:
     twice = [batch("a.1", range(3), 1, 2), batch("b.1", range(3), 9, 10, epoch=2, run="t"), OTHER]
     result = account(twice, SENT, [fault])
     assert result.duplicates == 3
@@ -66,14 +66,14 @@ def test_what_explains_a_duplicate(fault: Fault, explains: bool) -> None:
     assert sum(result.explained.values()) == (3 if explains else 0)
 
 
-def test_a_kill_while_the_table_is_away_explains_what_could_not_be_checkpointed() -> None:
+def test_a_kill_during_an_outage_explains_batches_without_a_checkpoint() -> None:
     twice = [batch("a.1", range(3), 1, 2), batch("b.1", range(3), 50, 51, epoch=2, run="t"), OTHER]
     away = Fault("lease table away", None, 1.5, 40)
     assert account(twice, SENT, [away, Fault("SIGKILL", "a", 30, 30)]).passed
     assert not account(twice, SENT, [away]).passed
 
 
-def test_order_within_a_tenure() -> None:
+def test_events_must_be_in_order_within_a_tenure() -> None:
     back = [batch("a.1", range(1, 3), 0, 1), batch("a.1", range(1), 2, 3), OTHER]
     assert len(account(back, SENT, []).disorder) == 1
     other_tenure = [batch("a.1", range(1, 3), 0, 1), batch("a.1", range(1), 2, 3, epoch=2), OTHER]
@@ -87,7 +87,7 @@ def test_the_longest_gap_of_a_partition() -> None:
     assert result.gap_at.startswith("partition 0")
 
 
-def test_idle_is_what_the_new_owner_was_not_at_another_batch() -> None:
+def test_idle_time_excludes_other_batches_of_the_new_owner() -> None:
     busy = [batch("b.1", range(1), 9.0, 11.0), batch("b.1", range(1), 11.5, 12.0)]
     assert idle_time(10.0, 12.5, busy) == pytest.approx(1.0)
     assert idle_time(10.0, 10.2, []) == pytest.approx(0.2)

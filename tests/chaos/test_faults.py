@@ -18,13 +18,13 @@ from spark_ehbalance.values.group import Group
 ANN = Author("ann", "first")
 
 
-def test_a_seed_is_a_schedule() -> None:
+def test_a_seed_determines_the_schedule() -> None:
     assert schedule(7, 600, 6.0) == schedule(7, 600, 6.0)
     assert schedule(7, 600, 6.0) != schedule(8, 600, 6.0)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_kind_comes_before_any_comes_again(seed: int) -> None:
+def test_every_kind_occurs_before_any_is_repeated(seed: int) -> None:
     steps = schedule(seed, 600, 6.0)
     assert {step.kind for step in steps[: len(KINDS)]} == set(KINDS)
     assert sum(step.kind == ADD for step in steps) == 2
@@ -32,7 +32,7 @@ def test_every_kind_comes_before_any_comes_again(seed: int) -> None:
     assert all(step.seconds > 6.0 for step in steps if step.kind in (PAUSE_PLANNER, PAUSE_QUERY, AWAY))
 
 
-def test_while_the_table_is_away_nothing_can_be_read_or_written(tmp_path: Path) -> None:
+def test_during_an_outage_the_table_cannot_be_read_or_written(tmp_path: Path) -> None:
     held, other = DeltaStore(str(tmp_path / "leases")), DeltaStore(str(tmp_path / "leases"))
     held.create(Group("n", "h", "c"))
     snapshot = commit(held, held.read(), [Join(by=ANN, at_ms=1)]).after
@@ -52,7 +52,7 @@ def test_while_the_table_is_away_nothing_can_be_read_or_written(tmp_path: Path) 
     assert after.version == snapshot.version + 1
 
 
-def test_a_writer_that_holds_the_table_cannot_write_while_it_is_away(tmp_path: Path) -> None:
+def test_a_writer_with_the_table_open_cannot_write_during_an_outage(tmp_path: Path) -> None:
     held = DeltaStore(str(tmp_path / "leases"))
     held.create(Group("n", "h", "c"))
     snapshot = commit(held, held.read(), [Join(by=ANN, at_ms=1)]).after

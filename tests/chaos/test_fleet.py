@@ -1,4 +1,4 @@
-"""Moves by the group's history, in which there are operators' orders as well."""
+"""Counts moves in a history that also contains operators' orders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def row(event: str, before: str | None, after: str | None, by: str) -> Ownership
     return OwnershipChange(0, "0", event, before, after, 1, None, by)
 
 
-def test_orders_are_no_moves(tmp_path: Path) -> None:
+def test_orders_do_not_count_as_moves(tmp_path: Path) -> None:
     store = DeltaStore(str(tmp_path / "leases"))
     store.record(
         [

@@ -1,4 +1,4 @@
-"""A short soak: the numbers themselves are `make soak`'s."""
+"""A short soak; `make soak` measures the numbers."""
 
 from __future__ import annotations
 

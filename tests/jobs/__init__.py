@@ -1,1 +1,1 @@
-"""Tests of what is in jobs."""
+"""Tests of the jobs."""

@@ -1,4 +1,4 @@
-"""The demo's flights: where they are played, and how they are counted."""
+"""The demo's flights: their partitions and their counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def some_flights() -> pd.DataFrame:
     )
 
 
-def test_what_is_parsed_is_what_was_played(some_flights: pd.DataFrame) -> None:
+def test_parsed_flights_equal_the_sent_ones(some_flights: pd.DataFrame) -> None:
     parsed = parse(bodies(some_flights))
 
     assert parsed[KEY].equals(some_flights[KEY])
@@ -38,7 +38,7 @@ def test_what_is_parsed_is_what_was_played(some_flights: pd.DataFrame) -> None:
     assert by_airport(parsed) == by_airport(some_flights)
 
 
-def test_events_of_a_key_share_the_partition_that_a_hub_would_choose() -> None:
+def test_events_with_a_key_go_to_the_partition_that_a_hub_chooses() -> None:
     assert partitions_of(["N1", "N2", "N1"], 8) == [zlib.crc32(key.encode()) % 8 for key in ("N1", "N2", "N1")]
 
 
@@ -61,7 +61,7 @@ def test_missing_and_surplus_flights_are_counted(
     assert missing_and_surplus(some_flights, some_flights.iloc[rows]) == (missing, surplus)
 
 
-def test_a_flight_that_was_never_played_is_surplus(some_flights: pd.DataFrame) -> None:
+def test_a_flight_that_was_never_sent_is_surplus(some_flights: pd.DataFrame) -> None:
     assert missing_and_surplus(some_flights.iloc[:3], some_flights) == (0, 1)
 
 

@@ -1,4 +1,4 @@
-"""The demo's watch over who owns what."""
+"""The demo's comparison of looks at the leases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def leases(*owners: str | None, epoch: int = 1, read: int = 0) -> Mapping[str, L
     }
 
 
-def test_moves_are_told_once() -> None:
+def test_a_move_is_returned_once() -> None:
     ownership = Ownership("AB")
 
     assert ownership.see(leases("A", None), at=0) == [Move("0", None, "A", 1)]
@@ -36,7 +36,7 @@ def test_only_a_change_of_owner_counts_as_a_move() -> None:
     assert ownership.violations == []
 
 
-def test_time_without_an_owner_is_measured_from_the_first_owner_on() -> None:
+def test_time_without_an_owner_counts_from_the_first_owner() -> None:
     ownership = Ownership("AB")
     looks = [(None, None), ("A", None), ("A", "B"), (None, "B"), (None, "B"), ("B", "B")]
     for at, owners in enumerate(looks):
@@ -74,7 +74,7 @@ def test_broken_rules_are_named(after: Mapping[str, Lease], broken: str) -> None
     assert broken in ownership.violations
 
 
-def test_moves_of_a_kind_are_one_line() -> None:
+def test_equal_moves_are_one_line() -> None:
     moves = [Move("10", "A", "B", 2), Move("9", "A", "B", 3), Move("1", None, "A", 1)]
 
     assert described(moves) == ["partitions 9, 10: A → B, epoch 2, 3", "partition 1: nobody → A, epoch 1"]

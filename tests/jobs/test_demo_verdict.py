@@ -36,7 +36,7 @@ def played() -> pd.DataFrame:
 
 
 def verdict(played: pd.DataFrame, folder: Path, rows: list[int], key_of_first: str | None = "N0") -> Verdict:
-    """The verdict on a table s that hold `rows` of what was played."""
+    """The verdict on tables that contain `rows` of the sent flights."""
     partitions = partitions_of(keys(played), PARTITIONS)
     events = pd.DataFrame(
         {
@@ -53,7 +53,7 @@ def verdict(played: pd.DataFrame, folder: Path, rows: list[int], key_of_first: s
     return judge(tables, [partitions.count(partition) for partition in range(PARTITIONS)], played)
 
 
-def test_all_that_was_played(played: pd.DataFrame, tmp_path: Path) -> None:
+def test_complete_tables_pass(played: pd.DataFrame, tmp_path: Path) -> None:
     found = verdict(played, tmp_path, list(range(12)))
 
     assert (found.missing, found.duplicates, found.read_again) == (0, 0, [])
@@ -61,7 +61,7 @@ def test_all_that_was_played(played: pd.DataFrame, tmp_path: Path) -> None:
     assert found.complete
 
 
-def test_missing_events_are_not_made_up_for_by_duplicates(played: pd.DataFrame, tmp_path: Path) -> None:
+def test_duplicates_do_not_compensate_for_missing_events(played: pd.DataFrame, tmp_path: Path) -> None:
     found = verdict(played, tmp_path, [0, 0, 0, *range(3, 12)])
 
     assert (found.missing_events, found.missing_flights) == (2, 2)

@@ -1,4 +1,4 @@
-"""The job's settings: no secret is taken from a property, and none that is there is repeated."""
+"""The job's settings: a secret in a property is refused and not repeated."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def test_a_secret_of_a_property_is_a_reference(name: str, tmp_path: Path) -> Non
     assert read({SOURCE + name: reference}).source[name] == reference
 
 
-def test_plans_hold_only_where_the_connection_string_is() -> None:
+def test_plans_contain_only_a_reference_to_the_connection_string() -> None:
     assert read({}).source["connectionString"] == f"env:{SECRET}"
 
 
 @pytest.mark.parametrize("table", ["dbfs:/x", "main.ops.leases", "/Volumes/a/b/c", "~/x"])
-def test_a_lease_table_that_would_be_another_place_is_refused(table: str) -> None:
+def test_a_relative_lease_table_is_refused_on_a_cluster(table: str) -> None:
     with pytest.raises(SettingError, match=r"source\.\*: option leaseTable=.* is wrong: allowed is "):
         read({SOURCE + "leaseTable": table})
 
 
-def test_a_relative_lease_table_is_for_a_local_master() -> None:
+def test_a_relative_lease_table_is_accepted_with_a_local_master() -> None:
     relative = {SOURCE + "leaseTable": "data/leases"}
     for local in ({}, {"spark.master": "local[*]"}):
         assert read(relative | local).source == {**read(relative).source}

@@ -127,7 +127,7 @@ def test_a_cached_token_that_has_expired_is_not_used_again(
     open_to_all: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client's host expects it to live for an hour, so that azure-identity would hand it out again."""
-    with IdentityEndpoint(LIFE, told=3600.0) as endpoint:
+    with IdentityEndpoint(LIFE, stated=3600.0) as endpoint:
         connection = identity(open_to_all, endpoint, monkeypatch)
         got = read(open_to_all, connection, 0, 1000, 3, then=lambda: until_detached(open_to_all))
         assert got == list(range(1000))
@@ -164,7 +164,7 @@ class _Misdirected(ShortLived):
 def test_a_time_is_found_although_the_cached_token_has_expired(
     open_to_all: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with IdentityEndpoint(LIFE, told=3600.0) as endpoint:
+    with IdentityEndpoint(LIFE, stated=3600.0) as endpoint:
         connection = identity(open_to_all, endpoint, monkeypatch)
         source = PartitionAddress(connection, "$Default", "0")
         with contextlib.closing(Receiver(source, 0, owner_level=None, prefetch=1)) as first:
@@ -198,7 +198,7 @@ def test_a_request_after_a_pause_longer_than_a_token_s_life(way_in: tuple[Emulat
 def test_a_cached_token_that_has_expired_does_not_end_requests(
     open_to_all: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with IdentityEndpoint(LIFE, told=3600.0) as endpoint:
+    with IdentityEndpoint(LIFE, stated=3600.0) as endpoint:
         connection = identity(open_to_all, endpoint, monkeypatch)
         read(open_to_all, connection, 0, 100, 3, then=lambda: until_detached(open_to_all))
         with HubMetadata(connection, "$Default") as metadata:
