@@ -1,4 +1,4 @@
-"""All measurements: `python -m bench [SUBJECT]... [--short]`. Each is printed beside its bar and its comparison."""
+"""All benchmarks: `python -m bench [SUBJECT]... [--short]`. Each result is printed with its bar and its comparison."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from rich.table import Table
 
 from bench import latency, leases, planner, reader, tasks, throughput
 from bench.certificate import make
-from bench.common import Row, Say, session
+from bench.common import Log, Row, session
 from bench.shapes import SHAPES
 
 SUBJECTS = {each.SUBJECT: each for each in (reader, leases, planner, latency, throughput, tasks)}
 
 
-def rows(subjects: list[str], folder: Path, say: Say, *, short: bool) -> Iterator[Row]:
-    """What was measured of `subjects`, as it comes; with `short` hardly more than that every part works."""
+def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterator[Row]:
+    """Measure `subjects` and yield each result at once. With `short` only to see that every part works."""
     if reader.SUBJECT in subjects:
         certificate = make(folder)
         few: Any = {"shapes": ["1 KB"], "partitions": [8], "events": 2_000, "runs": 1}
         all_: Any = {"shapes": [*SHAPES], "partitions": [8, 32], "events": 60_000, "runs": 5}
-        yield from reader.measure(say, certificate, **(few if short else all_))
+        yield from reader.measure(log, certificate, **(few if short else all_))
     if leases.SUBJECT in subjects:
-        yield from leases.measure(folder, say, commits=40 if short else 500, runs=1 if short else 3)
+        yield from leases.measure(folder, log, commits=40 if short else 500, runs=1 if short else 3)
     if not {*subjects} - {reader.SUBJECT, leases.SUBJECT}:
         return
-    say("starting Spark")
+    log("starting Spark")
     spark = session(folder)
     try:
         if planner.SUBJECT in subjects:
-            yield from planner.measure(spark, folder, say, seconds=1 if short else 8, runs=1 if short else 3)
+            yield from planner.measure(spark, folder, log, seconds=1 if short else 8, runs=1 if short else 3)
         if latency.SUBJECT in subjects:
-            yield from latency.measure(spark, folder, say, seconds=2 if short else 15, runs=1 if short else 2)
+            yield from latency.measure(spark, folder, log, seconds=2 if short else 15, runs=1 if short else 2)
         if throughput.SUBJECT in subjects:
             few = {"cases": [throughput.CASES[0], throughput.CASES[-1]], "share": 0.005, "runs": 1}
             all_ = {"cases": throughput.CASES, "runs": 3}
-            yield from throughput.measure(spark, folder, say, **(few if short else all_))
-        if tasks.SUBJECT in subjects:  # the last: workers that keep many receivers are large
+            yield from throughput.measure(spark, folder, log, **(few if short else all_))
+        if tasks.SUBJECT in subjects:  # last, because workers that keep many receivers are large
             size = {"partitions": 16, "count": 3, "runs": 1} if short else {"partitions": 256, "count": 40, "runs": 3}
-            yield from tasks.measure(spark, folder, say, **size)
+            yield from tasks.measure(spark, folder, log, **size)
     finally:
         spark.stop()
 
 
 def report(found: list[Row]) -> Table:
-    """The table for people: of each row the median, and the smallest and the largest run."""
+    """The table for people: the median of each row, with its smallest and largest run."""
     table = Table(title="measured", title_justify="left")
     for column in ("what", "median", "range", "unit", "bar", "held", "compared with"):
         table.add_column(column, justify="right" if column in ("median", "range", "bar") else "left")
@@ -74,18 +74,18 @@ def report(found: list[Row]) -> Table:
 
 
 def _short(value: float) -> str:
-    """Three digits are more than a run repeats."""
+    """`value` with three digits: more are not reproducible."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def main(
-    subjects: Annotated[
-        list[str] | None, typer.Argument(help=f"Of {', '.join(SUBJECTS)}; all of them if none.")
-    ] = None,
-    short: Annotated[bool, typer.Option("--short", help="Only whether every part works; no bar fails it.")] = False,
-    output: Annotated[Path, typer.Option(help="Where the outcome is kept, as JSON.")] = Path("artifacts/bench.json"),
+    subjects: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(SUBJECTS)}. Default: all.")] = None,
+    short: Annotated[
+        bool, typer.Option("--short", help="Only check that every part works; bars do not count.")
+    ] = False,
+    output: Annotated[Path, typer.Option(help="The file for the results, as JSON.")] = Path("artifacts/bench.json"),
 ) -> None:
-    """Measure, print each number beside its bar, and keep them. Ends with 1 if a bar was not held."""
+    """Measure, print each number with its bar, and save them. The exit code is 1 if a bar was missed."""
     unknown = sorted({*(subjects or ())} - {*SUBJECTS})
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r}: allowed are {', '.join(SUBJECTS)}")
@@ -97,13 +97,13 @@ def main(
         with tempfile.TemporaryDirectory() as folder, Progress(*columns, console=console) as bar:
             task = bar.add_task("starting", total=None)
 
-            def say(what: str) -> None:
+            def log(what: str) -> None:
                 bar.update(task, description=what)
                 if not console.is_terminal:
                     console.print(f"{time.time() - began:5.0f} s  {what}", highlight=False)
 
-            found += rows(subjects or [*SUBJECTS], Path(folder), say, short=short)  # each as it comes
-    finally:  # what was measured before it failed, or was interrupted, took its time
+            found += rows(subjects or [*SUBJECTS], Path(folder), log, short=short)  # row by row
+    finally:  # also report what was measured before an error or an interruption
         after = os.getloadavg()
         console.print(report(found))
         loads = f"load average {before[0]:.1f} before, {after[0]:.1f} after"
@@ -112,7 +112,7 @@ def main(
         output.write_text(json.dumps(_as_json(found, began, before, after, short), indent=2))
     missed = sum(row.held is False for row in found)
     if missed and not short:
-        console.print(f"FAILED: {missed} bars were not held; all numbers are in {output}")
+        console.print(f"FAILED: {missed} bars were missed; all numbers are in {output}")
         raise typer.Exit(1)
     console.print(f"OK; all numbers are in {output}")
 

@@ -1,4 +1,4 @@
-"""A certificate for `localhost` that nobody has signed but itself."""
+"""A self-signed certificate for `localhost`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def make(folder: Path) -> Path:
-    """A PEM file of a private key and its certificate, in `folder`."""
+    """Make a PEM file in `folder` with a private key and its certificate."""
     made, key, certificate = (folder / name for name in ("localhost.pem", "key.pem", "certificate.pem"))
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     names = ["-addext", "subjectAltName=DNS:localhost"]
@@ -18,5 +18,5 @@ def make(folder: Path) -> Path:
 
 
 def trusting(certificate: Path) -> ssl.SSLContext:
-    """What a client needs to trust it."""
+    """The TLS context of a client that trusts it."""
     return ssl.create_default_context(cafile=str(certificate))

@@ -1,4 +1,4 @@
-"""What several measurements share: an emulator in a process of its own, a Spark session, and rows of the report."""
+"""What the benchmarks share: an emulator in its own process, a Spark session, and the rows of the report."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from spark_ehbalance.hub.connection import Connection
 
 HUB, GROUP = "hub", "$Default"
 
-#: Events that are sent to the emulator to be copied there: sending each would take most of the time.
+#: Events that are sent to the emulator and copied there: sending every event would take most of the time.
 _SENT = 100
 
-#: Says what is being measured; for people who wait.
-Say = Callable[[str], None]
+#: Shows what is being measured.
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What a median has to hold: `most` or `least`."""
+    """The `most` or the `least` that a median may be."""
 
     which: Literal["most", "least"]
     value: float
@@ -44,7 +44,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the report: the value of each run, in `unit`; and by name the same of what it is compared with."""
+    """One line of the report: the value of each run, in `unit`, and those of each comparison, by its name."""
 
     subject: str
     what: str
@@ -63,11 +63,11 @@ class Row:
         return None if self.bar is None else self.bar.held(self.median)
 
     def medians(self) -> dict[str, float]:
-        """Of what it is compared with."""
+        """The medians of the comparisons."""
         return {who: statistics.median(runs) for who, runs in self.compared.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, and what follows from it."""
+        """All fields, with `median` and `held`."""
         return asdict(self) | {"median": self.median, "held": self.held}
 
 
@@ -91,7 +91,7 @@ class TlsConnection(Connection):
 
 @dataclass(frozen=True)
 class Emulator:
-    """An emulator with `HUB` in a process of its own, so that its work is not counted as ours."""
+    """An emulator with `HUB` in its own process, so that its CPU time is not counted."""
 
     control: EmulatorControl
     connection: Connection
@@ -103,7 +103,7 @@ class Emulator:
         return str(self.connection.connection_string)
 
     def fill(self, partition: int | str, body: bytes, events: int, properties: Mapping[str, Any] | None = None) -> None:
-        """Append so many events that are all the same."""
+        """Append `events` equal events."""
         for some, copies in ((_SENT, events // _SENT), (events % _SENT, 1)):
             if some and copies:
                 self.control.append(HUB, partition, [body] * some, properties, copies=copies)
@@ -111,7 +111,7 @@ class Emulator:
 
 @contextlib.contextmanager
 def emulator(partitions: int, certificate: Path | None = None) -> Iterator[Emulator]:
-    """Start one; with TLS if there is a certificate."""
+    """Start an emulator, with TLS if there is a certificate."""
     command = [sys.executable, "-m", "spark_ehbalance.emulator", "--port", "0", "--control-port", "0"]
     command += ["--hub", f"{HUB}:{partitions}"]
     if certificate is not None:
@@ -164,7 +164,7 @@ def start(
     sink: str = "noop",
     available_now: bool = False,
 ) -> StreamingQuery:
-    """A query from `source` to `sink`, with its checkpoint (and what it writes) under `folder`."""
+    """Start a query from `source` to `sink`, with its checkpoint and its output under `folder`."""
     writer = spark.readStream.format(source).options(**options).load().writeStream.format(sink)
     writer = writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(folder / "sink"))
     return (writer.trigger(availableNow=True) if available_now else writer).start()

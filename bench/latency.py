@@ -1,10 +1,10 @@
-"""How soon an event is in the sink, at a steady 1,000 events a second.
+"""How long an event takes to the sink, at a steady 1,000 events per second.
 
 | what | how it is measured |
 |---|---|
-| start | from `start()` in a warm session until the first batch with events is finished |
-| tiny batch | the time that Spark reports for a batch with one event, of an otherwise idle query |
-| event to sink | from an event's arrival at the hub until Spark has finished the batch with it |
+| start | time from `start()` in a warm session to the end of the first batch with events |
+| tiny batch | Spark's reported time for a batch with one event in an otherwise idle query |
+| event to sink | time from an event's arrival at the hub to the end of its batch |
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.common import HUB, Bar, Row, Say, batches, emulator, start
+from bench.common import HUB, Bar, Log, Row, batches, emulator, start
 from spark_ehbalance.emulator.control import EmulatorControl
 
 SUBJECT = "latency"
 PARTITIONS, RATE = 8, 1000.0
 
-#: Seconds between two sends of the producer; an event is taken to have come when its send was answered.
+#: Seconds between two sends of the producer. An event has arrived when its send returns.
 _TICK = 0.01
 
-#: Seconds under load that are not counted: code is compiled meanwhile.
+#: Seconds under load that do not count: the JVM compiles code meanwhile.
 _WARM_UP = 5.0
 
 _BODY = b"x" * 1000
@@ -41,12 +41,12 @@ _TINY, _MEDIAN = "batch with one event", "event to sink, median"
 
 
 class Producer:
-    """Appends events to all partitions in turn and remembers when each had come."""
+    """Appends events to all partitions in turn and records their arrival times."""
 
     def __init__(self, control: EmulatorControl, partitions: int) -> None:
         self._control, self._partitions = control, partitions
         self.sent = 0
-        #: Of each partition, the sequence number after each send's last event, and the time of the send.
+        #: By partition: the sequence number after each send's last event, and the time of the send.
         self.ends: dict[str, list[int]] = defaultdict(lambda: [0])
         self.times: dict[str, list[float]] = defaultdict(lambda: [0.0])
 
@@ -67,33 +67,33 @@ class Producer:
         while not stopped.wait(_TICK):
             self.send(before + int((time.monotonic() - began) * rate) - self.sent)
 
-    def came(self, partition: str, number: int) -> float:
-        """When event `number` of a partition had come, on the wall clock."""
-        return self.times[partition][bisect_right(self.ends[partition], number)]
+    def arrival(self, partition: str, sequence_number: int) -> float:
+        """The wall-clock time at which an event had arrived."""
+        return self.times[partition][bisect_right(self.ends[partition], sequence_number)]
 
 
 def latencies(progress: list[Mapping[str, Any]], producer: Producer) -> list[float]:
-    """Of every event in these batches, the time from its arrival until its batch was finished."""
+    """The time from arrival to the end of its batch, of every event in these batches."""
     found = []
     for batch in progress:
         finished = _finished(batch)
         for partition, each in _offset(batch)["partitions"].items():
-            found += [finished - producer.came(partition, n) for n in range(each["from"], each["to"])]
+            found += [finished - producer.arrival(partition, n) for n in range(each["from"], each["to"])]
     return found
 
 
-def measure(spark: SparkSession, folder: Path, say: Say, *, seconds: float, runs: int) -> Iterator[Row]:
-    """Each run starts a query of its own and puts it under load for `seconds`; the first run warms up, unloaded."""
+def measure(spark: SparkSession, folder: Path, log: Log, *, seconds: float, runs: int) -> Iterator[Row]:
+    """Each run starts a new query and loads it for `seconds`; run 0 warms up, without load."""
     found: dict[str, list[float]] = defaultdict(list)
     for run in range(runs + 1):
-        say(f"latency: run {run} of {runs}, {seconds if run else 0:g} s of {RATE:,.0f} events/s")
+        log(f"latency: run {run} of {runs}, {seconds if run else 0:g} s of {RATE:,.0f} events/s")
         with emulator(PARTITIONS) as server:
             producer = Producer(server.control, PARTITIONS)
             producer.send(PARTITIONS)
-            place = folder / f"latency-{run}"
+            run_folder = folder / f"latency-{run}"
             read = {"connectionString": server.address, "startingPosition": "earliest"}
             began = time.time()
-            query = start(spark, {**read, "leaseTable": f"{place / 'leases'}"}, place)
+            query = start(spark, {**read, "leaseTable": f"{run_folder / 'leases'}"}, run_folder)
             first = _wait_for(query, producer.sent)
             if run:
                 found["start to the first events in the sink, warm session"].append(_finished(first[0]) - began)
@@ -140,7 +140,7 @@ def _under_load(query: StreamingQuery, producer: Producer, seconds: float) -> li
 
 
 def _wait_for(query: StreamingQuery, rows: int, timeout: float = 120.0) -> list[Mapping[str, Any]]:
-    """The batches, once they have so many rows."""
+    """Wait until the batches have `rows` rows in all. Returns the batches."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline and query.isActive:
         found = batches(query)

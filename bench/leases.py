@@ -1,4 +1,4 @@
-"""The lease store: commits of one writer and of four, as `chaos.soak` measures them, beside delta-rs alone."""
+"""The lease store: commits of one writer and of four, measured by `chaos.soak`, compared with delta-rs alone."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from bench.common import Bar, Row, Say
+from bench.common import Bar, Log, Row
 from chaos.soak import MOST_SLOWDOWN, PARTITIONS, WRITERS, Run, soak
 
 SUBJECT = "leases"
 
 
-def measure(folder: Path, say: Say, *, commits: int, runs: int) -> Iterator[Row]:
-    """Runs of `commits` commits on a new table each."""
+def measure(folder: Path, log: Log, *, commits: int, runs: int) -> Iterator[Row]:
+    """Measure `runs` runs of `commits` commits, each on a new table."""
     one, several, bare = list[Run](), list[Run](), list[float]()
     for run in range(runs):
-        say(f"leases: run {run + 1} of {runs}, {commits:,} commits by one writer, and by {WRITERS}")
-        place = folder / f"leases-{run}"
-        one.append(soak(place, 1, commits))
-        several.append(soak(place, WRITERS, commits))
-        bare.append(_bare(place / "bare", min(commits, 200)))
+        log(f"leases: run {run + 1} of {runs}, {commits:,} commits by one writer, and by {WRITERS}")
+        run_folder = folder / f"leases-{run}"
+        one.append(soak(run_folder, 1, commits))
+        several.append(soak(run_folder, WRITERS, commits))
+        bare.append(_bare(run_folder / "bare", min(commits, 200)))
     ours = tuple(run.last_ms for run in one)
     compared = {"write_deltalake alone": tuple(bare)}
     yield Row(SUBJECT, f"commit, {PARTITIONS} partitions", "ms", ours, Bar("most", 12.0), compared)
@@ -38,7 +38,7 @@ def measure(folder: Path, say: Say, *, commits: int, runs: int) -> Iterator[Row]
 
 
 def _bare(table: Path, commits: int) -> float:
-    """The median ms of overwriting a table of as many rows, without reading it or looking for a conflict."""
+    """The median ms of an overwrite of a table of the same size, without a read or a conflict check."""
     rows = pa.table({"partition": [f"{number}" for number in range(PARTITIONS)], "owner": ["writer-0"] * PARTITIONS})
     times = []
     for _ in range(commits):

@@ -1,11 +1,11 @@
-"""What an idle query costs: its planner while there is nothing to read.
+"""The cost of waiting: the planner of a query that has nothing to read.
 
 | what | how it is measured |
 |---|---|
-| `latestOffset` | the call in this process, with a lease table, 10 ms after the one before |
-| request | CPU of requesting a partition's state, all partitions together, every 0.1 s; and by public calls |
-| idle planner | CPU of an idle query's planner process, lease keeper and hub watcher included (Linux) |
-| trivial source | the same for a query whose source has a number for an offset and nothing to do: Spark's own part |
+| `latestOffset` | the call in this process, with a lease table, 10 ms after the last one |
+| management request | CPU per partition of requests for all partitions every 0.1 s; also by public calls |
+| idle planner | CPU of a waiting query's planner process, with lease keeper and hub watcher (Linux) |
+| trivial source | the same for a source whose offset is one number and that does nothing: Spark's own part |
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from bench.ceiling import ReadySource
-from bench.common import GROUP, Bar, Row, Say, emulator, start
+from bench.common import GROUP, Bar, Log, Row, emulator, start
 from bench.processes import cpu, planners
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata
@@ -32,14 +32,14 @@ PARTITIONS = 8
 #: Spark's `spark.sql.streaming.pollingDelay`, in seconds.
 _POLLING_DELAY = 0.01
 
-#: Seconds between two requests.
-_INTERVAL = 0.1
+#: Seconds between two requests for all partitions.
+_REQUEST_INTERVAL = 0.1
 
-#: Seconds after which a new query has settled: after ten without events requests have the longest interval.
+#: Seconds after which a started query has settled: the rate of requests is lowest after ten without events.
 _SETTLED = 12.0
 
 
-def measure(spark: SparkSession, folder: Path, say: Say, *, seconds: float, runs: int) -> Iterator[Row]:
+def measure(spark: SparkSession, folder: Path, log: Log, *, seconds: float, runs: int) -> Iterator[Row]:
     """Each run starts new queries and measures each for `seconds`."""
     spark.dataSource.register(ReadySource)
     calls, ours, public, idle, trivial = (list[float]() for _ in range(5))
@@ -47,17 +47,19 @@ def measure(spark: SparkSession, folder: Path, say: Say, *, seconds: float, runs
     with emulator(PARTITIONS) as server:
         read = {"connectionString": server.address, "startingPosition": "earliest"}
         for run in range(runs):
-            say(f"planner: run {run + 1} of {runs}, {seconds:g} s of idling")
+            log(f"planner: run {run + 1} of {runs}, {seconds:g} s of idling")
             ours.append(requests(server.connection, seconds))
             public.append(public_requests(server.connection, seconds))
-            # Tables of their own: the readers would share the partitions.
-            place = folder / f"planner-{run}"
-            calls.append(1000 * idle_calls({**read, "leaseTable": f"{place / 'calls'}"}, seconds))
-            idle += _share(spark, {**read, "leaseTable": f"{place / 'leases'}"}, place / "ours", "ehbalance", seconds)
-            trivial += _share(spark, nothing, place / "trivial", "ready", seconds)
+            # Separate lease tables: with one the readers would share the partitions.
+            run_folder = folder / f"planner-{run}"
+            calls.append(1000 * idle_calls({**read, "leaseTable": f"{run_folder / 'calls'}"}, seconds))
+            idle += _share(
+                spark, {**read, "leaseTable": f"{run_folder / 'leases'}"}, run_folder / "ours", "ehbalance", seconds
+            )
+            trivial += _share(spark, nothing, run_folder / "trivial", "ready", seconds)
     yield Row(SUBJECT, "latestOffset, idle, median", "ms", tuple(calls), Bar("most", 1.0))
     yield Row(
-        SUBJECT, "request for a partition's state", "µs CPU", tuple(ours), None, {"by public calls": tuple(public)}
+        SUBJECT, "management request for a partition", "µs CPU", tuple(ours), None, {"by public calls": tuple(public)}
     )
     if idle:
         compared = {"a trivial source": tuple(trivial)}
@@ -83,13 +85,13 @@ def idle_calls(options: Mapping[str, str], seconds: float) -> float:
 
 
 def requests(connection: Connection, seconds: float) -> float:
-    """µs of CPU of requesting the state of one partition, over a connection that stays open."""
+    """The CPU time of a request for one partition, in µs, over a connection that stays open."""
     with HubMetadata(connection, GROUP) as metadata:
         partitions = metadata.partition_ids()
         metadata.partition_states(partitions)
-        spent, rounds = time.process_time(), max(1, int(seconds / _INTERVAL))
+        spent, rounds = time.process_time(), max(1, int(seconds / _REQUEST_INTERVAL))
         for _ in range(rounds):
-            time.sleep(_INTERVAL)
+            time.sleep(_REQUEST_INTERVAL)
             metadata.partition_states(partitions)
         return (time.process_time() - spent) / rounds / len(partitions) * 1e6
 
@@ -106,7 +108,7 @@ def public_requests(connection: Connection, seconds: float) -> float:
 
 
 def _share(spark: SparkSession, options: Mapping[str, str], folder: Path, source: str, seconds: float) -> list[float]:
-    """The CPU of an idle query's planner, in percent of a core; empty where that cannot be measured."""
+    """The CPU time of a waiting query's planner, in percent of a core; empty if it cannot be measured."""
     before = set(planners())
     query = start(spark, options, folder, source=source)
     try:

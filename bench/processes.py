@@ -1,4 +1,4 @@
-"""CPU and memory of the processes below this one, from `/proc` (Linux)."""
+"""CPU time and memory of this process's descendants, from `/proc` (Linux)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-#: The part of the system that a process is, by what its command line has in it.
+#: The part of the system that a process belongs to, by a piece of its command line.
 _PARTS = {"org.apache.spark": "JVM", "pyspark": "Python", "spark_ehbalance.emulator": "emulator"}
 
-#: In the command line of a worker that reads, and of a streaming query's planner.
+#: Pieces of the command lines of a reading worker and of a streaming query's planner.
 _WORKER, _PLANNER = "pyspark.worker", "python_streaming_source_runner"
 
 
 def cpu_by_part() -> dict[str, float]:
-    """Seconds of CPU so far; empty where there is no `/proc`. Processes that have ended count as Python: the JVM and
-    the emulator live on."""
+    """The CPU time so far, in seconds; empty without `/proc`. Ended processes count as Python, because the JVM and the
+    emulator go on running."""
     spent: dict[str, float] = defaultdict(float)
-    for pid, command in _below():
+    for pid, command in _descendants():
         part = next((name for piece, name in _PARTS.items() if piece in command), "Python")
         own, ended = _cpu(pid)
         spent[part] += own
@@ -28,27 +28,27 @@ def cpu_by_part() -> dict[str, float]:
 
 
 def largest_worker() -> float:
-    """The most memory in MB that one of the workers has held; 0 if that cannot be told."""
-    return max((_peak(pid) for pid, command in _below() if _WORKER in command), default=0.0)
+    """The largest peak memory of a worker, in MB; 0 if it cannot be measured."""
+    return max((_peak(pid) for pid, command in _descendants() if _WORKER in command), default=0.0)
 
 
 def workers_cpu() -> float:
-    """Seconds of CPU that the workers which are there have used."""
-    return sum(_cpu(pid)[0] for pid, command in _below() if _WORKER in command)
+    """The CPU time of the running workers, in seconds."""
+    return sum(_cpu(pid)[0] for pid, command in _descendants() if _WORKER in command)
 
 
 def planners() -> list[int]:
-    """The planner processes of this process's streaming queries."""
-    return [pid for pid, command in _below() if _PLANNER in command]
+    """The ids of the planner processes of this process's streaming queries."""
+    return [pid for pid, command in _descendants() if _PLANNER in command]
 
 
 def cpu(pid: int) -> float:
-    """Seconds of CPU that a process has used."""
+    """The CPU time of a process, in seconds."""
     return _cpu(pid)[0]
 
 
-def _below() -> Iterator[tuple[int, str]]:
-    """The processes that this one has started, and those of theirs, with their command lines."""
+def _descendants() -> Iterator[tuple[int, str]]:
+    """This process's descendants, with their command lines."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -67,13 +67,13 @@ def _below() -> Iterator[tuple[int, str]]:
 
 
 def _cpu(pid: int) -> tuple[float, float]:
-    """Of a process and of its children that have ended."""
+    """The CPU time of a process and of its ended children, in seconds."""
     try:
-        user, system, users, systems = map(int, _stat(pid)[11:15])
+        user, system, children_user, children_system = map(int, _stat(pid)[11:15])
     except OSError:
         return 0.0, 0.0
     tick = os.sysconf("SC_CLK_TCK")
-    return (user + system) / tick, (users + systems) / tick
+    return (user + system) / tick, (children_user + children_system) / tick
 
 
 def _peak(pid: int) -> float:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from azure.eventhub import EventData, PartitionContext
 
-from bench.common import GROUP, Bar, Emulator, Row, Say, emulator
+from bench.common import GROUP, Bar, Emulator, Log, Row, emulator
 from bench.shapes import FEWER, SHAPES
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
@@ -106,14 +106,14 @@ def _cost(begun: float, cpu: float, events: int) -> Cost:
 
 
 def measure(
-    say: Say, certificate: Path, *, shapes: Sequence[str], partitions: Sequence[int], events: int, runs: int
+    log: Log, certificate: Path, *, shapes: Sequence[str], partitions: Sequence[int], events: int, runs: int
 ) -> Iterator[Row]:
     """All `shapes`; and events of 1 KB by TLS, and from several `partitions` in one task."""
     for name in shapes:
-        yield from _shape(name, None, events, runs, say)
-    yield from _shape("1 KB", certificate, events, runs, say)
+        yield from _shape(name, None, events, runs, log)
+    yield from _shape("1 KB", certificate, events, runs, log)
     for several in partitions:
-        say(f"reader: {several} partitions in one task")
+        log(f"reader: {several} partitions in one task")
         each = 2 * events // several
         with emulator(several) as server:
             for partition in range(several):
@@ -122,9 +122,9 @@ def measure(
         yield from _rows(f"1 KB, {several} partitions in one task", {"": found})
 
 
-def _shape(name: str, certificate: Path | None, events: int, runs: int, say: Say) -> Iterator[Row]:
+def _shape(name: str, certificate: Path | None, events: int, runs: int, log: Log) -> Iterator[Row]:
     label = f"{name}, TLS" if certificate else name
-    say(f"reader: {label}")
+    log(f"reader: {label}")
     events = max(1000, events // FEWER.get(name, 1))
     few, fewer = max(1000, events // _SLOWER), max(1, runs // 2)
     with emulator(2, certificate) as server:

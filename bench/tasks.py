@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from bench.common import HUB, Row, Say, batches, emulator, start
+from bench.common import HUB, Log, Row, batches, emulator, start
 from bench.processes import workers_cpu
 
 SUBJECT = "tasks"
@@ -18,17 +18,17 @@ SUBJECT = "tasks"
 _FEW = 8
 
 
-def measure(spark: SparkSession, folder: Path, say: Say, *, partitions: int, count: int, runs: int) -> Iterator[Row]:
-    """`addBatch` with many `partitions` of one event each; and of `count` batches in a row with few partitions."""
-    yield from _packed(spark, folder, say, partitions, runs)
-    yield from _kept(spark, folder, say, count, runs)
+def measure(spark: SparkSession, folder: Path, log: Log, *, partitions: int, count: int, runs: int) -> Iterator[Row]:
+    """`addBatch` with many `partitions` that hold an event each; and, with a few, of `count` batches in a row."""
+    yield from _packed(spark, folder, log, partitions, runs)
+    yield from _kept(spark, folder, log, count, runs)
 
 
-def _packed(spark: SparkSession, folder: Path, say: Say, partitions: int, runs: int) -> Iterator[Row]:
+def _packed(spark: SparkSession, folder: Path, log: Log, partitions: int, runs: int) -> Iterator[Row]:
     times: dict[str, list[float]] = {"packed": [], "a task each": []}
     with emulator(partitions) as server:
         for run in range(runs + 1):
-            say(f"{partitions} partitions: run {run} of {runs}")
+            log(f"{partitions} partitions: run {run} of {runs}")
             for partition in range(partitions):
                 server.control.append(HUB, partition, [b"x" * 1000])
             for how, found in times.items():
@@ -42,7 +42,7 @@ def _packed(spark: SparkSession, folder: Path, say: Say, partitions: int, runs: 
     yield Row(SUBJECT, f"{partitions} partitions with an event each, packed", "ms", packed, None, {"a task each": each})
 
 
-def _kept(spark: SparkSession, folder: Path, say: Say, count: int, runs: int) -> Iterator[Row]:
+def _kept(spark: SparkSession, folder: Path, log: Log, count: int, runs: int) -> Iterator[Row]:
     times: dict[str, list[float]] = {"closed": [], "kept": []}
     spent: dict[str, list[float]] = {"closed": [], "kept": []}
     with emulator(_FEW) as server:
@@ -52,7 +52,7 @@ def _kept(spark: SparkSession, folder: Path, say: Say, count: int, runs: int) ->
             server.fill(partition, b"x" * 1000, count)
         for run in range(runs + 1):
             for how in times:
-                say(f"receivers {how}: run {run} of {runs}")
+                log(f"receivers {how}: run {run} of {runs}")
                 options = {"connectionString": server.address, "startingPosition": "earliest", "consumerGroup": how}
                 options |= {"maxEventsPerTrigger": str(_FEW)} | ({"ownerLevel": "1"} if how == "kept" else {})
                 before = workers_cpu()

@@ -1,11 +1,11 @@
-"""Source end to end: a backlog through Spark into a sink, the emulator on the same cores; beside it Spark's ceiling.
+"""The source end to end: a backlog through Spark into a sink, with the emulator on the same cores, and Spark's ceiling.
 
 | what | how it is measured |
 |---|---|
-| events/s | rows by the time that Spark reports for the batches that had them, planning and checkpoint included |
-| CPU | of every process below this one, by part of the system, from the query's start to its end: of Python's about |
-| | 2 s are not reading but starting a query and its planner, as with any Python source (see the ceiling) |
-| memory | the most that one Python worker has held so far, in this case or in one before it |
+| events/s | rows / Spark's reported time of their batches, planning and checkpoint included |
+| CPU | of all descendants, by part of the system, from the query's start to its end; about 2 s of Python's are the |
+| | start of the query and its planner, as with any Python source (see the ceiling) |
+| memory | the largest peak of one Python worker so far, in this case or an earlier one |
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 from bench.ceiling import ReadySource
-from bench.common import Bar, Emulator, Row, Say, batches, emulator, start
+from bench.common import Bar, Emulator, Log, Row, batches, emulator, start
 from bench.processes import cpu_by_part, largest_worker
 
 SUBJECT = "throughput"
 
-#: Rows of the record batches that Spark is given in the ceiling's measurement: as many as the source gives at most.
+#: Rows of a record batch in the ceiling's measurement: the source's maximum.
 _ROWS = 10_000
 
 
@@ -53,7 +53,7 @@ CASES = [
 
 
 class Flow(NamedTuple):
-    """One run: events a second, µs of CPU an event by part of the system, and MB of the largest Python worker."""
+    """One run: events per second, µs of CPU per event by part of the system, and MB of the largest Python worker."""
 
     rate: float
     cpu: dict[str, float]
@@ -61,38 +61,38 @@ class Flow(NamedTuple):
 
 
 def measure(
-    spark: SparkSession, folder: Path, say: Say, *, cases: Sequence[Case], runs: int, share: float = 1.0
+    spark: SparkSession, folder: Path, log: Log, *, cases: Sequence[Case], runs: int, share: float = 1.0
 ) -> Iterator[Row]:
-    """Every case in `runs` runs, with `share` of its events."""
+    """Measure each case in `runs` runs, with the fraction `share` of its events."""
     spark.dataSource.register(ReadySource)
-    numbers = itertools.count()
+    run_numbers = itertools.count()
 
     def flow(source: str, options: dict[str, str], sink: str, events: int) -> Flow:
         before = cpu_by_part()
-        place = folder / f"run-{next(numbers)}"
-        query = start(spark, options, place, source=source, sink=sink, available_now=True)
+        run_folder = folder / f"run-{next(run_numbers)}"
+        query = start(spark, options, run_folder, source=source, sink=sink, available_now=True)
         query.awaitTermination()
         after = cpu_by_part()
         rows = sum(batch["numInputRows"] for batch in batches(query))
         if rows != events:
-            raise RuntimeError(f"{rows} rows came of {events} events")
+            raise RuntimeError(f"{rows} rows for {events} events")
         took = sum(batch["durationMs"]["triggerExecution"] for batch in batches(query)) / 1000
         spent = {part: (now - before.get(part, 0.0)) / rows * 1e6 for part, now in after.items()}
         return Flow(rows / took, spent, largest_worker())
 
     for case in cases:
         events = max(case.partitions * 100, int(case.events * share)) // case.partitions * case.partitions
-        say(f"{case.what}: filling the emulator with {events:,} events")
+        log(f"{case.what}: filling the emulator with {events:,} events")
         with emulator(case.partitions) as server:
             fill(server, case, events)
             options = {"connectionString": server.address, "startingPosition": "earliest"}
             most = max(100, min(_ROWS, (64 << 20) // case.size))
             ready = {"events": f"{events}", "size": f"{case.size}", "tasks": f"{case.partitions}", "rows": f"{most}"}
             ours, ceiling = list[Flow](), list[Flow]()
-            # The first run warms up; Spark's workers live on.
+            # Run 0 of the first case warms up; Spark's workers go on running.
             for run in range(0 if case is cases[0] else 1, runs + 1):
-                say(f"{case.what}: run {run} of {runs}")
-                # In turn, because the machine's own speed changes meanwhile.
+                log(f"{case.what}: run {run} of {runs}")
+                # Alternating, because the machine's speed changes meanwhile.
                 one, other = flow("ehbalance", options, case.sink, events), flow("ready", ready, case.sink, events)
                 if run:
                     ours.append(one)
@@ -101,7 +101,7 @@ def measure(
 
 
 def fill(server: Emulator, case: Case, events: int) -> None:
-    """Append the case's events, as many to each partition."""
+    """Append the case's events, equally to all partitions."""
     body, each = os.urandom(case.size), events // case.partitions
     properties = {"device": "thermometer-17", "unit": "°C"} if case.properties else None
     for partition in range(case.partitions):

@@ -1,9 +1,9 @@
-"""Put Delta's jars beside Spark's own, inside the virtual environment's pyspark, and check that they work.
+"""Copy Delta's jars into the virtual environment's pyspark, and check that they work.
 
-Run by setup.sh with the virtual environment's Python. In ``pyspark/jars`` the jars are on the class path of every
-Spark that starts from this environment (``SparkSession.builder``, ``spark-submit``, ``pyspark``, also of its
-executors), so no job needs ``spark.jars``, a network or Ivy. A folder of their own would have to be named to each of
-them, and ``spark.jars.packages`` resolves anew at every start.
+setup.sh runs this with the virtual environment's Python. Jars in ``pyspark/jars`` are on the class path of every Spark
+that starts from this environment (``SparkSession.builder``, ``spark-submit``, ``pyspark``, and executors), so no job
+needs ``spark.jars``, a network or Ivy. Every job would have to name a separate folder, and ``spark.jars.packages``
+resolves again at every start.
 """
 
 import os
@@ -21,8 +21,8 @@ SPARK = Path(pyspark.__file__).parent
 IVY = Path(sys.prefix) / "ivy"
 LOG = Path(sys.prefix) / "fetch_jars.log"
 
-# What Delta's jars need beyond these two, Spark has in its own, newer versions. Theirs would only get in the way: the
-# shims jar of RoaringBitmap 0.9, for one, holds a class that is in Spark's RoaringBitmap 1.6 too.
+# Delta needs only these two groups: Spark has newer versions of all other dependencies, and Delta's would conflict. For
+# example, the shims jar of RoaringBitmap 0.9 has a class that is also in Spark's RoaringBitmap 1.6.
 GROUPS = ("io.delta", "io.unitycatalog")
 EXCLUDES = ("com.*:*", "commons-*:*", "io.airlift:*", "javax.*:*", "org.*:*")
 
@@ -44,13 +44,13 @@ spark.stop()
 
 
 def coordinates() -> str:
-    """Return the Maven coordinates of the Delta that fits the installed pyspark and delta-spark."""
+    """Return the Maven coordinates of Delta for the installed pyspark and delta-spark."""
     spark = ".".join(pyspark.__version__.split(".")[:2])
     return f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"
 
 
 def run(*command: str | Path) -> None:
-    """Run a command with this environment's Spark, its output in the log; exit with the log's end if it fails."""
+    """Run a command with this environment's Spark and log its output; exit with the end of the log if it fails."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     environment["SPARK_HOME"] = str(SPARK)
     with LOG.open("a") as log:
@@ -61,9 +61,9 @@ def run(*command: str | Path) -> None:
 
 
 def resolve(script: Path) -> list[Path]:
-    """Let Spark's Ivy fetch Delta's jars, and return those that Spark itself does not have."""
+    """Fetch Delta's jars with Spark's Ivy, and return those that Spark does not have."""
     script.write_text("")  # spark-submit resolves packages, then runs a script: an empty one
-    shutil.rmtree(IVY / "jars", ignore_errors=True)  # of an earlier version; the cache stays
+    shutil.rmtree(IVY / "jars", ignore_errors=True)  # jars of an earlier version; the cache stays
     options = {
         "spark.jars.packages": coordinates(),
         "spark.jars.ivy": str(IVY),
@@ -75,9 +75,9 @@ def resolve(script: Path) -> list[Path]:
 
 
 def install(jars: list[Path]) -> None:
-    """Copy the jars to Spark's own, in place of those of an earlier version.
+    """Copy the jars to Spark's jars and remove those of an earlier version.
 
-    A jar that is there already is left alone, for a Spark that is running may have it open.
+    A jar that exists already is not replaced, because a running Spark may have it open.
     """
     folder = SPARK / "jars"
     targets = {folder / re.sub(r"^[^_]+_", "", jar.name): jar for jar in jars}  # Ivy puts the group before the name

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes .venv with all that the project needs, or says what is missing. Called by make.
+# Makes .venv with all that the project needs, or names what is missing. Called by make.
 #
-# Python is $PYTHON if given, else the first of python3, python3.14 ... python3.10 on PATH that is 3.10 or newer.
-# Java is JAVA_HOME's if that is set, else the one on PATH: the same choice as Spark's.
+# Python is $PYTHON if set, else the first of python3, python3.14 ... python3.10 on PATH that is 3.10 or newer.
+# Java is that of JAVA_HOME if set, else the one on PATH, as in Spark.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-PATH=${PATH//"$PWD/.venv/bin:"/} # an environment that may be made anew is not looked for its own Python
+PATH=${PATH//"$PWD/.venv/bin:"/} # do not find the Python of an environment that may be replaced
 
 venv=.venv
 stamp=$venv/setup.stamp
@@ -63,7 +63,7 @@ check_java() {
         return
     fi
     output=$("$java" -version 2>&1 </dev/null) || output=
-    # The line reads: openjdk version "17.0.15" 2025-04-15, or before Java 9: java version "1.8.0_392"
+    # The line is: openjdk version "17.0.15" 2025-04-15, or before Java 9: java version "1.8.0_392"
     version=$(sed -n 's/.* version "\([^"]*\)".*/\1/p' <<<"$output" | head -n 1)
     major=${version#1.}
     major=${major%%[!0-9]*}
@@ -80,13 +80,13 @@ stop_if_missing() {
     exit 1
 }
 
-# What the environment was made from. The checkout's place is part of it: a virtual environment does not survive a move.
+# The inputs of the environment. The path of the checkout is one of them: a virtual environment cannot be moved.
 inputs() {
     pwd
     cksum pyproject.toml constraints.txt scripts/setup.sh scripts/fetch_jars.py
 }
 
-# Whether the environment has the Python that was asked for: any that works, unless PYTHON is given.
+# Whether the environment has the requested Python: any that works, unless PYTHON is set.
 has_right_python() {
     local version
     version=$(python_version "$venv/bin/python") && is_new_enough "$venv/bin/python" || return 1
@@ -97,7 +97,7 @@ is_up_to_date() {
     [[ -f $stamp && $(<"$stamp") == "$(inputs)" ]] && has_right_python
 }
 
-# Keeps an environment that works, is in its place and has the right Python.
+# Keeps an environment that works, has not moved and has the right Python.
 make_venv() {
     if [[ -x $venv/bin/pip && $(head -n 3 "$venv/bin/pip") == *"$PWD/$venv/bin/python"* ]] && has_right_python; then
         return
@@ -118,7 +118,7 @@ fi
 stop_if_missing
 
 rm -f "$stamp"
-made_from=$(inputs) # before the work: a file edited meanwhile calls for another set-up
+made_from=$(inputs) # before the work: a file edited meanwhile requires another set-up
 make_venv
 echo 'setup: installing packages'
 "$venv/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --use-pep517 \
