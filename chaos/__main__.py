@@ -114,7 +114,7 @@ class Chaos:
                 return
             victim = candidates[int(step.victim * len(candidates))]
         elif (step.kind == faults.NEW and len(self._queries) == _MOST_QUERIES) or (
-            step.kind == faults.AWAY and self._outage.active
+            step.kind == faults.OUTAGE and self._outage.active
         ):
             self.skipped += 1
             return
@@ -174,7 +174,7 @@ class Chaos:
             case faults.ADD:
                 emulator.add_partitions(HUB, 1)
                 producer.add_partitions(1)
-            case faults.AWAY:
+            case faults.OUTAGE:
                 self._outage.begin()
 
                 def back() -> None:

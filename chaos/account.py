@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from chaos.faults import OUTAGE
+
 #: Seconds between a batch's write and its checkpoint on a busy machine. A fault in this time also interrupts the batch:
 #: it is written, but not checkpointed.
 GRACE = 5.0
@@ -143,7 +145,7 @@ def _interruption(batch: Batch, faults: Iterable[Fault]) -> str | None:
     """The kind of fault that interrupted a batch between its planning and its checkpoint; None if none did."""
     query, until = batch.owner.split(".")[0], batch.written + GRACE
     for fault in faults:
-        if fault.kind == "lease table away" and fault.began <= until and fault.ended >= batch.written:
+        if fault.kind == OUTAGE and fault.began <= until and fault.ended >= batch.written:
             until = max(until, fault.ended + GRACE)  # the checkpoint was delayed
     for fault in faults:
         if fault.query == query and fault.began <= until and fault.ended >= batch.began - _PLANNING:

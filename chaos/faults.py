@@ -10,17 +10,17 @@ KILL_PLANNER = "SIGKILL of a planner"
 KILL_WORKER = "SIGKILL of the workers"
 PAUSE_QUERY = "SIGSTOP of a query"
 PAUSE_PLANNER = "SIGSTOP of a planner"
-STOP = "orderly stop"
+STOP = "graceful stop"
 CANCEL = "query.stop()"
 NEW = "query with a new checkpoint"
 RESTART = "restart, same checkpoint"
 DROP = "connections dropped"
 BUSY = "server busy"
-AWAY = "lease table away"
+OUTAGE = "lease table unreachable"
 ADD = "partition added"
 
 #: In the order of the final table. Restarts are no faults of their own: they follow the end of a query.
-KINDS = (KILL_QUERY, KILL_PLANNER, KILL_WORKER, PAUSE_QUERY, PAUSE_PLANNER, STOP, CANCEL, NEW, DROP, BUSY, AWAY, ADD)
+KINDS = (KILL_QUERY, KILL_PLANNER, KILL_WORKER, PAUSE_QUERY, PAUSE_PLANNER, STOP, CANCEL, NEW, DROP, BUSY, OUTAGE, ADD)
 
 #: The faults of one query; all others are of the hub or the lease table.
 ON_A_QUERY = frozenset({KILL_QUERY, KILL_PLANNER, KILL_WORKER, PAUSE_QUERY, PAUSE_PLANNER, STOP, CANCEL})
@@ -60,7 +60,7 @@ def schedule(seed: int, seconds: float, lease_duration: float) -> list[Step]:
             rng.shuffle(kinds)
         kind = kinds.pop()
         added += kind == ADD
-        if kind in (PAUSE_QUERY, PAUSE_PLANNER, AWAY):
+        if kind in (PAUSE_QUERY, PAUSE_PLANNER, OUTAGE):
             lasts = lease_duration * rng.uniform(1.3, 2.0)
         else:
             lasts = rng.uniform(0.5, 3.0)

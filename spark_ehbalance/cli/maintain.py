@@ -28,7 +28,7 @@ def maintain(
             return
         store.read()
         store.maintain()
-    say(f"The lease table {lease_table} is tidied up.")
+    say(f"The lease table {lease_table} was cleaned up.")
 
 
 def _report(lease_table: str, done: Repair) -> None:

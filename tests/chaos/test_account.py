@@ -55,7 +55,7 @@ def test_an_unexplained_duplicate_fails() -> None:
         (Fault("SIGKILL", "a", 2 + GRACE + 0.1, 2 + GRACE + 0.1), False),
         (Fault("SIGSTOP", "a", -30, -20), False),
         (Fault("SIGSTOP", "b", 1.5, 9.5), True),  # either of the two copies
-        (Fault("lease table away", None, 1.5, 1.6), False),
+        (Fault("lease table unreachable", None, 1.5, 1.6), False),
     ],
 )
 def test_which_faults_explain_a_duplicate(fault: Fault, explains: bool) -> None:
@@ -68,7 +68,7 @@ def test_which_faults_explain_a_duplicate(fault: Fault, explains: bool) -> None:
 
 def test_a_kill_during_an_outage_explains_batches_without_a_checkpoint() -> None:
     twice = [batch("a.1", range(3), 1, 2), batch("b.1", range(3), 50, 51, epoch=2, run="t"), OTHER]
-    away = Fault("lease table away", None, 1.5, 40)
+    away = Fault("lease table unreachable", None, 1.5, 40)
     assert account(twice, SENT, [away, Fault("SIGKILL", "a", 30, 30)]).passed
     assert not account(twice, SENT, [away]).passed
 

@@ -36,10 +36,10 @@ class Command:
             main()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        said = self._capsys.readouterr()
-        assert KEY not in said.out + said.err
-        assert "Traceback" not in said.err
-        return Outcome(code, said.out, said.err)
+        printed = self._capsys.readouterr()
+        assert KEY not in printed.out + printed.err
+        assert "Traceback" not in printed.err
+        return Outcome(code, printed.out, printed.err)
 
     def fails(self, code: int, *arguments: object) -> str:
         """The one-line error of a command that fails."""

@@ -304,9 +304,9 @@ def test_an_owner_id_is_shown_without_markup(ehbalance: Command, used: Path, own
 
 
 def test_without_arguments_the_commands_are_listed(ehbalance: Command) -> None:
-    said = ehbalance()
+    printed = ehbalance()
     for command in ("init", "status", "emulator"):
-        assert command in said.out + said.err
+        assert command in printed.out + printed.err
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["status"], ["status", "x", "--nonsense"], ["init"]])

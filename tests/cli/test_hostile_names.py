@@ -86,9 +86,9 @@ def test_tables_show_them_as_escapes(ehbalance: Command, hostile: Path, monkeypa
 
 def test_json_has_them_unchanged(ehbalance: Command, hostile: Path) -> None:
     for command in ("status", "history"):
-        said = ehbalance(command, hostile, "--json").out
-        assert harmless(said)
-        assert named("ann") in _texts(json.loads(said))
+        printed = ehbalance(command, hostile, "--json").out
+        assert harmless(printed)
+        assert named("ann") in _texts(json.loads(printed))
 
 
 def _texts(value: object) -> list[str]:

@@ -51,15 +51,15 @@ def state(table: Path) -> Snapshot:
         return store.read()
 
 
-def says(ehbalance: Command, *arguments: object) -> str:
+def output(ehbalance: Command, *arguments: object) -> str:
     outcome = ehbalance(*arguments)
     assert (outcome.code, outcome.err) == (0, "")
     return outcome.out
 
 
 def test_a_transfer_asks_the_owner(ehbalance: Command, leases: Path) -> None:
-    said = says(ehbalance, "transfer", leases, "0", "--to", "bob", "--why", "upgrade", "--handover-timeout", "5s")
-    assert said == "Partition 0 is to go to bob: ann was asked to hand it over within 5 s.\n"
+    printed = output(ehbalance, "transfer", leases, "0", "--to", "bob", "--why", "upgrade", "--handover-timeout", "5s")
+    assert printed == "Partition 0 is to go to bob: ann was asked to hand it over within 5 s.\n"
     lease = state(leases).leases["0"]
     assert lease.handover is not None
     assert (lease.handover.to, lease.handover.timeout_ms) == ("bob", 5000)
@@ -69,25 +69,25 @@ def test_a_transfer_asks_the_owner(ehbalance: Command, leases: Path) -> None:
 
 
 def test_a_transfer_of_a_partition_without_an_owner(ehbalance: Command, leases: Path) -> None:
-    said = says(ehbalance, "transfer", leases, "1", "--to", "bob")
-    assert said == "Partition 1 is to go to bob, which takes it with its next decision.\n"
+    printed = output(ehbalance, "transfer", leases, "1", "--to", "bob")
+    assert printed == "Partition 1 is to go to bob, which takes it with its next decision.\n"
     assert state(leases).leases["1"].handover is None
 
 
 def test_pinning_and_unpinning(ehbalance: Command, leases: Path) -> None:
-    assert "ann was asked to hand it over within 30 s" in says(ehbalance, "pin", leases, "0", "--to", "bob")
-    assert says(ehbalance, "pin", leases, "1", "--to", "ann").endswith("takes it with its next decision.\n")
+    assert "ann was asked to hand it over within 30 s" in output(ehbalance, "pin", leases, "0", "--to", "bob")
+    assert output(ehbalance, "pin", leases, "1", "--to", "ann").endswith("takes it with its next decision.\n")
     pins = {partition: lease.pin and lease.pin.to for partition, lease in state(leases).leases.items()}
     assert pins == {"0": "bob", "1": "ann"}
-    assert "which owns it" in says(ehbalance, "pin", leases, "0", "--to", "ann")
-    assert says(ehbalance, "unpin", leases, "0", "--why", "over") == "Partition 0 is not pinned any more.\n"
+    assert "which owns it" in output(ehbalance, "pin", leases, "0", "--to", "ann")
+    assert output(ehbalance, "unpin", leases, "0", "--why", "over") == "Partition 0 is not pinned any more.\n"
     assert state(leases).leases["0"].pin is None
     assert ehbalance.fails(1, "unpin", leases, "0") == "Error: partition 0 is not pinned: pinned are 1\n"
 
 
 def test_pinning_to_a_member_that_is_leaving_takes_effect_later(ehbalance: Command, leases: Path) -> None:
-    says(ehbalance, "drain", leases, "bob")
-    assert "from ann when it is active and has room" in says(ehbalance, "pin", leases, "0", "--to", "bob")
+    output(ehbalance, "drain", leases, "bob")
+    assert "from ann when it is active and has room" in output(ehbalance, "pin", leases, "0", "--to", "bob")
     assert state(leases).leases["0"].handover is None
 
 
@@ -126,8 +126,8 @@ def test_a_wrong_timeout_is_refused(ehbalance: Command, leases: Path) -> None:
 def test_a_seek_in_a_partition_without_an_owner(
     ehbalance: Command, leases: Path, connection: Sequence[str], to: str, at: int
 ) -> None:
-    said = says(ehbalance, "seek", leases, "1", "--to", to, *connection)
-    assert said == f"Partition 1 goes on at sequence number {at}.\n"
+    printed = output(ehbalance, "seek", leases, "1", "--to", to, *connection)
+    assert printed == f"Partition 1 goes on at sequence number {at}.\n"
     lease = state(leases).leases["1"]
     assert lease.checkpoint is not None
     assert (lease.owner, lease.epoch, lease.checkpoint.next) == (None, 3, at)
@@ -136,8 +136,8 @@ def test_a_seek_in_a_partition_without_an_owner(
 def test_a_seek_to_a_time(ehbalance: Command, leases: Path, emulator: Emulator, connection: Sequence[str]) -> None:
     now = datetime.now(timezone.utc)
     before, after = ((now + timedelta(hours=hours)).isoformat() for hours in (-1, 1))
-    assert "sequence number 0" in says(ehbalance, "seek", leases, "1", "--to", before, *connection)
-    assert "sequence number 10" in says(ehbalance, "seek", leases, "1", "--to", after, *connection)
+    assert "sequence number 0" in output(ehbalance, "seek", leases, "1", "--to", before, *connection)
+    assert "sequence number 10" in output(ehbalance, "seek", leases, "1", "--to", after, *connection)
 
 
 def test_a_seek_in_an_owned_partition_must_be_forced(
@@ -147,7 +147,7 @@ def test_a_seek_in_an_owned_partition_must_be_forced(
         message = ehbalance.fails(1, "seek", leases, *which, "--to", "earliest", *connection)
         assert message == "Error: partition 0 is owned by ann: stop that query first, or use --force\n"
         assert {lease.epoch for lease in state(leases).leases.values()} == {3, 2}, "all or nothing"
-    says(ehbalance, "seek", leases, "--all", "--to", "earliest", "--force", *connection)
+    output(ehbalance, "seek", leases, "--all", "--to", "earliest", "--force", *connection)
     sought = state(leases).leases
     assert {lease.checkpoint.next for lease in sought.values() if lease.checkpoint} == {0}
     assert [(lease.owner, lease.epoch) for lease in sought.values()] == [("ann", 4), (None, 3)]
@@ -182,31 +182,31 @@ def test_a_seek_before_anything_was_read_is_refused(ehbalance: Command, table: P
 
 
 def test_history_shows_who_ordered_what_and_why(ehbalance: Command, leases: Path, connection: Sequence[str]) -> None:
-    says(ehbalance, "transfer", leases, "0", "--to", "bob", "--why", "upgrade of ann's host")
-    says(ehbalance, "pin", leases, "1", "--to", "ann")
-    says(ehbalance, "unpin", leases, "1", "--why", "a mistake")
-    says(ehbalance, "seek", leases, "1", "--to", "2", "--why", "a bad batch", *connection)
-    says(ehbalance, "drain", leases, "ann", "--why", "its host goes")
-    says(ehbalance, "drain", leases, "ann", "--undo")
-    told = json.loads(says(ehbalance, "history", leases, "--json"))
-    assert all(each["by"].startswith("operator:") for each in told)
-    assert sorted((each["event"], each["partition"], each["why"]) for each in told if each["partition"]) == [
+    output(ehbalance, "transfer", leases, "0", "--to", "bob", "--why", "upgrade of ann's host")
+    output(ehbalance, "pin", leases, "1", "--to", "ann")
+    output(ehbalance, "unpin", leases, "1", "--why", "a mistake")
+    output(ehbalance, "seek", leases, "1", "--to", "2", "--why", "a bad batch", *connection)
+    output(ehbalance, "drain", leases, "ann", "--why", "its host goes")
+    output(ehbalance, "drain", leases, "ann", "--undo")
+    rows = json.loads(output(ehbalance, "history", leases, "--json"))
+    assert all(each["by"].startswith("operator:") for each in rows)
+    assert sorted((each["event"], each["partition"], each["why"]) for each in rows if each["partition"]) == [
         ("PinTo", "1", "to ann"),
         ("Seek", "1", "to sequence number 2: a bad batch"),
         ("Transfer", "0", "to bob: upgrade of ann's host"),
         ("Unpin", "1", "a mistake"),
     ]
-    drains = [each for each in told if each["event"] == "Drain"]
+    drains = [each for each in rows if each["event"] == "Drain"]
     assert {(each["owner"], each["epoch"], each["why"]) for each in drains} == {
         ("ann", None, "its host goes"),
         ("ann", None, "may take partitions again"),
     }
-    (sought,) = (each for each in told if each["event"] == "Seek")
+    (sought,) = (each for each in rows if each["event"] == "Seek")
     assert (sought["owner_before"], sought["owner"], sought["epoch"], sought["sequence_number"]) == (None, None, 3, 1)
-    shown = says(ehbalance, "history", leases)
+    shown = output(ehbalance, "history", leases)
     assert "its host goes" in shown
     assert "operator:" in shown
-    assert "Drain" not in says(ehbalance, "history", leases, "--partition", "1")
+    assert "Drain" not in output(ehbalance, "history", leases, "--partition", "1")
 
 
 def test_a_limit_is_named(ehbalance: Command, leases: Path) -> None:
@@ -217,13 +217,13 @@ def test_a_limit_is_named(ehbalance: Command, leases: Path) -> None:
         store.write(base, replace(base, leases=partitions, members={**base.members, "bob": bob}))
     message = ehbalance.fails(1, "transfer", leases, "0", "--to", "bob")
     assert message == "Error: bob has 1 partitions, and maxPartitionsOwned=1\n"
-    assert "when it is active and has room" in says(ehbalance, "pin", leases, "0", "--to", "bob")
+    assert "when it is active and has room" in output(ehbalance, "pin", leases, "0", "--to", "bob")
 
 
 def test_a_drain_can_be_undone(ehbalance: Command, leases: Path) -> None:
-    assert says(ehbalance, "drain", leases, "ann") == "ann is leaving.\n"
+    assert output(ehbalance, "drain", leases, "ann") == "ann is leaving.\n"
     assert state(leases).members["ann"].state is MemberState.LEAVING
-    assert says(ehbalance, "drain", leases, "ann", "--undo") == "ann may take partitions again.\n"
+    assert output(ehbalance, "drain", leases, "ann", "--undo") == "ann may take partitions again.\n"
     assert ehbalance.fails(1, "drain", leases, "ann", "--undo") == "Error: ann is active already\n"
 
 
@@ -232,7 +232,7 @@ def test_an_order_replaces_a_members_request(ehbalance: Command, leases: Path) -
         base = store.read()
         asked = replace(base.leases["0"], handover=Handover("bob", 30_000), pin=Pin("bob", "operator:jo"))
         store.write(base, replace(base, leases={**base.leases, "0": asked}))
-    says(ehbalance, "pin", leases, "0", "--to", "ann")
+    output(ehbalance, "pin", leases, "0", "--to", "ann")
     assert state(leases).leases["0"].handover is None
 
 

@@ -33,7 +33,7 @@ def row(at_s: float, partition: Any, event: str, before: Any, owner: Any, epoch:
 @pytest.fixture
 def recorded(table: Path) -> Path:
     """A group of two members with every kind of history row, operators' orders included."""
-    said = [
+    commits = [
         [Join(by=ANN, at_ms=T0), AddPartitions(by=ANN, at_ms=T0, partitions=("0", "1"), checkpoint=Position(-1))],
         [Claim(by=ANN, at_ms=T0 + 1000, partition=p, epoch=0) for p in "01"],
         [
@@ -45,7 +45,7 @@ def recorded(table: Path) -> Path:
     ]
     with DeltaStore(str(table)) as store:
         store.create(GROUP)
-        for each in said:
+        for each in commits:
             outcome = commit(store, store.read(), each)
             assert not outcome.refused
             if changes := ownership_changes(outcome):

@@ -123,10 +123,10 @@ def test_what_an_observer_finds_is_what_it_would_find_by_comparing_everything(
 ) -> None:
     """An observer with a last-changed index, one that compares snapshots, and the definition agree."""
     followed, compared, plain = Observations(), Observations(), Plain()
-    place, now = 0, 0.0
+    index, now = 0, 0.0
     for newer, passed in looks:
-        place, now = min(place + newer, len(chain) - 1), now + passed
-        snapshot, wall_ms = chain[place], 400_000 + round(now * 1000)
+        index, now = min(index + newer, len(chain) - 1), now + passed
+        snapshot, wall_ms = chain[index], 400_000 + round(now * 1000)
         bare = Snapshot(GROUP, snapshot.version, snapshot.leases, snapshot.members)
         followed, compared = followed.updated(snapshot, now), compared.updated(bare, now)
         plain.look(snapshot, now)
@@ -153,9 +153,9 @@ def test_what_an_observer_finds_is_what_it_would_find_by_comparing_everything(
 @given(chain=chains())
 def test_ownership_is_the_same_object_until_any_of_it_changes(chain: list[Snapshot]) -> None:
     for before, after in itertools.pairwise(chain):
-        anew = Ownership.of(after.leases, after.members)
-        assert after.ownership == anew
-        assert (after.ownership is before.ownership) == (Ownership.of(before.leases, before.members) == anew)
+        computed = Ownership.of(after.leases, after.members)
+        assert after.ownership == computed
+        assert (after.ownership is before.ownership) == (Ownership.of(before.leases, before.members) == computed)
         assert after.member_ids == after.members.keys()
         partitions = tuple(PARTITIONS)
         assert after.covers(partitions) == (after.leases.keys() == set(partitions))
