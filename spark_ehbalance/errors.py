@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_ehbalance.values.text import plain_lines
+from spark_ehbalance.text import plain_lines
 
 
 class EhBalanceError(Exception):

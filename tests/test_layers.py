@@ -12,15 +12,15 @@ import spark_ehbalance
 
 #: The layers from the bottom up. Packages of one layer do not know each other.
 LAYERS = (
-    {"values", "errors"},
+    {"text"},
+    {"errors"},
+    {"values"},
     {"leases", "hub", "emulator"},
     {"strategies", "stores"},
     {"member"},
     {"source", "simulation"},
     {"driver", "cli"},
 )
-#: One layer that is spread over two names.
-ONE_LAYER = {"values", "errors"}
 #: The emulator knows nothing of the rest, and of the rest only its own command knows the emulator.
 APART = {"emulator": {"cli"}}
 
@@ -75,7 +75,6 @@ def upward(module: str, source: str) -> list[str]:
         target
         for target in _imports(module, source)
         if (there := _package(target)) != here
-        and not {here, there} <= ONE_LAYER
         and (_layer(there) >= _layer(here) or here not in APART.get(there, {here}))
     ]
 

@@ -20,8 +20,8 @@ from spark_ehbalance.leases.transitions import Transition, apply
 from spark_ehbalance.source.options import Options, checked_location, storage_options, stream_options
 from spark_ehbalance.stores import base, opening
 from spark_ehbalance.stores.base import LeaseStore, commit_and_record
+from spark_ehbalance.text import plain, plain_lines
 from spark_ehbalance.values.secrets import REFERENCES, is_reference
-from spark_ehbalance.values.text import plain, plain_lines
 
 #: The environment variable with the connection string.
 _CONNECTION_STRING = "EHBALANCE_CONNECTION_STRING"

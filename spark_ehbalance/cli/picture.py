@@ -15,8 +15,8 @@ from typing import Any
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.leases.history import OwnershipChange
+from spark_ehbalance.text import plain_lines
 from spark_ehbalance.values.position import partition_order
-from spark_ehbalance.values.text import plain_lines
 
 #: Colours that colour-blind people can tell apart (Okabe and Ito, then those of Tol that differ from them).
 _PALETTE = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
-from spark_ehbalance.values.text import plain_lines
+from spark_ehbalance.text import plain_lines
 
 #: The environment variable with the level, such as INFO (changes of ownership, decisions) or DEBUG (also what they were
 #: based on).

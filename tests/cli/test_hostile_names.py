@@ -16,9 +16,9 @@ from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Handover, Lease, Member, Pin
 from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.text import plain, plain_lines
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
-from spark_ehbalance.values.text import plain, plain_lines
 from tests.cli.command import Command, kept
 
 #: A window's title, a colour in one byte, a return over the line, bidirectional overrides, nothing visible, a new line.
