@@ -34,7 +34,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 import spark_ehbalance
-from bench.common import session
 from chaos.processes import running, wait_for
 from chaos.tokens import IdentityEndpoint, ShortLived
 from spark_ehbalance.emulator import Emulator
@@ -159,7 +158,16 @@ def _emulator(case: Case) -> Emulator:
 
 @contextlib.contextmanager
 def _session(folder: Path, cores: int) -> Iterator[SparkSession]:
-    spark = session(folder, cores)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .appName("chaos.workers")
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.driver.extraJavaOptions", f"-XX:+UseSerialGC -Djava.io.tmpdir={folder}")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .getOrCreate()
+    )
     try:
         yield spark
     finally:
