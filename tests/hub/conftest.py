@@ -9,10 +9,11 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.fixtures import emulator
 from spark_ehbalance.hub.metadata import HubMetadata
+from tests.hub.receiving import handlers
 from tests.source.support import HUB, hub_options
 from tests.ways import way
 
-__all__ = ["emulator", "way"]
+__all__ = ["emulator", "handlers", "way"]
 
 
 @pytest.fixture

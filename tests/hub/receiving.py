@@ -1,4 +1,4 @@
-"""Receivers for tests: opened and closed, and received from until they fail."""
+"""Receivers for tests, and the client's handlers below them; a conftest imports the fixture."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.hub import receiver as receiver_module
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.hub.wire.link import incompatibility
 from tests.source.support import hub_options
 from tests.waiting import wait_until
 
@@ -16,6 +20,19 @@ from tests.waiting import wait_until
 def address_of(emulator: Emulator, connection: Connection | None = None) -> PartitionAddress:
     """Partition 0 of the emulator's hub."""
     return PartitionAddress(connection or hub_options(emulator).connection, "$Default", "0")
+
+
+@pytest.fixture
+def handlers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The client's handlers that the fast path takes over, as they are: tests change what time or a hub would."""
+    found: list[Any] = []
+
+    def recorded(handler: Any, link: Any) -> str | None:
+        found.append(handler)
+        return incompatibility(handler, link)
+
+    monkeypatch.setattr(receiver_module, "incompatibility", recorded)
+    return found
 
 
 @contextlib.contextmanager

@@ -54,40 +54,40 @@ def test_the_installed_client_has_been_tested() -> None:
 
 
 def test_the_fast_path_is_used(full: Emulator) -> None:
-    with reading(address_of(full)) as reader:
-        reader.receive(1, 5.0)
-        assert isinstance(reader._link, link.FastLink)
+    with reading(address_of(full), start=5000) as reader:
+        reader.receive(1, 0.1)
+        assert reader.is_usable(), "a receiver by public calls never is"
 
 
-def web_socket(consumer: Any) -> None:
+def web_socket(handler: Any) -> None:
     class WebSocket:
         sock, _read_buffer, close = None, None, None
 
-    consumer._handler._connection._transport = WebSocket()
+    handler._connection._transport = WebSocket()
 
 
+#: Changes of the client's handler, and the reason why it is incompatible then.
 INCOMPATIBLE: dict[str, tuple[Callable[[Any], object], str]] = {
-    "attribute": (lambda consumer: delattr(consumer._handler._session, "next_incoming_id"), "lacks session.next_inc"),
+    "attribute": (lambda handler: delattr(handler._session, "next_incoming_id"), "lacks session.next_inc"),
     "transport": (web_socket, "WebSocket and not a plain or TLS socket"),
-    "handle": (lambda consumer: consumer._handler._session._input_handles.clear(), "attached in an unexpected way"),
-    "thread": (lambda consumer: setattr(consumer._handler, "_keep_alive_thread", threading.Thread()), "a thread"),
-    "counter": (lambda consumer: setattr(consumer._handler._link, "delivery_count", None), "counters"),
-    "credit": (lambda consumer: setattr(consumer._handler._link, "current_link_credit", 5), "counters"),
-    "no link": (lambda consumer: setattr(consumer, "_handler", object()), "not as expected"),
+    "handle": (lambda handler: handler._session._input_handles.clear(), "attached in an unexpected way"),
+    "thread": (lambda handler: setattr(handler, "_keep_alive_thread", threading.Thread()), "a thread"),
+    "counter": (lambda handler: setattr(handler._link, "delivery_count", None), "counters"),
+    "credit": (lambda handler: setattr(handler._link, "current_link_credit", 5), "counters"),
+    "no session": (lambda handler: delattr(handler, "_session"), "not as expected"),
 }
 
 
 @pytest.mark.parametrize("what", INCOMPATIBLE)
-def test_a_client_of_another_shape_is_not_taken_over(full: Emulator, what: str) -> None:
+def test_an_incompatible_client_is_not_taken_over(full: Emulator, handlers: list[Any], what: str) -> None:
     change, reason = INCOMPATIBLE[what]
     with reading(address_of(full)) as reader:
-        reader._consumer = reader._make_consumer()
-        reader._open()
-        handler = reader._consumer._handler
-        open_link = handler._link
+        reader.receive(0, 0.0)
+        (handler,), open_link = handlers, handlers[0]._link
+        open_link.current_link_credit = 0  # as before it was taken over
         assert link.incompatibility(handler, open_link) is None
-        change(reader._consumer)
-        found = link.incompatibility(reader._consumer._handler, open_link)
+        change(handler)
+        found = link.incompatibility(handler, open_link)
         assert found is not None
         assert reason in found
 
@@ -101,7 +101,7 @@ def test_with_another_version_the_public_calls_are_used_with_one_warning(
     for _ in range(2):
         with reading(address_of(full)) as reader:
             assert receive(reader, 100)["sequenceNumber"].to_pylist()[:100] == list(range(100))
-            assert reader._link is None
+            assert not reader.is_usable()
     (warning,) = caplog.messages
     assert "azure-eventhub 5.99.0 has not been tested" in warning
 
@@ -115,25 +115,23 @@ def test_credit_is_granted_again_and_again(full: Emulator, prefetch: int) -> Non
         assert receive(reader, 600, 250)["sequenceNumber"].to_pylist()[:600] == list(range(600))
 
 
-def test_the_session_s_window_is_renewed(full: Emulator) -> None:
+def test_the_session_s_window_is_renewed(full: Emulator, handlers: list[Any]) -> None:
     with reading(address_of(full), prefetch=5000) as reader:
         reader.receive(1, 5.0)
-        session = reader._consumer._handler._session
+        session = handlers[0]._session
         session.incoming_window = session.target_incoming_window = 50
-        reader._consumer._handler._link.flow(link_credit=5000)
+        handlers[0]._link.flow(link_credit=5000)
         assert receive(reader, 4000, 5000).num_rows >= 4000
 
 
-def test_counters_wrap(full: Emulator) -> None:
+def test_counters_wrap(full: Emulator, handlers: list[Any]) -> None:
     with reading(address_of(full)) as reader:
-        reader._connect()
-        client = reader._consumer._handler
+        assert reader.receive(1, 5.0, 1).num_rows == 1
+        client = handlers[0]
         client._session.next_incoming_id = client._link.delivery_count = 2**32 - 3
-        held = reader._link
-        assert held is not None
-        held._transfers._frames = held._transfers._deliveries = 5
-        held._count()
-        assert client._session.next_incoming_id == client._link.delivery_count == 2
+        receive(reader, 10)
+        assert client._session.next_incoming_id == client._link.delivery_count
+        assert 7 <= client._link.delivery_count < 5000
 
 
 @pytest.mark.usefixtures("way")
@@ -303,11 +301,13 @@ def test_invalid_bytes_are_one_clear_error(full: Emulator, what: str) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_a_delivery_without_end_is_one_clear_error(full: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delivery_without_end_is_one_clear_error(
+    full: Emulator, handlers: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transfers, "MAX_DELIVERY_BYTES", 1 << 20)
     with reading(address_of(full)) as reader:
-        reader._connect()
-        handle = reader._consumer._handler._link.remote_handle
+        reader.receive(1, 5.0)
+        handle = handlers[0]._link.remote_handle
     fields = [b"\x52" + bytes((handle,)), b"\x43", text(b"t", 0xA0), b"\x43", b"\x41", b"\x41"]
     more = frame(b"\x00\x53\x14" + compound(0xC0, 6, b"".join(fields)) + bytes(60_000))
     with Proxy(full.port, [1 << 16], more * 5) as proxy, reading(through(full, proxy), prefetch=1000) as reader:
@@ -412,14 +412,14 @@ def guarded() -> Iterator[Emulator]:
         yield running
 
 
-def test_a_token_is_renewed_in_mid_stream(guarded: Emulator) -> None:
+def test_a_token_is_renewed_while_events_flow(guarded: Emulator, handlers: list[Any]) -> None:
     guarded.append(HUB, 0, [b"%d" % n for n in range(1000)])
     credential = Credential()
     with reading(address_of(guarded)) as reader:
         reader._client._credential = credential
         rows = [receive(reader, 300)]
         assert credential.given == 1
-        authenticator = reader._consumer._handler._cbs_authenticator
+        authenticator = handlers[0]._cbs_authenticator
         authenticator._refresh_window = 7200  # it is renewed in its last two hours
         rows.append(receive(reader, 300))
         guarded.append(HUB, 0, [b"%d" % n for n in range(1000, 2000)])
@@ -435,11 +435,11 @@ def test_a_token_is_renewed_in_mid_stream(guarded: Emulator) -> None:
         assert got + rest == list(range(2000))
 
 
-def test_an_expired_token_is_refused(guarded: Emulator) -> None:
+def test_an_expired_token_is_refused(guarded: Emulator, handlers: list[Any]) -> None:
     guarded.append(HUB, 0, [b"x"] * 10)
     with reading(address_of(guarded)) as reader:
         receive(reader, 10)
-        reader._consumer._handler._cbs_authenticator._expires_on = 0
+        handlers[0]._cbs_authenticator._expires_on = 0
         with pytest.raises(HubUnavailableError, match=r"partition 0: .*refused the credentials") as caught:
             receive_until_error(reader, 0.2)
         assert "\n" not in str(caught.value)
@@ -469,7 +469,7 @@ def test_with_tls_the_rows_are_the_same(encrypted: tuple[Emulator, PartitionAddr
     for fast in (True, False):
         with reading(source, fast=fast, prefetch=1000) as reader:
             tables.append(receive(reader, 3003, 1000))
-            assert (reader._link is not None) == fast
+            assert reader.is_usable() == fast
     assert tables[0].equals(tables[1])
     assert tables[0]["sequenceNumber"].to_pylist() == list(range(3003))
 

@@ -9,10 +9,11 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.fixtures import emulator
+from tests.hub.receiving import handlers
 from tests.source.queries import Group
 from tests.ways import way
 
-__all__ = ["emulator", "group", "way"]
+__all__ = ["emulator", "group", "handlers", "way"]
 
 
 @pytest.fixture

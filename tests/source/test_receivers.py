@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -94,10 +95,12 @@ def test_the_idle_time_is_seconds() -> None:
     assert RECEIVERS.idle <= 10
 
 
-def test_a_receiver_whose_token_is_about_to_expire_closes_by_itself(emulator: Emulator) -> None:
+def test_a_receiver_whose_token_is_about_to_expire_closes_by_itself(
+    emulator: Emulator, handlers: list[Any]
+) -> None:
     worker = CountedReceivers()
     read(emulator, 0, 10, worker=worker)
-    token = kept(emulator, 10, worker)._consumer._handler._cbs_authenticator
+    token = handlers[0]._cbs_authenticator
     token._expires_on = int(time.time()) + token._refresh_window
     wait_until(lambda: none_is_open(emulator), "it is closed", 5)
     assert read(emulator, 10, 20, worker=worker) == list(range(10, 20))
@@ -105,10 +108,12 @@ def test_a_receiver_whose_token_is_about_to_expire_closes_by_itself(emulator: Em
     assert worker.opened == [0, 10]
 
 
-def test_a_receiver_whose_token_is_about_to_expire_is_not_used_again(emulator: Emulator) -> None:
+def test_a_receiver_whose_token_is_about_to_expire_is_not_used_again(
+    emulator: Emulator, handlers: list[Any]
+) -> None:
     worker = CountedReceivers(check_interval=60.0)  # too late to close it before it is needed
     read(emulator, 0, 10, worker=worker)
-    token = kept(emulator, 10, worker)._consumer._handler._cbs_authenticator
+    token = handlers[0]._cbs_authenticator
     token._expires_on = int(time.time()) + token._refresh_window
     assert read(emulator, 10, 20, worker=worker) == list(range(10, 20))
     worker.close()
@@ -129,10 +134,10 @@ def test_a_disconnected_receiver_is_not_used_again(emulator: Emulator, how: str)
     assert worker.opened == [0, 10]
 
 
-def test_a_receiver_with_a_full_buffer_is_closed(emulator: Emulator) -> None:
+def test_a_receiver_with_a_full_buffer_is_closed(emulator: Emulator, handlers: list[Any]) -> None:
     read(emulator, 0, 10)
     emulator.append(HUB, 0, [bytes(100_000)] * 10)
-    kept(emulator, 10)._consumer._handler._link.flow(link_credit=5000)  # more than was wanted
+    handlers[0]._link.flow(link_credit=5000)  # more than was wanted
     wait_until(lambda: none_is_open(emulator), "it is closed", 5)
     assert read(emulator, 10, 2010) == list(range(10, 2010))
 
