@@ -13,20 +13,23 @@ from typing import NamedTuple
 #: Requests a second of a whole group: half of what Event Hubs answers, as others may read the hub as well.
 _MOST_REQUESTS = 25.0
 
-#: Seconds between two requests while the query waits for events: min(max(_INTERVAL, _GROWTH * seconds without a
-#: change), _LONGEST_INTERVAL). Half a second is about what the batch takes that the first event has to itself.
-_INTERVAL, _LONGEST_INTERVAL, _GROWTH = 0.1, 0.5, 0.05
-
-#: Seconds between two requests while a batch runs; they are for metrics and for the measured load.
-_REST_INTERVAL = 1.0
+#: Seconds by which the time between two requests grows for each second without a change.
+_GROWTH = 0.05
 
 
 class PollIntervals(NamedTuple):
-    """Seconds between two requests: the shortest and the longest while the query waits, and while a batch runs."""
+    """Seconds between two requests.
 
-    shortest: float
-    longest: float
-    resting: float
+    While the query waits: min(max(`shortest`, _GROWTH * seconds without a change), `longest`). The longest is about
+    what the batch takes that the first event has to itself. While a batch runs: `resting`, for metrics and loads.
+    """
+
+    shortest: float = 0.1
+    longest: float = 0.5
+    resting: float = 1.0
+
+
+INTERVALS = PollIntervals()
 
 
 class PollSchedule:
@@ -35,9 +38,9 @@ class PollSchedule:
     The members of a group make `most_requests` a second together.
     """
 
-    def __init__(self, intervals: PollIntervals | None = None, *, most_requests: float = _MOST_REQUESTS) -> None:
+    def __init__(self, intervals: PollIntervals = INTERVALS, *, most_requests: float = _MOST_REQUESTS) -> None:
         self.requested_at = 0.0  # time of the last request that was answered
-        self._intervals = intervals or PollIntervals(_INTERVAL, _LONGEST_INTERVAL, _REST_INTERVAL)
+        self._intervals = intervals
         self._most_requests = most_requests
         self._watched: frozenset[str] = frozenset()
         self._rate = most_requests  # requests a second of this member

@@ -47,8 +47,8 @@ class HubWatcher:
         *,
         patience: float | None = None,
         schedule: PollSchedule | None = None,
-        list_interval: float | None = None,
-        retry_interval: float | None = None,
+        list_interval: float = _LIST_INTERVAL,
+        retry_interval: float = _RETRY_INTERVAL,
     ) -> None:
         """All times are seconds. `timeout` is how long the hub may be silent, and `patience` how long
         `starting_positions` may take, by default as long. The list of partitions is requested every `list_interval`,
@@ -62,8 +62,7 @@ class HubWatcher:
         self._partitions: tuple[str, ...] = ()
         self._states: dict[str, PartitionState] = {}
         self._schedule = schedule or PollSchedule()
-        self._list_interval = _LIST_INTERVAL if list_interval is None else list_interval
-        self._retry_interval = _RETRY_INTERVAL if retry_interval is None else retry_interval
+        self._list_interval, self._retry_interval = list_interval, retry_interval
         self._all_requested_at = 0.0  # time of the last request of all states that was answered
         self._answered_at = 0.0
         self._refreshing = False  # a caller of `refresh` waits for the states of all partitions

@@ -56,7 +56,7 @@ class Receivers:
         self, *, most: int = MOST_RECEIVERS, idle: float = RECEIVER_IDLE, check_interval: float = _CHECK_INTERVAL
     ) -> None:
         """At most `most` receivers are kept."""
-        self.most, self.idle, self.check_interval = most, idle, check_interval
+        self._most, self._idle, self._check_interval = most, idle, check_interval
         self.forget()
 
     def count(self) -> int:
@@ -102,7 +102,7 @@ class Receivers:
         with self._lock:
             surplus = self._pop([key])
             self._kept[key] = (time.monotonic(), receiver)
-            surplus += self._pop(list(self._kept)[: -self.most])
+            surplus += self._pop(list(self._kept)[: -self._most])
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._watch, name="ehbalance-receivers", daemon=True)
                 self._thread.start()
@@ -117,8 +117,8 @@ class Receivers:
     def _watch(self) -> None:
         """Close receivers that are of no more use, until none is kept."""
         while True:
-            time.sleep(self.check_interval)
-            unused_since = time.monotonic() - self.idle
+            time.sleep(self._check_interval)
+            unused_since = time.monotonic() - self._idle
             with self._lock:
                 useless = [
                     key for key, (used, each) in self._kept.items() if used < unused_since or not each.is_usable()

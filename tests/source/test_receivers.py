@@ -21,7 +21,7 @@ from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
-from spark_ehbalance.source.receivers import RECEIVERS, Key, Receivers
+from spark_ehbalance.source.receivers import RECEIVER_IDLE, RECEIVERS, Key, Receivers
 from tests.source.support import HUB, CountedReceivers, hub_options
 from tests.waiting import wait_until
 
@@ -36,7 +36,6 @@ def hub(emulator: Emulator) -> Iterator[None]:
         emulator.append(HUB, partition, [b"x"] * 2000)
     yield
     RECEIVERS.close()
-    RECEIVERS.forget()  # and the thread, which may sleep for as long as a test has set
 
 
 def read(emulator: Emulator, start: int, end: int, partition: str = "0", worker: Receivers = RECEIVERS) -> list[int]:
@@ -45,19 +44,14 @@ def read(emulator: Emulator, start: int, end: int, partition: str = "0", worker:
     return [number for batch in batches for number in sequence_numbers(batch).to_pylist()]
 
 
-def kept(emulator: Emulator, position: int, worker: Receivers = RECEIVERS) -> Receiver:
-    """The kept receiver of partition 0, which stays kept."""
-    key = key_of(emulator)
-    receiver = worker.take(key, position, 100)
-    worker.keep(key, receiver)
-    return receiver
-
-
-def key_of(emulator: Emulator) -> Key:
-    """The key of the receiver that `read` keeps."""
+def kept(emulator: Emulator, position: int) -> Receiver:
+    """The receiver of partition 0 that `read` has kept; it stays kept."""
     options = hub_options(emulator)
     address = PartitionAddress(options.connection, options.consumer_group, "0")
-    return Key(address, LEVEL, options.json_properties, options.on_malformed)
+    key = Key(address, LEVEL, options.json_properties, options.on_malformed)
+    receiver = RECEIVERS.take(key, position, 100)
+    RECEIVERS.keep(key, receiver)
+    return receiver
 
 
 def none_is_open(emulator: Emulator) -> bool:
@@ -77,9 +71,9 @@ def test_a_receiver_disconnected_by_another_closes_by_itself(emulator: Emulator)
         other.close()
 
 
-def test_an_unused_receiver_closes_by_itself(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RECEIVERS, "idle", 1.0)
-    read(emulator, 0, 10)
+def test_an_unused_receiver_closes_by_itself(emulator: Emulator) -> None:
+    worker = Receivers(idle=1.0)
+    read(emulator, 0, 10, worker=worker)
     assert emulator.readers(HUB, 0) == [LEVEL]
     wait_until(lambda: none_is_open(emulator), "it is closed", 5)
     wait_until(lambda: not watching(), "the thread has ended", 5)
@@ -92,12 +86,10 @@ def watching() -> bool:
 
 
 def test_the_idle_time_is_seconds() -> None:
-    assert RECEIVERS.idle <= 10
+    assert RECEIVER_IDLE <= 10
 
 
-def test_a_receiver_whose_token_is_about_to_expire_closes_by_itself(
-    emulator: Emulator, handlers: list[Any]
-) -> None:
+def test_a_receiver_whose_token_is_about_to_expire_closes_by_itself(emulator: Emulator, handlers: list[Any]) -> None:
     worker = CountedReceivers()
     read(emulator, 0, 10, worker=worker)
     token = handlers[0]._cbs_authenticator
@@ -108,9 +100,7 @@ def test_a_receiver_whose_token_is_about_to_expire_closes_by_itself(
     assert worker.opened == [0, 10]
 
 
-def test_a_receiver_whose_token_is_about_to_expire_is_not_used_again(
-    emulator: Emulator, handlers: list[Any]
-) -> None:
+def test_a_receiver_whose_token_is_about_to_expire_is_not_used_again(emulator: Emulator, handlers: list[Any]) -> None:
     worker = CountedReceivers(check_interval=60.0)  # too late to close it before it is needed
     read(emulator, 0, 10, worker=worker)
     token = handlers[0]._cbs_authenticator
@@ -142,26 +132,24 @@ def test_a_receiver_with_a_full_buffer_is_closed(emulator: Emulator, handlers: l
     assert read(emulator, 10, 2010) == list(range(10, 2010))
 
 
-def test_the_number_of_kept_receivers_is_limited(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RECEIVERS, "most", 2)
+def test_the_number_of_kept_receivers_is_limited(emulator: Emulator) -> None:
+    worker = Receivers(most=2)
     for partition in range(4):
-        read(emulator, 0, 10, str(partition))
+        read(emulator, 0, 10, str(partition), worker)
     wait_until(lambda: emulator.connections() == 2, "the ones unused longest are closed", 5)
     assert [emulator.readers(HUB, partition) for partition in range(4)] == [[], [], [LEVEL], [LEVEL]]
+    worker.close()
 
 
-def test_tasks_and_the_checking_thread_do_not_disturb_each_other(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_and_the_checking_thread_do_not_disturb_each_other(emulator: Emulator) -> None:
     """Receivers are kept, taken and closed as unused at the same time: no event is lost or doubled."""
-    monkeypatch.setattr(RECEIVERS, "check_interval", 0.0005)
-    monkeypatch.setattr(RECEIVERS, "idle", 0.001)
+    worker = Receivers(idle=0.001, check_interval=0.0005)
 
     def task(partition: int) -> list[int]:
         chance, got, start = random.Random(partition), list[int](), 0
         while start < 2000:
             end = min(2000, start + chance.randrange(1, 40))
-            got += read(emulator, start, end, str(partition))
+            got += read(emulator, start, end, str(partition), worker)
             start = end
             if chance.random() < 0.3:
                 threading.Event().wait(chance.uniform(0, 0.003))
@@ -203,7 +191,7 @@ def test_a_process_ends_with_kept_receivers(emulator: Emulator) -> None:
 from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
-from spark_ehbalance.source.receivers import RECEIVERS, Key
+from spark_ehbalance.source.receivers import RECEIVER_IDLE, RECEIVERS, Key, Receivers
 options = stream_options({{"connectionString": {emulator.connection_string(HUB)!r}}})
 print(sum(batch.num_rows for batch in read_range(options, Range("0", 0, 0, 10), None, {LEVEL})), RECEIVERS.count())
 """
