@@ -1,1 +1,1 @@
-"""Where the state of a group is kept: the interface, and one module for each backend."""
+"""Lease stores keep the state of a group: the interfaces in `base`, `open_store` in `opening`, and the backends."""

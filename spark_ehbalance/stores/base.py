@@ -17,22 +17,20 @@ from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome, Transition, apply
 from spark_ehbalance.values.group import Group
 
-#: Longest wait before a lost race is run again, in seconds.
+#: Longest wait before a commit that lost a race is tried again, in seconds.
 LONGEST_RETRY_WAIT = 1.0
 
-#: Longest wait after the first lost race, in lengths of an attempt; halved from race to race. It spreads a crowd out,
-#: and who has lost more often goes first: as somebody wins every race, waiting longer and longer, as one does on a
-#: network, would save the store nothing and leave the unlucky behind.
-_FIRST_WAIT = 4.0
-
+#: Longest wait after the first lost race, as a multiple of the attempt's duration. It is halved after each further one,
+#: so who has lost more often goes first. As every race has a winner, longer and longer waits, as on a network, would
+#: save the store nothing.
+_FIRST_WAIT_FACTOR = 4.0
 
 #: Seconds that a request to a storage service may take, its retries included. delta-rs alone waits for 30 s and tries
 #: again for 180 s: a lease would expire before its owner knows that the storage does not answer.
 REQUEST_TIMEOUT = 5.0
 
-#: Lost races after which a commit is given up for the time being.
+#: Attempts after which a commit fails with `ConflictError`.
 ATTEMPTS = 20
-
 
 _Store = TypeVar("_Store", bound="LeaseStore")
 
@@ -186,6 +184,5 @@ def record(store: LeaseStore, outcome: Outcome, warn: Callable[[str], object]) -
 
 
 def longest_wait(attempt: int, took: float) -> float:
-    """The longest wait in seconds before a race is run again whose `attempt`, counted from 1, was lost in `took`
-    seconds."""
-    return min(LONGEST_RETRY_WAIT, took * _FIRST_WAIT * 0.5 ** (attempt - 1))
+    """The longest wait in seconds after `attempt`, counted from 1, has lost its race in `took` seconds."""
+    return min(LONGEST_RETRY_WAIT, took * _FIRST_WAIT_FACTOR * 0.5 ** (attempt - 1))

@@ -51,7 +51,7 @@ def _backend(location: str) -> type[LeaseTable]:
             return backend
     if wanted == "dbfs":
         raise ValueError(
-            "no dbfs: address, as DBFS has no way to create a file only if it is not there: write the address of a "
+            "no dbfs: address, as DBFS has no way to create a file only if it does not exist: write the address of a "
             f"storage, such as {EXAMPLE_ADDRESS}"
         )
     known = [f"{each}://" for backend in BACKENDS for each in backend.schemes if each]

@@ -9,7 +9,7 @@ NOT_RECORDED = "done, but not in the history: "
 
 
 def make_unwritable(table: Path) -> None:
-    """Put a file in the place of the history of the lease table at `table`."""
+    """Put a file where the history of the lease table at `table` would be."""
     history = Path(f"{table}_history")
     shutil.rmtree(history, ignore_errors=True)
     history.write_bytes(b"not a table")

@@ -87,9 +87,9 @@ def column(
     name: str, values: Callable[[list[object]], list[object]], kind: pa.DataType | None = None
 ) -> Callable[[pa.Table], pa.Table]:
     def change(rows: pa.Table) -> pa.Table:
-        place = rows.schema.get_field_index(name)
+        index = rows.schema.get_field_index(name)
         made = pa.array(values(rows[name].to_pylist()), kind or rows.schema.field(name).type)
-        return rows.set_column(place, name, made)
+        return rows.set_column(index, name, made)
 
     return change
 
@@ -226,9 +226,9 @@ def test_damage_is_one_line_that_names_the_file_and_a_repair_loses_nothing(
     table: Path, what: str, ehbalance: Command
 ) -> None:
     before = read(table)
-    damage, said = DAMAGE[what]
+    damage, problem = DAMAGE[what]
     damage(table)
-    with pytest.raises(StoreDamagedError, match=said) as error:
+    with pytest.raises(StoreDamagedError, match=problem) as error:
         read(table)
     assert "\n" not in str(error.value)
     assert f"`ehbalance maintain --repair {table}` repairs it" in str(error.value)
@@ -399,7 +399,7 @@ def test_the_latest_lease_has_no_lower_epoch_and_no_position_beyond_the_latest_r
         assert chosen.epoch >= last[0]
         assert chosen.checkpoint == min(
             (each.checkpoint for each in rows if each.counter == last),
-            key=lambda place: place.sequence_number,  # type: ignore[union-attr]
+            key=lambda position: position.sequence_number,  # type: ignore[union-attr]
         )
         if not all_read:
             assert chosen.owner is None

@@ -1,4 +1,4 @@
-"""Four processes at work on one Delta table, on views that may be old: what every version of the table must show.
+"""Four processes write one Delta table, from snapshots that may be old: what must hold in every version of the table.
 
 The pure module is tested like this in `test_transitions_stateful.py`; here the store is real, and the races are.
 """
@@ -59,11 +59,11 @@ class Written:
     version: int
     leases: dict[str, Lease]
     members: dict[str, Member]
-    accepted: list[Transition]
+    accepted: tuple[Transition, ...]
 
 
-class Noting(DeltaStore):
-    """Notes what it has written last."""
+class Recording(DeltaStore):
+    """Keeps what it has written last."""
 
     written: Snapshot | None = None
 
@@ -73,11 +73,11 @@ class Noting(DeltaStore):
 
 
 class Worker:
-    """A process that does anything that a member might do, and things that only a confused one would."""
+    """A process that does whatever a member might do, and what none should."""
 
     def __init__(self, uri: str, number: int, seed: int) -> None:
         self._rng = random.Random(seed * 100 + number)
-        self._store = Noting(uri)
+        self._store = Recording(uri)
         self._name, self._number, self._lives = NAMES[number % len(NAMES)], number, 0
         self._author = self._new_life()
         self.log: list[Written] = []
@@ -90,10 +90,10 @@ class Worker:
                 self._author = self._new_life()
                 seen = self._write(seen, [Join(by=self._author, at_ms=1)])
                 continue
-            said = [self._anything(seen) for _ in range(self._rng.randint(1, 6))]
+            wanted = [self._anything(seen) for _ in range(self._rng.randint(1, 6))]
             if self._rng.random() < 0.3:
-                said.append(Heartbeat(by=self._author, at_ms=1))
-            after = self._write(seen, said)
+                wanted.append(Heartbeat(by=self._author, at_ms=1))
+            after = self._write(seen, wanted)
             if self._rng.random() < 0.8:  # else the next decisions are made on what is old by then
                 seen = after
         self._store.close()
@@ -125,9 +125,9 @@ class Worker:
             choices = [each for each in choices if isinstance(each, (Checkpoint, HandOver, Renew))] or choices
         return rng.choice(choices)
 
-    def _write(self, base: Snapshot, said: list[Transition]) -> Snapshot:
+    def _write(self, base: Snapshot, wanted: list[Transition]) -> Snapshot:
         try:
-            outcome = commit(self._store, base, said, attempts=200)
+            outcome = commit(self._store, base, wanted, attempts=200)
         except ConflictError:  # `base` was not the last one read
             return self._store.read()
         after = outcome.after
@@ -188,7 +188,7 @@ def test_no_interleaving_gives_two_owners_or_goes_back(tmp_path: Path) -> None:
     assert max(epoch for _, epoch in owners) > 10
 
 
-def compare(before: Lease, after: Lease, accepted: list[Transition]) -> None:
+def compare(before: Lease, after: Lease, accepted: tuple[Transition, ...]) -> None:
     assert after.epoch >= before.epoch, "an epoch never falls"
     if after.owner not in (None, before.owner):
         assert after.epoch > before.epoch, "a change of owner raises it"

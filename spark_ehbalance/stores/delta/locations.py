@@ -15,11 +15,14 @@ from urllib.parse import quote, unquote
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.values.locations import EXAMPLE_ADDRESS, has_unsafe_characters, scheme
 
-#: Storages that delta-rs knows and that can create a file only if it is not there. None is a path.
+#: Storages that delta-rs knows and that can create a file only if it does not exist. None is a path.
 SCHEMES = (None, "file", "abfs", "abfss", "adl", "az", "azure", "gs", "hdfs", "https", "s3", "s3a")
 
-#: Mounts that Databricks shows storage through; they have neither hard links nor a rename that replaces nothing.
+#: Mounts of storage on Databricks. They have neither hard links nor a rename that fails if the target exists.
 _MOUNTS = ("/dbfs", "/Volumes")
+
+#: Values by which delta-rs's flags are off.
+_FALSE = ("", "0", "false", "no", "off", "n", "f")
 
 
 def parse_location(text: str) -> str:
@@ -46,7 +49,7 @@ def check_storage(location: str, options: Mapping[str, str], environment: Mappin
         if unsafe or (name.lower().endswith("conditional_put") and value.strip().lower() == "disabled"):
             raise OptionError(
                 f"{shown} is set: with it two queries could take the same partition, as the lease table needs a "
-                "storage that creates a file only if it is not there. Leave it out"
+                "storage that creates a file only if it does not exist. Leave it out"
             )
 
 
@@ -55,9 +58,6 @@ def _concerns(variable: str, location: str) -> bool:
     if variable.startswith("aws_") or variable.endswith("conditional_put"):
         return location.startswith(("s3://", "s3a://"))
     return "://" not in location
-
-
-_FALSE = ("", "0", "false", "no", "off", "n", "f")
 
 
 def _path(text: str) -> str:
@@ -70,8 +70,8 @@ def _path(text: str) -> str:
     path = "/" + os.path.abspath(text).lstrip("/")
     if any(path == mount or path.startswith(mount + "/") for mount in _MOUNTS):
         raise ValueError(
-            f"no path below {' or '.join(_MOUNTS)}, where two queries could take the same partition: no rename there "
-            f"replaces nothing: write the address of the storage, such as {EXAMPLE_ADDRESS}"
+            f"no path below {' or '.join(_MOUNTS)}, where two queries could take the same partition: a rename "
+            f"there replaces an existing file. Write the address of the storage, such as {EXAMPLE_ADDRESS}"
         )
     if path == "/":
         raise ValueError("a folder: write one below /")
@@ -101,7 +101,7 @@ def _address(kind: str, rest: str) -> str:
     folder = posixpath.normpath("/" + _unescaped(path)).lstrip("/")
     if not folder:
         raise ValueError(f"a folder: write one below {kind}://{host}/")
-    host = host if kind == "hdfs" else host.lower()  # names of HDFS name services are told apart by case
+    host = host if kind == "hdfs" else host.lower()  # HDFS distinguishes name services by case
     return f"{kind}://{host}/{quote(folder)}"
 
 
