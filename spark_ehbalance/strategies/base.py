@@ -55,7 +55,7 @@ class View:
     @property
     def active(self) -> tuple[str, ...]:
         """The live members that may be given partitions, oldest first."""
-        return self.shared("active", self._active)
+        return self.computed_once("active", self._active)
 
     def _active(self) -> tuple[str, ...]:
         members = self.snapshot.members
@@ -75,11 +75,11 @@ class View:
         pending = {partition: each.to for partition, each in ownership.pending.items() if each.to in active}
         return pending | {partition: pin.to for partition, pin in ownership.pins.items() if partition in self.pinned}
 
-    def shared(self, name: str, compute: Callable[[], _T], *more: Hashable) -> _T:
-        """The result of `compute`, which is called once for all members that see the same.
+    def computed_once(self, name: str, compute: Callable[[], _T], *more: Hashable) -> _T:
+        """The result of `compute`, which is called once for all members that see the same state.
 
-        It may depend on who owns what, on members, pins and loads, on who lives and what has expired, and on `more`;
-        not on who asks, nor on signs of life and times.
+        It may depend on ownership, members, pins, loads, `live`, `expired` and `more`; not on `me`, on heartbeats and
+        renewals, or on times.
         """
         key = (self.snapshot.load_version, self.live, self.expired, self.pinned, more)
         return self.snapshot.derived.by_ownership.get(name, compute, key)

@@ -32,7 +32,7 @@ from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.declaration import Declaration
 from spark_ehbalance.strategies.plan import initial_plan
-from spark_ehbalance.strategies.weights import TOLERANCE, shared_weights
+from spark_ehbalance.strategies.weights import TOLERANCE, cached_weights
 
 #: The part of the lease duration for which a new group waits for one member more: half a second by default, a few
 #: commits on a storage account; twice as long for so many members, whose joins queue up.
@@ -43,7 +43,7 @@ _LONGEST_DELAY = 3
 
 
 def cooperative(view: View) -> Decision:
-    """Claim what is free and should be this member's, request what others own and should be; cancel what is moot."""
+    """Claim what is free and should be this member's, request what others own and should be; cancel the rest."""
     me, leases = view.me.id, view.snapshot.leases
     wanted = _wanted(view)
     transitions: list[Transition] = []
@@ -73,7 +73,7 @@ def cooperative(view: View) -> Decision:
             return Decision(reason, rebalance_now=True, rebalance_after=wait, memory=delay)
     if transitions:
         cancels = len(transitions) - claims - requests
-        return Decision(f"claim {claims}, ask for {requests}, call off {cancels}, because {what}", tuple(transitions))
+        return Decision(f"claim {claims}, request {requests}, cancel {cancels}, because {what}", tuple(transitions))
     return Decision(f"nothing, because {what}, and all is under way or done")
 
 
@@ -126,9 +126,9 @@ class _Wanted:
 
 
 def _wanted(view: View) -> _Wanted:
-    weight, skewed = shared_weights(view.snapshot)
+    weight, skewed = cached_weights(view.snapshot)
     fixed = frozenset(view.snapshot.leases.keys() - view.tenured) if skewed else frozenset()
-    return view.shared("cooperative", lambda: _computed(view, weight, skewed, fixed), fixed)
+    return view.computed_once("cooperative", lambda: _computed(view, weight, skewed, fixed), fixed)
 
 
 def _computed(view: View, weight: Mapping[str, float], skewed: bool, fixed: frozenset[str]) -> _Wanted:

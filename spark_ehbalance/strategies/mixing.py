@@ -30,7 +30,7 @@ def with_mixed_fallback(strategy: Strategy) -> Strategy:
     """`strategy` in a group in which all members have the same, `cooperative` in any other."""
 
     def decide(view: View) -> Decision:
-        names = view.shared("strategies", lambda: _strategies(view))
+        names = view.computed_once("strategies", lambda: _strategies(view))
         mixed = len(names) > 1
         chosen, kept = cooperative if mixed else strategy, view.memory
         known = isinstance(kept, _Kept) and kept.by is chosen

@@ -31,7 +31,7 @@ from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.declaration import Declaration, Parameters
 from spark_ehbalance.strategies.plan import projected
 from spark_ehbalance.strategies.shares import fill_level
-from spark_ehbalance.strategies.weights import TOLERANCE, shared_weights
+from spark_ehbalance.strategies.weights import TOLERANCE, cached_weights
 from spark_ehbalance.values.declared import declared
 from spark_ehbalance.values.parsing import one_of, parse_duration
 
@@ -117,7 +117,7 @@ class RaceParameters(Parameters):
 
 def race(view: View, parameters: RaceParameters) -> Decision:
     """Claim free leases, challenge members that have more, defend one's own leases."""
-    group = view.shared("race", lambda: _group_load(view, parameters.weight), parameters.weight)
+    group = view.computed_once("race", lambda: _group_load(view, parameters.weight), parameters.weight)
     contest = _Contest(view, parameters, group)
     contest.claim()
     contest.challenge()
@@ -143,7 +143,7 @@ class _GroupLoad:
 
 def _group_load(view: View, weight: str) -> _GroupLoad:
     snapshot, owned = view.snapshot, projected(view)
-    weights, skewed = shared_weights(snapshot) if weight == "load" else (dict.fromkeys(snapshot.leases, 1.0), False)
+    weights, skewed = cached_weights(snapshot) if weight == "load" else (dict.fromkeys(snapshot.leases, 1.0), False)
     loads = {id: sum(weights[p] for p in partitions) for id, partitions in owned.items()}
     counts = {id: len(partitions) for id, partitions in owned.items()}
     ranking = tuple(sorted(loads, key=lambda id: (-loads[id], id)))

@@ -104,12 +104,12 @@ def transfer(view: View, parameters: TransferParameters) -> Decision:
     claims = _claims(view)
     if view.active[:1] != (view.me.id,):
         what = f"claim {len(claims)}" if claims else "nothing"
-        return Decision(f"{what}, because all else is for the leader, {''.join(view.active[:1])}", tuple(claims))
+        return Decision(f"{what}, because the rest is for the leader, {''.join(view.active[:1])}", tuple(claims))
     decision = _lead(view, parameters)
     stuck = _too_late(view, parameters)
     reason = decision.reason
     if stuck:
-        reason += f"; call {len(stuck)} stuck moves off"
+        reason += f"; cancel {len(stuck)} stuck moves"
     if claims:
         reason += f"; claim {len(claims)} that are free"
     return replace(decision, reason=reason, transitions=(*claims, *stuck, *decision.transitions))
@@ -122,7 +122,7 @@ def _claims(view: View) -> list[Transition]:
 def _takers(view: View) -> Mapping[str, str]:
     """Free partition → the member that is to claim it; without an entry where no member has room."""
     free = view.expired.union(view.snapshot.ownership.owned.get(None, ())) - view.pinned
-    owners = view.shared("takers", lambda: _target(view)) if free else {}
+    owners = view.computed_once("takers", lambda: _target(view)) if free else {}
     return {partition: owners[partition] for partition in sorted(free) if partition in owners}
 
 
@@ -159,7 +159,7 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
         return Decision(f"nothing, because of a cool-down of {parameters.cool_down:g} s", memory=memory)
     if _takers(view):
         return Decision("nothing, because free partitions are being taken", memory=replace(memory, hits=0))
-    loads = view.shared("loads", lambda: _loads(view))
+    loads = view.computed_once("loads", lambda: _loads(view))
     fresh = [
         id
         for id in view.active

@@ -34,7 +34,7 @@ def demands(snapshot: Snapshot) -> dict[str, float]:
     return known if known and sum(known.values()) / len(known) >= MINIMUM_RATE else {}
 
 
-def shared_weights(snapshot: Snapshot) -> tuple[dict[str, float], bool]:
+def cached_weights(snapshot: Snapshot) -> tuple[dict[str, float], bool]:
     """`weights`, computed once for all snapshots in which they are the same."""
     return snapshot.load_version.get("weights", lambda: weights(snapshot))
 
