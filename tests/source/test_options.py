@@ -78,7 +78,7 @@ def refusal(raw: Mapping[str, str], *, batch: bool = False) -> str:
         (IDENTITY | {"eventHubName": ""}, ["eventHubName=''"]),
     ],
 )
-def test_a_wrong_way_in_is_named(raw: dict[str, str], named: list[str]) -> None:
+def test_wrong_connection_options_are_named(raw: dict[str, str], named: list[str]) -> None:
     message = refusal(raw)
     for each in named:
         assert each in message
@@ -100,7 +100,7 @@ def test_a_wrong_way_in_is_named(raw: dict[str, str], named: list[str]) -> None:
         "Endpoint=sb://ns.servicebus.windows.net/",
     ],
 )
-def test_a_wrong_connection_string_says_its_form_and_not_its_value(text: str) -> None:
+def test_the_error_of_a_wrong_connection_string_has_its_form_and_not_its_value(text: str) -> None:
     message = refusal({"connectionString": text, "eventHubName": "hub"})
     assert "connectionString" in message
     assert "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=NAME;SharedAccessKey=KEY" in message
@@ -123,7 +123,7 @@ def test_a_signed_address_as_lease_table_is_not_repeated() -> None:
     assert "leaseTable" in message
 
 
-def test_both_ways_in() -> None:
+def test_a_connection_by_key_and_one_by_identity() -> None:
     by_key = stream_options({"connectionString": NO_PATH, "eventHubName": "hub"}).connection
     by_path = stream_options({"connectionString": STRING, "eventHubName": "HUB"}).connection
     by_identity = stream_options(IDENTITY).connection
@@ -134,7 +134,7 @@ def test_both_ways_in() -> None:
     assert stream_options(IDENTITY | {"credential": "MANAGEDidentity"}).connection.credential == "managedIdentity"
 
 
-def test_white_space_around_values_is_not_meant() -> None:
+def test_white_space_around_values_is_ignored() -> None:
     options = stream_options({"connectionString": f"  {NO_PATH}\n", "eventHubName": " hub ", "prefetch": " 5 "})
     assert options.connection.connection_string == NO_PATH
     assert options.connection.hub == "hub"
@@ -150,7 +150,7 @@ def test_secrets_are_in_no_repr() -> None:
     assert options.connection.connection_string == STRING
 
 
-def test_options_go_to_the_executors() -> None:
+def test_options_can_be_pickled_for_the_executors() -> None:
     options = stream_options(SHARED | {"startingPosition": '{"0": 5, "*": "2026-01-31T12:00:00Z"}'})
     assert pickle.loads(pickle.dumps(options)) == options
 
@@ -158,7 +158,7 @@ def test_options_go_to_the_executors() -> None:
 # --- names -------------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_option_is_named_with_all_there_are() -> None:
+def test_an_unknown_option_is_named_with_all_known_ones() -> None:
     message = refusal(KEYED | {"maxEventPerTrigger": "5"})
     assert "'maxeventpertrigger'" in message
     for name in ("maxEventsPerTrigger", "connectionString", "leaseTable", "storageOptions.*", "storageSecrets.*"):
@@ -185,7 +185,7 @@ def test_a_stream_has_no_ending_position() -> None:
     assert message.startswith("spark.readStream has no option 'endingposition'")
 
 
-def test_which_is_meant_is_told_by_the_options() -> None:
+def test_the_options_tell_whether_a_stream_or_a_batch_is_meant() -> None:
     check_options(KEYED | {"endingPosition": "latest", "startingPosition": "earliest"})
     check_options(KEYED | {"leaseTable": "/tmp/t", "maxEventsPerTrigger": "5"})
     with pytest.raises(OptionError, match=r"spark\.read has no option 'leasetable'"):
@@ -270,7 +270,7 @@ def test_a_wrong_duration_is_named(name: str, value: str) -> None:
     assert "10 seconds, 500 ms, 2 minutes" in message
 
 
-def test_an_unknown_strategy_is_named_with_all_there_are() -> None:
+def test_an_unknown_strategy_is_named_with_all_known_ones() -> None:
     message = refusal(SHARED | {"strategy": "magic"})
     assert "strategy='magic'" in message
     for name in STRATEGIES:
@@ -332,7 +332,7 @@ def test_lease_times_of_a_race_follow_from_the_lease_duration(lease: str) -> Non
     stream_options(SHARED | {"strategy": "race", "race.normalLease": "60 s", "race.maximumLease": "120 s"})
 
 
-def test_a_parameter_of_another_strategy_is_an_error_that_says_so() -> None:
+def test_a_parameter_of_another_strategy_is_an_error_that_names_both() -> None:
     assert "race.weight is for strategy=race, and the strategy is cooperative" in refusal(
         SHARED | {"race.weight": "load"}
     )
@@ -362,11 +362,11 @@ def test_a_lease_table_that_delta_cannot_take_is_named(character: str) -> None:
     assert "without quotes, brackets" in message
 
 
-def test_an_empty_lease_table_is_none_at_all() -> None:
+def test_an_empty_lease_table_is_refused() -> None:
     assert "leaseTable=''" in refusal(KEYED | {"leaseTable": "  "})
 
 
-def test_lease_tables() -> None:
+def test_a_lease_table_may_be_an_address_or_a_path() -> None:
     address = "abfss://c@account.dfs.core.windows.net/leases"
     assert stream_options(KEYED | {"leaseTable": address}).lease_table == address
     assert stream_options(KEYED | {"leaseTable": "leases"}).lease_table == os.path.abspath("leases")
@@ -398,7 +398,7 @@ def test_owner_level_contradicts_split_partitions() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("ownerId", "me"), ("maxPartitionsOwned", "3"), ("storageOptions.region", "west")]
 )
-def test_what_needs_a_lease_table(name: str, value: str) -> None:
+def test_options_that_need_a_lease_table_are_refused_without_one(name: str, value: str) -> None:
     message = refusal(KEYED | {name: value})
     assert "needs leaseTable" in message
     assert name.split(".")[0] in message

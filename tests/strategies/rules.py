@@ -1,4 +1,4 @@
-"""What must hold of a group at every moment, whatever is done to it, and a group that has much done to it."""
+"""What must hold for a group at every moment, and a group to which random things happen."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from spark_ehbalance.leases.orders import PinTo, Transfer, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
 from tests.strategies.members import CYCLE, HANDOVER_TIMEOUT, JITTER, LEASE, LOOK, OPERATOR, Members
 
-#: Seconds between two looks and two decisions at the most.
+#: The most seconds between two looks, and between two decisions.
 LONGEST_LOOK, LONGEST_CYCLE = JITTER[1] * LOOK, JITTER[1] * CYCLE
 
-#: Seconds until everybody knows that somebody is gone: the last sign of life is seen at the next look, and has then to
-#: stand still for the lease duration.
+#: Seconds until all members know that one is gone: they see its last sign of life at their next look, and then no
+#: change for the lease duration.
 NOTICED = LONGEST_LOOK + LEASE
 
-#: Seconds until who is to do something has decided on what is known: most strategies do once a cycle, and whoever is
-#: asked does what it has to at its next look.
+#: Seconds until a member has decided on what is known, and another has done what it was asked: most strategies decide
+#: once a cycle, and a request is seen at the next look.
 DECIDED = LONGEST_CYCLE + LONGEST_LOOK
 
 
@@ -29,15 +29,13 @@ class Rules:
     def __init__(self, group: Members) -> None:
         self._group = group
         self._epochs: dict[str, tuple[int, str | None]] = {}
-        self._unread: dict[str, float] = {}  # since when nobody who runs has owned it
-        self._promised: dict[str, float] = {}  # since when an owner who runs has held it back for another
+        self._unread: dict[str, float] = {}  # since when no running member has owned it
+        self._pending: dict[str, float] = {}  # since when a running owner has not read it because of a handover
         self._calm = group.now
-        #: The longest times that were seen, in seconds.
-        self.longest_unread = self.longest_promised = 0.0
         group.wrote = self.wrote
 
     def disturbed(self) -> None:
-        """Something is being done to the group: everybody's patience begins anew."""
+        """Something happens to the group: all waits are measured from now on."""
         self._calm = self._group.now
 
     def wrote(self, before: Snapshot, after: Snapshot) -> None:
@@ -52,40 +50,38 @@ class Rules:
             assert member.max_owned is None or owned <= member.max_owned, f"{id} owns {owned} of {member.max_owned}"
 
     def look(self) -> None:
-        """No partition is unread for longer than may be, but for those that nobody has room for, and none held back by
-        its owner, as it is promised to somebody."""
+        """Assert that no partition is unread for too long, except those that no member has room for, and that no
+        handover is pending for too long."""
         now, snapshot = self._group.now, self._group.snapshot
         running = self._running()
         leases = {p: snapshot.leases.get(p) for p in self._group.partitions}
         unread = [p for p, lease in leases.items() if lease is None or lease.owner not in running]
-        promised = [p for p, lease in leases.items() if lease and lease.handover and lease.owner in running]
+        pending = [p for p, lease in leases.items() if lease and lease.handover and lease.owner in running]
         self._unread = {p: self._unread.get(p, now) for p in unread}
-        self._promised = {p: self._promised.get(p, now) for p in promised}
+        self._pending = {p: self._pending.get(p, now) for p in pending}
         waits = sorted((now - max(since, self._calm) for since in self._unread.values()), reverse=True)
         waits = waits[self._without_room() :]
-        promises = [now - max(since, self._calm) for since in self._promised.values()]
-        self.longest_unread = max([self.longest_unread, *waits])
-        self.longest_promised = max([self.longest_promised, *promises])
+        handovers = [now - max(since, self._calm) for since in self._pending.values()]
         assert not waits or waits[0] <= self.patience(), (
             f"unread for {waits[0]:g} s: {unread}, {self._group.counts()}, {snapshot.members}"
         )
         longest = max(NOTICED, HANDOVER_TIMEOUT + LONGEST_LOOK) + DECIDED
-        assert not promises or max(promises) <= longest, f"promised for {max(promises):g} s: {promised}"
+        assert not handovers or max(handovers) <= longest, f"pending for {max(handovers):g} s: {pending}"
 
     def patience(self) -> float:
-        """How long a partition may be unread: until the end of its owner is noticed, and until who is to have it has
-        decided. `balanced` takes one a cycle: where all have it, as many cycles as a member may have to take."""
+        """How long a partition may be unread: NOTICED + DECIDED. `balanced` takes one partition a cycle: in a group of
+        it, as many cycles as there are partitions."""
         names = {member.strategy for member in self._able()}
         cycles = len(self._group.partitions) if names == {"balanced"} else 1
         return NOTICED + cycles * DECIDED
 
     def _without_room(self) -> int:
-        """For how many partitions nobody has room."""
+        """The number of partitions that no member has room for."""
         room = sum(inf if each.max_owned is None else each.max_owned for each in self._able())
         return int(max(0, len(self._group.partitions) - room))
 
     def _able(self) -> list[Member]:
-        """Who runs and is not leaving."""
+        """The members that run and are not leaving."""
         members = self._group.snapshot.members.values()
         return [each for each in members if each.id in self._running() and each.state is MemberState.ACTIVE]
 
@@ -93,9 +89,9 @@ class Rules:
         return {name for name, node in self._group.nodes.items() if not node.frozen}
 
 
-class Fate:
-    """What is done to a group, at random: members of any of `strategies` come with and without limits, leave, crash,
-    stand still and go on, restart with another strategy and limit; operators pin, transfer, unpin and drain."""
+class RandomEvents:
+    """What happens to a group, at random: members with any of `strategies` join with and without limits, leave, crash,
+    pause and resume, restart with another strategy and limit; operators pin, transfer, unpin and drain."""
 
     def __init__(self, seed: int, strategies: Sequence[str], *, partitions: int, limits: bool = True) -> None:
         self.rng = random.Random(f"{seed} fate")
@@ -110,7 +106,7 @@ class Fate:
             self._start(f"member-{number}", name)
 
     def play(self, events: int) -> None:
-        """Do so many things, one soon after the other or after a while; then let the group rest."""
+        """So many events, one soon after the other or after a while; then the group rests."""
         for _ in range(events):
             getattr(self, "_" + self.rng.choice(_HAPPENINGS))()
             self.rules.disturbed()
@@ -122,7 +118,7 @@ class Fate:
         self.run(self.rules.patience() + DECIDED)
 
     def run(self, seconds: float) -> None:
-        """Let time pass, in which queries have batches, and look at every second of it."""
+        """Let time pass, in which queries have batches, and check the rules every second."""
         for _ in range(round(seconds)):
             for name in self._some(lambda name: not self._frozen(name)):
                 self.group.begin_batch(name, self.rng.uniform(1, 20))
@@ -136,7 +132,7 @@ class Fate:
         self.rules.disturbed()
 
     def _some(self, fits: Callable[[str], bool] = lambda name: True) -> list[str]:
-        """One of the members that are so, if any."""
+        """One of the members that fit, if any."""
         able = [name for name in self.group.nodes if fits(name)]
         return [self.rng.choice(able)] if able else []
 

@@ -85,7 +85,7 @@ def test_members_that_join_together_get_their_share_and_nothing_else_moves(
 @SOME
 @given(data=st.data(), members=st.integers(2, 24), count=st.integers(1, 96), seed=seeds)
 @pytest.mark.parametrize("how", ["leave", "crash", "drain"])
-def test_what_members_leave_behind_goes_to_the_others_and_nothing_else_moves(
+def test_the_partitions_of_members_that_go_move_to_the_others_and_nothing_else_moves(
     how: str, data: st.DataObject, members: int, count: int, seed: int
 ) -> None:
     group = started(count, members=members, seed=seed)
@@ -109,7 +109,9 @@ def test_what_members_leave_behind_goes_to_the_others_and_nothing_else_moves(
 
 @SOME
 @given(data=st.data(), members=st.integers(3, 24), count=st.integers(1, 96), seed=seeds)
-def test_several_crash_together(data: st.DataObject, members: int, count: int, seed: int) -> None:
+def test_a_group_is_balanced_after_several_crash_together(
+    data: st.DataObject, members: int, count: int, seed: int
+) -> None:
     group = started(count, members=members, seed=seed)
     names = list(group.nodes)
     going = data.draw(st.lists(st.sampled_from(names), min_size=2, max_size=members - 1, unique=True))
@@ -156,7 +158,7 @@ def test_whatever_happens_a_group_comes_to_a_balanced_rest(data: st.DataObject, 
 
 @SOME
 @given(members=st.integers(1, 8), count=st.integers(1, 64), seed=seeds, batch=st.floats(0.1, 20))
-def test_planned_moves_under_load_leave_out_nothing_and_repeat_nothing(
+def test_planned_moves_under_load_skip_nothing_and_repeat_nothing(
     members: int, count: int, seed: int, batch: float
 ) -> None:
     group = started(count, members=members, seed=seed)
@@ -282,7 +284,7 @@ def test_a_member_that_comes_back_with_a_smaller_limit_gives_up_the_rest() -> No
     assert group.counts() == {"ann": 3}
 
 
-def test_what_is_over_a_limit_goes_to_others() -> None:
+def test_partitions_over_a_limit_go_to_others() -> None:
     group = Members(leases=layout_of(["ann"] * 8))
     group.join("ann", max_owned=3)
     group.join("bob")

@@ -132,7 +132,7 @@ def test_a_new_member_of_a_skewed_group_gets_its_share_at_once() -> None:
 
 @settings(SOME, max_examples=100)
 @given(data=st.data(), count=st.integers(1, 256), members=st.integers(1, 64), rate=st.floats(0, 1e6), seed=seeds)
-def test_loads_that_differ_little_are_as_good_as_none(
+def test_loads_that_differ_little_change_nothing(
     data: st.DataObject, count: int, members: int, rate: float, seed: int
 ) -> None:
     rng = random.Random(seed)

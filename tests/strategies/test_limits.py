@@ -48,7 +48,7 @@ def fair(counts: Mapping[str, int], partitions: int, limits: Mapping[str, int | 
 
 
 @EACH
-def test_what_one_may_not_have_the_other_takes(strategy: str) -> None:
+def test_one_member_takes_what_is_over_the_others_limit(strategy: str) -> None:
     for order in ((1, None), (None, 1)):
         group = shared_group(strategy, 64, order)
         assert sorted(group.counts().values()) == [1, 63]
@@ -71,7 +71,7 @@ def test_a_group_shares_as_evenly_as_its_limits_allow_and_comes_to_rest(
 @EACH
 @FEW
 @given(count=st.integers(2, 16), limits=limits, data=st.data(), seed=seeds)
-def test_pins_come_true_as_far_as_limits_allow_and_leave_nothing_unread(
+def test_pins_are_followed_as_far_as_limits_allow_and_leave_nothing_unread(
     strategy: str, count: int, limits: list[int | None], data: st.DataObject, seed: int
 ) -> None:
     """All that is pinned is pinned before anybody has begun, or when all is shared."""
@@ -97,7 +97,7 @@ def test_pins_come_true_as_far_as_limits_allow_and_leave_nothing_unread(
 
 
 @EACH
-def test_what_is_pinned_is_part_of_what_a_member_may_own(strategy: str) -> None:
+def test_pinned_partitions_count_against_the_limit(strategy: str) -> None:
     """Free partitions that are pinned to one with a limit: it fills up with others neither first nor on top of them."""
     leases = [Lease(str(n), checkpoint=Position(-1), pin=Pin("ann", "operator") if n < 2 else None) for n in range(8)]
     group = Members(leases=leases, strategy=strategy)
@@ -110,7 +110,7 @@ def test_what_is_pinned_is_part_of_what_a_member_may_own(strategy: str) -> None:
 
 
 @EACH
-def test_a_pin_to_a_member_that_is_full_leaves_the_partition_with_whoever_reads_it(strategy: str) -> None:
+def test_a_pin_to_a_full_member_leaves_the_partition_with_its_owner(strategy: str) -> None:
     group = Members(6, strategy=strategy)
     Rules(group)
     group.join("ann", max_owned=2)
@@ -200,7 +200,7 @@ def sdk_eph(view: View) -> list[str]:
     limit=st.none() | st.integers(40, 50),
     seed=seeds,
 )
-def test_where_no_limit_binds_every_decision_is_the_sdks(
+def test_without_a_limit_in_reach_every_decision_is_the_sdks(
     strategy: str, rule: object, owners: list[str | None], expired: set[str], limit: int | None, seed: int
 ) -> None:
     snapshot = snapshot_of(dict.fromkeys("abcdefg", limit), layout_of(owners))
@@ -213,7 +213,7 @@ def test_where_no_limit_binds_every_decision_is_the_sdks(
     assert [each.partition for each in decision.transitions] == rule(view())  # type: ignore[attr-defined,operator]
 
 
-def test_where_a_limit_binds_the_others_share_the_rest_by_the_same_rule() -> None:
+def test_the_others_share_by_the_same_rule_what_is_over_a_limit() -> None:
     """10 partitions, limits of 1, 4 and none: 1, 4, 5. The reason tells one's share."""
     snapshot = snapshot_of({"a": 1, "b": 4, "c": None}, layout_of("abbbbcccc"))
     snapshot = replace(snapshot, leases={**snapshot.leases, "9": Lease("9", checkpoint=Position(-1))})
@@ -231,7 +231,7 @@ def test_where_a_limit_binds_the_others_share_the_rest_by_the_same_rule() -> Non
     assert decide("balanced", "c").reason == "claim, because 4 is below the share of 5"
 
 
-def test_what_is_to_come_to_a_member_counts_against_its_limit() -> None:
+def test_pending_handovers_to_a_member_count_against_its_limit() -> None:
     """A handover that is pending, of whatever strategy or operator."""
     owners = layout_of(["b", None])
     owners[0] = replace(owners[0], handover=Handover("a", 30_000))

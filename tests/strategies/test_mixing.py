@@ -14,7 +14,7 @@ from spark_ehbalance.strategies import STRATEGIES, Decision, View
 from spark_ehbalance.strategies.mixing import with_mixed_fallback
 from tests.strategies.groups import FEW, assert_at_rest, is_balanced, run_until, seeds
 from tests.strategies.members import CYCLE, LEASE, Members, layout_of, snapshot_of
-from tests.strategies.rules import DECIDED, NOTICED, Fate, Rules
+from tests.strategies.rules import DECIDED, NOTICED, RandomEvents, Rules
 from tests.strategies.views import view_of
 
 PAIRS = pytest.mark.parametrize(("old", "new"), list(permutations(sorted(STRATEGIES), 2)))
@@ -112,7 +112,7 @@ def test_members_that_start_together_share_an_empty_group(names: tuple[str, ...]
 
 
 @EACH_MIXTURE
-def test_members_join_an_owner_of_another_strategy(names: tuple[str, ...]) -> None:
+def test_members_join_an_owner_with_another_strategy(names: tuple[str, ...]) -> None:
     for first, *others in turns(names):
         group = group_of(first, partitions=9, members=1, seed=1)
         start(group, others)
@@ -121,7 +121,7 @@ def test_members_join_an_owner_of_another_strategy(names: tuple[str, ...]) -> No
 
 
 @EACH_MIXTURE
-def test_members_take_over_from_an_only_owner_that_crashed(names: tuple[str, ...]) -> None:
+def test_members_take_over_from_a_single_owner_that_crashed(names: tuple[str, ...]) -> None:
     for order in turns(names):
         group = group_of(order[0], partitions=9, members=1, seed=1)
         group.crash("member-0")
@@ -145,7 +145,7 @@ def test_members_take_over_from_a_mixed_group_that_crashed(names: tuple[str, ...
 
 
 @PAIRS
-def test_a_group_is_mixed_while_one_of_its_strategies_is_at_a_race_or_in_the_lead(old: str, new: str) -> None:
+def test_a_group_becomes_mixed_during_a_race_or_under_a_leader(old: str, new: str) -> None:
     """What one strategy remembers is nothing to another: a member that comes a moment later makes the group mixed, and
     when it goes the group is back to the first strategy."""
     for late in (0.0, 0.7, 4.0):
@@ -167,15 +167,15 @@ def test_a_group_is_mixed_while_one_of_its_strategies_is_at_a_race_or_in_the_lea
 @EACH_MIXTURE
 @settings(max_examples=3, deadline=None)
 @given(seed=seeds)
-def test_whatever_is_done_to_a_mixed_group_the_rules_hold(names: tuple[str, ...], seed: int) -> None:
+def test_a_mixed_group_keeps_the_rules(names: tuple[str, ...], seed: int) -> None:
     """Joins, leaves, crashes, restarts, pauses, growth, batches, drains, pins."""
-    fate = Fate(seed, names, partitions=9, limits=False)
-    fate.begin(names)
-    fate.run(DECIDED)
-    fate.play(6)
+    random_events = RandomEvents(seed, names, partitions=9, limits=False)
+    random_events.begin(names)
+    random_events.run(DECIDED)
+    random_events.play(6)
 
 
-def test_what_a_strategy_remembers_is_its_own() -> None:
+def test_a_strategy_gets_only_its_own_memory() -> None:
     """A group that is mixed for a while: what was remembered before does not come back afterwards."""
     snapshot = snapshot_of(["ann", "bob"], layout_of([None, None]))
     shown: list[object] = []

@@ -72,7 +72,7 @@ def pinned_groups(draw: st.DrawFn) -> tuple[int, int, dict[str, str], int]:
 @given(pinned_groups())
 @example((3, 7, {f"{number}": "member-0" for number in range(5)}, 1))
 @settings(max_examples=25, deadline=None)
-def test_what_is_pinned_comes_to_its_member_and_stays(
+def test_pinned_partitions_move_to_their_member_and_stay(
     strategy: str, drawn: tuple[int, int, dict[str, str], int]
 ) -> None:
     count, partitions, pins, seed = drawn
@@ -89,7 +89,7 @@ def test_what_is_pinned_comes_to_its_member_and_stays(
 @STRATEGIES
 @given(pinned_groups())
 @settings(max_examples=10, deadline=None)
-def test_a_pin_leaves_nothing_unread_and_comes_true_again_when_its_member_comes_back(
+def test_a_pin_leaves_nothing_unread_and_holds_again_when_its_member_is_back(
     strategy: str, drawn: tuple[int, int, dict[str, str], int]
 ) -> None:
     count, partitions, pins, seed = drawn
@@ -116,7 +116,7 @@ def test_a_pin_leaves_nothing_unread_and_comes_true_again_when_its_member_comes_
 
 
 @STRATEGIES
-def test_a_transfer_is_kept_for_the_minimum_tenure_and_then_forgotten(strategy: str) -> None:
+def test_a_transfer_order_holds_for_the_minimum_tenure_and_then_ends(strategy: str) -> None:
     group = Members(4, strategy=strategy)
     ann, bob = group.join("ann", "bob")
     group.cycles(ENOUGH)
@@ -136,7 +136,7 @@ def test_a_transfer_is_kept_for_the_minimum_tenure_and_then_forgotten(strategy: 
 
 
 @STRATEGIES
-def test_a_transfer_waits_for_the_batch_in_flight_and_no_longer_than_its_deadline(strategy: str) -> None:
+def test_a_transfer_order_waits_for_the_batch_in_flight_up_to_its_deadline(strategy: str) -> None:
     group = Members(2, strategy=strategy)
     ann, bob = group.join("ann", "bob")
     group.cycles(ENOUGH)
@@ -159,7 +159,7 @@ def test_a_transfer_waits_for_the_batch_in_flight_and_no_longer_than_its_deadlin
 
 @STRATEGIES
 @pytest.mark.parametrize("how", ["crash", "leave", "drain"])
-def test_a_transfer_to_a_member_that_goes_away_is_forgotten_and_its_owner_reads_on(strategy: str, how: str) -> None:
+def test_a_transfer_order_to_a_member_that_leaves_ends_and_the_owner_reads_on(strategy: str, how: str) -> None:
     group = Members(2, strategy=strategy)
     ann, bob = group.join("ann", "bob")
     group.cycles(ENOUGH)
@@ -174,7 +174,7 @@ def test_a_transfer_to_a_member_that_goes_away_is_forgotten_and_its_owner_reads_
 
 
 @STRATEGIES
-def test_unpinned_partitions_are_the_strategy_s_again(strategy: str) -> None:
+def test_the_strategy_decides_about_unpinned_partitions_again(strategy: str) -> None:
     group = Members(6, strategy=strategy)
     ann, _ = group.join("ann", "bob")
     group.cycles(ENOUGH)
@@ -187,7 +187,7 @@ def test_unpinned_partitions_are_the_strategy_s_again(strategy: str) -> None:
 
 
 @STRATEGIES
-def test_a_member_takes_no_more_than_it_may_own_and_says_so(strategy: str) -> None:
+def test_a_member_takes_no_more_than_its_limit_and_gives_the_reason(strategy: str) -> None:
     group = Members(6, strategy=strategy)
     group.join("ann", max_owned=2)
     group.join("bob")
@@ -248,7 +248,7 @@ def test_what_a_member_does_about_a_pin(seen: View, done: list[str]) -> None:
     assert kinds(with_overrides(idle)(seen)) == done
 
 
-def test_the_strategy_sees_what_is_pinned_and_does_nothing_about_it() -> None:
+def test_the_strategy_sees_the_pinned_partitions_and_its_decisions_about_them_are_dropped() -> None:
     shown = []
 
     def grabbing(view: View) -> Decision:
@@ -267,7 +267,7 @@ def test_the_strategy_sees_what_is_pinned_and_does_nothing_about_it() -> None:
     assert "2 pinned" in decision.reason
 
 
-def test_a_pin_to_somebody_who_is_gone_leaving_or_full_binds_nobody() -> None:
+def test_a_pin_to_a_member_that_is_gone_leaving_or_full_has_no_effect() -> None:
     def sees_pinned(seen: View) -> frozenset[str]:
         shown = []
         with_overrides(lambda view: shown.append(view.pinned) or Decision("nothing"))(seen)  # type: ignore[func-returns-value]
@@ -284,7 +284,7 @@ def test_a_pin_to_somebody_who_is_gone_leaving_or_full_binds_nobody() -> None:
     assert sees_pinned(replace(full, snapshot=snapshot)) == frozenset()
 
 
-def test_the_reason_tells_about_orders_and_about_those_that_are_refused() -> None:
+def test_the_reason_names_the_orders_and_the_refused_ones() -> None:
     seen = view(lease("bob", "ann", partition="0"), lease("bob", "ann", partition="1"), max_owned=1)
     limited = replace(seen.snapshot.members["ann"], max_owned=1)
     seen = replace(seen, snapshot=replace(seen.snapshot, members={**seen.snapshot.members, "ann": limited}))
@@ -296,7 +296,7 @@ def test_the_reason_tells_about_orders_and_about_those_that_are_refused() -> Non
     )
 
 
-def test_without_orders_the_strategy_is_left_alone() -> None:
+def test_without_orders_the_decision_is_the_strategys() -> None:
     seen = view(lease("ann"), lease("bob", partition="1"), observations=Observations())
     shown = []
     decision = Decision("nothing")

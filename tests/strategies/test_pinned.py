@@ -23,7 +23,7 @@ def with_pins(strategy: Strategy, pinned: frozenset[str]) -> Strategy:
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 @FEW
 @given(data=st.data(), members=st.integers(1, 6), count=st.integers(1, 24), seed=seeds)
-def test_what_is_pinned_is_neither_taken_nor_given(
+def test_pinned_partitions_are_neither_taken_nor_given(
     strategy: str, data: st.DataObject, members: int, count: int, seed: int
 ) -> None:
     names = [f"member-{number}" for number in range(members)]

@@ -56,7 +56,7 @@ def test_any_layout_comes_to_a_balanced_rest(strategy: str, data: st.DataObject)
 @EACH
 @MANY
 @given(data=st.data())
-def test_nothing_that_happens_keeps_it_from_its_rest(strategy: str, data: st.DataObject) -> None:
+def test_a_group_comes_to_rest_after_anything_that_happens(strategy: str, data: st.DataObject) -> None:
     """Joins, leaves, crashes and new partitions while members act on views that are rounds old."""
     group = data.draw(layouts(strategy))
     for _ in range(data.draw(st.integers(1, 12))):
@@ -79,7 +79,7 @@ def test_nothing_that_happens_keeps_it_from_its_rest(strategy: str, data: st.Dat
 @EACH
 @settings(MANY, max_examples=30)
 @given(data=st.data())
-def test_it_comes_to_rest_also_when_views_are_stale(strategy: str, data: st.DataObject) -> None:
+def test_a_group_comes_to_rest_with_stale_views(strategy: str, data: st.DataObject) -> None:
     group = data.draw(layouts(strategy))
     group.settle(within=20 + 4 * len(group.snapshot.leases), stalest=1)
     group.settle(within=20 + 2 * len(group.snapshot.leases))  # a round without moves may have been one of refusals
@@ -89,7 +89,7 @@ def test_it_comes_to_rest_also_when_views_are_stale(strategy: str, data: st.Data
 @EACH
 @MANY
 @given(count=partitions, limits=st.lists(st.none() | st.integers(0, 20), min_size=1, max_size=32), seed=seeds)
-def test_nobody_owns_more_than_its_limit(strategy: str, count: int, limits: list[int | None], seed: int) -> None:
+def test_no_member_owns_more_than_its_limit(strategy: str, count: int, limits: list[int | None], seed: int) -> None:
     group = Simulation(strategy, partitions=count, seed=seed)
     names = [group.join(max_owned=limit)[0] for limit in limits]
     moved = True
@@ -105,7 +105,7 @@ def test_nobody_owns_more_than_its_limit(strategy: str, count: int, limits: list
 @EACH
 @MANY
 @given(count=partitions, limit=st.integers(1, 128), seed=seeds)
-def test_a_single_member_takes_what_its_limit_allows(strategy: str, count: int, limit: int, seed: int) -> None:
+def test_a_single_member_takes_as_much_as_its_limit_allows(strategy: str, count: int, limit: int, seed: int) -> None:
     group = Simulation(strategy, partitions=count, seed=seed)
     group.join(max_owned=limit)
     group.settle(within=130)

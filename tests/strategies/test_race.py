@@ -45,7 +45,7 @@ def kinds(decision: Decision) -> list[type]:
 # --- how long one waits ----------------------------------------------------------------------------------------
 
 
-def test_a_free_lease_is_claimed_after_half_a_delay_for_each_that_is_held() -> None:
+def test_a_free_lease_is_claimed_after_a_delay_for_each_lease_held_and_half_a_delay() -> None:
     ann, bob = observer("ann", delay_per_lease=1.0), observer("bob", delay_per_lease=1.0)
     snapshot = owned({"ann": 2, "bob": 0}, free=1)
     assert ann.decide_at(0.0, snapshot).rebalance_after == 2.5
@@ -63,7 +63,7 @@ def test_beyond_its_share_a_member_claims_one_at_a_time() -> None:
     assert len(late.decide_at(100.0, snapshot).transitions) == 1
 
 
-def test_who_looks_late_grabs_all_at_once_that_it_would_have_grabbed_meanwhile() -> None:
+def test_a_member_that_looks_late_claims_at_once_all_that_it_would_have_claimed_meanwhile() -> None:
     late = observer("bob", delay_per_lease=1.0)
     snapshot = owned({"ann": 0, "bob": 0}, free=8)
     late.decide_at(0.0, snapshot)
@@ -91,13 +91,13 @@ def test_a_challenge_waits_for_the_minimum_grab_and_then_for_its_own_load() -> N
     assert (request.to, request.timeout_ms) == ("bob", 30_000)
 
 
-def test_grabs_of_one_decision_count() -> None:
+def test_requests_of_one_decision_count_at_once() -> None:
     bob, snapshot = observer("bob"), owned({"ann": 9, "bob": 0})
     bob.decide_at(0.0, snapshot)
     assert kinds(bob.decide_at(1000.0, snapshot)) == [RequestHandover] * 4, "and not five, which would hop"
 
 
-def test_a_pending_grab_counts_as_done() -> None:
+def test_a_pending_handover_counts_as_done() -> None:
     bob, snapshot = observer("bob"), owned({"ann": 3, "bob": 0})
     leases = {**snapshot.leases, "0": replace(snapshot.leases["0"], handover=Handover("bob", 30_000))}
     pending = replace(snapshot, leases=leases)
@@ -114,13 +114,13 @@ def test_a_partition_is_challenged_once_per_normal_lease() -> None:
 
 
 @pytest.mark.parametrize("counts", [{"ann": 1, "bob": 0}, {"ann": 3, "bob": 3}, {"ann": 3, "bob": 2}])
-def test_nobody_challenges_what_it_would_not_win(counts: dict[str, int]) -> None:
+def test_a_member_does_not_challenge_what_it_would_not_win(counts: dict[str, int]) -> None:
     bob, snapshot = observer("bob"), owned(counts)
     for at in range(0, 200, 5):
         assert not any(isinstance(each, RequestHandover) for each in bob.decide_at(float(at), snapshot).transitions)
 
 
-def test_the_maximum_shutdown_is_the_deadline() -> None:
+def test_the_maximum_shutdown_is_the_timeout_of_the_handover() -> None:
     bob, snapshot = observer("bob", maximum_shutdown=7.0), owned({"ann": 2, "bob": 0})
     bob.decide_at(0.0, snapshot)
     (request,) = bob.decide_at(20.0, snapshot).transitions
@@ -145,12 +145,12 @@ def test_an_owner_defends_each_lease_once_per_normal_lease() -> None:
     assert min(at for at, _ in defended) >= NORMAL_LEASE
 
 
-def test_an_owner_does_not_defend_what_somebody_else_should_win() -> None:
+def test_an_owner_does_not_defend_what_another_member_should_win() -> None:
     ann, snapshot = observer("ann"), owned({"ann": 4, "bob": 0})
     assert not any(ann.decide_at(float(at), snapshot).transitions for at in range(0, 200, 5))
 
 
-def test_what_has_been_defended_is_not_challenged_before_the_minimum_grab_is_over() -> None:
+def test_a_defended_lease_is_not_challenged_within_the_minimum_grab() -> None:
     bob, snapshot = observer("bob"), owned({"ann": 2, "bob": 0})
     bob.decide_at(0.0, snapshot)
     ann = Author("ann", "1")
@@ -165,7 +165,7 @@ def test_what_has_been_defended_is_not_challenged_before_the_minimum_grab_is_ove
 # --- by load ---------------------------------------------------------------------------------------------------
 
 
-def test_by_load_a_heavy_partition_counts_for_more() -> None:
+def test_with_weight_load_a_heavy_partition_counts_for_more() -> None:
     leases = [
         Lease(str(p), owner="ann" if p < 4 else "bob", epoch=1, checkpoint=Position(-1), load=Load(rate, 0.0))
         for p, rate in enumerate([900.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0])
@@ -192,7 +192,9 @@ def test_any_layout_comes_to_a_balanced_rest(group: Members) -> None:
 
 @SOME
 @given(data=st.data(), group=groups("race", 8, 48))
-def test_joins_leaves_and_crashes_on_top_of_each_other_are_balanced(data: st.DataObject, group: Members) -> None:
+def test_a_group_is_balanced_after_joins_leaves_and_crashes_in_quick_succession(
+    data: st.DataObject, group: Members
+) -> None:
     group.run(LEASE + 2 * NORMAL_LEASE)
     for _ in range(3):
         match data.draw(st.sampled_from(["join", "leave", "crash"])):
@@ -224,7 +226,7 @@ def test_a_newcomer_gets_its_share_within_a_normal_lease_by_the_fewest_moves(
 
 @SOME
 @given(data=st.data(), count=st.integers(1, 64), members=st.integers(1, 8), seed=seeds)
-def test_a_newcomer_gets_its_share_also_from_starved_nodes(
+def test_a_newcomer_gets_its_share_also_from_slow_members(
     data: st.DataObject, count: int, members: int, seed: int
 ) -> None:
     """Each node looks up to ten times as seldom as it should, which is still often enough to hold its leases."""
@@ -242,7 +244,7 @@ def test_a_newcomer_gets_its_share_also_from_starved_nodes(
 
 @SOME
 @given(members=st.integers(2, 8), seed=seeds, slowness=st.floats(1.0, 10.0))
-def test_a_single_partition_never_hops(members: int, seed: int, slowness: float) -> None:
+def test_a_single_partition_never_moves(members: int, seed: int, slowness: float) -> None:
     group = Members(1, seed=seed, strategy="race")
     for _ in range(members):
         group.join(slowness=slowness)
@@ -255,7 +257,7 @@ def test_a_single_partition_never_hops(members: int, seed: int, slowness: float)
 
 @SOME
 @given(count=st.integers(2, 64), members=st.integers(2, 8), seed=seeds)
-def test_a_killed_nodes_partitions_are_spread_after_the_lease(count: int, members: int, seed: int) -> None:
+def test_a_killed_members_partitions_are_spread_after_the_lease_duration(count: int, members: int, seed: int) -> None:
     group = Members(count, seed=seed, strategy="race")
     group.join_many(members)
     group.run(3 * NORMAL_LEASE)

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.strategies import STRATEGIES
 from tests.strategies.groups import seeds
-from tests.strategies.rules import Fate
+from tests.strategies.rules import RandomEvents
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_a_random_group_keeps_the_rules(seed: int) -> None:
     rng = random.Random(seed)
     names = rng.choices(sorted(STRATEGIES), k=rng.randint(1, 4))
-    fate = Fate(seed, names, partitions=rng.randint(1, 20))
-    fate.begin(names)
-    fate.run(rng.choice((0, 1, 15, 80)))
-    fate.play(6)
+    random_events = RandomEvents(seed, names, partitions=rng.randint(1, 20))
+    random_events.begin(names)
+    random_events.run(rng.choice((0, 1, 15, 80)))
+    random_events.play(6)
 
 
 @settings(max_examples=50, deadline=None)
@@ -35,7 +35,7 @@ def test_a_random_group_keeps_the_rules(seed: int) -> None:
     seed=seeds,
 )
 def test_any_group_keeps_the_rules(names: list[str], partitions: int, warm: int, events: int, seed: int) -> None:
-    fate = Fate(seed, names, partitions=partitions)
-    fate.begin(names)
-    fate.run(warm)
-    fate.play(events)
+    random_events = RandomEvents(seed, names, partitions=partitions)
+    random_events.begin(names)
+    random_events.run(warm)
+    random_events.play(events)

@@ -69,7 +69,7 @@ def test_a_single_owner_ends_with_all(strategy: str, seed: int) -> None:
 
 @BOTH
 @EACH_SEED
-def test_of_six_members_on_five_partitions_one_stays_idle(strategy: str, seed: int) -> None:
+def test_one_of_six_members_on_five_partitions_stays_idle(strategy: str, seed: int) -> None:
     group = balanced_group(strategy, partitions=5, members=6, seed=seed)
     assert group.counts() == [0, 1, 1, 1, 1, 1]
     assert_stable(group)
@@ -146,7 +146,7 @@ def test_greedy_is_done_after_one_cycle_of_each(seed: int) -> None:
 
 
 @EACH_SEED
-def test_greedy_goes_on_at_once_only_while_there_was_something_to_take(seed: int) -> None:
+def test_greedy_rebalances_at_once_only_after_it_took_something(seed: int) -> None:
     group = Simulation("greedy", partitions=18, seed=seed)
     group.join(4)
     for _ in range(4):
@@ -157,7 +157,7 @@ def test_greedy_goes_on_at_once_only_while_there_was_something_to_take(seed: int
 
 @BOTH
 @EACH_SEED
-def test_nobody_steals_while_there_is_something_unclaimed(strategy: str, seed: int) -> None:
+def test_no_member_steals_while_a_partition_is_unclaimed(strategy: str, seed: int) -> None:
     group = balanced_group(strategy, partitions=12, members=3, seed=seed)
     group.add_partitions(12)
     group.join()
@@ -172,7 +172,7 @@ def test_nobody_steals_while_there_is_something_unclaimed(strategy: str, seed: i
 
 @BOTH
 @EACH_SEED
-def test_who_has_its_share_leaves_what_is_unclaimed_to_others(strategy: str, seed: int) -> None:
+def test_a_member_with_its_share_leaves_unclaimed_partitions_to_others(strategy: str, seed: int) -> None:
     """Six partitions, three owners: the first has its two, and two are free for the others."""
     group = Simulation(strategy, partitions=6, seed=seed)
     ann, bob, cat = group.join(3)
@@ -185,7 +185,7 @@ def test_who_has_its_share_leaves_what_is_unclaimed_to_others(strategy: str, see
 
 @BOTH
 @EACH_SEED
-def test_the_fewest_moves_for_a_newcomer(strategy: str, seed: int) -> None:
+def test_a_newcomer_needs_the_fewest_moves(strategy: str, seed: int) -> None:
     """Here the newcomer sees its goal from the start: it needs no more steals than its share."""
     group = balanced_group(strategy, partitions=20, members=4, seed=seed)
     group.join()
