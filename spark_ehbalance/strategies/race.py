@@ -1,10 +1,10 @@
 """The lease race: members wait the longer the more they hold, so the member that holds least is first to grab a lease.
 
-Source: the lease race with delays. A lease is contested once per normal lease time. With `own` leases held, and for a
-lease of weight w (1, or by load):
+Source: the lease race with delays. A lease is contested once per normal lease time. With `own` leases held, `least`
+held by the other member that holds least, and for a lease of weight w (1, or by load):
 
-    wait = (own + w/2 - least) × delayPerLease      to take a lease; `least` is the smallest load of the other members
-    wait = (own - w/2 - least) × delayPerLease      to defend one's own
+    wait = (max(0, own - least) + w/2) × delayPerLease       to take a lease
+    wait = max(0, own - least - w/2) × delayPerLease         to defend one's own
 
 The first to write has the grab, and nobody else may challenge that lease for the minimum grab time. The source does not
 subtract `least`: the order is the same, but a member with hundreds of leases need not wait for minutes. Here:

@@ -6,15 +6,15 @@ who should have them, and takes its own part.
 
     load(member) = CPU, from 0 to 1, if every member reports it
                    else sum of its partitions' demands / mean of the members' sums
-                   else its number of partitions, if no loads are known, or they are but noise
+                   else its number of partitions, if no loads are known, or they are only noise
     demand       = events per second + backlog / 60 s
 
-    unbalanced   = standard deviation of the loads > target
+    unbalanced   = most - fewest > 1, if partitions are counted; else
+                   standard deviation of the loads > target
                    or a member is idle and another has two partitions or more
                    or a member is overloaded:   CPU > 0.85 and CPU > mean load + target
                    or a member is underloaded:  load < t × mean load or rate < t × rate of the most loaded,
                                                 t = min(1, target) / 2
-                   where partitions are counted: most - fewest > 1
 
 A standard deviation does not show one member among many, hence overloaded and underloaded. Without CPU no one knows
 what would be full, so no member is overloaded.
