@@ -139,7 +139,7 @@ def test_a_range_elsewhere_and_a_new_epoch_get_a_new_receiver(emulator: Emulator
 
 def test_a_task_that_was_cut_short_is_run_again(emulator: Emulator) -> None:
     options = hub_options(emulator)
-    task = read_range(options, Range("0", 0, 0, 3000), None, 3)
+    task = read_range(options, Range("0", 0, 0, 3000), None, 3, receivers=WORKER, max_rows=ROWS)
     next(task)
     task.close()
     wait_until(lambda: emulator.connections() == 0, "its connection is closed", 5)
