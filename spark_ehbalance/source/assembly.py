@@ -76,8 +76,8 @@ def start_planner(
     )
     query = StreamOffset(owner, group=group_name(options.lease_table), hub=options.connection.hub.lower())
     policy: ProgressPolicy = SharedProgress(query, options.lease_table) if options.lease_table else AloneProgress(query)
-    open_own_store = _store_opener(options, logged, policy)
-    keeper = _keeper(options, author, logged, open_own_store, hub, changed)
+    opener = _store_opener(options, logged, policy)
+    keeper = _keeper(options, author, logged, opener, hub, changed)
     control = PlannerControl(query.planner_name) if options.lease_table else None
     planner = Planner(
         keeper,
@@ -93,7 +93,7 @@ def start_planner(
     )
     try:
         hub.start()
-        _check(options, logged, open_own_store, hub, author)
+        _join(options, logged, opener, hub, author)
         keeper.start()
         if not keeper.wait_balanced(timings.join_timeout):
             raise StoreUnavailableError(
@@ -112,7 +112,7 @@ def _keeper(
     options: Options,
     author: Author,
     logged: _Logged,
-    open_store: OpenStore,
+    opener: OpenStore,
     hub: HubWatcher,
     changed: threading.Event,
 ) -> Keeper:
@@ -129,7 +129,7 @@ def _keeper(
     finished, resume = progress_of(logged.finished.ranges), logged.unfinished.ranges
     return Keeper(
         Membership(author, settings, rng, finished=finished, resume={p: each.start for p, each in resume.items()}),
-        open_store,
+        opener,
         hub,
         balance_interval=options.balance_interval,
         reactive=name in REACTIVE,
@@ -139,13 +139,13 @@ def _keeper(
     )
 
 
-def _check(options: Options, logged: _Logged, open_store: OpenStore, hub: HubWatcher, author: Author) -> None:
-    """Make sure that hub and lease table fit what the query has read; creates the table at a first start."""
+def _join(options: Options, logged: _Logged, opener: OpenStore, hub: HubWatcher, author: Author) -> None:
+    """Check that hub and lease table fit what the query has read; creates the table at a first start."""
     check_hub(logged.last, options)
     if options.lease_table is None:
         check_alone(logged.last, options)
         return
-    with open_store() as store:
+    with opener() as store:
         join_table(store, options, logged.last, logged.recorded(), hub.partition_ids(), author)
 
 

@@ -31,11 +31,11 @@ def offset(table: TableReference | None = TABLE, group: str = "place", **ends: t
     return StreamOffset("me", {p[1:]: Range(p[1:], *each) for p, each in ends.items()}, group, table)
 
 
-def done(end: StreamOffset) -> LoggedBatch:
+def finished(end: StreamOffset) -> LoggedBatch:
     return LoggedBatch(end, finished=True)
 
 
-def planned(end: StreamOffset) -> LoggedBatch:
+def unfinished(end: StreamOffset) -> LoggedBatch:
     return LoggedBatch(end, finished=False)
 
 
@@ -50,9 +50,9 @@ def state(table: TableIdentity | None = IDENTITY, **positions: int | None) -> Sn
 
 def test_the_last_entry_of_each_partition_counts() -> None:
     recorded = RecordedProgress.from_log(
-        done(offset(p0=(2, 0, 40), p3=(1, 0, 9))),
-        done(replace(offset(p1=(7, 0, 5)), other_positions={"0": EpochPosition(2, 40), "4": EpochPosition(1, 7)})),
-        planned(offset(p2=(4, 90, 100), p0=(2, 40, 60))),
+        finished(offset(p0=(2, 0, 40), p3=(1, 0, 9))),
+        finished(replace(offset(p1=(7, 0, 5)), other_positions={"0": EpochPosition(2, 40), "4": EpochPosition(1, 7)})),
+        unfinished(offset(p2=(4, 90, 100), p0=(2, 40, 60))),
     )
     assert recorded.positions == {
         "0": EpochPosition(2, 40),
@@ -62,20 +62,20 @@ def test_the_last_entry_of_each_partition_counts() -> None:
         "4": EpochPosition(1, 7),
     }
     assert recorded.lineages == {"t1"}
-    assert RecordedProgress.from_log(done(offset(p0=(1, 0, 90))), done(offset(p0=(1, 10, 30)))).positions == {
+    assert RecordedProgress.from_log(finished(offset(p0=(1, 0, 90))), finished(offset(p0=(1, 10, 30)))).positions == {
         "0": EpochPosition(1, 30)
     }
 
 
 def test_the_furthest_position_of_several_queries_counts_under_the_last_epoch() -> None:
     one, other = (
-        RecordedProgress.from_log(done(offset(p0=(1, 0, 100)))),
-        RecordedProgress.from_log(planned(offset(p0=(2, 60, 100)))),
+        RecordedProgress.from_log(finished(offset(p0=(1, 0, 100)))),
+        RecordedProgress.from_log(unfinished(offset(p0=(2, 60, 100)))),
     )
     assert one.merged(other).positions == other.merged(one).positions == {"0": EpochPosition(2, 60)}, (
         "the batch was broken off"
     )
-    further = RecordedProgress.from_log(done(offset(TableReference("t2", "/leases"), p0=(1, 0, 300), p1=(1, 0, 1))))
+    further = RecordedProgress.from_log(finished(offset(TableReference("t2", "/leases"), p0=(1, 0, 300), p1=(1, 0, 1))))
     assert one.merged(further) == RecordedProgress(
         {"0": EpochPosition(1, 300), "1": EpochPosition(1, 1)}, frozenset({"t1", "t2"})
     )
@@ -86,22 +86,22 @@ def test_offsets_of_earlier_versions_and_of_queries_alone_have_a_lineage() -> No
     assert offset(None, "").lineage == "me"
 
 
-def lost(known: StreamOffset, found: Snapshot | None) -> str:
-    return describe_loss(known, RecordedProgress.from_log(done(known)), found)
+def loss(known: StreamOffset, found: Snapshot | None) -> str:
+    return describe_loss(known, RecordedProgress.from_log(finished(known)), found)
 
 
 def test_a_table_with_all_positions_has_lost_nothing() -> None:
     known = offset(p0=(1, 0, 10))
-    assert lost(known, state(p0=10)) == ""
-    assert lost(known, state(p0=50, p1=7)) == "", "others have gone on"
-    assert lost(known, state(p0=4)) == "", "the last batch's checkpoint did not reach the table"
-    assert lost(known, state(TableIdentity("t2", frozenset({"t0", "t1"})), p0=50)) == "", "it has taken its place"
-    assert lost(known, state(None, p0=50)) == "", "a table of an earlier version, or one that was mended"
-    assert lost(offset(), state(p0=None)) == "", "nothing was read yet"
+    assert loss(known, state(p0=10)) == ""
+    assert loss(known, state(p0=50, p1=7)) == "", "others have gone on"
+    assert loss(known, state(p0=4)) == "", "the last batch's checkpoint did not reach the table"
+    assert loss(known, state(TableIdentity("t2", frozenset({"t0", "t1"})), p0=50)) == "", "it has taken its place"
+    assert loss(known, state(None, p0=50)) == "", "a table of an earlier version, or one that was mended"
+    assert loss(offset(), state(p0=None)) == "", "nothing was read yet"
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "described"),
     [
         (None, "there is no such table"),
         (
@@ -114,32 +114,32 @@ def test_a_table_with_all_positions_has_lost_nothing() -> None:
         (state(), "it has been emptied"),
     ],
 )
-def test_a_loss_is_described(found: Snapshot | None, said: str) -> None:
-    assert lost(offset(p0=(1, 0, 10)), found) == said
+def test_a_loss_is_described(found: Snapshot | None, described: str) -> None:
+    assert loss(offset(p0=(1, 0, 10)), found) == described
 
 
 def test_positions_beside_the_last_batch_are_compared_too() -> None:
     known = replace(offset(p0=(1, 0, 10)), other_positions={"1": EpochPosition(1, 7)})
-    assert lost(known, state(p0=10)) == "it has no positions of partition 1"
-    assert lost(known, state(p0=10, p1=None)) == "it has no positions of partition 1"
-    assert lost(known, state(p0=10, p1=7)) == ""
+    assert loss(known, state(p0=10)) == "it has no positions of partition 1"
+    assert loss(known, state(p0=10, p1=None)) == "it has no positions of partition 1"
+    assert loss(known, state(p0=10, p1=7)) == ""
 
 
 def test_a_lower_epoch_means_that_the_table_was_set_back() -> None:
-    assert lost(offset(p0=(4, 0, 10)), state(p0=99)) == (
+    assert loss(offset(p0=(4, 0, 10)), state(p0=99)) == (
         "it has partition 0 with epoch 3 only, where the checkpoint has 4: it was set back or made anew"
     )
 
 
 def test_a_query_that_has_read_nothing_yet_notices_an_emptied_table() -> None:
-    assert lost(offset(), state()) == "it has been emptied"
+    assert loss(offset(), state()) == "it has been emptied"
 
 
 ME = Author("me", "1")
 
 
 def test_restoring_lowers_no_epoch_and_changes_no_known_position() -> None:
-    recorded = RecordedProgress.from_log(done(offset(p0=(2, 0, 10), p1=(2, 0, 20), p2=(5, 0, 30), p3=(9, 0, 40))))
+    recorded = RecordedProgress.from_log(finished(offset(p0=(2, 0, 10), p1=(2, 0, 20), p2=(5, 0, 30), p3=(9, 0, 40))))
     found = state(p0=7, p1=None, p3=90)
     outcome = apply(found, restore_transitions(recorded, found, ME, 0, "why", older=True))
     assert not outcome.refused
@@ -152,10 +152,12 @@ def test_restoring_lowers_no_epoch_and_changes_no_known_position() -> None:
     }
     late = Restore(by=ME, at_ms=0, partition="0", epoch=3, checkpoint=Position.before(10))
     assert apply(after, [late]).refused[0].reason == "the table has partition 0 already"
-    assert skipped_events(RecordedProgress.from_log(done(offset(p0=(1, 0, 4), p1=(1, 0, 20)))), after) == {"0": (4, 6)}
+    assert skipped_events(RecordedProgress.from_log(finished(offset(p0=(1, 0, 4), p1=(1, 0, 20)))), after) == {
+        "0": (4, 6)
+    }
 
 
 def test_epochs_of_another_table_are_not_compared() -> None:
-    recorded = RecordedProgress.from_log(done(offset(p0=(9, 0, 10), p1=(9, 0, 10))))
-    said = restore_transitions(recorded, state(TableIdentity("t2"), p0=90), ME, 0, "why", older=False)
-    assert [each.partition for each in said] == ["1"]
+    recorded = RecordedProgress.from_log(finished(offset(p0=(9, 0, 10), p1=(9, 0, 10))))
+    restores = restore_transitions(recorded, state(TableIdentity("t2"), p0=90), ME, 0, "why", older=False)
+    assert [each.partition for each in restores] == ["1"]

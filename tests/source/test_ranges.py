@@ -88,8 +88,8 @@ def some_ranges(draw: st.DrawFn) -> list[Range]:
 
 
 @given(some_ranges(), st.none() | st.integers(1, 60))
-def test_pieces_cover_exactly_what_was_cut(ranges: list[Range], least: int | None) -> None:
-    pieces = split(ranges, least)
+def test_pieces_cover_exactly_what_was_cut(ranges: list[Range], min_pieces: int | None) -> None:
+    pieces = split(ranges, min_pieces)
     assert [piece.partition for piece in pieces] == sorted((piece.partition for piece in pieces), key=int)
     for whole in ranges:
         mine = [piece for piece in pieces if piece.partition == whole.partition]
@@ -103,14 +103,14 @@ def test_pieces_cover_exactly_what_was_cut(ranges: list[Range], least: int | Non
 
 
 @given(some_ranges(), st.integers(1, 60))
-def test_there_are_enough_pieces_where_possible_and_not_more(ranges: list[Range], least: int) -> None:
+def test_there_are_enough_pieces_where_possible_and_not_more(ranges: list[Range], min_pieces: int) -> None:
     possible = sum(min(MAX_PIECES, len(whole)) for whole in ranges)
-    assert len(split(ranges, least)) == max(len(ranges), min(least, possible))
+    assert len(split(ranges, min_pieces)) == max(len(ranges), min(min_pieces, possible))
 
 
 @given(some_ranges(), st.integers(1, 60))
-def test_larger_ranges_get_no_fewer_pieces(ranges: list[Range], least: int) -> None:
-    counts = [sum(piece.partition == whole.partition for piece in split(ranges, least)) for whole in ranges]
+def test_larger_ranges_get_no_fewer_pieces(ranges: list[Range], min_pieces: int) -> None:
+    counts = [sum(piece.partition == whole.partition for piece in split(ranges, min_pieces)) for whole in ranges]
     by_length = sorted(zip(map(len, ranges), counts, strict=True))
     assert all(one <= other for (less, one), (more, other) in itertools.pairwise(by_length) if less < more)
 
