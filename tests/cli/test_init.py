@@ -1,0 +1,137 @@
+"""`ehbalance init`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.stores.delta import DeltaStore
+from tests.cli.command import KEY, Command, kept
+from tests.cli.groups import HUB, connection, emulator, secrets
+
+__all__ = ["connection", "emulator", "secrets"]
+
+
+def test_init_makes_the_table_and_then_checks_it(
+    ehbalance: Command, emulator: Emulator, table: Path, connection: Sequence[str]
+) -> None:
+    group = f"localhost:{emulator.port}/hub/$default"
+    first = ehbalance("init", table, *connection)
+    assert (first.code, first.err) == (0, "")
+    assert first.out == f"The lease table {table} of {group} was made; the hub has 4 partitions.\n"
+    with DeltaStore(str(table)) as store:
+        made = store.read()
+        assert (str(made.group), made.leases, made.members) == (group, {}, {})
+    second = ehbalance("init", table, *connection)
+    assert second.code == 0
+    assert "is there; the hub has 4 partitions." in second.out
+    with DeltaStore(str(table)) as store:
+        assert store.read() == made
+
+
+def test_init_reads_the_connection_from_the_environment(
+    ehbalance: Command, emulator: Emulator, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", emulator.connection_string())
+    outcome = ehbalance("init", table, "--event-hub-name", HUB, "--consumer-group", "other")
+    assert outcome.code == 0
+    assert "/hub/other was made" in outcome.out
+
+
+def test_init_of_another_groups_table_is_refused(
+    ehbalance: Command, emulator: Emulator, table: Path, connection: Sequence[str]
+) -> None:
+    ehbalance("init", table, *connection)
+    message = ehbalance.fails(1, "init", table, *connection, "--consumer-group", "other")
+    assert "belongs to" in message
+    assert "$default, not to" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "neither connectionString nor fullyQualifiedNamespace"),
+        (["--connection-string", f"SharedAccessKey={KEY}"], "an argument looks like a secret"),
+        (
+            ["--connection-string", "short"],
+            "--connection-string is wrong: anybody can see command",
+        ),
+        (["--connection-string", "env:NOT_THERE"], "option connectionString='env:NOT_THERE' is wrong: the environment"),
+        (["--connection-string", "file:/not/there"], "file:/not/there' is wrong: the file cannot be read"),
+        (["--fully-qualified-namespace", "ns"], "fullyQualifiedNamespace='ns'"),
+        (["--fully-qualified-namespace", "ns.servicebus.windows.net"], "eventHubName is not set"),
+    ],
+)
+def test_init_with_a_wrong_option(ehbalance: Command, table: Path, arguments: list[str], named: str) -> None:
+    assert named in ehbalance.fails(2, "init", table, *arguments)
+    assert not table.exists()
+
+
+def test_init_with_wrong_names(ehbalance: Command, table: Path, connection: Sequence[str]) -> None:
+    assert "consumerGroup='a b'" in ehbalance.fails(2, "init", table, *connection, "--consumer-group", "a b")
+    assert "leaseTable=" in ehbalance.fails(2, "init", f"{table}[1]", *connection)
+    assert "contradicts EntityPath" in ehbalance.fails(2, "init", table, *connection, "--event-hub-name", "other")
+    assert "NAME=VALUE" in ehbalance.fails(2, "init", table, *connection, "--storage-option", "no-value")
+    assert list(table.parent.iterdir()) == []
+
+
+def test_a_storage_option_without_a_name_is_not_repeated(
+    ehbalance: Command, table: Path, connection: Sequence[str]
+) -> None:
+    ehbalance.fails(2, "init", table, *connection, "--storage-option", KEY)
+    ehbalance.fails(2, "status", table, "--storage-option", KEY)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--storage-option", f"account_key={KEY}"],
+        ["--storage-option", f"region={KEY}Q0123456789=="],
+        ["--storage-option", f"{KEY}0123456789={KEY}0123456789"],
+        [f"--{KEY}0123456789=="],
+        [f"{KEY}0123456789=="],
+        ["--consumer-group", f"sig={KEY}"],
+    ],
+)
+def test_a_secret_in_the_arguments_is_refused_and_not_repeated(
+    ehbalance: Command, table: Path, connection: Sequence[str], arguments: list[str]
+) -> None:
+    for command in (["init", table, *connection], ["status", table], ["history", table], ["maintain", table]):
+        ehbalance.fails(2, *command, *arguments)
+    assert not table.exists()
+
+
+def test_a_secret_storage_option_is_a_reference(
+    ehbalance: Command, table: Path, connection: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = ehbalance.fails(2, "init", table, *connection, "--storage-option", "account_key=env:LEASES_KEY")
+    assert "option storageOptions.account_key='env:LEASES_KEY' is wrong: the environment" in message
+    monkeypatch.setenv("LEASES_KEY", KEY)
+    for command in (["init", table, *connection], ["status", table]):
+        assert ehbalance(*command, "--storage-option", "account_key=env:LEASES_KEY").code == 0
+
+
+def test_init_without_a_hub_makes_nothing(ehbalance: Command, emulator: Emulator, table: Path, secrets: Path) -> None:
+    wrong = emulator.connection_string("nohub")
+    assert "event hub 'nohub'" in ehbalance.fails(1, "init", table, *kept(wrong, secrets))
+    emulator.refuse_connections()
+    right = emulator.connection_string(HUB)
+    assert "did not answer" in ehbalance.fails(1, "init", table, *kept(right, secrets))
+    assert not table.exists()
+
+
+def test_init_with_a_wrong_key_makes_nothing(
+    ehbalance: Command, emulator: Emulator, table: Path, secrets: Path
+) -> None:
+    wrong = emulator.connection_string(HUB, key=KEY + "not")
+    assert "refused the credentials" in ehbalance.fails(1, "init", table, *kept(wrong, secrets))
+    assert not table.exists()
+
+
+def test_init_at_an_unwritable_location(ehbalance: Command, table: Path, connection: Sequence[str]) -> None:
+    table.write_text("a file")
+    assert str(table) in ehbalance.fails(1, "init", table, *connection)
+    assert table.read_text() == "a file"

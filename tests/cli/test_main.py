@@ -1,0 +1,86 @@
+"""The command line itself: arguments, exit codes, and the installed command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.leases.history import OwnershipChange
+from spark_ehbalance.stores.delta import DeltaStore
+from tests.cli.command import KEY, Command
+from tests.cli.groups import connection, emulator, secrets, used
+
+__all__ = ["connection", "emulator", "secrets", "used"]
+
+
+def test_without_arguments_the_commands_are_listed(ehbalance: Command) -> None:
+    printed = ehbalance()
+    for command in ("init", "status", "emulator"):
+        assert command in printed.out + printed.err
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["status"], ["status", "x", "--nonsense"], ["init"]])
+def test_a_wrong_command_line_is_refused(ehbalance: Command, arguments: list[str]) -> None:
+    assert ehbalance(*arguments).code == 2
+
+
+def test_help_does_not_show_the_environment(
+    ehbalance: Command, monkeypatch: pytest.MonkeyPatch, connection: Sequence[str]
+) -> None:
+    monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", f"SharedAccessKey={KEY}")
+    assert "connection-string" in ehbalance("init", "--help").out
+
+
+def test_the_installed_command_prints_json_and_exit_codes(used: Path, tmp_path: Path) -> None:
+    command = Path(sys.executable).with_name("ehbalance")
+    good = subprocess.run([command, "status", used, "--json"], capture_output=True, text=True, timeout=60)
+    assert (good.returncode, good.stderr) == (0, "")
+    assert json.loads(good.stdout)["eventHub"] == "hub"
+    env = os.environ | {"EHBALANCE_CONNECTION_STRING": f"SharedAccessKey={KEY}"}
+    wrong = subprocess.run([command, "init", tmp_path / "x"], capture_output=True, text=True, timeout=60, env=env)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("Error: option connectionString is wrong")
+    assert wrong.stderr.count("\n") == 1
+    assert KEY not in wrong.stderr
+
+
+def test_watching_ends_with_ctrl_c(used: Path) -> None:
+
+    command = Path(sys.executable).with_name("ehbalance")
+    process = subprocess.Popen(
+        [command, "status", used, "--watch"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"COLUMNS": "200", "FORCE_COLOR": "1"},
+    )
+    assert process.stdout is not None
+    deadline = time.monotonic() + 30
+    seen = ""
+    while "alice" not in seen and time.monotonic() < deadline:
+        seen += process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert "alice" in seen
+    assert "Traceback" not in err
+    assert process.returncode in (0, 1, 130)
+
+
+@pytest.mark.parametrize("name", ["status", "history"])
+def test_the_installed_command_always_exits_cleanly(used: Path, name: str) -> None:
+    with DeltaStore(str(used)) as store:
+        store.record([OwnershipChange(0, "0", "Claim", None, "ann", 1, None, "ann")])
+    command = Path(sys.executable).with_name("ehbalance")
+    runs = [
+        subprocess.Popen([command, name, used, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for _ in range(12)
+    ]
+    assert [(run.communicate(timeout=240)[1], run.returncode) for run in runs] == [(b"", 0)] * 12
