@@ -39,7 +39,9 @@ from spark_ehbalance.errors import ConflictError
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.member.keeper import Keeper
-from spark_ehbalance.member.membership import Membership, Progress, Settings
+from spark_ehbalance.member.query import Progress
+from spark_ehbalance.member.settings import Settings
+from spark_ehbalance.member.turn import Participant
 from spark_ehbalance.stores.base import LeaseStore
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, REACTIVE, STRATEGIES
@@ -148,16 +150,14 @@ def _members(
     for number in numbers:
         owner = f"member-{number:03d}"
         store = _SlowStore(table, latency, owner, seen, measuring)
-        rng = random.Random(number)
-        settings = Settings(strategy=STRATEGIES[DEFAULT_STRATEGY], lease_duration=LEASE_DURATION)
-        keeper = Keeper(
-            Membership(Author(owner, uuid.uuid4().hex), settings, rng),
-            partial(_the_store, store),
-            _Hub(partitions),
+        settings = Settings(
+            strategy=STRATEGIES[DEFAULT_STRATEGY],
+            lease_duration=LEASE_DURATION,
             balance_interval=BALANCE_INTERVAL,
             reactive=DEFAULT_STRATEGY in REACTIVE,
-            rng=rng,
         )
+        participant = Participant(Author(owner, uuid.uuid4().hex), settings, random.Random(number))
+        keeper = Keeper(participant, partial(_the_store, store), _Hub(partitions))
         keepers.append((keeper, store))
         keeper.start()
     positions: dict[str, int] = defaultdict(int)

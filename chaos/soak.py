@@ -33,7 +33,7 @@ from spark_ehbalance.errors import ConflictError, StoreUnavailableError
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Claim, Heartbeat, Join, Renew, Transition
-from spark_ehbalance.member.keeper import tidying_due
+from spark_ehbalance.member.pacing import tidying_due
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta.store import CHECKPOINT_INTERVAL, DeltaStore
 from spark_ehbalance.values.group import Group

@@ -1,7 +1,4 @@
-"""When a member looks, balances and commits, as rules without a clock. The keeper follows them, and a simulator too.
-
-Times are seconds on the member's own monotonic clock.
-"""
+"""When a member looks, balances and commits. No clock: all times are seconds on the member's monotonic clock."""
 
 from __future__ import annotations
 
@@ -9,84 +6,99 @@ import random
 from collections.abc import Callable
 
 from spark_ehbalance.leases.transitions import Transition
-from spark_ehbalance.member.membership import is_routine
+from spark_ehbalance.member.pending import is_routine
+from spark_ehbalance.member.settings import TIDY_INTERVAL, Settings
+from spark_ehbalance.stores.base import LONGEST_RETRY_WAIT
 from spark_ehbalance.strategies.base import Decision
 
 #: All members together use up to this part of the commits that the store could carry one after the other, so that
-#: races stay rare. Only checkpoints wait for that: renewals that are due, and what changes owners, never do.
+#: races stay rare. Only routine waits for that: renewals that are due, and what changes owners, never do.
 _STORE_SHARE = 0.3
 
-#: Seconds that a commit is taken to last at the most: longer ones tell of a process that stood still, not of the store.
+#: A commit counts as so many seconds at most: longer ones tell of a suspended process, not of the store.
 _LONGEST_COMMIT = 1.0
 
 #: Intervals are drawn between these factors, as the Azure SDKs do, so that members do not march in step.
 _JITTER = (0.8, 1.2)
 
-#: Renewals are made by up to this part of their interval before they are due. Members that have started together, or
-#: waited for the store together, would else renew in step for good: 200 lost four races for each commit, not a half.
+#: Renewals are made up to this part of their interval before they are due. Members that started together, or waited for
+#: the store together, would otherwise renew at the same moments forever: 200 lost four races per commit, not a half.
 _RENEWED_AHEAD = 0.2
 
-#: Seconds before the first new try when the store is away; doubled from try to try, up to half the time between two
-#: renewals, as everybody must have renewed a third of the lease duration after the store's return.
+#: Seconds before the first retry when the store is away; doubled from try to try, up to half a renewal interval,
+#: because everybody must have renewed within a third of the lease duration after the store's return.
 FIRST_PAUSE = 0.1
 
-#: Seconds between two looks at the table, to see what others have done: a look costs one listing of the log.
-_LOOK_INTERVAL = 1.0
+#: The leader tidies the store up after so many versions, if that comes before `Settings.tidy_interval`: often enough
+#: for a few hundred files, seldom enough to cost nothing (30 ms against 300 commits of 10 ms).
+_TIDY_VERSIONS = 300
 
-#: The same while a handover is pending that concerns this member, so that it takes about a second in all.
-_HANDOVER_LOOK_INTERVAL = 0.2
+
+def tidying_due(versions: int, passed: float, interval: float = TIDY_INTERVAL) -> bool:
+    """Whether the leader must tidy up, so many versions and seconds after it last did."""
+    return versions >= _TIDY_VERSIONS or (versions > 0 and passed >= interval)
+
+
+def jittered(interval: float, rng: random.Random) -> float:
+    """A random time around `interval`, so that members do not act in step."""
+    return interval * rng.uniform(*_JITTER)
 
 
 class Pacing:
-    """The timing of one member. `interval` is that of balancing; `reactive`: balance also when something changes."""
+    """The timing of one member."""
 
-    def __init__(self, interval: float, renewal_interval: float, *, reactive: bool, rng: random.Random) -> None:
+    def __init__(self, settings: Settings, rng: random.Random) -> None:
         self.balance_at = 0.0
         self.look_at = 0.0
-        self._interval = interval
-        self._renewal_interval = renewal_interval
-        self._prompt = reactive
+        self._settings = settings
+        self._renewal_interval = settings.renewal_interval
         self._rng = rng
         self._latency = 0.0  # of a commit, as a moving average
-        self._routine_at = 0.0  # before that time no commit is for checkpoints alone
-        self._held_back = False  # there is something that waits for it
+        self._routine_at = 0.0  # before that time no commit is for routine alone
+        self._held_back = False  # there is routine that waits for it
         self._ahead = 0.0  # of the time at which renewals are due
 
-    def due(self, renewal_due: float, *, finished: bool) -> float:
-        """When there is something to do next. `finished`: there are checkpoints to write."""
+    def due(self, renewal_due: float, *, progress: bool) -> float:
+        """When the next turn is due. `progress`: there is new progress to commit."""
         due = min(self.balance_at, self.look_at, renewal_due - self._ahead)
-        return min(due, self._routine_at) if finished or self._held_back else due
+        return min(due, self._routine_at) if progress or self._held_back else due
 
     def balances(self, now: float, unsettled: Callable[[], bool]) -> bool:
-        """Whether to balance in this turn, for which `unsettled` is a reason, or only to say what there is to say."""
-        return now >= self.balance_at or (self._prompt and unsettled())
+        """Whether to balance in this turn: once per interval, and in a reactive group whenever it is `unsettled`."""
+        return now >= self.balance_at or (self._settings.reactive and unsettled())
 
-    def admit(self, said: list[Transition], now: float, renewal_due: float) -> list[Transition]:
-        """What of `said` is written in this turn: all or nothing, as nobody else's doings depend on routine."""
+    def admit(self, transitions: list[Transition], now: float, renewal_due: float) -> list[Transition]:
+        """What of `transitions` is committed in this turn: all, or nothing if all of it is routine and may wait."""
         early = now < min(self._routine_at, renewal_due - self._ahead)
-        self._held_back = early and bool(said) and is_routine(said)
-        return [] if self._held_back else said
+        self._held_back = early and bool(transitions) and is_routine(transitions)
+        return [] if self._held_back else transitions
 
-    def turned(self, now: float, *, members: int, waits: bool, took: float | None, decision: Decision | None) -> None:
-        """A turn that began at `now` is over: there are so many `members`, a handover `waits` for this one, a commit
-        `took` so many seconds (None: there was none), and a `decision` was made (None: none)."""
+    def turned(
+        self, now: float, *, members: int, in_handover: bool, took: float | None, decision: Decision | None
+    ) -> None:
+        """A turn that began at `now` has ended. `in_handover`: a handover from or to this member is pending. `took`:
+        the seconds of its commit; None: there was none. `decision`: None if it did not balance."""
+        settings = self._settings
         if took is not None:
             self._latency = 0.7 * self._latency + 0.3 * min(_LONGEST_COMMIT, took)
         spacing = members * self._latency / _STORE_SHARE
-        look = _HANDOVER_LOOK_INTERVAL if waits else min(max(_LOOK_INTERVAL, spacing), self._interval)
-        self.look_at = now + self.jittered(look)
+        look = min(max(settings.look_interval, spacing), settings.balance_interval)
+        self.look_at = now + self._jittered(settings.handover_look_interval if in_handover else look)
         if took is not None:
-            self._routine_at = now + self.jittered(spacing)
+            self._routine_at = now + self._jittered(spacing)
             self._ahead = self._rng.uniform(0, _RENEWED_AHEAD) * self._renewal_interval
         if decision is not None:
-            wait = self.jittered(self._interval)
+            wait = self._jittered(settings.balance_interval)
             after = decision.rebalance_after or (0.0 if decision.rebalance_now else wait)
             self.balance_at = now + min(wait, after)
 
     def pause(self, failures: int) -> float:
-        """How long to wait after the store was found away so many times in a row."""
-        return self.jittered(min(FIRST_PAUSE * 2 ** min(failures, 16), self._renewal_interval / 2))
+        """How long to wait after the store was away for so many tries in a row."""
+        return self._jittered(min(FIRST_PAUSE * 2 ** min(failures, 16), self._renewal_interval / 2))
 
-    def jittered(self, interval: float) -> float:
-        """`interval`, drawn anew."""
-        return interval * self._rng.uniform(*_JITTER)
+    def contended_pause(self) -> float:
+        """How long to wait after a commit has lost too many races."""
+        return self._jittered(LONGEST_RETRY_WAIT)
+
+    def _jittered(self, interval: float) -> float:
+        return jittered(interval, self._rng)

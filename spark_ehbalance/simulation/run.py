@@ -11,7 +11,7 @@ from spark_ehbalance.leases.last_changed import LastChanged
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome
-from spark_ehbalance.member.membership import Settings
+from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import Hub
 from spark_ehbalance.simulation.measures import Disturbance, Ledger, Result, spread
@@ -108,18 +108,12 @@ class Simulation:
             self._limits[name],
             host=name,
             strategy_name=self._strategy,
+            balance_interval=group.balance_interval,
+            reactive=self._strategy in REACTIVE,
         )
         before = self._nodes.get(name)
         number = 1 if before is None else before.number + 1
-        node = Node(
-            name,
-            number,
-            settings,
-            group.balance_interval,
-            self._strategy in REACTIVE,
-            self._world,
-            random.Random(f"{self._seed} {name} {number}"),
-        )
+        node = Node(name, number, settings, self._world, random.Random(f"{self._seed} {name} {number}"))
         skew = random.Random(f"{self._seed} {name} clock").uniform(-1, 1) * group.clock_skew
         node.skew_ms = round(skew * 1000)
         self._nodes[name] = node
@@ -163,7 +157,7 @@ class Simulation:
         self._ledger.running(awake, partitions)
         # Nobody can tell a pause that is shorter than a lease from a busy moment: it is no reason to move anything.
         lease = self._scenario.group.lease_duration
-        there = {n: self._limits[n] for n, node in self._nodes.items() if node.running and node.still_for <= lease}
+        there = {n: self._limits[n] for n, node in self._nodes.items() if node.running and node.suspended_for <= lease}
         self._ledger.ideal.change(there, partitions)
 
     def _join(self, event: Event, chosen: list[str]) -> None:

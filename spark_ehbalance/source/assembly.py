@@ -14,7 +14,8 @@ from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.member.keeper import Keeper
-from spark_ehbalance.member.membership import Membership, Settings
+from spark_ehbalance.member.settings import Settings
+from spark_ehbalance.member.turn import Participant
 from spark_ehbalance.source.batch_planning import progress_of
 from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress
 from spark_ehbalance.source.control_socket import PlannerControl
@@ -116,7 +117,7 @@ def _keeper(
     hub: HubWatcher,
     changed: threading.Event,
 ) -> Keeper:
-    shared, rng = options.lease_table is not None, random.Random()
+    shared = options.lease_table is not None
     name = options.strategy if shared else "greedy"  # a query alone has nobody to share with or to wait for
     settings = Settings(
         strategy=strategy(name, options.strategy_parameters if shared else None),
@@ -125,18 +126,18 @@ def _keeper(
         handover_timeout=options.handover_timeout,
         max_owned=options.max_partitions_owned,
         host=socket.gethostname(),
-    )
-    finished, resume = progress_of(logged.finished.ranges), logged.unfinished.ranges
-    return Keeper(
-        Membership(author, settings, rng, finished=finished, resume={p: each.start for p, each in resume.items()}),
-        opener,
-        hub,
         balance_interval=options.balance_interval,
         reactive=name in REACTIVE,
         max_stall=options.max_stall,
-        rng=rng,
-        changed=changed,
     )
+    participant = Participant(
+        author,
+        settings,
+        random.Random(),
+        progress=progress_of(logged.finished.ranges),
+        resume={p: each.start for p, each in logged.unfinished.ranges.items()},
+    )
+    return Keeper(participant, opener, hub, changed=changed)
 
 
 def _join(options: Options, logged: _Logged, opener: OpenStore, hub: HubWatcher, author: Author) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.member.membership import Holding, Progress
+from spark_ehbalance.member.membership import Holding
+from spark_ehbalance.member.query import Progress
 from spark_ehbalance.source.ranges import Range, limit_by_backlog, retained_start
 from spark_ehbalance.source.tasks import EVENTS_PER_TASK
 from spark_ehbalance.values.position import Position

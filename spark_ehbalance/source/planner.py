@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Protocol
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.member.keeper import Keeper
-from spark_ehbalance.member.membership import Holding, Progress
+from spark_ehbalance.member.membership import Holding
+from spark_ehbalance.member.query import Progress
 from spark_ehbalance.source.batch_planning import (
     BatchPlan,
     PlanInputs,

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from spark_ehbalance.errors import HubUnavailableError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
@@ -14,7 +15,9 @@ from spark_ehbalance.leases.model import Author, Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.member.keeper import Keeper
-from spark_ehbalance.member.membership import Membership, Progress, Settings
+from spark_ehbalance.member.query import Progress
+from spark_ehbalance.member.settings import Settings
+from spark_ehbalance.member.turn import Participant
 from spark_ehbalance.stores.base import LeaseStore, commit
 from spark_ehbalance.strategies import STRATEGIES, Strategy
 from spark_ehbalance.values.group import Group
@@ -110,80 +113,43 @@ class Watched(LeaseStore):
 
 
 class Keepers:
-    """A group of keepers. `open_store` opens another handle on the group's store."""
+    """A group of keepers. `open_store` opens another handle on the group's store; `common` are settings of all."""
 
-    def __init__(self, open_store: Callable[[], LeaseStore], partitions: int = 4) -> None:
+    def __init__(self, open_store: Callable[[], LeaseStore], partitions: int = 4, **common: Any) -> None:
         self._open_store = open_store
+        defaults = {"lease_duration": LEASE, "balance_interval": INTERVAL, "reactive": True, "host": "here"}
+        self._common: dict[str, Any] = defaults | common
         self._lock = threading.Lock()
         self.hub = FakeHub(partitions)
         self.written: list[Snapshot] = []
         self.stores: dict[Keeper, Watched] = {}
+        self.changed: dict[Keeper, threading.Event] = {}
         self.operator = self._watched()
         self.operator.create(GROUP)
 
-    def start(
-        self,
-        name: str,
-        *,
-        lease: float = LEASE,
-        interval: float = INTERVAL,
-        handover_timeout: float = 30.0,
-        max_stall: float | None = None,
-        strategy: Strategy = STRATEGIES["cooperative"],
-        strategy_name: str = "",
-        max_owned: int | None = None,
-    ) -> Keeper:
+    def start(self, name: str, **settings: Any) -> Keeper:
         """A keeper that has joined and balanced once."""
-        keeper = self.begin(
-            name,
-            lease=lease,
-            interval=interval,
-            handover_timeout=handover_timeout,
-            max_stall=max_stall,
-            strategy=strategy,
-            strategy_name=strategy_name,
-            max_owned=max_owned,
-        )
+        keeper = self.begin(name, **settings)
         assert keeper.wait_balanced(20)
         return keeper
 
-    def begin(
-        self,
-        name: str,
-        *,
-        lease: float = LEASE,
-        interval: float = INTERVAL,
-        handover_timeout: float = 30.0,
-        max_stall: float | None = None,
-        strategy: Strategy,
-        strategy_name: str = "",
-        max_owned: int | None = None,
-    ) -> Keeper:
-        """A keeper that has been started."""
-        rng, store = random.Random(), self._watched()
+    def begin(self, name: str, strategy: Strategy = STRATEGIES["cooperative"], **settings: Any) -> Keeper:
+        """A keeper that has been started; `settings` as in `Settings`."""
         author = Author(name, f"{name}-{len(self.stores)}")
-        settings = Settings(strategy, lease, handover_timeout, max_owned, host="here", strategy_name=strategy_name)
-        membership = Membership(author, settings, rng)
-        keeper = Keeper(
-            membership,
-            lambda: store,
-            self.hub,
-            balance_interval=interval,
-            reactive=True,
-            max_stall=max_stall,
-            rng=rng,
-        )
-        self.stores[keeper] = store
+        store, changed = self._watched(), threading.Event()
+        participant = Participant(author, Settings(strategy, **(self._common | settings)), random.Random())
+        keeper = Keeper(participant, lambda: store, self.hub, changed=changed)
+        self.stores[keeper], self.changed[keeper] = store, changed
         keeper.start()
         return keeper
 
-    def say(self, *transitions: Transition) -> Snapshot:
+    def write(self, *transitions: Transition) -> Snapshot:
         """Written by hand; all of it must be valid."""
         outcome = commit(self.operator, self.operator.read(), transitions)
         assert not outcome.refused
         return outcome.after
 
-    def say_if_valid(self, *transitions: Transition) -> None:
+    def write_if_valid(self, *transitions: Transition) -> None:
         commit(self.operator, self.operator.read(), transitions)
 
     @property
@@ -197,7 +163,7 @@ class Keepers:
     def owned(self, name: str) -> set[str]:
         return {lease.partition for lease in self.snapshot.owned_by(name)}
 
-    def promised(self, name: str) -> set[str]:
+    def coming_to(self, name: str) -> set[str]:
         return {p for p, lease in self.leases.items() if lease.handover is not None and lease.handover.to == name}
 
     def layout(self) -> dict[str, tuple[str | None, int]]:

@@ -8,8 +8,9 @@ import pytest
 
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.transitions import Checkpoint, Claim, Heartbeat, Transition
-from spark_ehbalance.member.pacing import Pacing
-from spark_ehbalance.strategies import Decision
+from spark_ehbalance.member.pacing import Pacing, tidying_due
+from spark_ehbalance.member.settings import Settings
+from spark_ehbalance.strategies import STRATEGIES, Decision
 from spark_ehbalance.values.position import Position
 
 ANN = Author("ann", "1")
@@ -20,7 +21,8 @@ LATER = 1e9
 
 
 def pacing(*, interval: float = 10.0, reactive: bool = False, seed: int = 0) -> Pacing:
-    return Pacing(interval, 10.0, reactive=reactive, rng=random.Random(seed))
+    settings = Settings(STRATEGIES["greedy"], 30.0, balance_interval=interval, reactive=reactive)
+    return Pacing(settings, random.Random(seed))
 
 
 def turned(
@@ -28,28 +30,28 @@ def turned(
     now: float,
     *,
     members: int = 4,
-    waits: bool = False,
+    in_handover: bool = False,
     took: float | None = None,
     decision: Decision | None = None,
 ) -> None:
-    pacing.turned(now, members=members, waits=waits, took=took, decision=decision)
+    pacing.turned(now, members=members, in_handover=in_handover, took=took, decision=decision)
 
 
 def test_the_first_turn_is_at_once_and_balances() -> None:
     new = pacing()
-    assert new.due(LATER, finished=False) <= 0
+    assert new.due(LATER, progress=False) <= 0
     assert new.balances(0.0, lambda: False)
 
 
-def test_looks_are_a_second_apart_and_less_while_a_handover_waits() -> None:
+def test_looks_are_a_second_apart_and_less_while_a_handover_is_pending() -> None:
     beat = pacing()
     turned(beat, 100.0, decision=Decision("nothing"))
-    assert 100.8 <= beat.due(LATER, finished=False) <= 101.2
-    turned(beat, 100.0, waits=True)
-    assert 100.16 <= beat.due(LATER, finished=False) <= 100.24
+    assert 100.8 <= beat.due(LATER, progress=False) <= 101.2
+    turned(beat, 100.0, in_handover=True)
+    assert 100.16 <= beat.due(LATER, progress=False) <= 100.24
 
 
-def test_balancing_comes_once_an_interval_at_once_again_and_earlier_where_that_is_asked_for() -> None:
+def test_balancing_comes_once_an_interval_and_earlier_where_the_decision_says_so() -> None:
     beat = pacing()
     for decision, low, high in (
         (Decision("nothing"), 108.0, 112.0),
@@ -60,7 +62,7 @@ def test_balancing_comes_once_an_interval_at_once_again_and_earlier_where_that_i
     ):
         turned(beat, 100.0, decision=decision)
         assert low <= beat.balance_at <= high
-    assert not beat.balances(100.0, lambda: True), "only a prompt one is told by changes"
+    assert not beat.balances(100.0, lambda: True), "only a reactive group balances on changes"
     assert beat.balances(112.0, lambda: False)
     reactive = pacing(reactive=True)
     turned(reactive, 100.0, decision=Decision("nothing"))
@@ -68,37 +70,37 @@ def test_balancing_comes_once_an_interval_at_once_again_and_earlier_where_that_i
     assert not reactive.balances(100.0, lambda: False)
 
 
-def test_routine_waits_for_the_store_to_be_free_for_others_but_nothing_else_does() -> None:
+def test_only_routine_waits_for_its_share_of_the_store() -> None:
     beat = pacing()
     turned(beat, 100.0, members=30, took=0.1, decision=Decision("nothing"))
     # 0.03 s as a first average, 30 members and 0.3 of the store: 3 s between two commits of one member.
-    for said in (BEAT, CHECKPOINT):
-        assert beat.admit(said, 101.0, LATER) == []
-        assert 102.4 <= beat.due(LATER, finished=False) <= 103.6, "and then it is time for it"
-        assert beat.admit(said, 103.7, LATER) == said
-        assert beat.admit(said, 101.0, 101.0) == said, "renewals are due"
+    for routine in (BEAT, CHECKPOINT):
+        assert beat.admit(routine, 101.0, LATER) == []
+        assert 102.4 <= beat.due(LATER, progress=False) <= 103.6, "and then it is time for it"
+        assert beat.admit(routine, 103.7, LATER) == routine
+        assert beat.admit(routine, 101.0, 101.0) == routine, "renewals are due"
     assert beat.admit(CLAIM, 101.0, LATER) == CLAIM
     assert beat.admit([*BEAT, *CLAIM], 101.0, LATER) == [*BEAT, *CLAIM]
     assert beat.admit([], 101.0, LATER) == []
 
 
-def test_checkpoints_wake_it_when_they_may_be_written() -> None:
+def test_new_progress_makes_the_next_turn_due_when_it_may_be_written() -> None:
     beat = pacing()
     turned(beat, 100.0, took=0.003, members=3, decision=Decision("nothing"))
-    assert beat.due(LATER, finished=True) < 100.1 < beat.due(LATER, finished=False)
+    assert beat.due(LATER, progress=True) < 100.1 < beat.due(LATER, progress=False)
 
 
-def test_a_commit_that_took_a_process_that_stood_still_is_no_measure_of_the_store() -> None:
+def test_a_commit_of_a_suspended_process_is_no_measure_of_the_store() -> None:
     beat = pacing()
     turned(beat, 100.0, members=3, took=3600.0, decision=Decision("nothing"))
     assert beat.look_at <= 100 + 1.2 * 3 * 0.3 / 0.3
 
 
-def test_renewals_come_a_little_early_and_each_time_by_another_part() -> None:
+def test_renewals_come_a_little_early_each_time_by_another_part() -> None:
     beat, ahead = pacing(interval=1000.0), []
     for _ in range(200):
         turned(beat, 100.0, members=1000, took=0.5, decision=Decision("nothing"))
-        ahead.append(150.0 - beat.due(150.0, finished=False))
+        ahead.append(150.0 - beat.due(150.0, progress=False))
     assert 0 <= min(ahead) < 0.2
     assert 1.8 < max(ahead) <= 2.0
     assert beat.admit(BEAT, 150.0 - ahead[-1], 150.0) == BEAT
@@ -107,3 +109,11 @@ def test_renewals_come_a_little_early_and_each_time_by_another_part() -> None:
 @pytest.mark.parametrize("failures", [1, 3, 10, 10_000])
 def test_pauses_grow_up_to_half_the_time_between_renewals(failures: int) -> None:
     assert 0.8 * min(0.1 * 2 ** min(failures, 20), 5) <= pacing().pause(failures) <= 1.2 * 5
+
+
+@pytest.mark.parametrize(
+    ("versions", "passed", "due"),
+    [(0, 1e6, False), (1, 29.0, False), (1, 30.0, True), (299, 1.0, False), (300, 0.0, True)],
+)
+def test_tidying_is_due_after_many_versions_or_some_time_with_any(versions: int, passed: float, due: bool) -> None:
+    assert tidying_due(versions, passed) == due

@@ -8,7 +8,8 @@ import pytest
 
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.member.membership import Holding, Progress
+from spark_ehbalance.member.membership import Holding
+from spark_ehbalance.member.query import Progress
 from spark_ehbalance.source.batch_planning import BatchPlan, PlanInputs, Request, plan_batch, plan_replay, progress_of
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.tasks import EVENTS_PER_TASK

@@ -11,7 +11,8 @@ from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.model import Author, Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.member.keeper import Keeper
-from spark_ehbalance.member.membership import Membership, Settings
+from spark_ehbalance.member.settings import Settings
+from spark_ehbalance.member.turn import Participant
 from spark_ehbalance.source.batch_planning import progress_of
 from spark_ehbalance.source.load_reporter import LoadReporter
 from spark_ehbalance.source.offsets import StreamOffset
@@ -128,19 +129,20 @@ class ValueGroup:
         self.watcher = watcher = ValueWatcher(self.hub, changed, follows=follows)
         read, replay = finished or StreamOffset(owner), unfinished or StreamOffset(owner)
         alone = AloneProgress(StreamOffset(owner))
-        settings = Settings(strategy(strategy_name), lease_duration, 30.0, max_owned, strategy_name=strategy_name)
-        rng, author = random.Random(), Author(owner, f"{owner}-{len(self.queries)}")
-        resume = {partition: each.start for partition, each in replay.ranges.items()}
-        store = self._store if shared else MemoryStore(alone.snapshot(GROUP, read, replay))
-        keeper = keeper_type(
-            Membership(author, settings, rng, finished=progress_of(read.ranges), resume=resume),
-            lambda: store,
-            watcher,
+        settings = Settings(
+            strategy(strategy_name),
+            lease_duration,
+            max_owned=max_owned,
+            strategy_name=strategy_name,
             balance_interval=interval,
             reactive=strategy_name in REACTIVE,
-            rng=rng,
-            changed=changed,
         )
+        author = Author(owner, f"{owner}-{len(self.queries)}")
+        resume = {partition: each.start for partition, each in replay.ranges.items()}
+        store = self._store if shared else MemoryStore(alone.snapshot(GROUP, read, replay))
+        progress = progress_of(read.ranges)
+        participant = Participant(author, settings, random.Random(), progress=progress, resume=resume)
+        keeper = keeper_type(participant, lambda: store, watcher, changed=changed)
         planner = Planner(
             keeper,
             watcher,

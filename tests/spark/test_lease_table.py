@@ -27,10 +27,9 @@ WRITTEN_BY_SPARK: dict[str, Write] = {
 
 
 @pytest.fixture
-def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keepers]:
+def running(tmp_path: Path) -> Iterator[Keepers]:
     # Spark takes seconds to read a log, of which old files are removed meanwhile: it would have to try again.
-    monkeypatch.setattr("spark_ehbalance.member.keeper._TIDY_INTERVAL", 3600.0)
-    group = Keepers(lambda: DeltaStore(str(tmp_path / "leases")))
+    group = Keepers(lambda: DeltaStore(str(tmp_path / "leases")), tidy_interval=3600.0)
     yield group
     group.close()
 
@@ -39,7 +38,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keepers
 def test_running_members_go_on_whatever_spark_writes(
     running: Keepers, spark: SparkSession, tmp_path: Path, what: str
 ) -> None:
-    ann = running.start("ann", lease=300.0)
+    ann = running.start("ann", lease_duration=300.0)
     running.wait_owned(ann=4)
     end_batch(ann, begin_batch(ann), 41)
     wait_until(lambda: {each.checkpoint for each in running.leases.values()} == {Position(41)}, "all is checkpointed")

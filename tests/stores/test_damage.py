@@ -327,7 +327,7 @@ WRITTEN_BY_OTHERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("what", WRITTEN_BY_OTHERS)
 def test_running_members_restore_what_others_remove_and_go_on(running: Keepers, tmp_path: Path, what: str) -> None:
-    ann, bob = running.start("ann", lease=6.0), running.start("bob", lease=6.0)
+    ann, bob = running.start("ann", lease_duration=6.0), running.start("bob", lease_duration=6.0)
     running.wait_owned(ann=2, bob=2)
     wait_until(lambda: len(ann.holdings()) == len(bob.holdings()) == 2, "both know")
     batches = [(keeper, begin_batch(keeper)) for keeper in (ann, bob)]
@@ -352,7 +352,7 @@ def test_running_members_restore_what_others_remove_and_go_on(running: Keepers, 
 def test_a_running_member_keeps_its_partitions_while_the_table_is_damaged_and_checkpoints_after_the_repair(
     running: Keepers, damage_found: threading.Event, tmp_path: Path, ehbalance: Command
 ) -> None:
-    ann = running.start("ann", lease=3.0)
+    ann = running.start("ann", lease_duration=3.0)
     running.wait_owned(ann=4)
     layout = running.layout()
     running.stores[ann].read_only = True  # so that what is damaged stays the newest

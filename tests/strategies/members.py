@@ -1,8 +1,7 @@
-"""A group of real `Membership`s on a store in memory, with one made-up clock: the keeper's work without its waiting.
+"""A group of members that take real turns on a store in memory, with one simulated clock and no waiting.
 
-Everybody looks once a second, or five times a second while a handover concerns it, and balances every ten seconds, or
-as soon as something has changed if its strategy is a prompt one. All who are due at the same moment decide on the same
-snapshot, and then their commits come one after the other in random order: the hardest race that there can be.
+All members whose turns are due at the same moment decide on the same snapshot, and then their commits come one after
+the other in random order: the hardest race that there can be.
 """
 
 from __future__ import annotations
@@ -15,16 +14,23 @@ from types import MappingProxyType
 from spark_ehbalance.leases.model import Author, Lease, Load, Member, MemberState
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Claim, Drain, HandOver, Refused, Release, Steal, Transition
-from spark_ehbalance.member.membership import Clocks, Membership, Progress, Settings, unread, with_starts
+from spark_ehbalance.member.membership import Clocks
+from spark_ehbalance.member.query import Progress
+from spark_ehbalance.member.settings import Settings
+from spark_ehbalance.member.turn import Participant, Turn
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.strategies import REACTIVE, STRATEGIES, Strategy
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 
-#: Seconds, as in the keeper and in the options' defaults.
+#: Seconds, as in the defaults of the options and of `Settings`.
 CYCLE, LOOK, HANDOVER_LOOK, LEASE, HANDOVER_TIMEOUT = 10.0, 1.0, 0.2, 30.0, 30.0
+
+#: The factors between which intervals are drawn.
 JITTER = (0.8, 1.2)
+
+START = Position(-1)
 
 OPERATOR = Author("operator", "")
 
@@ -45,15 +51,14 @@ class Move:
 
 @dataclass(slots=True)
 class Node:
-    """A member's process: its membership, when it looks next, and the batch that its query is at."""
+    """A member's process: when its next turn is due, and the current batch of its query."""
 
-    membership: Membership
-    look_at: float
-    balance_at: float = 0.0
+    member: Participant
+    turn_at: float
     ends_at: float = 0.0
     batch: Mapping[str, Progress] = field(default_factory=dict)
     frozen: bool = False
-    #: How many times as long as others it takes between its looks.
+    #: How many times as long as others it takes between its turns.
     slowness: float = 1.0
 
 
@@ -73,7 +78,7 @@ class Members:
         self._chosen = chosen
         self.rng = random.Random(seed)
         self.now = 1000.0
-        made = [Lease(str(number), checkpoint=Position(-1)) for number in range(partitions)]
+        made = [Lease(str(number), checkpoint=START) for number in range(partitions)]
         given = made if leases is None else list(leases)
         self.partitions = tuple(lease.partition for lease in given)
         group = Group("namespace", "hub", "$default")
@@ -90,38 +95,47 @@ class Members:
 
     # --- what happens to the group -----------------------------------------------------------------------------
 
-    def join(self, *names: str, max_owned: int | None = None, slowness: float = 1.0) -> list[str]:
-        """New processes of the strategy that `strategy` names by now, which begin at the same moment; without names one
-        with a new name."""
+    def join(
+        self, *names: str, max_owned: int | None = None, max_stall: float | None = None, slowness: float = 1.0
+    ) -> list[str]:
+        """New processes with the current `strategy`, started at the same moment; without names one with a new name."""
         names = names or (f"member-{self._joined}",)
         for name in names:
             self._joined += 1
             strategy = self._chosen[self.strategy]
-            settings = Settings(strategy, LEASE, HANDOVER_TIMEOUT, max_owned, strategy_name=self.strategy)
-            membership = Membership(Author(name, str(self._joined)), settings, random.Random(self.rng.random()))
-            self.nodes[name] = Node(membership, look_at=self.now, slowness=slowness)
+            settings = Settings(
+                strategy,
+                LEASE,
+                HANDOVER_TIMEOUT,
+                max_owned,
+                strategy_name=self.strategy,
+                reactive=self.strategy in REACTIVE,
+                max_stall=max_stall,
+            )
+            member = Participant(Author(name, str(self._joined)), settings, random.Random(self.rng.random()))
+            self.nodes[name] = Node(member, turn_at=self.now, slowness=slowness)
         return list(names)
 
     def join_many(self, count: int, *, max_owned: int | None = None) -> list[str]:
         return self.join(*(f"member-{self._joined + each}" for each in range(count)), max_owned=max_owned)
 
     def leave(self, name: str) -> None:
-        """Stop in good order, as `query.stop()` does: a batch in flight is broken off."""
+        """Stop in good order, as `query.stop()` does; a batch in flight is broken off."""
         node = self.nodes.pop(name)
-        self._write(node, node.membership.farewell(self._clocks()))
+        self._commit(node, node.member.begin(self.store.read(), self._clocks(), stopping=True))
 
     def crash(self, name: str) -> None:
-        """Without a word."""
+        """Die without leaving the group."""
         del self.nodes[name]
 
     def freeze(self, name: str) -> None:
-        """The process stands still, its batch in flight with it."""
+        """Suspend the process, and its batch in flight with it."""
         self.nodes[name].frozen = True
 
     def thaw(self, name: str) -> None:
-        """It goes on where it stood still."""
+        """Wake the process up."""
         node = self.nodes[name]
-        node.frozen, node.look_at = False, self.now
+        node.frozen, node.turn_at = False, self.now
 
     def drain(self, name: str, *, undo: bool = False) -> None:
         """By an operator, also where that changes nothing."""
@@ -144,12 +158,11 @@ class Members:
         """Plan a batch with everything that may be planned with; it takes `seconds`."""
         node = self.nodes[name]
         if not node.batch:
-            plannable = node.membership.plannable()
             node.batch = {
                 p: Progress(held.epoch, Position(held.checkpoint.sequence_number + BATCH))
-                for p, held in plannable.items()
+                for p, held in node.member.plannable().items()
             }
-            node.membership.in_flight = frozenset(node.batch)
+            node.member.reserve({p: to.epoch for p, to in node.batch.items()}, self.now)
             node.ends_at = self.now + seconds
 
     # --- time --------------------------------------------------------------------------------------------------
@@ -164,22 +177,16 @@ class Members:
         self.now = until
 
     def cycles(self, count: int) -> None:
-        """`count` cycles in which everybody looks once and balances: quicker than `run` where nothing happens."""
+        """`count` cycles in which everybody looks once and balances: faster than `run` where nothing happens."""
         for _ in range(count):
             self.now += CYCLE
-            for node in self.nodes.values():
-                node.balance_at = self.now
-            self._turns(list(self.nodes.values()))
+            self._turns(list(self.nodes.values()), balance=True)
 
     def claims_of_one_snapshot(self) -> list[Claim]:
         """What everybody would claim if all decided at this moment."""
-        clocks, snapshot = self._clocks(), self.store.read()
-        claims = []
-        for node in self.nodes.values():
-            node.membership.see(snapshot, clocks)
-            said, _ = node.membership.balance(snapshot, clocks, self.partitions, lambda p: Position(-1))
-            claims += [each for each in said if isinstance(each, Claim)]
-        return claims
+        snapshot = self.store.read()
+        turns = [self._begin(node, snapshot, balance=True) for node in self.nodes.values()]
+        return [each for turn in turns for each in turn.transitions() if isinstance(each, Claim)]
 
     # --- what can be seen --------------------------------------------------------------------------------------
 
@@ -205,47 +212,40 @@ class Members:
 
     @staticmethod
     def _due(node: Node) -> float:
-        return min(node.look_at, node.ends_at) if node.batch else node.look_at
+        return min(node.turn_at, node.ends_at) if node.batch else node.turn_at
 
-    def _turns(self, nodes: Sequence[Node]) -> None:
-        snapshot, clocks, loads = self.store.read(), self._clocks(), self.loads()
-        said: list[tuple[Node, list[Transition], float | None]] = []
+    def _turns(self, nodes: Sequence[Node], *, balance: bool = False) -> None:
+        snapshot, loads = self.store.read(), self.loads()
+        turns: list[tuple[Node, Turn]] = []
         for node in nodes:
             if node.batch and node.ends_at <= self.now:
                 self._end_batch(node)
-            node.membership.see(snapshot, clocks)
-            node.membership.measure(loads)
-            reactive, after = node.membership.settings.strategy_name in REACTIVE, None
-            if clocks.monotonic >= node.balance_at or (reactive and node.membership.unsettled(snapshot, clocks)):
-                transitions, decision = node.membership.balance(
-                    snapshot, clocks, self.partitions, lambda p: Position(-1)
-                )
-                transitions = with_starts(transitions, dict.fromkeys(unread(transitions, snapshot), Position(-1)))
-                after = decision.rebalance_after
-                after = after or (0.0 if decision.rebalance_now else None)
-                wait = self._jittered(CYCLE)
-                node.balance_at = self.now + min(wait, wait if after is None else after)
-            else:
-                transitions = node.membership.say(snapshot, clocks)
-            said.append((node, transitions, after))
-        self.rng.shuffle(said)
-        for node, transitions, after in said:
-            wait = HANDOVER_LOOK if node.membership.waits(self._write(node, transitions)) else LOOK
-            wait = HANDOVER_LOOK if node.balance_at <= self.now else self._jittered(wait)
-            node.look_at = self.now + node.slowness * min(wait, wait if after is None else after)
+            node.member.measure(loads, None)
+            turns.append((node, self._begin(node, snapshot, balance=balance)))
+        self.rng.shuffle(turns)
+        for node, turn in turns:
+            self._commit(node, turn)
+            node.turn_at = self.now + node.slowness * max(HANDOVER_LOOK, node.member.due() - self.now)
+
+    def _begin(self, node: Node, snapshot: Snapshot, *, balance: bool) -> Turn:
+        """A turn up to its commit; with `balance` it balances in any case."""
+        turn = node.member.begin(snapshot, self._clocks())
+        if turn.balances or balance:
+            added = turn.added(self.partitions)
+            turn.start_at(dict.fromkeys(turn.balance(self.partitions, dict.fromkeys(added, START)), START))
+        return turn
 
     def _end_batch(self, node: Node) -> None:
+        node.member.finish(node.batch)
         for partition, done in node.batch.items():
-            node.membership.finish(partition, done)
             last = done.position.sequence_number + 1
             self.read.append((partition, last - BATCH, last))
         node.batch = {}
-        node.membership.in_flight = frozenset()
 
-    def _write(self, node: Node, said: list[Transition]) -> Snapshot:
-        outcome = commit(self.store, self.store.read(), said)
+    def _commit(self, node: Node, turn: Turn) -> None:
+        outcome = commit(self.store, self.store.read(), turn.transitions())
         before, after = outcome.before, outcome.after
-        node.membership.written(outcome, self._clocks())
+        node.member.end(turn, outcome, 0.0)
         self.wrote(before, after)
         handed_over = {each.partition for each in outcome.accepted if isinstance(each, HandOver)}
         stolen = {each.partition for each in outcome.accepted if isinstance(each, Steal)}
@@ -259,8 +259,7 @@ class Members:
                 self.moves.append(Move(self.now, partition, last, lease.owner, partition in handed_over))
                 self._last_owner[partition] = lease.owner
         for release in (each for each in outcome.accepted if isinstance(each, Release)):
-            assert release.partition in node.membership.holdings or after.leases[release.partition].owner is None
-        return after
+            assert release.partition in node.member.owned or after.leases[release.partition].owner is None
 
     def _check(self, before: Lease | None, after: Lease, given: set[str]) -> None:
         """A running, unhindered owner that renews its lease loses it only to whom it is given by a handover or a steal,
@@ -271,20 +270,17 @@ class Members:
         if node is None or node.frozen or after.partition in given:
             return
         if self._clocks().wall_ms - before.renewed_at_ms >= LEASE * 1000:
-            return  # it stood still until now
-        promised = before.handover
-        assert promised is not None, f"{after.owner} took partition {after.partition} from the living {before.owner}"
-        assert promised.to == after.owner
-        assert self._clocks().wall_ms - promised.requested_at_ms >= promised.timeout_ms, "before the deadline"
-
-    def _jittered(self, interval: float) -> float:
-        return interval * self.rng.uniform(*JITTER)
+            return  # it was suspended until now
+        handover = before.handover
+        assert handover is not None, f"{after.owner} took partition {after.partition} from the living {before.owner}"
+        assert handover.to == after.owner
+        assert self._clocks().wall_ms - handover.requested_at_ms >= handover.timeout_ms, "before the deadline"
 
 
 def layout_of(owners: Sequence[str | None]) -> list[Lease]:
     """Leases as an earlier life of the group has left them: the owner of each partition, in their order."""
     return [
-        Lease(str(number), owner=owner, epoch=1, renewed_at_ms=1_000_000, checkpoint=Position(-1))
+        Lease(str(number), owner=owner, epoch=1, renewed_at_ms=1_000_000, checkpoint=START)
         for number, owner in enumerate(owners)
     ]
 

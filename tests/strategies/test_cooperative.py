@@ -318,7 +318,7 @@ def test_handovers_to_a_member_that_goes_are_cancelled(how: str) -> None:
     group.run(AFTER_A_CRASH + CYCLE if how == "crash" else TWO_CYCLES)
     assert not promised_to(group, "bob")
     assert group.counts()["ann"] == 4
-    assert set(group.nodes["ann"].membership.plannable()) == set(group.partitions), "and they are read on"
+    assert set(group.nodes["ann"].member.plannable()) == set(group.partitions), "and they are read on"
 
 
 def test_handovers_to_a_member_that_dies_go_to_another() -> None:
@@ -339,7 +339,7 @@ def test_a_handover_past_its_deadline_is_claimed_by_force() -> None:
     assert group.counts() == {"ann": 2, "bob": 2}
     assert all(move.at >= asked - 5 + HANDOVER_TIMEOUT for move in group.moves if move.after == "bob")
     group.run(2)
-    assert len(group.nodes["ann"].membership.holdings) == 2, "the old owner has noticed"
+    assert len(group.nodes["ann"].member.owned) == 2, "the old owner has noticed"
 
 
 def test_a_batch_that_ends_in_time_is_waited_for_and_the_others_go_on_meanwhile() -> None:
@@ -348,7 +348,7 @@ def test_a_batch_that_ends_in_time_is_waited_for_and_the_others_go_on_meanwhile(
     group.join("cat")
     group.run(3)
     assert group.counts() == {"ann": 3, "bob": 2, "cat": 1}, "who is between batches hands over at once"
-    assert len(group.nodes["ann"].membership.plannable()) == 2, "what is not promised may be planned with"
+    assert len(group.nodes["ann"].member.plannable()) == 2, "what is not promised may be planned with"
     group.run(18)
     assert group.counts() == {"ann": 2, "bob": 2, "cat": 2}
     lease = next(lease for lease in group.snapshot.owned_by("cat") if lease.checkpoint != Position(-1))

@@ -56,7 +56,7 @@ def test_a_pair_is_balanced_through_joins_and_leaves(
             case kind:
                 group.strategy = old if kind == "join old" else new
                 group.join()
-        names = {node.membership.settings.strategy_name for node in group.nodes.values()}
+        names = {node.member.settings.strategy_name for node in group.nodes.values()}
         if len(names) > 1:
             run_until(group, LEASE + SOON, lambda: is_balanced(group))
         else:

@@ -170,7 +170,7 @@ def test_a_transfer_order_to_a_member_that_leaves_ends_and_the_owner_reads_on(st
     group.cycles(10)
     lease = group.snapshot.leases[moving]
     assert (lease.owner, lease.handover, lease.pin) == (ann, None, None)
-    assert moving in group.nodes[ann].membership.plannable()
+    assert moving in group.nodes[ann].member.plannable()
 
 
 @STRATEGIES

@@ -1,0 +1,107 @@
+"""When a member asks its strategy, what it shows it, and what the leader does besides. No clock, no I/O."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from spark_ehbalance.leases.expiry import expired_leases, expired_members, overdue_handovers, tenured_leases
+from spark_ehbalance.leases.ownership import Ownership
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.transitions import Forget, Transition, apply
+from spark_ehbalance.member.membership import Clocks, Membership
+from spark_ehbalance.member.pending import is_routine
+from spark_ehbalance.strategies.base import Decision, View
+from spark_ehbalance.strategies.overrides import with_overrides
+
+
+class Balancer:
+    """Asks the strategy of one member, and keeps what it wants to remember."""
+
+    def __init__(self, member: Membership, rng: random.Random) -> None:
+        self._member = member
+        self._rng = rng
+        self._ownership: Ownership | None = None  # at the last balancing
+        self._memory: Any = None  # the strategy's
+
+    def unsettled(self, now: Clocks) -> bool:
+        """Whether there is a reason to balance before the next interval: members or leases have changed since the last
+        balancing, or a lease or a handover has expired."""
+        member, snapshot = self._member, self._member.snapshot
+        assert snapshot is not None, "a look comes first"
+        if self._ownership is not snapshot.ownership and self._ownership != snapshot.ownership:
+            return True
+        times = (now.monotonic, now.wall_ms, member.settings.lease_duration)
+        return bool(
+            expired_leases(member.observations, snapshot, *times)
+            or overdue_handovers(member.observations, snapshot, now.monotonic)
+        )
+
+    def leads(self, snapshot: Snapshot, now: Clocks) -> bool:
+        """Whether this member is the group's leader, or would be without the members whose heartbeats have expired."""
+        times = (now.monotonic, now.wall_ms, self._member.settings.lease_duration)
+        return self._leads(snapshot, expired_members(self._member.observations, snapshot, *times))
+
+    def new_partitions(self, partitions: tuple[str, ...]) -> Sequence[str]:
+        """Those of the hub's `partitions` that the table does not have yet."""
+        table = self._member.mended
+        assert table is not None, "a look comes first"
+        return () if table.covers(partitions) else [each for each in partitions if each not in table.leases]
+
+    def decide(self, pending: list[Transition], now: Clocks, abstain: str | None) -> tuple[Decision, View]:
+        """What the strategy decides when `pending` is written first, and what it was shown. It is not asked if this
+        member is to `abstain` for a reason."""
+        member = self._member
+        assert member.snapshot is not None, "a look comes first"
+        self._ownership = member.snapshot.ownership
+        view = self._view(pending, now)
+        strategy = with_overrides(member.settings.strategy)
+        decision = Decision(f"nothing, because {abstain}") if abstain else strategy(view)
+        self._memory = decision.memory
+        return decision, view
+
+    def forget_dead(self, view: View) -> list[Transition]:
+        """What removes members that died and own nothing any more, if this member is the leader."""
+        snapshot = view.snapshot
+        ids = snapshot.member_ids
+        dead = frozenset[str]() if view.live is ids else ids - view.live
+        if not self._leads(snapshot, dead):
+            return []
+        return [
+            Forget(by=view.me, at_ms=view.at_ms, member=each, counter=snapshot.members[each].counter)
+            for each in sorted(dead)
+            if not snapshot.owned_by(each)
+        ]
+
+    def _view(self, pending: list[Transition], now: Clocks) -> View:
+        member, draft, observations = self._member, self._member.snapshot, self._member.observations
+        assert draft is not None, "a look comes first"
+        if not is_routine(pending):  # which changes nothing that a strategy goes by
+            draft = apply(draft, pending).after
+            observations = observations.updated(draft, now.monotonic)
+        settings, times = member.settings, (now.monotonic, now.wall_ms, member.settings.lease_duration)
+        dead = expired_members(observations, draft, *times) - {member.author.id}
+        return View(
+            me=member.author,
+            at_ms=now.wall_ms,
+            snapshot=draft,
+            expired=expired_leases(observations, draft, *times).difference(member.holdings),  # they are being renewed
+            live=draft.member_ids - dead if dead else draft.member_ids,
+            rng=self._rng,
+            max_owned=settings.max_owned,
+            overdue=overdue_handovers(observations, draft, now.monotonic),
+            tenured=tenured_leases(observations, draft, now.monotonic, settings.minimum_tenure),
+            handover_timeout_ms=round(settings.handover_timeout * 1000),
+            now=now.monotonic,
+            observations=observations,
+            lease_duration=settings.lease_duration,
+            memory=self._memory,
+        )
+
+    def _leads(self, snapshot: Snapshot, dead: frozenset[str]) -> bool:
+        if not dead:
+            return snapshot.leader == self._member.author.id
+        alive = {id: row for id, row in snapshot.members.items() if id not in dead or id == self._member.author.id}
+        return replace(snapshot, members=alive).leader == self._member.author.id

@@ -1,0 +1,49 @@
+"""How a member behaves: its strategy and its times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_ehbalance.strategies.base import Strategy
+from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT
+
+#: Seconds after which the leader tidies the store up at the latest, while the table changes.
+TIDY_INTERVAL = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a member behaves. All times are in seconds."""
+
+    strategy: Strategy
+    lease_duration: float
+    handover_timeout: float = HANDOVER_TIMEOUT
+    max_owned: int | None = None
+    host: str = ""
+    strategy_name: str = ""
+    balance_interval: float = BALANCE_INTERVAL
+    #: Balance also when members or leases have changed, not only once per interval.
+    reactive: bool = False
+    #: How long a batch may run before its partitions are given back; None: as long as it takes.
+    max_stall: float | None = None
+    #: Between two looks at the table, to see what others have done: a look costs one listing of the log.
+    look_interval: float = 1.0
+    #: The same while a handover is pending that concerns this member, so that it takes about a second in all.
+    handover_look_interval: float = 0.2
+    tidy_interval: float = TIDY_INTERVAL
+
+    @property
+    def renewal_interval(self) -> float:
+        """A third of the lease duration: two renewals may be lost before the lease is."""
+        return self.lease_duration / 3
+
+    @property
+    def short_outage(self) -> float:
+        """How long nobody may be able to write without any live member's being taken for dead: a live member renewed
+        at most a renewal interval before the outage, and retries within a fifth of the lease duration after it."""
+        return self.lease_duration * 4 / 9
+
+    @property
+    def minimum_tenure(self) -> float:
+        """Ten lease durations (5 minutes): moving averages of the load have then forgotten the last move."""
+        return 10 * self.lease_duration

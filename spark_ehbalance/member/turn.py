@@ -1,0 +1,350 @@
+"""A member's turn: look, decide, commit, written once. No clock, no I/O, no thread.
+
+The lease keeper drives it with real ones, the simulator with simulated ones:
+
+    turn = participant.begin(snapshot, now)                     # after a look at the lease table
+    if turn.balances:
+        added = turn.added(partitions)                          # what the driver must ask the hub
+        unread = turn.balance(partitions, earliest_of_added)
+        turn.start_at(starting_positions_of_unread)
+    outcome = commit(store, snapshot, turn.transitions())
+    participant.end(turn, outcome, seconds)                     # or participant.commit_failed()
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from spark_ehbalance.leases.model import Author, Load, MemberLoad, MemberState, TableIdentity
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Drain, Outcome, Transition
+from spark_ehbalance.member.balancing import Balancer
+from spark_ehbalance.member.membership import Clocks, Holding, Membership
+from spark_ehbalance.member.pacing import Pacing, tidying_due
+from spark_ehbalance.member.pending import pending, shutdown
+from spark_ehbalance.member.query import Progress, QueryState
+from spark_ehbalance.member.settings import Settings
+from spark_ehbalance.strategies.base import Decision, View
+from spark_ehbalance.values.position import Position
+
+_LOG = logging.getLogger(__name__)
+
+#: Partitions never read before that are claimed with one commit: finding where a time is in so many of them takes a few
+#: seconds, during which no lease is renewed.
+_MOST_STARTS = 32
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one turn has seen, decided and wants to write. `decision` and `view` are None where it does not balance."""
+
+    snapshot: Snapshot
+    now: Clocks
+    stopping: bool
+    balances: bool
+    _pending: list[Transition]
+    _abstain: str | None
+    _member: Membership
+    _balancer: Balancer
+    _pacing: Pacing
+    decision: Decision | None = None
+    view: View | None = None
+    _decided: list[Transition] = field(default_factory=list)
+
+    def added(self, partitions: tuple[str, ...]) -> Sequence[str]:
+        """Those of the hub's `partitions` that were created while the group was at work: like Kafka's they are read
+        from their first event, and `balance` must be told where that is."""
+        mended = self._member.mended
+        return self._balancer.new_partitions(partitions) if self._member.joined and mended and mended.leases else ()
+
+    def balance(self, partitions: tuple[str, ...], earliest: Mapping[str, Position]) -> Sequence[str]:
+        """Ask the strategy. `partitions` are those of the hub, `earliest` the positions before the first event of those
+        that were `added`. Returns the partitions for which `start_at` must be told a position."""
+        by, at_ms = self._member.author, self.now.wall_ms
+        if not self._member.joined:
+            # First be seen, then see who else is there, then decide: members that start together share at once.
+            self.decision = Decision("nothing yet, because this member is joining", rebalance_now=True)
+            return ()
+        self._decided = [
+            AddPartitions(by=by, at_ms=at_ms, partitions=(each,), checkpoint=earliest.get(each))
+            for each in self._balancer.new_partitions(partitions)
+        ]
+        written_first = self._pending + self._decided if self._decided else self._pending
+        self.decision, self.view = self._balancer.decide(written_first, self.now, self._abstain)
+        self._decided += self.decision.transitions
+        unread = self._claimed_unread()
+        if len(unread) > _MOST_STARTS:
+            later = frozenset(unread[_MOST_STARTS:])
+            self._decided = [x for x in self._decided if not (isinstance(x, Claim) and x.partition in later)]
+            self.decision = replace(self.decision, rebalance_now=True)
+        self._decided += self._balancer.forget_dead(self.view)
+        return unread[:_MOST_STARTS]
+
+    def start_at(self, positions: Mapping[str, Position]) -> None:
+        """Claim partitions that were never read with the `positions` at which reading starts. A claim whose position is
+        missing will be refused."""
+        self._decided = [
+            replace(each, starting_position=positions[each.partition])
+            if isinstance(each, Claim) and each.partition in positions
+            else each
+            for each in self._decided
+        ]
+
+    def hub_unavailable(self) -> None:
+        """The hub cannot be asked: write what is pending, and decide nothing."""
+        self._decided, self.view = [], None
+        self.decision = Decision("nothing, because the hub does not answer")
+
+    def transitions(self) -> list[Transition]:
+        """What to commit in this turn. Called once."""
+        wanted = self._pending + self._decided if self._decided else self._pending
+        return wanted if self.stopping else self._pacing.admit(wanted, self.now.monotonic, self._member.renewal_due())
+
+    def _claimed_unread(self) -> list[str]:
+        """The partitions to be claimed that were never read."""
+        assert self.view is not None, "it has balanced"
+        leases = self.view.snapshot.leases
+        claims = [each.partition for each in self._decided if type(each) is Claim and each.starting_position is None]
+        return [each for each in claims if leases[each].checkpoint is None]
+
+
+class Participant:
+    """One query's part in its group, from turn to turn. Not thread-safe: `Turn.balance` and `Turn.transitions` may run
+    while other threads report about the query, everything else must be called under one lock.
+
+    `progress` is what the sink had finished in an earlier life of the query, `resume` as in `Membership`.
+    """
+
+    def __init__(
+        self,
+        author: Author,
+        settings: Settings,
+        rng: random.Random,
+        *,
+        progress: Mapping[str, Progress] | None = None,
+        resume: Mapping[str, int] | None = None,
+    ) -> None:
+        self.author = author
+        self.settings = settings
+        self.query = QueryState(progress=dict(progress or {}))
+        #: The batch runs for longer than `max_stall`: everything is given back until it ends.
+        self.stalled = False
+        #: How many members share the hub, as of the last turn.
+        self.members = 1
+        #: While this is set, balance again at once as long as there is something to take.
+        self.settling = False
+        #: Balancing cycles that ended, and those of them after which there was nothing left to take.
+        self.cycles = 0
+        self.settled_cycles = 0
+        #: Times in a row that the store was not available.
+        self.failures = 0
+        self._member = Membership(author, settings, resume)
+        self._balancer = Balancer(self._member, rng)
+        self._pacing = Pacing(settings, rng)
+        self._drained_itself = False  # because of a stall
+        self._progress_since_look = self._reset_since_look = False
+        self._looked = 0.0  # the last try to look, and whether the store was away then
+        self._store_away = False
+        self._tidied = (0, 0.0)  # version and time
+
+    # --- what the query reports --------------------------------------------------------------------------------
+
+    def reserve(self, epochs: Mapping[str, int], now: float) -> frozenset[str]:
+        """Begin a batch with partitions and the epochs that it was planned with. Returns those that may be read; they
+        are kept until the batch ends, unless another member takes them by force."""
+        held = self.plannable()
+        partitions = frozenset(p for p, epoch in epochs.items() if p in held and held[p].epoch == epoch)
+        self.query = self.query.batch_reserved(partitions, now)
+        return partitions
+
+    def finish(self, progress: Mapping[str, Progress]) -> None:
+        """The batch has ended, and the sink has finished `progress`."""
+        self.query = self.query.batch_finished(progress)
+        self._progress_since_look |= bool(progress)
+
+    def reset(self, resets: Mapping[str, Progress]) -> None:
+        """Reading goes on at these positions, which may be further back than the checkpoints."""
+        self.query = self.query.reset(resets)
+        self._reset_since_look |= bool(resets)
+
+    def measure(self, loads: Mapping[str, Load], load: MemberLoad | None) -> None:
+        """The moving averages of the loads of owned partitions, and of the member."""
+        self.query = replace(self.query, loads=loads, load=load)
+
+    def leave(self) -> None:
+        """Take nothing more, and give back everything that is not in flight, from the next turn on, which is now."""
+        self.query = replace(self.query, leaving=True)
+        self._pacing.look_at = 0.0
+
+    # --- what the query may know -------------------------------------------------------------------------------
+
+    @property
+    def table(self) -> TableIdentity | None:
+        """Which lease table it is; None while no partition was added, and in tables of earlier versions."""
+        return self._member.table
+
+    @property
+    def owned(self) -> Mapping[str, Holding]:
+        """All partitions that this member owns, as of the last look or commit."""
+        return self._member.holdings
+
+    @property
+    def leaving(self) -> bool:
+        """Whether everything owned is to be given back."""
+        return self.query.leaving or self._member.drained or self.stalled
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is owned, in flight, or waiting to be committed."""
+        return not (self._member.holdings or self.query.in_flight or self.query.progress)
+
+    def plannable(self) -> dict[str, Holding]:
+        """The owned partitions that are not to be given away."""
+        if self.leaving:
+            return {}
+        return {p: holding for p, holding in self._member.holdings.items() if not holding.handover_pending}
+
+    def holdings(self, now: float) -> dict[str, Holding]:
+        """The partitions that a batch may be planned with at monotonic time `now`: not to be given away, and not free
+        for others to take.
+
+        While the store is away they stay, because nobody else can take them in the table either, and the hub's epochs
+        still keep two readers apart. A process that was suspended plans with nothing until it has looked again.
+        """
+        trying = self._store_away and now - self._looked < 2 * self.settings.balance_interval
+        return self._member.valid(self.plannable(), now, now if trying else self._member.unwritable_at)
+
+    # --- the turn ----------------------------------------------------------------------------------------------
+
+    def due(self) -> float:
+        """The monotonic time of the next turn, unless the query reports something before."""
+        if self._reset_since_look:
+            return 0.0
+        return self._pacing.due(self._member.renewal_due(), progress=self._progress_since_look)
+
+    def look_failed(self, now: float) -> None:
+        """The store could not be read at monotonic time `now`."""
+        self._looked, self._store_away = now, True
+
+    def begin(self, snapshot: Snapshot, now: Clocks, *, stopping: bool = False) -> Turn:
+        """Take in what a look at the table has found, and what the query has reported. `stopping`: the last turn.
+
+        From here on no batch is planned with what this turn gives away. Raises `FencedError` and `DataLossError` as
+        `Membership.see` does.
+        """
+        member, query = self._member, self._see(snapshot, now)
+        balances = False
+        if stopping:
+            to_write = shutdown(member, query, now)
+        else:
+            if self.stalled:
+                query = replace(query, in_flight=frozenset())  # its end is not waited for
+            to_write = pending(member, query, now, leaving=self.leaving) + self._drain(snapshot, now)
+            balances = self._pacing.balances(now.monotonic, lambda: self._balancer.unsettled(now))
+        return Turn(snapshot, now, stopping, balances, to_write, self._abstain(), member, self._balancer, self._pacing)
+
+    def commit_failed(self) -> None:
+        """The store could be read, but not be written."""
+        self._member.on_commit_failed()
+
+    def end(self, turn: Turn, outcome: Outcome, seconds: float) -> None:
+        """Take in the result of the turn's commit, which took `seconds`."""
+        member, snapshot, decision = self._member, outcome.after, turn.decision
+        _log_refused(outcome)
+        lost = member.on_committed(outcome, turn.now)
+        if lost:  # except what a reset of this commit has set back
+            lost = {p: each for p, each in lost.items() if p not in self.query.resets}
+        if self.query.progress or self.query.resets:
+            self.query = self.query.committed([*outcome.accepted, *(each.transition for each in outcome.refused)])
+        if lost:
+            self.query = self.query.restored(lost)
+        self.failures, self.members = 0, len(snapshot.members)
+        in_handover = member.in_handover(snapshot)
+        if decision is not None:
+            if self.settling and decision.transitions:
+                decision = replace(decision, rebalance_now=True)
+            self.cycles += not decision.rebalance_now
+            self.settled_cycles += not (decision.rebalance_now or decision.rebalance_after is not None or in_handover)
+        self._pacing.turned(
+            turn.now.monotonic,
+            members=self.members,
+            in_handover=in_handover,
+            took=None if snapshot is outcome.before else seconds,
+            decision=decision,
+        )
+
+    def pause(self) -> float:
+        """The store was not available: how many seconds to wait before the next turn."""
+        self.failures += 1
+        return self._pacing.pause(self.failures)
+
+    def contended_pause(self) -> float:
+        """The commit lost too many races: how many seconds to wait before the next turn."""
+        return self._pacing.contended_pause()
+
+    def settle(self) -> None:
+        """Balance at once, and again as long as there is something to take, until `settling` is cleared."""
+        self.settling, self._pacing.balance_at = True, 0.0
+
+    def tidies(self, snapshot: Snapshot, now: Clocks) -> bool:
+        """Whether this member is to tidy the store up after this turn; it is then taken to have done so."""
+        versions, passed = snapshot.version - self._tidied[0], now.monotonic - self._tidied[1]
+        due = tidying_due(versions, passed, self.settings.tidy_interval) and self._balancer.leads(snapshot, now)
+        if due:
+            self._tidied = (snapshot.version, now.monotonic)
+        return due
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _see(self, snapshot: Snapshot, now: Clocks) -> QueryState:
+        lost = self._member.see(snapshot, now)
+        if lost:
+            self.query = self.query.restored(lost)
+        self._looked, self._store_away = now.monotonic, False
+        self._progress_since_look = self._reset_since_look = False
+        self._check_stall(now.monotonic)
+        return self.query
+
+    def _check_stall(self, now: float) -> None:
+        limit, ran = self.settings.max_stall, now - self.query.batch_began
+        stalled = limit is not None and bool(self.query.in_flight) and ran > limit
+        if stalled and not self.stalled:
+            _LOG.error(
+                "the batch has run for %.0f s, longer than maxStall=%g s: giving back partitions %s. The query goes on "
+                "owning nothing until the batch ends",
+                ran, limit, ", ".join(self._member.holdings),
+            )  # fmt: skip
+        elif self.stalled and not stalled:
+            _LOG.warning("the batch that took too long has ended: taking part again")
+        self.stalled = stalled
+
+    def _drain(self, snapshot: Snapshot, now: Clocks) -> list[Transition]:
+        """Let the others take what this member gives back: for good, or as long as the query hangs."""
+        if not (self.query.leaving or self.stalled or self._drained_itself):
+            return []
+        row = snapshot.members.get(self.author.id)
+        drain = Drain(by=self.author, at_ms=now.wall_ms, member=self.author.id)
+        if self.query.leaving:
+            return [drain]
+        if row is None:
+            return []
+        active = row.state is MemberState.ACTIVE
+        if self.stalled and active:
+            self._drained_itself = True
+            return [drain]
+        self._drained_itself = self._drained_itself and not active  # do not undo what an operator has ordered
+        return [replace(drain, undo=True)] if self._drained_itself and not self.stalled else []
+
+    def _abstain(self) -> str | None:
+        if self.stalled:
+            return "the query hangs"
+        return "this member is leaving" if self.leaving else None
+
+
+def _log_refused(outcome: Outcome) -> None:
+    for each in outcome.refused:
+        if isinstance(each.transition, Checkpoint):
+            _LOG.info("partition %s: checkpoint refused: %s", each.transition.partition, each.reason)

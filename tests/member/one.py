@@ -1,0 +1,116 @@
+"""One member that takes its turns on a table in a variable, with a clock that the test moves. No threads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from spark_ehbalance.leases.model import Author, Lease
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.transitions import Join, Refused, RequestHandover, Transition, apply
+from spark_ehbalance.member.membership import Clocks
+from spark_ehbalance.member.query import Progress
+from spark_ehbalance.member.settings import Settings
+from spark_ehbalance.member.turn import Participant, Turn
+from spark_ehbalance.strategies import STRATEGIES
+from spark_ehbalance.values.position import Position
+from tests.stores.store_conformance import ANN, BOB, GROUP
+from tests.strategies.members import LEASE
+
+OPERATOR = Author("operator", "")
+AT_MS = 0
+START = Position(-1)
+
+
+class One:
+    """ann, who owns all partitions, and the table. `others` write without her knowing before her next look."""
+
+    def __init__(self, partitions: int = 2, strategy: str = "greedy", **settings: Any) -> None:
+        self.now = 1000.0
+        self.table = table_of(*(Lease(str(p), checkpoint=START) for p in range(partitions)))
+        self.ann = participant(strategy, **settings)
+        self.refused: list[Refused] = []
+        for _ in ("join", "claim", "rest"):
+            self.turn(balance=True)
+        assert len(self.ann.owned) == partitions
+
+    @property
+    def clocks(self) -> Clocks:
+        return Clocks(self.now, round(self.now * 1000))
+
+    def begin(self, *, balance: bool = False, hub: Sequence[str] = ()) -> Turn:
+        """A turn up to its commit; with `balance` it balances whether that is due or not. The hub has the table's
+        partitions and those of `hub`."""
+        turn = self.ann.begin(self.table, self.clocks)
+        if balance:
+            ask_hub(turn, (*self.table.leases, *hub))
+        return turn
+
+    def end(self, turn: Turn, *, seconds: float = 0.0) -> list[Transition]:
+        """Commit the turn; what it wanted to write."""
+        transitions = turn.transitions()
+        outcome = apply(self.table, transitions)
+        self.refused = [*outcome.refused]
+        if outcome.after is not outcome.before:
+            outcome = replace(outcome, after=replace(outcome.after, version=self.table.version + 1))
+        self.table = outcome.after
+        self.ann.end(turn, outcome, seconds)
+        return transitions
+
+    def turn(self, *, balance: bool = False, hub: Sequence[str] = ()) -> list[Transition]:
+        """A whole turn; what it has written."""
+        transitions = self.end(self.begin(balance=balance, hub=hub))
+        assert not self.refused
+        return transitions
+
+    def stop(self) -> list[Transition]:
+        """The last turn; what it wanted to write."""
+        return self.end(self.ann.begin(self.table, self.clocks, stopping=True))
+
+    def reserve(self, *partitions: str) -> None:
+        """Begin a batch."""
+        epochs = {p: self.ann.owned[p].epoch for p in partitions}
+        assert self.ann.reserve(epochs, self.now) == set(partitions)
+
+    def finish(self, to: int, *partitions: str) -> None:
+        """The batch has ended: the sink has finished `partitions` up to a sequence number."""
+        self.ann.finish({p: Progress(1, Position(to)) for p in partitions})
+
+    def others(self, *transitions: Transition) -> None:
+        outcome = apply(self.table, transitions)
+        assert not outcome.refused
+        self.replace_table(outcome.after)
+
+    def replace_table(self, table: Snapshot) -> None:
+        self.table = replace(table, version=self.table.version + 1)
+
+    def request(self, partition: str) -> None:
+        """bob joins, if he has not, and requests a handover."""
+        if BOB.id not in self.table.members:
+            self.others(Join(by=BOB, at_ms=AT_MS))
+        epoch = self.table.leases[partition].epoch
+        self.others(
+            RequestHandover(by=BOB, at_ms=AT_MS, partition=partition, epoch=epoch, to=BOB.id, timeout_ms=30_000)
+        )
+
+
+def participant(strategy: str = "greedy", **settings: Any) -> Participant:
+    arguments = {name: settings.pop(name) for name in ("progress", "resume") if name in settings}
+    return Participant(ANN, Settings(STRATEGIES[strategy], LEASE, **settings), random.Random(0), **arguments)
+
+
+def ask_hub(turn: Turn, partitions: Sequence[str]) -> None:
+    """Balance, with a hub whose partitions all begin at their first event."""
+    earliest = dict.fromkeys(turn.added(tuple(partitions)), START)
+    turn.start_at(dict.fromkeys(turn.balance(tuple(partitions), earliest), START))
+
+
+def table_of(*leases: Lease, **more: Any) -> Snapshot:
+    return Snapshot(GROUP, leases=MappingProxyType({each.partition: each for each in leases}), **more)
+
+
+def kinds(transitions: Sequence[Transition]) -> list[str]:
+    return [type(each).__name__ for each in transitions]
