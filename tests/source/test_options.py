@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
@@ -192,6 +192,7 @@ def test_the_options_tell_whether_a_stream_or_a_batch_is_meant() -> None:
         check_options(KEYED | {"endingPosition": "latest", "leaseTable": "/tmp/t"})
 
 
+@settings(deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_names_are_the_same_in_any_case(random: object) -> None:
     raw = SHARED | {

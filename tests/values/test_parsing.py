@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.values.parsing import (
@@ -45,6 +45,7 @@ def test_durations(text: str, seconds: float) -> None:
     assert parse_shift(f"-{text.strip()}") == pytest.approx(-seconds)
 
 
+@settings(deadline=None)
 @given(st.floats(min_value=0.001, max_value=1e6), st.sampled_from(["", "s", " seconds", "ms", " min", "h"]))
 def test_any_duration_is_positive(number: float, unit: str) -> None:
     assert parse_duration(f"{number:.4f}{unit}") > 0
