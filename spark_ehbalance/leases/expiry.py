@@ -72,22 +72,17 @@ class Observations:
     @property
     def leases(self) -> Mapping[str, Observation]:
         """By partition, for the lease's counter."""
-        return _ByKey(self.last_changed.leases, self)
+        return _ByKey(self.last_changed.versions.leases, self)
 
     @property
     def members(self) -> Mapping[str, Observation]:
         """By member, for its heartbeat."""
-        return _ByKey(self.last_changed.members, self)
-
-    @property
-    def epochs(self) -> Mapping[str, Observation]:
-        """By partition, for the lease's epoch."""
-        return _ByKey(self.last_changed.epochs, self)
+        return _ByKey(self.last_changed.versions.members, self)
 
     @property
     def handovers(self) -> Mapping[str, Observation]:
         """By partition, for its pending handover."""
-        return _ByKey(self.last_changed.handovers, self)
+        return _ByKey(self.last_changed.versions.handovers, self)
 
     def of(self, version: int) -> Observation:
         """The observation of a value that last changed in `version`."""
@@ -149,7 +144,7 @@ def expired_leases(
     in milliseconds since 1970.
     """
     unchanged = _unchanged_rows(
-        observations, observations.last_changed.leases, snapshot.leases, now, wall_ms, lease_duration
+        observations, observations.last_changed.versions.leases, snapshot.leases, now, wall_ms, lease_duration
     )
     return frozenset(partition for partition in unchanged if snapshot.leases[partition].owner is not None)
 
@@ -159,7 +154,9 @@ def expired_members(
 ) -> frozenset[str]:
     """The ids of the members of `snapshot` that have had no heartbeat for `lease_duration` seconds."""
     return frozenset(
-        _unchanged_rows(observations, observations.last_changed.members, snapshot.members, now, wall_ms, lease_duration)
+        _unchanged_rows(
+            observations, observations.last_changed.versions.members, snapshot.members, now, wall_ms, lease_duration
+        )
     )
 
 
@@ -178,7 +175,9 @@ def tenured_leases(observations: Observations, snapshot: Snapshot, now: float, m
 
     Those that it found at its first look count as well, or a new member would get nothing for `minimum` seconds.
     """
-    return _Unchanged(observations.last_changed.epochs, max(observations.seen_before(now, minimum), observations.first))
+    return _Unchanged(
+        observations.last_changed.versions.epochs, max(observations.seen_before(now, minimum), observations.first)
+    )
 
 
 class _Unchanged(Set[str]):

@@ -7,56 +7,36 @@ share that work.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from spark_ehbalance.leases.model import Change
 
 
-class _Versions(NamedTuple):
-    """The version of the last change of each key, those that changed longest ago first."""
+class Versions(NamedTuple):
+    """The version in which each value last changed, those that changed longest ago first: each lease's counter,
+    member's heartbeat, lease's epoch and pending handover."""
 
-    leases: dict[str, int]
-    members: dict[str, int]
-    epochs: dict[str, int]
-    handovers: dict[str, int]
+    leases: Mapping[str, int] = MappingProxyType({})
+    members: Mapping[str, int] = MappingProxyType({})
+    epochs: Mapping[str, int] = MappingProxyType({})
+    handovers: Mapping[str, int] = MappingProxyType({})
 
 
 class LastChanged:
-    """The version in which each lease's counter, member's heartbeat, lease's epoch and pending handover last changed.
+    """The index of one snapshot, at `version` of its chain.
 
-    It is computed when it is first read, with one copy for all changes since the last one that was read: most
+    It is computed when it is first read, with one copy for all changes since the last index that was read: most
     snapshots are drafts or lost a race for their commit, and nobody reads theirs.
     """
 
     __slots__ = ("_before", "_change", "_versions", "version")
 
-    def __init__(
-        self, version: int = 0, leases: dict[str, int] | None = None, epochs: dict[str, int] | None = None
-    ) -> None:
+    def __init__(self, version: int = 0, versions: Versions = Versions()) -> None:  # noqa: B008 it is immutable
         self.version = version
         self._before: LastChanged | None = None
         self._change: Change | None = None
-        self._versions = _Versions(leases or {}, {}, epochs or {}, {})
-
-    @property
-    def leases(self) -> Mapping[str, int]:
-        """By partition, for the lease's counter."""
-        return self._computed().leases
-
-    @property
-    def members(self) -> Mapping[str, int]:
-        """By member, for its heartbeat."""
-        return self._computed().members
-
-    @property
-    def epochs(self) -> Mapping[str, int]:
-        """By partition, for the lease's epoch."""
-        return self._computed().epochs
-
-    @property
-    def handovers(self) -> Mapping[str, int]:
-        """By partition, for its pending handover."""
-        return self._computed().handovers
+        self._versions = versions
 
     def after(self, change: Change) -> LastChanged:
         """The index one version later, after `change`."""
@@ -64,14 +44,16 @@ class LastChanged:
         after._before, after._change = self, change
         return after
 
-    def _computed(self) -> _Versions:
+    @property
+    def versions(self) -> Versions:
+        """The version of the last change of each value."""
         if self._before is None:
             return self._versions
         pending, base = [self], self._before
         while base._before is not None:
             pending.append(base)
             base = base._before
-        versions = list(base._versions)
+        versions: list[dict[str, int]] = list(base._versions)  # type: ignore[arg-type] # copied before they change
         for each in reversed(pending):
             assert each._change is not None
             for kind, (changed, removed) in enumerate(_changed_keys(each._change)):
@@ -82,12 +64,12 @@ class LastChanged:
                     versions[kind][key] = each.version
                 for key in removed:
                     del versions[kind][key]
-        self._versions, self._before, self._change = _Versions(*versions), None, None
+        self._versions, self._before, self._change = Versions(*versions), None, None
         return self._versions
 
 
 def _changed_keys(change: Change) -> tuple[tuple[list[str], list[str]], ...]:
-    """What `change` changed, as (all changed keys, those of them that it removed), in the order of `_Versions`."""
+    """What `change` changed, as (all changed keys, those of them that it removed), in the order of `Versions`."""
     counters, epochs, handovers = [], [], []
     for partition, old in change.leases_before.items():
         new = change.leases[partition]

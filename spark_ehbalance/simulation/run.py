@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from types import MappingProxyType
 
-from spark_ehbalance.leases.last_changed import LastChanged
+from spark_ehbalance.leases.last_changed import LastChanged, Versions
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome
@@ -281,5 +281,5 @@ def _beginning(scenario: Scenario, names: list[str]) -> Snapshot:
             owned_since_ms=BEGINNING_MS,
             checkpoint=Position(-1),
         )
-    last_changed = LastChanged(1, leases=dict.fromkeys(leases, 1), epochs=dict.fromkeys(leases, 1))
+    last_changed = LastChanged(1, Versions(leases=dict.fromkeys(leases, 1), epochs=dict.fromkeys(leases, 1)))
     return Snapshot(group, 1, MappingProxyType(leases)).with_last_changed(last_changed)
