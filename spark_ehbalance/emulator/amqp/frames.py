@@ -170,15 +170,21 @@ _FIELDS: dict[type, tuple[int, str]] = {
     SaslInit: (0x41, "sym! bytes str"),
     SaslOutcome: (0x44, "ubyte! bytes"),
 }
-_UNSIGNED: dict[str, tuple[type, int]] = {
+# the Python type of each AMQP type, and for unsigned integers the limit of their values
+_TYPES: dict[str, tuple[type, int | None]] = {
     "ubyte": (UByte, 1 << 8),
     "ushort": (UShort, 1 << 16),
     "uint": (UInt, 1 << 32),
     "ulong": (ULong, 1 << 64),
+    "str": (str, None),
+    "sym": (str, None),
+    "bytes": (bytes, None),
+    "bool": (bool, None),
+    "map": (dict, None),
+    "any": (object, None),
 }
-_CLASSES: dict[str, type] = {"str": str, "sym": str, "bytes": bytes, "bool": bool, "map": dict}
 _LAYOUT = {
-    performative: [(kind.rstrip("!"), kind.endswith("!")) for kind in kinds.split()]
+    performative: [(kind.rstrip("!"), kind.endswith("!"), *_TYPES[kind.rstrip("!")]) for kind in kinds.split()]
     for performative, (_, kinds) in _FIELDS.items()
 }
 _BY_CODE = {code: performative for performative, (code, _) in _FIELDS.items()}
@@ -188,8 +194,8 @@ def encode_frame(channel: int, performative: tuple[Any, ...], payload: bytes = b
     """One frame of `performative`, followed by `payload` (of a transfer)."""
     code = _FIELDS[type(performative)][0]
     fields = [
-        _UNSIGNED[kind][0](value) if kind in _UNSIGNED and value is not None else value
-        for value, (kind, _) in zip(performative, _LAYOUT[type(performative)], strict=True)
+        value if limit is None or value is None else python_type(value)
+        for value, (_, _, python_type, limit) in zip(performative, _LAYOUT[type(performative)], strict=True)
     ]
     body = b"\x00\x53" + bytes((code,)) + encode(fields)
     frame_type = SASL_FRAME if code >= 0x40 else AMQP_FRAME
@@ -231,13 +237,13 @@ def _checked(performative: type[_P], values: list[Any]) -> _P:
     if len(values) > len(layout):
         raise DecodeError(f"{performative.__name__} has {len(values)} fields; it may have {len(layout)}")
     values = values + [None] * (len(layout) - len(values))
-    for index, (value, (kind, mandatory)) in enumerate(zip(values, layout, strict=True)):
+    for index, (value, (kind, mandatory, python_type, limit)) in enumerate(zip(values, layout, strict=True)):
         if value is None:
             valid = not mandatory
-        elif kind in _UNSIGNED:
-            valid = isinstance(value, int) and 0 <= value < _UNSIGNED[kind][1]
+        elif limit is not None:
+            valid = isinstance(value, int) and 0 <= value < limit
         else:
-            valid = kind == "any" or isinstance(value, _CLASSES[kind])
+            valid = isinstance(value, python_type)
         if not valid:
             raise DecodeError(f"field {index} of {performative.__name__} is not a valid {kind}")
     return performative(*values)
