@@ -1,0 +1,55 @@
+"""README and docs: links lead somewhere, and the files that they name exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = {page.relative_to(ROOT).as_posix(): page for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
+
+#: Where a path in the text may begin.
+_FOLDERS = (ROOT, ROOT / "spark_ehbalance", ROOT / "spark_ehbalance/hub/wire")
+
+
+def prose(page: Path) -> str:
+    """The text without code blocks."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of `page`, as GitHub makes addresses of them."""
+    headings = re.findall(r"^#+ +(.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    page, wrong = PAGES[name], []
+    for link in re.findall(r"\]\(([^)]+)\)", prose(page)):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if ":" not in link and (not target.exists() or (anchor and anchor not in anchors(target))):
+            wrong.append(link)
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_files_that_are_named_exist(name: str) -> None:
+    named = re.findall(r"`([\w/]+\.(?:py|conf|md))`", prose(PAGES[name]))
+    assert not [each for each in named if not any((folder / each).is_file() for folder in _FOLDERS)]
+
+
+def test_the_index_has_every_page() -> None:
+    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    linked = {Path(link).name for link in re.findall(r"\]\(([^)]+)\)", index)}
+    assert {Path(name).name for name in PAGES} == linked | {"index.md"}
+
+
+@pytest.mark.parametrize("walk", ["The life of an event", "The life of a lease"])
+def test_a_walk_passes_through_seven_files_at_most(walk: str) -> None:
+    section = prose(ROOT / "docs/design.md").partition(f"## {walk}\n")[2].partition("\n## ")[0]
+    files = set(re.findall(r"`([\w/]+\.py)`", section))
+    assert 4 <= len(files) <= 7
