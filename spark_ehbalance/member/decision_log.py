@@ -1,6 +1,7 @@
-"""Decisions as log lines: what a member has seen, what it does and why, as JSON for people and programs. Pure.
+"""Decisions as log lines in JSON: what a member has seen, what it does and why. Pure.
 
-`balance:` says in short what was seen and decided, `view:` all that was seen, `tally:` how often for which reason.
+`balance:` is a summary of what was seen and decided, `view:` is all that was seen, `tally:` is how often each reason
+was given.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from spark_ehbalance.leases.transitions import LeaseTransition, Transition
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.values.position import partition_order
 
-#: Reasons that are counted one by one; names in them could make more and more.
+#: So many reasons are counted one by one: names in them could make ever more.
 _MOST_REASONS = 50
 
 
@@ -30,9 +31,9 @@ class DecisionLog:
         self._tally: Counter[str] = Counter()
 
     def note(self, member: str, view: View | None, decision: Decision) -> tuple[int, str]:
-        """The level and the line for `decision`, made by `member` on `view` (None where it had nothing to look at).
+        """The level and the line for `decision`, made by `member` on `view` (None if the strategy was not asked).
 
-        To do nothing again, for the same reason and on the same sight, is for debugging only.
+        A repeated decision to do nothing, for the same reason and on an equal view, has level DEBUG.
         """
         reason = re.sub(r"\d+", "N", decision.reason)
         if reason not in self._tally and len(self._tally) >= _MOST_REASONS:
@@ -53,28 +54,28 @@ class DecisionLog:
         return logging.DEBUG if repeated else logging.INFO, f"balance: {json.dumps(head | what)}"
 
     def tally(self) -> str:
-        """How often each reason was given, the most frequent first; numbers in it are written as N."""
+        """How often each reason was given, the most frequent first; numbers in reasons are written as N."""
         return f"tally: {json.dumps(dict(self._tally.most_common()))}"
 
 
 class Shortage:
-    """Tells once that members' limits leave partitions unread."""
+    """Warns once that members' limits leave partitions unread."""
 
     def __init__(self) -> None:
         self._since: float | None = None  # by the member's monotonic clock
-        self._told = False
+        self._warned = False
 
     def note(self, view: View, *, at_once: bool) -> str | None:
-        """What there is to tell now, if anything: `at_once`, or when it has been so for a lease duration, as until then
-        others may still be starting."""
+        """The warning, if it is time for it: `at_once`, or after a lease duration, because until then others may still
+        be starting."""
         unread, room = _unread(view)
         if not unread:
-            self._since, self._told = None, False
+            self._since, self._warned = None, False
             return None
         self._since = view.now if self._since is None else self._since
-        if self._told or not (at_once or view.now - self._since >= view.lease_duration):
+        if self._warned or not (at_once or view.now - self._since >= view.lease_duration):
             return None
-        self._told = True
+        self._warned = True
         return (
             f"{unread} of {len(view.snapshot.leases)} partitions are read by nobody, because maxPartitionsOwned of the "
             f"group's {len(view.active)} queries comes to {room} in all. Their events wait in the hub, as long as it "
@@ -90,7 +91,7 @@ def _unread(view: View) -> tuple[int, int]:
 
 
 def seen(view: View) -> dict[str, Any]:
-    """What `view` shows, in short: counts of what is as it should be, and the names of what is not."""
+    """A summary of `view`: counts of what is normal, names of what is not."""
     leases = view.snapshot.leases
     return {
         "members": len(view.snapshot.members),
@@ -106,7 +107,7 @@ def seen(view: View) -> dict[str, Any]:
 
 
 def by_kind(transitions: Iterable[Transition]) -> dict[str, list[str]]:
-    """The names of the transitions' kinds, with the partitions that they are about."""
+    """Kind of transition → the partitions of the transitions of that kind."""
     kinds: dict[str, list[str]] = {}
     for each in transitions:
         if isinstance(each, LeaseTransition):
@@ -115,7 +116,7 @@ def by_kind(transitions: Iterable[Transition]) -> dict[str, list[str]]:
 
 
 def view_line(view: View) -> str:
-    """All that `view` shows."""
+    """The log line with all of `view`."""
     whole = seen(view) | {
         "me": view.me.id,
         "version": view.snapshot.version,

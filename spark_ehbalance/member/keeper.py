@@ -107,17 +107,17 @@ class Keeper:
     def finish(self, progress: Mapping[str, Progress]) -> None:
         """The batch has ended, and the sink has finished `progress`, which is checkpointed with the next commit."""
         with self._changing():
-            self._participant.finish(progress)
+            self._participant.query.finish(progress)
 
     def reset(self, resets: Mapping[str, Progress]) -> None:
         """Reading goes on at these positions, which may be further back than the checkpoints."""
         with self._changing():
-            self._participant.reset(resets)
+            self._participant.query.reset(resets)
 
     def measure(self, loads: Mapping[str, Load], load: MemberLoad | None = None) -> None:
         """The moving averages of the loads of owned partitions, and of the member; written with the next renewals."""
         with self._lock:
-            self._participant.measure(loads, load)
+            self._participant.query.loads, self._participant.query.load = loads, load
 
     def leave(self) -> None:
         """Take nothing more, and give everything back as soon as the batch in flight has ended."""

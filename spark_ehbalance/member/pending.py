@@ -38,11 +38,13 @@ def is_routine(transitions: Iterable[Transition]) -> bool:
     return all(type(each) in _ROUTINE for each in transitions)
 
 
-def pending(member: Membership, query: QueryState, now: Clocks, *, leaving: bool) -> list[Transition]:
+def pending(
+    member: Membership, query: QueryState, in_flight: frozenset[str], now: Clocks, *, leaving: bool
+) -> list[Transition]:
     """Everything to write without balancing, after a look: join, heartbeat, progress, what is given back, renewals.
 
-    A member that is `leaving` releases what is not in flight. Renewals go along with every commit once half their time
-    has passed, so that few commits are for renewals alone.
+    A member that is `leaving` releases what is not `in_flight`. Renewals go along with every commit once half their
+    time has passed, so that few commits are for renewals alone.
     """
     by, at_ms, snapshot = member.author, now.wall_ms, member.snapshot
     assert snapshot is not None, "a look comes first"
@@ -56,7 +58,7 @@ def pending(member: Membership, query: QueryState, now: Clocks, *, leaving: bool
         transitions.append(Heartbeat(by=by, at_ms=at_ms, load=query.load))
     transitions += _progress(member, query, at_ms)
     for partition, holding in member.holdings.items():
-        epoch, at_rest = holding.epoch, partition not in query.in_flight
+        epoch, at_rest = holding.epoch, partition not in in_flight
         if leaving and at_rest:
             transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
         elif holding.handover_pending and at_rest:

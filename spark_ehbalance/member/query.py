@@ -1,12 +1,12 @@
-"""What a query tells its member, as one immutable value."""
+"""What a query has told its member."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from spark_ehbalance.leases.model import Load, MemberLoad
-from spark_ehbalance.leases.transitions import Checkpoint, Reset, Transition
+from spark_ehbalance.leases.transitions import Checkpoint, Outcome, Reset
 from spark_ehbalance.values.position import Position
 
 
@@ -18,47 +18,50 @@ class Progress:
     position: Position
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class QueryState:
-    """The state of a query as far as its member must know it. Methods return the next state.
+    """The state of a query as far as its member must know it.
 
     `progress` and `resets` are by partition, and stay until they are committed. `in_flight` are the partitions of the
-    current batch, which began at monotonic time `batch_began`. `loads` are by partition, `load` is the member's in all.
-    `leaving`: the query takes no new partitions and gives its own back.
+    current batch, which began at monotonic time `batch_began`. `loads` are moving averages by partition, `load` is that
+    of the member. `leaving`: the query takes no new partitions and gives its own back.
     """
 
-    progress: Mapping[str, Progress] = field(default_factory=dict)
-    resets: Mapping[str, Progress] = field(default_factory=dict)
+    progress: dict[str, Progress] = field(default_factory=dict)
+    resets: dict[str, Progress] = field(default_factory=dict)
     in_flight: frozenset[str] = frozenset()
     batch_began: float = 0.0
     loads: Mapping[str, Load] = field(default_factory=dict)
     load: MemberLoad | None = None
     leaving: bool = False
+    progress_since_look: bool = False
+    reset_since_look: bool = False
 
-    def batch_reserved(self, partitions: frozenset[str], now: float) -> QueryState:
-        """A batch with `partitions` begins."""
-        return replace(self, in_flight=partitions, batch_began=now)
+    def finish(self, progress: Mapping[str, Progress]) -> None:
+        """The batch has ended, and the sink has finished `progress`."""
+        self.progress |= progress
+        self.in_flight = frozenset()
+        self.progress_since_look |= bool(progress)
 
-    def batch_finished(self, progress: Mapping[str, Progress]) -> QueryState:
-        """No batch is in flight, and the sink has finished `progress`."""
-        return replace(self, progress={**self.progress, **progress}, in_flight=frozenset())
+    def reset(self, resets: Mapping[str, Progress]) -> None:
+        """Reading goes on at `resets`, which may be further back, whatever was finished before."""
+        for partition in resets:
+            self.progress.pop(partition, None)
+        self.resets |= resets
+        self.reset_since_look |= bool(resets)
 
-    def reset(self, resets: Mapping[str, Progress]) -> QueryState:
-        """Reading goes on at `resets`, whatever was finished before."""
-        progress = {p: each for p, each in self.progress.items() if p not in resets}
-        return replace(self, progress=progress, resets={**self.resets, **resets})
-
-    def restored(self, progress: Mapping[str, Progress]) -> QueryState:
+    def restore(self, progress: Mapping[str, Progress]) -> None:
         """`progress` must be committed again, except where there is newer progress or a reset."""
-        again = {p: each for p, each in progress.items() if p not in self.resets}
-        return replace(self, progress={**again, **self.progress})
+        for partition, each in progress.items():
+            if partition not in self.resets:
+                self.progress.setdefault(partition, each)
 
-    def committed(self, transitions: Iterable[Transition]) -> QueryState:
-        """`transitions` were committed or refused: in both cases they need not be written again."""
-        progress, resets = dict(self.progress), dict(self.resets)
-        for each in transitions:
-            if isinstance(each, Checkpoint) and progress.get(each.partition) == Progress(each.epoch, each.position):
-                del progress[each.partition]
-            elif isinstance(each, Reset) and resets.get(each.partition) == Progress(each.epoch, each.position):
-                del resets[each.partition]
-        return replace(self, progress=progress, resets=resets)
+    def on_committed(self, outcome: Outcome) -> None:
+        """What was committed or refused need not be written again."""
+        if not (self.progress or self.resets):
+            return
+        for each in (*outcome.accepted, *(refused.transition for refused in outcome.refused)):
+            if isinstance(each, (Checkpoint, Reset)):
+                waiting = self.progress if isinstance(each, Checkpoint) else self.resets
+                if waiting.get(each.partition) == Progress(each.epoch, each.position):
+                    del waiting[each.partition]

@@ -18,7 +18,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from spark_ehbalance.leases.model import Author, Load, MemberLoad, MemberState, TableIdentity
+from spark_ehbalance.leases.model import Author, MemberState, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Drain, Outcome, Transition
 from spark_ehbalance.member.balancing import Balancer
@@ -112,8 +112,10 @@ class Turn:
 
 
 class Participant:
-    """One query's part in its group, from turn to turn. Not thread-safe: `Turn.balance` and `Turn.transitions` may run
-    while other threads report about the query, everything else must be called under one lock.
+    """One query's part in its group, from turn to turn.
+
+    Not thread-safe: a driver with threads calls everything under one lock, except the methods of `Turn`, `pause`,
+    `contended_pause` and `tidies`, which belong to the thread that takes the turns.
 
     `progress` is what the sink had finished in an earlier life of the query, `resume` as in `Membership`.
     """
@@ -129,7 +131,8 @@ class Participant:
     ) -> None:
         self.author = author
         self.settings = settings
-        self.query = QueryState(progress=dict(progress or {}))
+        #: What the query has told; `reserve` and `leave` tell of more.
+        self.query = QueryState(dict(progress or {}))
         #: The batch runs for longer than `max_stall`: everything is given back until it ends.
         self.stalled = False
         #: How many members share the hub, as of the last turn.
@@ -145,7 +148,6 @@ class Participant:
         self._balancer = Balancer(self._member, rng)
         self._pacing = Pacing(settings, rng)
         self._drained_itself = False  # because of a stall
-        self._progress_since_look = self._reset_since_look = False
         self._looked = 0.0  # the last try to look, and whether the store was away then
         self._store_away = False
         self._tidied = (0, 0.0)  # version and time
@@ -157,26 +159,12 @@ class Participant:
         are kept until the batch ends, unless another member takes them by force."""
         held = self.plannable()
         partitions = frozenset(p for p, epoch in epochs.items() if p in held and held[p].epoch == epoch)
-        self.query = self.query.batch_reserved(partitions, now)
+        self.query.in_flight, self.query.batch_began = partitions, now
         return partitions
-
-    def finish(self, progress: Mapping[str, Progress]) -> None:
-        """The batch has ended, and the sink has finished `progress`."""
-        self.query = self.query.batch_finished(progress)
-        self._progress_since_look |= bool(progress)
-
-    def reset(self, resets: Mapping[str, Progress]) -> None:
-        """Reading goes on at these positions, which may be further back than the checkpoints."""
-        self.query = self.query.reset(resets)
-        self._reset_since_look |= bool(resets)
-
-    def measure(self, loads: Mapping[str, Load], load: MemberLoad | None) -> None:
-        """The moving averages of the loads of owned partitions, and of the member."""
-        self.query = replace(self.query, loads=loads, load=load)
 
     def leave(self) -> None:
         """Take nothing more, and give back everything that is not in flight, from the next turn on, which is now."""
-        self.query = replace(self.query, leaving=True)
+        self.query.leaving = True
         self._pacing.look_at = 0.0
 
     # --- what the query may know -------------------------------------------------------------------------------
@@ -221,9 +209,9 @@ class Participant:
 
     def due(self) -> float:
         """The monotonic time of the next turn, unless the query reports something before."""
-        if self._reset_since_look:
+        if self.query.reset_since_look:
             return 0.0
-        return self._pacing.due(self._member.renewal_due(), progress=self._progress_since_look)
+        return self._pacing.due(self._member.renewal_due(), progress=self.query.progress_since_look)
 
     def look_failed(self, now: float) -> None:
         """The store could not be read at monotonic time `now`."""
@@ -235,16 +223,18 @@ class Participant:
         From here on no batch is planned with what this turn gives away. Raises `FencedError` and `DataLossError` as
         `Membership.see` does.
         """
-        member, query = self._member, self._see(snapshot, now)
-        balances = False
+        self._see(snapshot, now)
+        member, query, leaving, balances = self._member, self.query, self.leaving, False
         if stopping:
             to_write = shutdown(member, query, now)
         else:
-            if self.stalled:
-                query = replace(query, in_flight=frozenset())  # its end is not waited for
-            to_write = pending(member, query, now, leaving=self.leaving) + self._drain(snapshot, now)
+            # The end of a batch that hangs is not waited for.
+            in_flight = frozenset[str]() if self.stalled else query.in_flight
+            to_write = pending(member, query, in_flight, now, leaving=leaving)
+            to_write += self._drain(snapshot, now)
             balances = self._pacing.balances(now.monotonic, lambda: self._balancer.unsettled(now))
-        return Turn(snapshot, now, stopping, balances, to_write, self._abstain(), member, self._balancer, self._pacing)
+        abstain = self._reason_to_abstain() if leaving else None
+        return Turn(snapshot, now, stopping, balances, to_write, abstain, member, self._balancer, self._pacing)
 
     def commit_failed(self) -> None:
         """The store could be read, but not be written."""
@@ -255,12 +245,9 @@ class Participant:
         member, snapshot, decision = self._member, outcome.after, turn.decision
         _log_refused(outcome)
         lost = member.on_committed(outcome, turn.now)
-        if lost:  # except what a reset of this commit has set back
-            lost = {p: each for p, each in lost.items() if p not in self.query.resets}
-        if self.query.progress or self.query.resets:
-            self.query = self.query.committed([*outcome.accepted, *(each.transition for each in outcome.refused)])
-        if lost:
-            self.query = self.query.restored(lost)
+        lost = {p: each for p, each in lost.items() if p not in self.query.resets}  # which are lost on purpose
+        self.query.on_committed(outcome)
+        self.query.restore(lost)
         self.failures, self.members = 0, len(snapshot.members)
         in_handover = member.in_handover(snapshot)
         if decision is not None:
@@ -299,18 +286,16 @@ class Participant:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _see(self, snapshot: Snapshot, now: Clocks) -> QueryState:
-        lost = self._member.see(snapshot, now)
-        if lost:
-            self.query = self.query.restored(lost)
+    def _see(self, snapshot: Snapshot, now: Clocks) -> None:
+        self.query.restore(self._member.see(snapshot, now))
         self._looked, self._store_away = now.monotonic, False
-        self._progress_since_look = self._reset_since_look = False
-        self._check_stall(now.monotonic)
-        return self.query
+        self.query.progress_since_look = self.query.reset_since_look = False
+        if self.settings.max_stall is not None:
+            self._check_stall(now.monotonic, self.settings.max_stall)
 
-    def _check_stall(self, now: float) -> None:
-        limit, ran = self.settings.max_stall, now - self.query.batch_began
-        stalled = limit is not None and bool(self.query.in_flight) and ran > limit
+    def _check_stall(self, now: float, limit: float) -> None:
+        ran = now - self.query.batch_began
+        stalled = bool(self.query.in_flight) and ran > limit
         if stalled and not self.stalled:
             _LOG.error(
                 "the batch has run for %.0f s, longer than maxStall=%g s: giving back partitions %s. The query goes on "
@@ -338,10 +323,8 @@ class Participant:
         self._drained_itself = self._drained_itself and not active  # do not undo what an operator has ordered
         return [replace(drain, undo=True)] if self._drained_itself and not self.stalled else []
 
-    def _abstain(self) -> str | None:
-        if self.stalled:
-            return "the query hangs"
-        return "this member is leaving" if self.leaving else None
+    def _reason_to_abstain(self) -> str:
+        return "the query hangs" if self.stalled else "this member is leaving"
 
 
 def _log_refused(outcome: Outcome) -> None:

@@ -1,1 +1,1 @@
-"""A group in made-up time: the real strategies and lease code on a simulated store, hub and members."""
+"""A group in simulated time: the real turns, strategies and lease code on a simulated store, hub and queries."""

@@ -7,22 +7,22 @@ from collections.abc import Callable
 
 
 class Engine:
-    """Made-up time in seconds. What is to happen at the same time happens in the order in which it was asked for."""
+    """Simulated time in seconds. Actions scheduled for the same time are done in the order of scheduling."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
 
-    def at(self, time: float, what: Callable[[], None]) -> None:
-        """Have `what` happen at `time`, or now if that has passed."""
+    def at(self, time: float, action: Callable[[], None]) -> None:
+        """Schedule `action` for `time`, or for now if that has passed."""
         self._count += 1
-        heapq.heappush(self._queue, (max(time, self.now), self._count, what))
+        heapq.heappush(self._queue, (max(time, self.now), self._count, action))
 
     def run(self, until: float) -> None:
-        """Let everything happen that is due before `until`, and let that be the time."""
+        """Do everything scheduled before `until`, which then is the time."""
         queue = self._queue
         while queue and queue[0][0] < until:
-            self.now, _, what = heapq.heappop(queue)
-            what()
+            self.now, _, action = heapq.heappop(queue)
+            action()
         self.now = until

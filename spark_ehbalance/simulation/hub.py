@@ -11,15 +11,14 @@ from spark_ehbalance.values.position import Position
 
 
 class LostEvents(AssertionError):
-    """Events were skipped: must not happen whatever is done to a group."""
+    """Events were skipped, which must never happen."""
 
 
 @dataclass(slots=True)
 class _Partition:
     """A partition's events: `count` of them up to `since`, and `rate` a second from then on.
 
-    `read`: so many, from the first one on, were delivered at least once. `epoch` is that of the latest receiver, which
-    was opened at `opened`."""
+    The first `read` of them were delivered at least once. The latest receiver was opened at `opened` with `epoch`."""
 
     rate: float
     since: float = 0.0
@@ -31,7 +30,7 @@ class _Partition:
 
 @dataclass(slots=True)
 class Hub:
-    """Partitions with constant rates that can be changed at any time."""
+    """Partitions with rates that are constant until they are changed."""
 
     partitions: dict[str, _Partition] = field(default_factory=dict)
     ids: tuple[str, ...] = ()
@@ -41,7 +40,7 @@ class Hub:
     @classmethod
     def of(cls, settings: HubSettings, partitions: int, rng: random.Random) -> Hub:
         """A hub with `partitions` whose rates follow `settings`."""
-        weights = [(number + 1) ** -settings.skew for number in range(partitions)]
+        weights = [(rank + 1) ** -settings.skew for rank in range(partitions)]
         rng.shuffle(weights)
         mean = sum(weights) / partitions
         hub = cls()
@@ -55,7 +54,7 @@ class Hub:
         self.ids = tuple(self.partitions)
 
     def multiply(self, partitions: Iterable[str], factor: float, now: float) -> None:
-        """From `now` on so many times more events come into `partitions`."""
+        """From `now` on `factor` times as many events come into `partitions`."""
         for id in partitions:
             partition = self.partitions[id]
             partition.count += partition.rate * (now - partition.since)
@@ -75,7 +74,8 @@ class Hub:
     ) -> tuple[dict[str, tuple[int, int, int]], int]:
         """The ranges of a batch that begins now, as partition → (epoch, first, end), and how many events that is.
 
-        `starts` are epochs and the sequence numbers at which reading goes on; `most` of each partition are read.
+        `starts` are epochs and the sequence numbers at which reading goes on; at most `most` events of each partition
+        are read.
         Receivers are opened, which disconnects those with lower epochs.
         """
         ranges, events, rows = {}, 0, self.partitions
@@ -95,8 +95,8 @@ class Hub:
     def deliver(
         self, ranges: Mapping[str, tuple[int, int, int]], part: Callable[[float], float]
     ) -> dict[str, tuple[int, int]]:
-        """A sink has finished `ranges`, less what came after a receiver was disconnected by a higher epoch: `part`
-        tells how much of the batch was read at a time. Returns partition → (epoch, end).
+        """A sink has finished `ranges`, except what came after a receiver was disconnected by a higher epoch: `part`
+        is the part of the batch that was read at a time. Returns partition → (epoch, end).
 
         Raises `LostEvents` if earlier events never were delivered.
         """
@@ -119,7 +119,7 @@ class Hub:
     # --- what the keeper asks -----------------------------------------------------------------------------------
 
     def partition_ids(self) -> tuple[str, ...]:
-        """All partitions there are."""
+        """All partitions."""
         return self.ids
 
     def starting_positions(self, partitions: Sequence[str]) -> Mapping[str, Position]:

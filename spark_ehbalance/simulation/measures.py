@@ -1,9 +1,9 @@
-"""What is measured of a simulated group, while it runs and in the end."""
+"""What is measured of a simulated group, while it runs and at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -12,19 +12,19 @@ from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome
 from spark_ehbalance.simulation.ideal import Ideal, fair_counts
 
-#: A group is also balanced if no member's load is over the mean by more than this part, or no single partition's move
-#: would mend it: where a few partitions carry most of the load, even numbers are not what is wanted.
-_BAND = 0.1
+#: A group also counts as balanced if no member's load exceeds the mean by more than this part, or if no single move
+#: would improve it: where a few partitions carry most of the load, even counts are not wanted.
+_TOLERANCE = 0.1
 
 
 class TwoOwners(AssertionError):
-    """Two owners had one epoch of a partition, or an epoch fell: must not happen whatever is done to a group."""
+    """Two owners had one epoch of a partition, or an epoch fell, which must never happen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """Something was done to the group between `began` and `ended`; `seconds` later it was balanced for as long as it
-    was left alone (None: never)."""
+    """Something was done to the group between `began` and `ended`; `seconds` later it was balanced, and stayed so until
+    the next disturbance (None: never)."""
 
     what: str
     began: float
@@ -34,7 +34,7 @@ class Disturbance:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The load in events per second of each member that is there, at a time."""
+    """The load in events per second of each running member, at a time."""
 
     at: float
     loads: Mapping[str, float]
@@ -42,13 +42,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a scenario under a strategy.
+    """The result of a scenario with a strategy.
 
-    `moves` counts partitions that came to another member than they had last, `fewest_moves` how many it takes to even
-    the numbers out after each disturbance. `unowned` are seconds summed over partitions without an owner that runs.
-    Commits, conflicts (lost races) and `operations` (requests to a storage account) are of all members together.
-    `spread` is the standard deviation of the members' loads by their mean, averaged over time. `owners` are those at
-    the beginning, `changes` what changed hands since `began_ms`, `marks` what was done to the group, in seconds.
+    `moves` counts partitions that came to a new owner, `fewest_moves` how many moves even the counts out after each
+    disturbance. `unowned` are seconds, summed over partitions without a running owner. Commits, conflicts (lost races)
+    and operations (requests to a storage account) are of all members together. `spread` = standard deviation of the
+    members' loads / their mean, averaged over time. `owners` are those at the beginning, `changes` the changes of
+    owners since `began_ms`, `marks` what was done to the group, in seconds.
     """
 
     scenario: str
@@ -90,14 +90,14 @@ class Result:
 
 
 def spread(loads: Iterable[float]) -> float:
-    """The standard deviation by the mean; 0 where there is no load."""
+    """Standard deviation / mean; 0 where there is no load."""
     values = list(loads)
     mean = fmean(values) if values else 0.0
     return pstdev(values) / mean if mean > 0 else 0.0
 
 
 class Ledger:
-    """Takes note of who owns what, who runs, and what follows from that. Times are seconds since the beginning."""
+    """Records who owns what and who runs, and what follows from that. Times are seconds since the beginning."""
 
     def __init__(self, start: Snapshot, clock: Callable[[], float], rates: Callable[[], Mapping[str, float]]) -> None:
         self.owners = tuple((p, lease.owner) for p, lease in start.leases.items())
@@ -128,7 +128,7 @@ class Ledger:
         self.decisions += 1
 
     def wrote(self, outcome: Outcome, at_ms: int) -> None:
-        """A commit was won at the time `at_ms` of a clock that is right."""
+        """A commit was made at the time `at_ms` of a correct clock."""
         if outcome.after.ownership is outcome.before.ownership:
             return
         for change in ownership_changes(outcome):
@@ -142,7 +142,7 @@ class Ledger:
                 self.moves += 1
                 self._last_owner[change.partition] = change.owner
             if change.owner != change.owner_before:
-                self.changes.append(_at(change, at_ms))
+                self.changes.append(replace(change, at_ms=at_ms, why=None))
         self._ownership = outcome.after.ownership
         self._note()
 
@@ -154,17 +154,17 @@ class Ledger:
         self.samples.append(Sample(self._clock(), loads))
 
     def finish(self) -> None:
-        """The time is over."""
+        """The simulation has ended."""
         self._note()
 
     def seconds_to_balance(self, ended: float, until: float) -> float | None:
-        """How long after `ended` the group was balanced and stayed so until it was disturbed again at `until`; or, if
-        it was not by then, how long after `ended` it was at last. None: never."""
-        mended = [since for since, is_so in self.balanced if is_so and since < until]
-        broken = [since for since, is_so in self.balanced if not is_so and since < until]
-        if not mended or (broken and broken[-1] > mended[-1]):
-            mended = [since for since, is_so in self.balanced if is_so and since >= until][:1]
-        return max(0.0, mended[-1] - ended) if mended else None
+        """How long after `ended` the group was balanced and stayed so until the next disturbance at `until`; or, if it
+        was not balanced by then, how long after `ended` it finally was. None: never."""
+        gained = [since for since, balanced in self.balanced if balanced and since < until]
+        lost = [since for since, balanced in self.balanced if not balanced and since < until]
+        if not gained or (lost and lost[-1] > gained[-1]):
+            gained = [since for since, balanced in self.balanced if balanced and since >= until][:1]
+        return max(0.0, gained[-1] - ended) if gained else None
 
     def _note(self) -> None:
         now = self._clock()
@@ -188,19 +188,6 @@ class Ledger:
         loads = {name: sum(rates[p] for p in owned.get(name, ())) for name in counts}
         most, least = max(loads, key=loads.__getitem__), min(loads, key=loads.__getitem__)
         gap = loads[most] - loads[least]
-        if loads[most] <= (1 + _BAND) * fmean(loads.values()):
+        if loads[most] <= (1 + _TOLERANCE) * fmean(loads.values()):
             return True
-        return not any((1 + _BAND) * rates[p] < gap for p in owned[most])
-
-
-def _at(change: OwnershipChange, at_ms: int) -> OwnershipChange:
-    return OwnershipChange(
-        at_ms,
-        change.partition,
-        change.event,
-        change.owner_before,
-        change.owner,
-        change.epoch,
-        change.sequence_number,
-        change.by,
-    )
+        return not any((1 + _TOLERANCE) * rates[p] < gap for p in owned[most])

@@ -283,7 +283,8 @@ class Node:
             ends = {partition: hub.end(partition, now) for partition in starts}
             positions = {partition: first for partition, (_, first) in starts.items()}
             loads = self._meter.update(now, ends, positions) or {}
-            self._participant.measure(loads, self._member_meter.load(self._meter.total()))
+            reported = self._participant.query
+            reported.loads, reported.load = loads, self._member_meter.load(self._meter.total())
         ranges, events = hub.plan(starts, query.max_events, now)
         if not ranges:
             self._plan_at(now + jittered(query.trigger, self._rng))
@@ -312,7 +313,7 @@ class Node:
         self._member_meter.batch_ends(self._now)
         ends = self._world.hub.deliver(batch.ranges, batch.part)
         self._positions |= ends
-        self._participant.finish({p: Progress(epoch, Position(end - 1)) for p, (epoch, end) in ends.items()})
+        self._participant.query.finish({p: Progress(epoch, Position(end - 1)) for p, (epoch, end) in ends.items()})
         if not self._committing:
             self._wait()
         self._plan()

@@ -1,4 +1,4 @@
-"""Plays a scenario with a strategy and measures what comes of it."""
+"""Plays a scenario with a strategy and measures the result."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def simulate(
 ) -> Result:
     """Play `scenario` with the strategy of that name. The same seed gives the same result.
 
-    `progress` is called after each cycle with the part that is done. Raises `LostEvents` or `TwoOwners` if the lease
-    code has failed.
+    `progress` is called after each cycle with the finished part, up to 1. Raises `LostEvents` or `TwoOwners` if the
+    lease code has failed.
     """
     return Simulation(scenario, strategy, seed).run(progress)
 
 
-#: What goes on for a time.
+#: Actions with a duration.
 _LASTING = frozenset({"restart", "pause", "outage", "read-only", "burst", "slow", "slow-store"})
 
 
 class Simulation:
-    """One group in made-up time. Everything follows from the seed; what is random about a member follows from its name
-    and the seed, so that strategies meet the same members."""
+    """One group in simulated time. Everything follows from the seed; what is random about a member follows from its
+    name and the seed, so that all strategies have the same members."""
 
     def __init__(self, scenario: Scenario, strategy: str, seed: int) -> None:
         self._scenario = scenario
@@ -74,7 +74,7 @@ class Simulation:
         self._ledger.finish()
         return self._result()
 
-    # --- what the members tell -----------------------------------------------------------------------------------
+    # --- what the members report -----------------------------------------------------------------------------------
 
     def wrote(self, outcome: Outcome) -> None:
         self._ledger.wrote(outcome, BEGINNING_MS + round(self._engine.now * 1000))
@@ -88,7 +88,7 @@ class Simulation:
         scenario = self._scenario
         for _ in range(scenario.members):
             node = self._new_node(scenario.group.max_owned)
-            # Who goes on with what it had has been started at any time; else all begin at the same moment.
+            # The members of a settled group were started at any time; others start at the same moment.
             node.start(self._rng.uniform(0, scenario.group.balance_interval) if scenario.settled else 0.0)
         self._changed()
         self._disturbances.append(("start", 0.0, 0.0))
@@ -120,7 +120,7 @@ class Simulation:
         return node
 
     def _begin(self, event: Event) -> None:
-        """Do it, step by step if it has an `every`."""
+        """Do what `event` says, step by step if it has an `every`."""
         now = self._engine.now
         doing = getattr(self, "_" + event.do.replace("-", "_"))
         steps = event.count if event.every else 1
@@ -132,7 +132,7 @@ class Simulation:
             self._engine.at(now + step * event.every, partial(self._do, event, doing, part))
 
     def _chosen(self, event: Event) -> list[str]:
-        """The members or partitions that it is done to, chosen at random."""
+        """The members or partitions that `event` is done to, chosen at random."""
         if event.do == "burst":
             among = list(self.hub.ids)
         elif event.do in ("join", "add-partitions"):
@@ -151,14 +151,16 @@ class Simulation:
         self._changed()
 
     def _changed(self) -> None:
-        """Tell the ledger who runs."""
+        """Tell the ledger which members run."""
         awake = {name: self._limits[name] for name, node in self._nodes.items() if node.awake}
         partitions = len(self.hub.ids)
         self._ledger.running(awake, partitions)
-        # Nobody can tell a pause that is shorter than a lease from a busy moment: it is no reason to move anything.
+        # A pause shorter than a lease cannot be told from a busy moment: it is no reason to move anything.
         lease = self._scenario.group.lease_duration
-        there = {n: self._limits[n] for n, node in self._nodes.items() if node.running and node.suspended_for <= lease}
-        self._ledger.ideal.change(there, partitions)
+        present = {
+            n: self._limits[n] for n, node in self._nodes.items() if node.running and node.suspended_for <= lease
+        }
+        self._ledger.ideal.change(present, partitions)
 
     def _join(self, event: Event, chosen: list[str]) -> None:
         for _ in chosen:
@@ -178,7 +180,7 @@ class Simulation:
             self._engine.at(self._engine.now + event.lasts, partial(self._again, name))
 
     def _again(self, name: str) -> None:
-        self._nodes[name].crash()  # if it has not come to its end by now
+        self._nodes[name].crash()  # if it has not ended by now
         self._process(name).start()
         self._changed()
 
@@ -220,7 +222,7 @@ class Simulation:
         self.store.slowness = event.factor
         self._engine.at(self._engine.now + event.lasts, partial(setattr, self.store, "slowness", 1.0))
 
-    # --- what came of it -----------------------------------------------------------------------------------------
+    # --- the result -----------------------------------------------------------------------------------------
 
     def _result(self) -> Result:
         scenario, ledger, store, hub = self._scenario, self._ledger, self.store, self.hub

@@ -1,4 +1,4 @@
-"""The simulated lease table: latency, lost races, outages, and what it would cost."""
+"""The simulated lease table: latency, lost races, outages, and the requests that it would cost."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class SimulatedStore:
 
     @property
     def operations(self) -> int:
-        """Requests that a storage account would have counted."""
+        """Requests that a storage account would have counted so far."""
         return _LOOK * self.looks + _FETCH * self.fetches + _ATTEMPT * self.attempts + _TIDYING * self.commits
 
     def _drawn(self, median: float) -> float:
-        # Half to double, with the logarithm even between: most are near the median, few take much longer.
+        # Log-uniform from half to double: most are near the median, few take much longer.
         return median * self.slowness * math.exp(self.rng.uniform(-_LOG_2, _LOG_2))
 
 

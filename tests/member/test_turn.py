@@ -103,12 +103,12 @@ def test_renewals_are_due_at_a_third_of_the_lease_and_go_along_from_half_that_ti
 
 def test_the_load_is_written_with_a_sign_of_life() -> None:
     one = One()
-    one.ann.measure({"0": Load(5.0, 7.0)}, None)
+    one.ann.query.loads = {"0": Load(5.0, 7.0)}
     one.now += LEASE / 3
     one.turn()
     assert one.table.leases["0"].load == Load(5.0, 7.0)
     assert one.table.leases["1"].load is None
-    one.ann.measure({"0": Load(5.1, 7.0)}, MemberLoad(6.0, 8.0, 0.5, 0.25))
+    one.ann.query.loads, one.ann.query.load = {"0": Load(5.1, 7.0)}, MemberLoad(6.0, 8.0, 0.5, 0.25)
     one.now += LEASE / 3
     assert kinds(one.turn()).count("Heartbeat") == 1, "it takes no commit of its own"
     assert one.table.leases["0"].load == Load(5.0, 7.0), "a small change is not written"
@@ -184,7 +184,7 @@ def test_a_reset_replaces_earlier_progress_and_is_written_at_once() -> None:
     one.finish(50, "0", "1")
     one.turn()
     one.finish(60, "0")
-    one.ann.reset({"0": Progress(1, Position(7))})
+    one.ann.query.reset({"0": Progress(1, Position(7))})
     assert one.ann.due() == 0.0
     assert [type(each) for each in one.turn()] == [Reset]
     one.turn()

@@ -220,7 +220,7 @@ class Members:
         for node in nodes:
             if node.batch and node.ends_at <= self.now:
                 self._end_batch(node)
-            node.member.measure(loads, None)
+            node.member.query.loads = loads
             turns.append((node, self._begin(node, snapshot, balance=balance)))
         self.rng.shuffle(turns)
         for node, turn in turns:
@@ -236,7 +236,7 @@ class Members:
         return turn
 
     def _end_batch(self, node: Node) -> None:
-        node.member.finish(node.batch)
+        node.member.query.finish(node.batch)
         for partition, done in node.batch.items():
             last = done.position.sequence_number + 1
             self.read.append((partition, last - BATCH, last))
