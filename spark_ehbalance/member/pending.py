@@ -3,7 +3,7 @@ back. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from spark_ehbalance.leases.model import Lease, Load
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -74,7 +74,7 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
     if not member.joined:
         return []
     by, at_ms = member.author, now.wall_ms
-    transitions = [*_progress(member, query, at_ms)]
+    transitions = _progress(member, query, at_ms)
     for partition, holding in member.holdings.items():
         if holding.handover_pending:
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
@@ -83,14 +83,23 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
     return [*transitions, Leave(by=by, at_ms=at_ms)]
 
 
-def _progress(member: Membership, query: QueryState, at_ms: int) -> Iterator[Transition]:
+def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transition]:
     """How far reading has come: resets first, because checkpoints go on from there."""
     by = member.author
-    for p, to in query.resets.items():
-        yield Reset(by=by, at_ms=at_ms, partition=p, epoch=to.epoch, position=to.position)
-    for p, to in query.progress.items():
-        load = _changed_load(member, query, p)
-        yield Checkpoint(by=by, at_ms=at_ms, partition=p, epoch=to.epoch, position=to.position, load=load)
+    resets: list[Transition] = [
+        Reset(by=by, at_ms=at_ms, partition=p, epoch=to.epoch, position=to.position) for p, to in query.resets.items()
+    ]
+    return resets + [
+        Checkpoint(
+            by=by,
+            at_ms=at_ms,
+            partition=p,
+            epoch=to.epoch,
+            position=to.position,
+            load=_changed_load(member, query, p),
+        )
+        for p, to in query.progress.items()
+    ]
 
 
 def _changed_load(member: Membership, query: QueryState, partition: str) -> Load | None:

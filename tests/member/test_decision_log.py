@@ -68,7 +68,7 @@ def test_a_line_says_what_was_seen_what_is_done_and_why() -> None:
     }
 
 
-def test_what_a_dry_run_would_move_is_told_once_with_its_destinations() -> None:
+def test_what_a_dry_run_would_move_is_logged_once_with_its_destinations() -> None:
     log, dry = DecisionLog(), Decision("would move 2, because it is uneven", would=(("1", "bob"), ("2", "cat")))
     level, line = log.note("ann", view(), dry)
     assert level == logging.INFO
@@ -142,7 +142,7 @@ def test_limits_that_leave_partitions_unread_are_told_once_when_nobody_has_come_
     assert shortage.note(limited(532.0, 1, 2, 1, live="ab"), at_once=False), "it was over in between"
 
 
-def test_who_cannot_wait_is_told_at_once() -> None:
+def test_a_shortage_is_logged_at_once_where_that_is_asked_for() -> None:
     assert Shortage().note(limited(100.0, 1, 2), at_once=True)
 
 

@@ -277,7 +277,7 @@ def test_while_the_store_is_away_everything_stays_and_its_return_causes_no_stamp
     for keeper in keepers:
         assert 5 < group.stores[keeper].failures < 60, "tries are spaced"
     warnings = [r for r in caplog.records if r.levelno == logging.WARNING and "is away" in r.getMessage()]
-    assert len(warnings) == len(keepers), "said once by each"
+    assert len(warnings) == len(keepers), "each logs it once"
 
     counters, before = group.counters(), len(group.written)
     for keeper in keepers:

@@ -123,7 +123,7 @@ def test_batches_are_timed_from_being_planned_to_being_finished() -> None:
     meter.batch_begins(10.0)
     meter.batch_ends(14.0)
     meter.batch_ends(100.0)
-    assert meter.load(NOTHING).batch_seconds == 4.0, "the end that is said first counts"
+    assert meter.load(NOTHING).batch_seconds == 4.0, "the end that is reported first counts"
     for begin in range(200, 800, 2):
         meter.batch_begins(begin)
         meter.batch_ends(begin + 1.0)

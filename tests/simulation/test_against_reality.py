@@ -1,4 +1,4 @@
-"""The same group simulated and with real keepers, threads and clocks: both make the same moves."""
+"""The same group simulated, and with real keepers, threads and clocks: both make the same moves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.member.keepers import Keepers
 
 PARTITIONS = 12
 
-#: Ten times slower than the keepers of the test, which would be too quick for the steps between two events.
+#: Ten times slower than the keepers of the test, which would be too fast for the steps between two events.
 GROUP = GroupSettings(balance_interval=3.0, lease_duration=15.0)
 
 STRATEGY = pytest.mark.parametrize("strategy", ["balanced", "cooperative", "eph", "greedy"])
@@ -52,7 +52,7 @@ def simulated(strategy: str, *events: Event) -> Result:
 
 
 @STRATEGY
-def test_two_that_join_one_after_the_other_take_the_same_from_the_same(real: Keepers, strategy: str) -> None:
+def test_two_members_that_join_one_after_the_other_take_the_same_partitions(real: Keepers, strategy: str) -> None:
     result = simulated(strategy, Event(at=100, do="join"), Event(at=200, do="join"))
     chosen = STRATEGIES[strategy]
     real.start("member-0", strategy=chosen)
@@ -66,7 +66,7 @@ def test_two_that_join_one_after_the_other_take_the_same_from_the_same(real: Kee
 
 
 @STRATEGY
-def test_what_one_leaves_goes_to_the_same_others(real: Keepers, strategy: str) -> None:
+def test_partitions_of_a_leaving_member_go_to_the_same_others(real: Keepers, strategy: str) -> None:
     result = simulated(strategy, Event(at=100, do="join", count=2, every=100), Event(at=300, do="leave"))
     left = next(change.owner_before for change in result.changes if change.event == "Release")
     assert left is not None

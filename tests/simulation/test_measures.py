@@ -44,19 +44,19 @@ class Table:
 
     def __post_init__(self) -> None:
         empty = Snapshot(GROUP).with_last_changed(LastChanged())
-        said = [Join(by=ANN, at_ms=0), Join(by=BOB, at_ms=0)]
+        transitions = [Join(by=ANN, at_ms=0), Join(by=BOB, at_ms=0)]
         add = AddPartitions(by=ANN, at_ms=0, partitions=tuple("0123"), checkpoint=Position(-1))
-        self.snapshot = apply(empty, [*said, add]).after
+        self.snapshot = apply(empty, [*transitions, add]).after
         self.ledger = Ledger(self.snapshot, lambda: self.now, lambda: self.rates)
         self.ledger.running({"ann": None, "bob": None}, 4)
 
     def write(self, kind: type[Transition], by: Author, *partitions: str, **more: object) -> None:
         leases = self.snapshot.leases
-        said = [
+        transitions = [
             kind(by=by, at_ms=0, partition=p, epoch=leases[p].epoch, **more)  # type: ignore[call-arg]
             for p in partitions
         ]
-        outcome = apply(self.snapshot, said)
+        outcome = apply(self.snapshot, transitions)
         assert not outcome.refused
         self.ledger.wrote(outcome, round(self.now * 1000))
         self.snapshot = outcome.after
@@ -73,7 +73,7 @@ def test_seconds_without_an_owner_are_summed_over_partitions() -> None:
     assert table.ledger.unowned == 4 * 2 + 2 * 3
 
 
-def test_who_does_not_run_owns_nothing() -> None:
+def test_a_member_that_does_not_run_counts_as_owning_nothing() -> None:
     table = Table()
     table.write(Claim, ANN, "0", "1")
     table.write(Claim, BOB, "2", "3")
@@ -87,7 +87,7 @@ def test_who_does_not_run_owns_nothing() -> None:
     assert table.ledger.moves == 4 + 2
 
 
-def test_a_partition_that_comes_back_to_who_had_it_last_has_not_moved() -> None:
+def test_a_partition_that_returns_to_its_last_owner_has_not_moved() -> None:
     table = Table()
     table.write(Claim, ANN, "0")
     table.write(Release, ANN, "0")
@@ -105,7 +105,7 @@ def test_a_partition_that_comes_back_to_who_had_it_last_has_not_moved() -> None:
     ]  # fmt: skip
 
 
-def test_the_time_to_balance_counts_from_the_end_of_the_disturbance() -> None:
+def test_the_time_to_balance_begins_at_the_end_of_the_disturbance() -> None:
     table = Table()
     table.now = 3.0
     table.write(Claim, ANN, "0", "1", "2", "3")
@@ -120,7 +120,7 @@ def test_the_time_to_balance_counts_from_the_end_of_the_disturbance() -> None:
     assert table.ledger.seconds_to_balance(8.0, 100.0) is None
 
 
-def test_a_skewed_group_is_balanced_when_no_move_would_mend_it() -> None:
+def test_a_skewed_group_is_balanced_when_no_single_move_would_improve_it() -> None:
     table = Table(rates={"0": 6.0, "1": 2.0, "2": 2.0, "3": 2.0})
     table.write(Claim, ANN, "0")
     table.write(Claim, BOB, "1", "2", "3")
@@ -139,13 +139,13 @@ def test_two_owners_of_one_epoch_are_found() -> None:
         table.ledger.wrote(other, 0)
 
 
-def test_the_spread_is_the_standard_deviation_by_the_mean() -> None:
+def test_the_spread_is_standard_deviation_divided_by_mean() -> None:
     assert spread([1.0, 3.0]) == 0.5
     assert spread([2.0, 2.0, 2.0]) == 0.0
     assert spread([]) == spread([0.0, 0.0]) == 0.0
 
 
-# --- the best there could be -------------------------------------------------------------------------------------
+# --- the ideal group -------------------------------------------------------------------------------------
 
 
 def test_the_nearest_balanced_layout() -> None:
@@ -189,7 +189,7 @@ def test_skew_keeps_the_mean() -> None:
     assert rates == pytest.approx([rates[0] / n for n in (1, 2, 3, 4)])
 
 
-def test_events_read_by_two_are_counted_once_for_each_time_more() -> None:
+def test_events_read_again_count_as_duplicates_each_time() -> None:
     hub = Hub.of(HubSettings(rate=10.0), 1, random.Random(0))
     old, _ = hub.plan({"0": (1, 0)}, 1000, 10.0)
     assert old == {"0": (1, 0, 100)}
@@ -212,7 +212,7 @@ def test_a_gap_is_found() -> None:
         hub.deliver(ranges, lambda time: 1.0)
 
 
-def test_a_batch_that_stands_still_reads_nothing_meanwhile() -> None:
+def test_a_suspended_batch_reads_nothing_meanwhile() -> None:
     batch = Batch({}, began=10.0, ends=20.0)
     assert [batch.part(time) for time in (5.0, 10.0, 15.0, 20.0, 30.0)] == [0.0, 0.0, 0.5, 1.0, 1.0]
     batch.paused, batch.pause, batch.ends = 14.0, 100.0, 120.0
@@ -236,7 +236,7 @@ def test_storage_operations_are_counted() -> None:
     assert store.operations == 2 + 2 + 2 * 2 + 2, "two listings, one reading of two files, two attempts, one tidying"
 
 
-def test_times_vary_from_half_to_double_with_the_median_in_the_middle() -> None:
+def test_times_vary_from_half_to_double_the_median() -> None:
     store = SimulatedStore(StoreSettings(commit=0.1), Snapshot(GROUP), random.Random(0))
     times = sorted(store.commit_time() for _ in range(1001))
     assert times[0] >= 0.05
@@ -246,7 +246,7 @@ def test_times_vary_from_half_to_double_with_the_median_in_the_middle() -> None:
     assert 0.25 <= store.commit_time() <= 1.0
 
 
-def test_what_is_due_at_one_time_happens_in_the_order_of_asking() -> None:
+def test_actions_scheduled_for_one_time_are_done_in_order() -> None:
     engine, happened = Engine(), list[tuple[float, str]]()
     for time, name in ((3.0, "c"), (1.0, "a"), (3.0, "d"), (2.0, "b")):
         engine.at(time, lambda name=name: happened.append((engine.now, name)))  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Whole simulations: what must hold in every one, that they can be repeated, and that they tell what is true."""
+"""Whole simulations: what must hold in each, that they are repeatable, and that their results are right."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def small(name: str) -> Scenario:
 @EACH
 @pytest.mark.parametrize("name", READY_MADE)
 def test_whatever_is_done_no_event_is_skipped_and_nothing_has_two_owners(name: str, strategy: str) -> None:
-    """Both raise; and in the end whoever is there reads everything."""
+    """Both would raise; and at the end the running members read everything."""
     simulation = Simulation(small(name), strategy, seed=1)
     result = simulation.run()
     hub, leases = simulation.hub, simulation.store.snapshot.leases
@@ -51,28 +51,28 @@ def test_the_same_seed_gives_the_same_result_and_another_seed_another(strategy: 
     assert first.to_json() != other.to_json()
 
 
-def test_strategies_meet_the_same_events_and_members() -> None:
+def test_all_strategies_have_the_same_events_and_members() -> None:
     results = [simulate(small("several-crashes"), strategy, 5) for strategy in STRATEGIES]
     assert len({result.marks for result in results}) == 1
     assert len({result.fewest_moves for result in results}) == 1
     assert len({result.owners for result in results}) == 1
 
 
-# --- what is true ------------------------------------------------------------------------------------------------
+# --- results ------------------------------------------------------------------------------------------------
 
 
 def play(text: str, strategy: str = "cooperative", seed: int = 0) -> Result:
     return simulate(parse(text, "mine"), strategy, seed)
 
 
-def test_nothing_moves_in_a_group_that_nothing_is_done_to() -> None:
+def test_nothing_moves_in_an_undisturbed_group() -> None:
     for strategy in STRATEGIES:
         result = play("partitions = 12\nmembers = 3\ncycles = 30", strategy)
         assert (result.moves, result.fewest_moves, result.duplicates, result.unowned) == (0, 0, 0, 0)
         assert result.seconds_to_balance == 0
 
 
-def test_a_join_takes_the_share_of_the_one_who_joins() -> None:
+def test_a_join_moves_the_share_of_the_new_member() -> None:
     result = play('partitions = 12\nmembers = 3\ncycles = 30\nevents = [{ at = 50, do = "join" }]')
     assert (result.moves, result.fewest_moves, result.duplicates) == (3, 3, 0)
     assert all(change.event == "HandOver" and change.owner == "member-3" for change in result.changes)
@@ -88,7 +88,7 @@ def test_a_crash_costs_the_lease_duration_of_each_partition() -> None:
     assert {change.event for change in result.changes} == {"Claim"}
 
 
-def test_a_short_pause_moves_nothing_and_a_long_one_everything_that_the_member_had() -> None:
+def test_a_short_pause_moves_nothing_and_a_long_one_all_that_the_member_had() -> None:
     short, long = (
         play(f'partitions = 12\nmembers = 3\nevents = [{{ at = 50, do = "pause", lasts = {lasts} }}]')
         for lasts in (15, 60)
@@ -98,7 +98,7 @@ def test_a_short_pause_moves_nothing_and_a_long_one_everything_that_the_member_h
     assert (long.moves, long.fewest_moves) == (4 + 4, 4 + 4)
 
 
-def test_members_that_are_slow_to_read_lose_nothing_to_wrong_clocks() -> None:
+def test_wrong_clocks_move_nothing() -> None:
     result = play("partitions = 12\nmembers = 3\ncycles = 30\n[group]\nclock_skew = 900")
     assert (result.moves, result.unowned) == (0, 0)
 
@@ -111,7 +111,7 @@ def test_an_outage_of_the_store_moves_nothing() -> None:
         assert not reading
 
 
-def test_who_could_not_write_does_not_take_others_for_dead_that_could_not_either() -> None:
+def test_members_that_cannot_write_do_not_take_each_other_for_dead() -> None:
     for strategy in STRATEGIES:
         result = play(
             'partitions = 12\nmembers = 3\nevents = [{ at = 50, do = "read-only", count = 3, lasts = 90 }]', strategy
@@ -146,14 +146,14 @@ def test_a_limit_leaves_the_rest_unowned() -> None:
     assert result.moves == 10
 
 
-def test_steps_of_an_event_come_one_after_the_other() -> None:
+def test_the_steps_of_an_event_come_one_after_the_other() -> None:
     scenario = Scenario(members=4, cycles=30, events=(Event(at=50, do="crash", count=3, every=20),))
     marks = simulate(scenario, "cooperative").marks
     assert [at for at, _ in marks] == [50, 70, 90]
     assert len({text for _, text in marks}) == 3
 
 
-def test_samples_are_one_a_cycle_and_have_all_of_the_load() -> None:
+def test_there_is_one_sample_per_cycle_with_the_whole_load() -> None:
     result = play('partitions = 12\nmembers = 3\ncycles = 30\nevents = [{ at = 55, do = "leave" }]')
     assert [sample.at for sample in result.samples] == [10.0 * (n + 1) for n in range(30)]
     for before, after in pairwise(result.samples):
