@@ -201,7 +201,8 @@ class Receiver:
             _warn_once(reason)
         if reason is not None:
             address = self._address
-            client, namespace = self._make_client(**SETTINGS), address.connection.namespace
+            client = self._make_client(socket_timeout=SOCKET_TIMEOUT, **SETTINGS)
+            namespace = address.connection.namespace
             self._public = PublicReceiver(
                 client, namespace, address.partition, self._start, self._owner_level, self._prefetch, self._json
             )
