@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -289,6 +290,25 @@ def test_an_open_handle_notices_that_the_log_was_removed_or_replaced(table: Path
         with DeltaStore(str(table)) as anew:
             anew.create(GROUP)
         assert held.read().members == {}
+
+
+def test_a_repair_whose_commit_broke_after_it_landed_has_succeeded(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = read(table)
+    cut(newest_log(table), 0)
+    with DeltaStore(str(table)) as store:
+        transaction = DeltaTable.create_write_transaction
+
+        def broken(*args: Any, **kwargs: Any) -> None:
+            transaction(*args, **kwargs)
+            raise OSError("connection reset by peer")
+
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", broken)
+        done = store.repair()
+    assert done.problems
+    assert read(table).leases == done.leases
+    assert done.leases.keys() == before.leases.keys()
 
 
 # --- queries that run ---------------------------------------------------------------------------------------------

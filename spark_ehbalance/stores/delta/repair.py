@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from deltalake import Schema
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from spark_ehbalance.errors import StoreDamagedError
@@ -20,7 +20,7 @@ from spark_ehbalance.stores.delta.folder import Folder
 from spark_ehbalance.stores.delta.log import HINT, LOG, log_problems
 from spark_ehbalance.stores.delta.recovery import merged, missing, salvaged
 from spark_ehbalance.stores.delta.table_format import SCHEMA, conformed, lease_of, rows_of
-from spark_ehbalance.stores.delta.version import file_names, read_group, write_snapshot
+from spark_ehbalance.stores.delta.version import file_names, read_group
 
 
 def put_back(folder: Folder, snapshot: Snapshot, write: Callable[[Snapshot, Snapshot], Snapshot]) -> Repair:
@@ -35,9 +35,9 @@ def put_back(folder: Folder, snapshot: Snapshot, write: Callable[[Snapshot, Snap
     return Repair(tuple(f"partition {partition} is missing" for partition in lost), leases, kept.uri)
 
 
-def rewrite(folder: Folder, problem: str) -> Repair:
-    """Write the latest leases that can be found, without members, who join again by themselves. Log files that cannot
-    be read are removed, with all later ones.
+def rewrite(folder: Folder, problem: str, overwrite: Callable[[DeltaTable, Snapshot], None]) -> Repair:
+    """Write, by `overwrite`, the latest leases that can be found, without members, who join again by themselves. Log
+    files that cannot be read are removed, with all later ones.
 
     Raises `StoreDamagedError` if nothing sound is left, and `BACKEND_ERRORS`.
     """
@@ -55,9 +55,7 @@ def rewrite(folder: Folder, problem: str) -> Repair:
     if not leases:
         raise _hopeless(folder)
     folder.copy([name for name in names if name in existing], kept)
-    state = Snapshot(read_group(table, folder), table.version(), leases)
-    name, schema = f"{uuid.uuid4()}.parquet", Schema.from_arrow(SCHEMA)
-    write_snapshot(table, folder, state, name=name, token=uuid.uuid4().hex, schema=schema)
+    overwrite(table, Snapshot(read_group(table, folder), table.version(), leases))
     return Repair((problem,), leases, kept.uri)
 
 

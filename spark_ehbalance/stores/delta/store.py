@@ -176,12 +176,15 @@ class DeltaStore(LeaseTable):
     # --- write -------------------------------------------------------------------------------------------------
 
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
+        return self._write(base, new)
+
+    def _write(self, base: Snapshot, new: Snapshot, schema: Schema | None = None) -> Snapshot:
         table = self._table_at(base)
         name, token = self._leftover or f"{uuid.uuid4()}.parquet", uuid.uuid4().hex
         self._leftover = None
         try:
             with self._folder.errors("written"):
-                write_snapshot(table, self._folder, new, name=name, token=token)
+                write_snapshot(table, self._folder, new, name=name, token=token, schema=schema)
         except StoreUnavailableError as error:
             try:
                 self._check_landed(base, token, error)
@@ -241,8 +244,14 @@ class DeltaStore(LeaseTable):
             try:
                 return repair.put_back(self._folder, self.read(), self.write)
             except StoreDamagedError as damage:
+                return repair.rewrite(self._folder, damage.problem, self._overwrite)
+            finally:
                 self._forget()
-                return repair.rewrite(self._folder, damage.problem)
+
+    def _overwrite(self, table: DeltaTable, state: Snapshot) -> None:
+        """Write `state` over a `table` of the same version whose content cannot be read."""
+        self._table, self._snapshot = table, state
+        self._write(state, state, Schema.from_arrow(SCHEMA))
 
     def close(self) -> None:
         if self._leftover is not None:
