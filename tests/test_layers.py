@@ -21,10 +21,16 @@ LAYERS = (
     {"source", "simulation"},
     {"driver", "cli"},
 )
+#: What decides, and what encodes, has no clock, no I/O and no thread: such modules import none of `EDGES`.
+PURE = ("leases.", "strategies.", "member.", "emulator.amqp.", "source.batch_planning", "source.progress_policy")
+AT_THE_EDGE = {"member.keeper"}
+EDGES = {"asyncio", "azure", "deltalake", "os", "pathlib", "pyspark", "selectors", "socket", "threading", "time"}
 #: The emulator knows nothing of the rest, and of the rest only its own command knows the emulator.
 APART = {"emulator": {"cli"}}
 
 _PACKAGE = "spark_ehbalance"
+#: What the package itself offers calls this module, so that importing the package counts as importing it.
+_OFFERED_BY = "driver"
 _ROOT = Path(spark_ehbalance.__file__).parent
 
 
@@ -48,6 +54,8 @@ def _imports(module: str, source: str) -> Iterator[str]:
         else:
             continue
         yield from {name.removeprefix(_PACKAGE + ".") for name in names if name.startswith(_PACKAGE + ".")}
+        if _PACKAGE in names:
+            yield _OFFERED_BY
 
 
 def _base(module: str, node: ast.ImportFrom) -> str:
@@ -58,6 +66,17 @@ def _base(module: str, node: ast.ImportFrom) -> str:
     if module not in _MODULES or _MODULES[module].name != "__init__.py":
         package = package[:-1]
     return ".".join([*package[: len(package) - node.level + 1], *([node.module] if node.module else [])])
+
+
+def _outside(module: str, source: str) -> set[str]:
+    """The packages outside this one that `module` imports."""
+    names = set[str]()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(_base(module, node))
+    return {name.partition(".")[0] for name in names} - {_PACKAGE}
 
 
 def _package(module: str) -> str:
@@ -98,10 +117,28 @@ def test_imports_run_down_only(module: str) -> None:
         ("hub.receiver", "from spark_ehbalance.leases.model import Lease"),
         ("source.planner", "from spark_ehbalance.emulator import Emulator"),
         ("emulator.broker", "from spark_ehbalance.hub import rows"),
+        ("leases.model", "from spark_ehbalance import register"),
+        ("leases.model", "from .. import register"),
+        ("leases.model", "import spark_ehbalance"),
     ],
 )
 def test_a_module_in_the_wrong_place_is_found(module: str, source: str) -> None:
     assert upward(module, source)
+
+
+@pytest.mark.parametrize("module", sorted(m for m in _MODULES if m.startswith(PURE) and m not in AT_THE_EDGE))
+def test_what_decides_has_no_clock_and_no_io(module: str) -> None:
+    assert not _outside(module, _MODULES[module].read_text()) & EDGES
+
+
+def test_a_clock_in_the_wrong_place_is_found() -> None:
+    assert _outside("leases.expiry", "def f():\n    from time import monotonic\nimport os.path") == {"time", "os"}
+
+
+def test_the_emulators_protocol_knows_nothing_of_the_server() -> None:
+    for module in (each for each in _MODULES if each.startswith("emulator.amqp.")):
+        beyond = {each for each in _imports(module, _MODULES[module].read_text()) if "emulator.amqp." not in each}
+        assert not beyond, module
 
 
 def test_there_is_no_circle() -> None:
