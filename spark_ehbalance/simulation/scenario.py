@@ -229,4 +229,7 @@ def _as_text(value: Any, parse: Callable[[str], Any]) -> str:
         raise ValueError("a text")
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{Decimal(repr(value)):f}" if isinstance(value, float) else str(value)  # a float without an exponent
+    if not isinstance(value, float):
+        return str(value)
+    plain = f"{Decimal(repr(value)):f}"  # without an exponent
+    return plain if "." in plain else f"{plain}.0"  # 1e16 is no whole number either

@@ -55,6 +55,7 @@ def test_what_a_scenario_does_not_set_has_its_default() -> None:
     [
         ("partitions = 0", "partitions=0 is wrong: allowed is a whole number from 1"),
         ("partitions = 2.5", "partitions=2.5 is wrong: allowed is a whole number from 1"),
+        ("partitions = 1e16", "partitions=1e+16 is wrong: allowed is a whole number from 1"),
         ("members = true", "members=True is wrong: allowed is a whole number from 0"),
         ("settled = 1", "settled=1 is wrong: allowed is true or false"),
         ("description = 1", "description=1 is wrong: allowed is a text"),
