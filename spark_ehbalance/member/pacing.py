@@ -101,4 +101,4 @@ class Pacing:
         return self._jittered(LONGEST_RETRY_WAIT)
 
     def _jittered(self, interval: float) -> float:
-        return interval * self._rng.uniform(*_JITTER)
+        return jittered(interval, self._rng)

@@ -18,9 +18,8 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, PyFi
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.source.continuity import LoggedBatch
 from spark_ehbalance.source.offsets import StreamOffset
-from spark_ehbalance.stores.delta.locations import path_in_url
 from spark_ehbalance.stores.opening import location
-from spark_ehbalance.values.locations import scheme
+from spark_ehbalance.values.locations import path_in_url, scheme
 
 
 def read_checkpoint(location: str, storage_options: Mapping[str, str]) -> list[list[LoggedBatch]]:

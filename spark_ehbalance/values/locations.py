@@ -22,3 +22,11 @@ def has_unsafe_characters(text: str) -> bool:
     """Whether `text` has characters that a storage refuses or takes for something else: a backslash is a slash to some
     systems and a letter to others, and delta-rs has panicked on quotes."""
     return re.search(r"[\"'\[\]{}<>|*?`\\\x00-\x1f\x7f]", text) is not None
+
+
+def path_in_url(kind: str, rest: str) -> str:
+    """The absolute path in `kind:rest`, as in file:///PATH. Raises `ValueError`."""
+    match = re.fullmatch(r"(?://(?:localhost)?)?(/[^/].*)", rest, re.DOTALL)
+    if match is None:
+        raise ValueError(f"{kind}:///PATH with a whole path")
+    return match[1]

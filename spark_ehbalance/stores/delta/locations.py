@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from urllib.parse import quote, unquote
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.values.locations import EXAMPLE_ADDRESS, has_unsafe_characters, scheme
+from spark_ehbalance.values.locations import EXAMPLE_ADDRESS, has_unsafe_characters, path_in_url, scheme
 
 #: Storages that delta-rs knows and that can create a file only if it does not exist. None is a path.
 SCHEMES = (None, "file", "abfs", "abfss", "adl", "az", "azure", "gs", "hdfs", "https", "s3", "s3a")
@@ -78,14 +78,6 @@ def _path(text: str) -> str:
     if re.search(r"%[0-9A-Fa-f]{2}", path):
         raise ValueError("a path without % before two hexadecimal digits, which delta-rs takes for an escape")
     return path
-
-
-def path_in_url(kind: str, rest: str) -> str:
-    """The absolute path in `kind:rest`, as in file:///PATH. Raises `ValueError`."""
-    match = re.fullmatch(r"(?://(?:localhost)?)?(/[^/].*)", rest, re.DOTALL)
-    if match is None:
-        raise ValueError(f"{kind}:///PATH with a whole path")
-    return match[1]
 
 
 def _address(kind: str, rest: str) -> str:
