@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,12 @@ def commit_by_bob(uri: str) -> None:
     """A commit through a handle of its own."""
     with DeltaStore(uri) as store:
         committed(store, Heartbeat(by=BOB, at_ms=9))
+
+
+def age(files: Iterable[Path], changed: float) -> None:
+    """Set the times of `files`, in seconds since 1970."""
+    for file in files:
+        os.utime(file, (changed, changed))
 
 
 def data_files(uri: str) -> set[Path]:

@@ -29,8 +29,10 @@ from tests.member.keepers import Keepers, begin_batch, end_batch
 from tests.stores.store_conformance import ANN, BOB, GROUP, claim
 from tests.waiting import wait_until
 
-#: Beyond two checkpoints of the log.
 COMMITS = 25
+
+#: After which of them the leader has tidied up, which writes a checkpoint of the log.
+TIDIED = (8, 18)
 
 
 @pytest.fixture
@@ -48,6 +50,8 @@ def table(tmp_path: Path) -> Path:
         for number in range(COMMITS):
             position = Checkpoint(by=ANN, at_ms=1, partition="0", epoch=1, position=Position(number))
             commit(store, store.read(), [Heartbeat(by=ANN, at_ms=5), position])
+            if number in TIDIED:
+                store.tidy()
     return tmp_path / "leases"
 
 

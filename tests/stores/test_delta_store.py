@@ -5,27 +5,26 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
 from deltalake import DeltaTable
 
 from spark_ehbalance.errors import ConflictError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Lease
-from spark_ehbalance.leases.transitions import Renew
+from spark_ehbalance.leases.transitions import Heartbeat, Renew
 from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.stores.delta.store import CHECKPOINT_INTERVAL
 from tests.stores.contenders import Opening, line_up
-from tests.stores.delta_tables import HOUR_AGO, assert_one_line_with, commit_by_bob, committed, data_files
+from tests.stores.delta_tables import HOUR_AGO, age, assert_one_line_with, commit_by_bob, committed, data_files
 from tests.stores.store_conformance import ANN, BOB, StoreConformance, claim
 
 RENEWAL = Renew(by=ANN, at_ms=5, partition="0", epoch=1)
@@ -46,19 +45,19 @@ class TestDeltaStore(StoreConformance):
 def break_first_write(
     monkeypatch: pytest.MonkeyPatch, *, lands: bool, then: Callable[[], object] = lambda: None
 ) -> None:
-    """The first transaction of delta-rs is done if it `lands`, then something happens, and then it fails. Later ones
-    go through."""
-    transaction, calls = DeltaTable.create_write_transaction, [lands]
+    """The first conditional write is done if it `lands`, then something happens, and then it fails. Later ones go
+    through."""
+    put, calls = obstore.put, [lands]
 
-    def broken(*args: Any, **kwargs: Any) -> None:
-        if not calls or calls[0]:
-            transaction(*args, **kwargs)
-        if calls:
-            calls.clear()
-            then()
-            raise OSError("connection reset by peer\nCaused by: something on a second line")
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("mode") != "create" or not calls:
+            return put(*args, **kwargs)
+        if calls.pop():
+            put(*args, **kwargs)
+        then()
+        raise OSError("connection reset by peer\nCaused by: something on a second line")
 
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", broken)
+    monkeypatch.setattr(obstore, "put", broken)
 
 
 @pytest.mark.parametrize("others", [0, 3])
@@ -101,16 +100,14 @@ def test_a_commit_that_never_landed_while_another_did_is_a_lost_race(
     assert theirs.read().version == base.version + 1
 
 
-def unreadable_history(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(table: DeltaTable, limit: int | None = None) -> Iterable[object]:
+def unreadable_files(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **kwargs: Any) -> Any:
         raise OSError("still no connection")
 
-    monkeypatch.setattr(DeltaTable, "history", broken)
+    monkeypatch.setattr(obstore, "get", broken)
 
 
-@pytest.mark.parametrize(
-    "breaking", [lambda uri, _: shutil.rmtree(uri), unreadable_history], ids=["gone", "unreadable"]
-)
+@pytest.mark.parametrize("breaking", [lambda uri, _: shutil.rmtree(uri), unreadable_files], ids=["gone", "unreadable"])
 def test_a_commit_whose_outcome_cannot_be_read_is_an_unavailable_store(
     uri: str, mine: DeltaStore, monkeypatch: pytest.MonkeyPatch, breaking: Callable[[str, pytest.MonkeyPatch], None]
 ) -> None:
@@ -124,10 +121,11 @@ def test_a_commit_whose_outcome_cannot_be_read_is_an_unavailable_store(
 # --- a handle that is not at the newest version --------------------------------------------------------------------
 
 
-def test_a_stale_write_leaves_no_file_behind(uri: str, theirs: DeltaStore) -> None:
+def test_a_write_that_is_known_to_be_stale_leaves_no_file_behind(uri: str, theirs: DeltaStore) -> None:
     with DeltaStore(uri) as stale:
         base = stale.read()
         newest = committed(theirs, claim(BOB, "1"))
+        assert stale.read() == newest
         files = data_files(uri)
         with pytest.raises(ConflictError):
             stale.write(base, replace(base, members={}))
@@ -135,48 +133,89 @@ def test_a_stale_write_leaves_no_file_behind(uri: str, theirs: DeltaStore) -> No
     assert data_files(uri) == files
 
 
-def test_lost_races_leave_one_file_until_the_handle_is_closed(uri: str) -> None:
-    files = data_files(uri)
+def test_what_lost_races_leave_is_gone_after_tidying(uri: str) -> None:
     with DeltaStore(uri) as unlucky:
         for _ in range(5):
             base = unlucky.read()
             commit_by_bob(uri)
             with pytest.raises(ConflictError):
                 unlucky.write(base, base)
-        assert len(data_files(uri) - files) == 5 + 1
-    assert len(data_files(uri) - files) == 5
+        age(data_files(uri), HOUR_AGO)
+        commit_by_bob(uri)
+        unlucky.tidy()
+        assert data_files(uri) == {Path(uri, name) for name in DeltaTable(uri).file_uris()}
+        assert unlucky.read().version == DeltaTable(uri).version()
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_stale_write_is_refused_after_the_log_has_been_tidied(
-    uri: str, mine: DeltaStore, theirs: DeltaStore, own: bool
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_member_that_was_suspended_does_not_take_a_log_that_was_cleaned_up_for_unchanged(
+    uri: str, theirs: DeltaStore, own: bool, reads: bool
 ) -> None:
-    base = mine.read()
-    if own:  # what it has written itself is not read again
-        base = mine.write(base, replace(base, leases={"0": Lease("0")}))
-    newest = theirs.read()
-    for number in range(2 * CHECKPOINT_INTERVAL + 1):
-        newest = theirs.write(newest, replace(newest, leases={"0": Lease("0", renewal=number)}))
-    log = Path(uri, "_delta_log")
-    for file in log.iterdir():
-        os.utime(file, (HOUR_AGO, HOUR_AGO))
-    theirs.tidy()
-    assert not (log / f"{base.version + 1:020}.json").exists()
-    with pytest.raises(ConflictError):
-        mine.write(base, replace(base, leases={"0": Lease("0")}))
-    assert mine.read() == theirs.read() == newest
+    clock = Clock()
+    with DeltaStore(uri, clock=clock) as mine:
+        base = mine.read()
+        if own:  # what it has written itself is not read again
+            base = mine.write(base, replace(base, leases={"0": Lease("0")}))
+        newest = theirs.read()
+        log = Path(uri, "_delta_log")
+        for number in range(3):
+            newest = theirs.write(newest, replace(newest, leases={"0": Lease("0", renewal=number)}))
+        age(log.iterdir(), HOUR_AGO)
+        newest = theirs.write(newest, replace(newest, leases={"0": Lease("0", renewal=9)}))
+        theirs.tidy()
+        assert not (log / f"{base.version + 1:020}.json").exists()
+        clock.now += 3700
+        if not reads:
+            with pytest.raises(StoreUnavailableError, match="suspended"):
+                mine.write(base, replace(base, leases={"0": Lease("0")}))
+        assert mine.read() == theirs.read() == newest
 
 
-def test_reading_an_unchanged_table_does_not_list_the_log(
-    mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_an_unchanged_table_does_not_read_it_again(mine: DeltaStore, theirs: DeltaStore) -> None:
     known = mine.read()
     assert mine.read() is known
-    monkeypatch.setattr(DeltaTable, "update_incremental", lambda *_: pytest.fail("the log was listed"))
-    assert mine.read() is known
-    monkeypatch.undo()
     newest = committed(theirs, claim(BOB, "1"))
     assert mine.read() == newest != known
+
+
+@pytest.mark.parametrize("behind", [1, 3, 4, 5, 50])
+def test_a_handle_that_is_far_behind_reads_the_newest_version(uri: str, mine: DeltaStore, behind: int) -> None:
+    base = mine.read()
+    with DeltaStore(uri) as theirs:
+        for _ in range(behind):
+            newest = committed(theirs, Heartbeat(by=BOB, at_ms=9))
+    assert mine.read() == newest
+    assert newest.version == base.version + behind
+    assert committed(mine, RENEWAL).version == newest.version + 1
+
+
+@pytest.mark.parametrize("behind", [0, 1, 50])
+def test_a_change_of_the_table_by_others_is_noticed_from_any_distance(uri: str, mine: DeltaStore, behind: int) -> None:
+    mine.read()
+    DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "true"})
+    DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "false"})
+    DeltaTable(uri).alter.set_table_properties({"delta.checkpointInterval": "7"})
+    with DeltaStore(uri) as theirs:
+        for _ in range(behind):
+            committed(theirs, Heartbeat(by=BOB, at_ms=9))
+    DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "true"})
+    base = mine.read()
+    with pytest.raises(StoreUnavailableError, match=r"delta\.appendOnly=true") as error:
+        mine.write(base, base)
+    assert_one_line_with(uri, error)
+    DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "false"})
+    assert committed(mine, RENEWAL).version == base.version + 2
 
 
 @pytest.mark.parametrize("closed", [True, False])

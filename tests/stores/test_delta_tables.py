@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from spark_ehbalance.leases.transitions import Checkpoint, Drain, Heartbeat, Req
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.table_format import SCHEMA
 from spark_ehbalance.values.position import Position
-from tests.stores.delta_tables import HOUR_AGO, committed
+from tests.stores.delta_tables import HOUR_AGO, age, committed
 from tests.stores.store_conformance import ANN, BOB, GROUP
 
 OPERATOR = Author("operator", "")
@@ -85,9 +84,8 @@ def test_maintaining_removes_old_data_files_that_no_log_knows_and_nothing_else(
         nested.create(GROUP)
         for each in (nested, mine, nested, mine):
             each.write(each.read(), each.read())
-    for file in folder.rglob("*"):
-        if file.name != new:
-            os.utime(file, (HOUR_AGO, HOUR_AGO))
+    age((file for file in folder.rglob("*") if file.name != new), HOUR_AGO)
+    mine.write(mine.read(), mine.read())
     nested_files, before = sorted((folder / "nested").rglob("*")), mine.read()
     mine.maintain()
     assert theirs.read().leases == before.leases

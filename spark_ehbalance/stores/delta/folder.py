@@ -1,4 +1,5 @@
-"""The folder of a Delta table: its files one by one, by way of delta-rs, whose errors become ours here."""
+"""The folder of a Delta table: its files one by one, by way of obstore, and the whole by way of delta-rs. The errors of
+both become ours here."""
 
 from __future__ import annotations
 
@@ -6,31 +7,34 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.store import ObjectStore
 
 from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.stores.delta.storage import open_storage
 from spark_ehbalance.values.secrets import could_be_secret, names_secret
 
-#: What delta-rs raises where a storage fails, or holds what it cannot read.
-BACKEND_ERRORS = (OSError, DeltaError, ValueError, KeyError)
+#: What delta-rs and obstore raise where a storage fails, or holds what they cannot read.
+BACKEND_ERRORS = (OSError, DeltaError, BaseError, ValueError, KeyError)
 
-#: Files that are removed at the same time: on a storage account each takes 10 to 30 ms, nearly all of it waiting.
-_REMOVALS_AT_ONCE = 16
+#: A file that is written on a local disk has this suffix until it is whole. Listings leave it out.
+_STAGED = re.compile(r".*#\d+")
 
 
 class File(NamedTuple):
-    """A file's name in its folder, its size in bytes, and the time of its last change in seconds since 1970."""
+    """A file's name in its folder, its size in bytes, and the time of its last change in seconds since 1970, by the
+    storage's clock."""
 
     name: str
     size: int
-    changed: float | None
+    changed: float
 
 
 class Folder:
@@ -43,7 +47,13 @@ class Folder:
         self.uri = uri
         self.options = dict(options)
         self._title = title or uri
-        self._handler: Any = None
+        self._storage: ObjectStore | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the folder is a path. Storage services write a file whole or not at all; a crash of a machine may
+        leave part of a local one."""
+        return "://" not in self.uri
 
     def is_table(self) -> bool:
         """Whether there is a Delta table in the folder."""
@@ -54,26 +64,44 @@ class Folder:
         return DeltaTable(self.uri, storage_options=self.options)
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of this name: one request, where listing takes several."""
+        """Whether there is a file of this name. One request."""
         try:
-            self._files.open_input_file(name)
-        except FileNotFoundError:
+            obstore.head(self._files, name)
+        except (FileNotFoundError, NotFoundError):
             return False
         return True
 
-    def listed(self, folder: str = "") -> list[File]:
-        """The files in the folder, or in a `folder` of it, sorted by name; not of those below. It may be missing."""
-        found = self._files.get_file_info_selector(folder, True, False)
-        files = [each for each in found if each.is_file]
-        return sorted(
-            File(each.path.rsplit("/", 1)[-1], each.size, each.mtime and each.mtime.timestamp()) for each in files
-        )
+    def listed(self, folder: str = "", after: str | None = None) -> list[File]:
+        """The files in the folder, or in a `folder` of it, sorted by name; not of those below. It may be missing.
+        `after`: only names after this one."""
+        prefix = f"{folder}/" if folder else ""
+        try:
+            if after is None:
+                found = [*obstore.list_with_delimiter(self._files, folder or None)["objects"]]
+            else:
+                offset = prefix + after
+                found = [each for chunk in obstore.list(self._files, folder or None, offset=offset) for each in chunk]
+        except FileNotFoundError:
+            return []
+        names = ((each["path"].removeprefix(prefix), each) for each in found)
+        files = [File(name, each["size"], each["last_modified"].timestamp()) for name, each in names if "/" not in name]
+        return sorted(files)
+
+    def staged(self, folder: str = "") -> list[File]:
+        """The local files of writes that have not ended: they go on, or their process was killed."""
+        if not self.is_local:
+            return []
+        with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(self.uri, folder)) as entries:
+            stats = [(each.name, each.stat()) for each in entries if _STAGED.fullmatch(each.name)]
+            return sorted(File(name, stat.st_size, stat.st_mtime) for name, stat in stats)
+        return []
 
     def read(self, name: str) -> bytes:
         """The content of a file. Raises `FileNotFoundError`."""
-        file = self._files.open_input_file(name)
-        size = file.size()
-        return bytes(file.read(size)) if size else b""
+        try:
+            return bytes(obstore.get(self._files, name).bytes())
+        except NotFoundError as error:
+            raise FileNotFoundError(name) from error
 
     def parquet(self, name: str) -> pa.Table:
         """The rows of a Parquet file. Raises `FileNotFoundError`.
@@ -85,18 +113,28 @@ class Folder:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, over one of this name."""
-        stream = self._files.open_output_stream(name)
-        stream.write(data)
-        stream.close()
+        obstore.put(self._files, name, data, use_multipart=False)
+
+    def create(self, name: str, data: bytes) -> None:
+        """Write a file if there is none of this name. Raises `FileExistsError`."""
+        try:
+            obstore.put(self._files, name, data, mode="create", use_multipart=False)
+        except AlreadyExistsError as error:
+            raise FileExistsError(name) from error
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files; others may have removed some of them already."""
-        with ThreadPoolExecutor(_REMOVALS_AT_ONCE) as pool:
-            list(pool.map(self._remove, names))
+        """Remove files, many with one request; others may have removed some of them already."""
+        paths = list(names)
+        if self.is_local:
+            for path in paths:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(os.path.join(self.uri, path))
+        elif paths:
+            obstore.delete(self._files, paths)
 
     def copy(self, names: Iterable[str], to: Folder) -> None:
         """Copy files to another folder, which is made if it is missing."""
-        if "://" not in to.uri:
+        if to.is_local:
             os.makedirs(to.uri, exist_ok=True)
         for name in names:
             to.write(name, self.read(name))
@@ -116,15 +154,10 @@ class Folder:
         return StoreUnavailableError(f"{self._title} could not be {done}: {self._text(error)}")
 
     @property
-    def _files(self) -> Any:
-        # The public form of delta-rs's access wraps streams for Arrow, which hands them buffers that they do not take.
-        if self._handler is None:
-            self._handler = DeltaStorageHandler(self.uri, self.options)._handler
-        return self._handler
-
-    def _remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._files.delete_file(name)
+    def _files(self) -> ObjectStore:
+        if self._storage is None:
+            self._storage = open_storage(self.uri, self.options)
+        return self._storage
 
     def _text(self, error: Exception) -> str:
         """The error in one line. delta-rs repeats the value of an option that it does not understand."""
@@ -138,6 +171,8 @@ def _hidden(name: str, value: str) -> bool:
 
 
 def one_line(error: Exception) -> str:
-    """delta-rs's error in one line, with its causes and without the queries of addresses, which may hold a token."""
-    text = " ".join(re.sub(r"\x1b\[\d*m|[↳│]", "", str(error)).split()) or type(error).__name__
+    """An error of delta-rs or obstore in one line, with its causes and without the queries of addresses, which may hold
+    a token."""
+    text = str(error).partition("\nDebug source:")[0]
+    text = " ".join(re.sub(r"\x1b\[\d*m|[↳│]", "", text).split()) or type(error).__name__
     return re.sub(r"\?\S*=\S*", "?…", text)[:500]

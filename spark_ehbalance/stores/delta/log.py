@@ -1,11 +1,15 @@
-"""Checks of the table's log, file by file: delta-rs takes some damage for a commit of nothing."""
+"""The files of the table's log: a commit as its lines, and checks for damage, some of which delta-rs takes for a commit
+of nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from spark_ehbalance.stores.delta.folder import Folder
 
@@ -14,10 +18,102 @@ LOG = "_delta_log"
 #: The file that names the newest checkpoint.
 HINT = "_last_checkpoint"
 
+#: The key in a commit's information under which its author finds it again.
+COMMIT_TOKEN = "ehbalance.commit"
+
+#: The key in a commit's information for the shape's version: see `Head`.
+_SHAPE_VERSION = "ehbalance.shapeVersion"
+
 
 def commit_file(version: int) -> str:
     """The name of the log file that makes `version`."""
     return f"{LOG}/{version:020}.json"
+
+
+def version_of(name: str) -> int | None:
+    """The version of a log file, by its name in the log; None for other files."""
+    match = re.fullmatch(r"(\d{20})\.json", name)
+    return int(match[1]) if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a writer must know of a version of the table: its data files, and the version since which its protocol and
+    its metadata are what they are, or an earlier one where that is not known."""
+
+    version: int
+    files: frozenset[str]
+    shape_version: int
+
+    def after(self, actions: Iterable[dict[str, Any]]) -> Head | None:
+        """The head after the commit that consists of `actions`; None if only a whole engine can tell, as that has
+        changed more than data files."""
+        files = set(self.files)
+        for action in actions:
+            for kind, fields in action.items():
+                if kind == "add" and not fields.get("partitionValues") and not fields.get("deletionVector"):
+                    files.add(fields["path"])
+                elif kind == "remove":
+                    files.discard(fields["path"])
+                elif kind != "commitInfo":
+                    return None
+        return Head(self.version + 1, frozenset(files), self.shape_version)
+
+    def jumped_to(self, version: int, actions: Sequence[dict[str, Any]]) -> Head | None:
+        """The head at a later `version`, whose commit consists of `actions`, with others in between; None if only a
+        whole engine can tell. A commit that was made here replaces all data files, and knows the shape's version."""
+        since = _commit_info(actions).get(_SHAPE_VERSION)
+        if not isinstance(since, int) or since > self.version:
+            return None
+        return Head(version - 1, frozenset(), since).after(actions)
+
+
+def overwrite(head: Head, path: str, size: int, rows: int, token: str, at_ms: int) -> bytes:
+    """The log file of a commit after `head` that replaces all data files by the one at `path`, of `size` bytes. `token`
+    is how its author finds it again; `at_ms` is the wall clock."""
+    information = {
+        "timestamp": at_ms,
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Overwrite"},
+        "readVersion": head.version,
+        "isBlindAppend": False,
+        "engineInfo": "spark-ehbalance",
+        COMMIT_TOKEN: token,
+        _SHAPE_VERSION: head.shape_version,
+    }
+    add = {
+        "path": path,
+        "partitionValues": {},
+        "size": size,
+        "modificationTime": at_ms,
+        "dataChange": True,
+        "stats": json.dumps({"numRecords": rows}),
+    }
+    removes = [{"path": old, "deletionTimestamp": at_ms, "dataChange": True} for old in sorted(head.files)]
+    actions = [{"commitInfo": information}, *({"remove": each} for each in removes), {"add": add}]
+    return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
+
+
+def actions_of(content: bytes) -> list[dict[str, Any]]:
+    """The actions of a log file. Raises `ValueError` with what is wrong with it: see `log_problem`."""
+    if problem := log_problem(content):
+        raise ValueError(problem)
+    return [json.loads(line) for line in content.splitlines() if line.strip()]
+
+
+def shape_version(content: bytes | None, version: int) -> int:
+    """The shape's version that the log file of `version` tells; that version itself if it tells none, or is missing."""
+    told = _commit_info(actions_of(content)).get(_SHAPE_VERSION) if content else None
+    return told if isinstance(told, int) else version
+
+
+def is_by(token: str, content: bytes) -> bool:
+    """Whether the author with this token has written the log file."""
+    return _commit_info(actions_of(content)).get(COMMIT_TOKEN) == token
+
+
+def _commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
 
 
 def log_problem(content: bytes) -> str:

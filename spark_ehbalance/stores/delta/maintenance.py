@@ -1,52 +1,93 @@
-"""Keeps the table small: removes files of earlier versions, and those that were never committed."""
+"""Keeps the table small: a checkpoint of the log, and the removal of files that no reader needs any more.
+
+Ages are counted by the storage's own clock, back from the newest log file, so that no clock of a machine matters.
+"""
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
-from deltalake import Schema
+from deltalake import DeltaTable, Schema
 
-from spark_ehbalance.stores.delta.folder import Folder
+from spark_ehbalance.stores.delta.folder import File, Folder
+from spark_ehbalance.stores.delta.log import LOG
 from spark_ehbalance.stores.delta.table_format import SCHEMA
 from spark_ehbalance.stores.delta.version import file_names
 
-#: Hours after which files that no log knows are removed, such as those of a process that was killed while writing.
-ORPHAN_HOURS = 1
+#: Seconds for which log files are kept that a checkpoint has replaced. A member that was suspended for less finds the
+#: next version still there, and knows that its own is not the newest; see `DeltaStore`.
+LOG_SECONDS = 600.0
+
+#: Seconds for which data files are kept that no version needs any more: for readers that are in the middle of one.
+DATA_SECONDS = 60.0
+
+#: Hours for which a data file of another writer is kept that no version needs: its commit may be yet to come.
+FOREIGN_HOURS = 1
+
+#: What the table tells other engines. They write a checkpoint with every so many of their commits, and then clean up.
+PROPERTIES = {
+    "delta.checkpointInterval": "100",
+    "delta.logRetentionDuration": "interval 10 minutes",
+    "delta.deletedFileRetentionDuration": "interval 60 seconds",
+}
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
-#: The names of data files: those written here, and those of delta-rs and Spark.
-_DATA_FILE = re.compile(rf"(?:{_UUID}|part-\d{{5,}}-{_UUID}[.-]c\d{{3,}}(?:\.\w+)*)\.parquet")
+_OWN_DATA = re.compile(rf"{_UUID}\.parquet")
+
+_FOREIGN_DATA = re.compile(rf"part-\d{{5,}}-{_UUID}[.-]c\d{{3,}}(?:\.\w+)*\.parquet")
+
+#: The log's files of one version: its commit, and what engines put beside it.
+_LOG_FILE = re.compile(r"\d{20}\.(?:json|crc|checkpoint(?:\.\S+)?\.parquet)")
 
 
 def tidy(folder: Folder) -> None:
-    """Remove the data and log files that newer versions have replaced."""
+    """Write a checkpoint of the newest version, and remove what newer versions have replaced and what killed writers
+    have left."""
     table = folder.open_table()
-    # A vacuum would also write two commits, and remove nothing if it loses the race for the first.
-    folder.remove(table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False))
-    table.cleanup_metadata()
+    properties = table.metadata().configuration
+    if any(properties.get(name) != value for name, value in PROPERTIES.items()):
+        table.alter.set_table_properties(PROPERTIES)
+    table.create_checkpoint()
+    log, data = folder.listed(LOG), folder.listed()
+    now = max((file.changed for file in log), default=0.0)
+    gone = [f"{LOG}/{name}" for name in old_log_files(log, table.version(), now - LOG_SECONDS)]
+    gone += old_data_files(data, file_names(table), now)
+    staged = [(f"{LOG}/{file.name}", file) for file in folder.staged(LOG)]
+    staged += [(file.name, file) for file in folder.staged()]
+    gone += [path for path, file in staged if file.changed < now - DATA_SECONDS]
+    folder.remove(gone)
+
+
+def old_log_files(log: Iterable[File], checkpoint: int, before: float) -> list[str]:
+    """The files of the log that nobody needs: of versions before the one of the newest `checkpoint`, up to the first
+    that was changed at `before` or later. What is kept has no gap, which a reader could take for the end of the log."""
+    versions = [(int(file.name[:20]), file) for file in log if _LOG_FILE.fullmatch(file.name)]
+    kept = min([checkpoint, *(version for version, file in versions if file.changed >= before)])
+    return [file.name for version, file in versions if version < kept]
+
+
+def old_data_files(data: Iterable[File], needed: Container[str], now: float) -> list[str]:
+    """The data files that are not `needed` by the newest version, and old enough.
+
+    One that was never committed never will be: the newest log file is younger, so the version that its author wanted to
+    write is taken. Another writer may move its commit to a later version; its files are kept for longer.
+    """
+    return [
+        file.name
+        for file in data
+        if file.name not in needed
+        and (
+            (_OWN_DATA.fullmatch(file.name) and file.changed < now - DATA_SECONDS)
+            or (_FOREIGN_DATA.fullmatch(file.name) and file.changed < now - 3600 * FOREIGN_HOURS)
+        )
+    ]
 
 
 def add_columns(folder: Folder) -> None:
     """Add the columns that a table of an earlier version lacks."""
-    table = folder.open_table()
+    table: DeltaTable = folder.open_table()
     known = {field.name for field in table.schema().fields}
     if missing := [field for field in Schema.from_arrow(SCHEMA).fields if field.name not in known]:
         table.alter.add_columns(missing)
-
-
-def remove_orphans(folder: Folder) -> None:
-    """Remove old data files that no log knows. A vacuum would remove whatever else is in the folder and below it."""
-    known = file_names(folder.open_table())
-    folder.remove(_orphans(folder, known, time.time() - 3600 * ORPHAN_HOURS))
-
-
-def _orphans(folder: Folder, known: Container[str], before: float) -> list[str]:
-    """Data files that are not `known` and were last changed before that time, in seconds since 1970."""
-    return [
-        file.name
-        for file in folder.listed()
-        if _DATA_FILE.fullmatch(file.name) and file.name not in known and file.changed and file.changed < before
-    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -9,18 +10,19 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
 
 from spark_ehbalance.errors import StoreDamagedError
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.base import Repair
-from spark_ehbalance.stores.delta.folder import Folder
-from spark_ehbalance.stores.delta.log import HINT, LOG, log_problems
+from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
+from spark_ehbalance.stores.delta.log import COMMIT_TOKEN, HINT, LOG, commit_file, is_by, log_problems
 from spark_ehbalance.stores.delta.recovery import merged, missing, salvaged
-from spark_ehbalance.stores.delta.table_format import SCHEMA, conformed, lease_of, rows_of
-from spark_ehbalance.stores.delta.version import file_names, read_group
+from spark_ehbalance.stores.delta.table_format import SCHEMA, conformed, lease_of, rows_of, to_table
+from spark_ehbalance.stores.delta.version import encoded, file_names, shape_of
 
 
 def put_back(folder: Folder, snapshot: Snapshot, write: Callable[[Snapshot, Snapshot], Snapshot]) -> Repair:
@@ -35,9 +37,9 @@ def put_back(folder: Folder, snapshot: Snapshot, write: Callable[[Snapshot, Snap
     return Repair(tuple(f"partition {partition} is missing" for partition in lost), leases, kept.uri)
 
 
-def rewrite(folder: Folder, problem: str, overwrite: Callable[[DeltaTable, Snapshot], None]) -> Repair:
-    """Write, by `overwrite`, the latest leases that can be found, without members, who join again by themselves. Log
-    files that cannot be read are removed, with all later ones.
+def rewrite(folder: Folder, problem: str) -> Repair:
+    """Write the latest leases that can be found, without members, who join again by themselves. Log files that cannot
+    be read are removed, with all later ones.
 
     Raises `StoreDamagedError` if nothing sound is left, and `BACKEND_ERRORS`.
     """
@@ -55,8 +57,28 @@ def rewrite(folder: Folder, problem: str, overwrite: Callable[[DeltaTable, Snaps
     if not leases:
         raise _hopeless(folder)
     folder.copy([name for name in names if name in existing], kept)
-    overwrite(table, Snapshot(read_group(table, folder), table.version(), leases))
+    _overwrite(table, folder, Snapshot(shape_of(table, folder).group, table.version(), leases))
     return Repair((problem,), leases, kept.uri)
+
+
+def _overwrite(table: DeltaTable, folder: Folder, state: Snapshot) -> None:
+    """Write `state` and our columns over all that the table holds, by delta-rs: it removes what we cannot read."""
+    rows, version, token = to_table(state), table.version(), uuid.uuid4().hex
+    name, data = f"{uuid.uuid4()}.parquet", encoded(rows)
+    folder.write(name, data)
+    stats = json.dumps({"numRecords": rows.num_rows})
+    try:
+        table.create_write_transaction(
+            [AddAction(name, len(data), {}, time.time_ns() // 1_000_000, data_change=True, stats=stats)],
+            mode="overwrite",
+            schema=Schema.from_arrow(SCHEMA),
+            commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_TOKEN: token}),
+            post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+        )
+    except BACKEND_ERRORS:
+        path = commit_file(version + 1)
+        if not folder.has(path) or not is_by(token, folder.read(path)):
+            raise
 
 
 def _kept(folder: Folder) -> Folder:

@@ -1,7 +1,8 @@
 """The compare-and-swap on a Delta table.
 
-Delta's commit protocol is the compare-and-swap: an overwrite of a `DeltaTable` that is held at version V, without
-commit retries, succeeds only as version V + 1.
+A commit is a data file and then the next version's log file, which is created only if there is none: whoever creates it
+has won. That is Delta's commit protocol, and all that delta-rs and Spark need to read the table. A look is one request
+for the next version's log file.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
@@ -22,33 +24,45 @@ from spark_ehbalance.stores.delta import maintenance, repair
 from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
 from spark_ehbalance.stores.delta.history import History
 from spark_ehbalance.stores.delta.locations import SCHEMES, check_storage, parse_location
-from spark_ehbalance.stores.delta.log import commit_file, log_problems
-from spark_ehbalance.stores.delta.table_format import SCHEMA, description, to_table
-from spark_ehbalance.stores.delta.version import (
-    COMMIT_TOKEN,
-    check_commit,
-    damaged,
-    read_group,
-    read_snapshot,
-    write_snapshot,
+from spark_ehbalance.stores.delta.log import (
+    LOG,
+    Head,
+    actions_of,
+    commit_file,
+    is_by,
+    log_problem,
+    log_problems,
+    overwrite,
+    version_of,
 )
+from spark_ehbalance.stores.delta.table_format import SCHEMA, description, to_table
+from spark_ehbalance.stores.delta.version import Shape, damaged, encoded, head_of, read_snapshot, shape_of, unreadable
 from spark_ehbalance.values.group import Group
 
-#: Commits from one checkpoint of the log to the next. A commit's cost grows by 0.1 ms with each commit since the last
-#: checkpoint, and a checkpoint costs 5 ms: 10 and 20 cost the same, and with 10, Delta's default, a new reader has less
-#: of the log to read.
-CHECKPOINT_INTERVAL = 10
+#: Log files that a look reads one after the other, before it lists the log and reads the newest alone: on a storage
+#: account a listing costs as much as 13 reads, and takes as long as two.
+_MOST_STEPS = 4
 
-#: How long log files are kept that a checkpoint has replaced, for readers that are in the middle of them; who still
-#: misses one reads again. A commit's cost grows with their number: on a local disk 1,000 of them double it.
-_LOG_RETENTION = "interval 3 seconds"
-
-#: How long the log remembers which data files were replaced: longer than two calls of `tidy`, which removes them, are
-#: apart.
-_FILE_RETENTION = "interval 60 seconds"
+#: Looks from one check whether the log is still there to the next. On a local disk, where it costs 0.01 ms, each look
+#: checks.
+_LOOKS_PER_CHECK = 10
 
 #: Attempts of a read: a file may be tidied away between finding the newest version and reading it.
 _READ_ATTEMPTS = 3
+
+
+def _clock() -> float:
+    """Seconds on a clock that goes on while the machine is suspended, where there is one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was read or written last."""
+
+    snapshot: Snapshot
+    head: Head
+    shape: Shape
 
 
 class DeltaStore(LeaseTable):
@@ -59,17 +73,24 @@ class DeltaStore(LeaseTable):
     check_storage = staticmethod(check_storage)
 
     def __init__(
-        self, location: str, options: Mapping[str, str] | None = None, patience: float = REQUEST_TIMEOUT
+        self,
+        location: str,
+        options: Mapping[str, str] | None = None,
+        patience: float = REQUEST_TIMEOUT,
+        clock: Callable[[], float] = _clock,
     ) -> None:
+        """`clock` tells seconds, and must not stand still while the process or the machine does."""
         limit = f"{round(patience * 1000)}ms"
         limits = {"timeout": limit, "connect_timeout": limit, "retry_timeout": limit}
         self._folder = Folder(location, limits | dict(options or {}), f"the lease table at {location}")
         self._history = History(location, self._folder.options)
         self._patience = patience
-        self._table: DeltaTable | None = None
-        self._snapshot: Snapshot | None = None
-        self._unchanged = False  # the last read has found nothing new
-        self._leftover: str | None = None  # the data file of a lost race, which the next attempt writes over
+        self._clock = clock
+        self._known: _Known | None = None
+        self._newest_at = 0.0  # when the known version was the newest
+        self._unchecked_looks = 0
+        self._checked_version = 0  # the version that was known at the last check
+        self._winner: tuple[int, bytes] | None = None  # the log file that has won a race against this handle
 
     def __repr__(self) -> str:
         return f"DeltaStore({self._folder.uri!r})"
@@ -95,11 +116,7 @@ class DeltaStore(LeaseTable):
             "mode": "error",
             "name": "ehbalance lease table",
             "description": description(group),
-            "configuration": {
-                "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-                "delta.logRetentionDuration": _LOG_RETENTION,
-                "delta.deletedFileRetentionDuration": _FILE_RETENTION,
-            },
+            "configuration": maintenance.PROPERTIES,
             "storage_options": self._folder.options,
             # With retries a creator that lost the race would commit its metadata over the winner's.
             "commit_properties": CommitProperties(max_commit_retries=0),
@@ -123,43 +140,87 @@ class DeltaStore(LeaseTable):
 
     def _read(self) -> Snapshot:
         try:
-            return self._newest()
+            began = self._clock()
+            known = (self._advanced(self._known) if self._known else None) or self._opened()
         except StoreUnavailableError:
             self._forget()
             raise
         except BACKEND_ERRORS as error:
             self._forget()
             raise self._damage() or self._folder.unavailable("read", error) from error
+        self._known, self._newest_at = known, began
+        return known.snapshot
 
-    def _newest(self) -> Snapshot:
-        known = self._snapshot
-        if known is not None and self._unchanged and self._is_newest(known.version):
-            return known  # delta-rs would list the log, which costs several times as much
-        table = self._updated_table()
-        version = table.version()
-        self._unchanged = known is not None and known.version == version
-        if known is not None and version <= known.version and not self._in_log(known.version):
-            self._forget()  # the log was removed, or replaced by another one
-            return self._newest()
-        if known is None or not self._unchanged:
-            group = read_group(table, self._folder, known.group if known else None)
-            if known is None or "://" not in self._folder.uri:  # storage services write a file whole, or not at all
-                check_commit(self._folder, version)
-            known = self._snapshot = read_snapshot(table, self._folder, group)
-        return known
+    def _advanced(self, known: _Known) -> _Known | None:
+        """The newest version, by way of the log files since the known one; None if these are not enough."""
+        if not self._is_there(known):
+            return None
+        head = self._newest_head(known.head)
+        if head is None:
+            return None
+        if head is known.head:
+            return known
+        snapshot = read_snapshot(self._folder, head.files, known.shape.group, head.version)
+        return _Known(snapshot, head, known.shape)
 
-    def _is_newest(self, version: int) -> bool:
-        return not self._in_log(version + 1) and self._in_log(version)
+    def _opened(self) -> _Known:
+        """The newest version, by way of delta-rs."""
+        table = self._folder.open_table()
+        shape = shape_of(table, self._folder, self._known.shape.group if self._known else None)
+        head = head_of(table, self._folder)
+        if problem := unreadable(table):
+            raise damaged(self._folder, problem)
+        self._checked_version, self._unchecked_looks = head.version, 0
+        return _Known(read_snapshot(self._folder, head.files, shape.group, head.version), head, shape)
 
-    def _in_log(self, version: int) -> bool:
-        return self._folder.has(commit_file(version))
+    def _is_there(self, known: _Known) -> bool:
+        """Whether the log can be followed from the known version on.
 
-    def _updated_table(self) -> DeltaTable:
-        if self._table is None:
-            self._table = self._folder.open_table()
-        else:
-            self._table.update_incremental()
-        return self._table
+        It cannot be if somebody has removed the log, or put another one in its place: an older version is then missing,
+        even if members go on writing. Nor if the known version was cleaned up, after a long suspension: the next one
+        may be missing only because it was cleaned up as well.
+        """
+        self._unchecked_looks += 1
+        stale = self._is_stale(known)
+        if not stale and not self._folder.is_local and self._unchecked_looks < _LOOKS_PER_CHECK:
+            return True
+        checked = known.head.version if stale else self._checked_version
+        self._checked_version, self._unchecked_looks = known.head.version, 0
+        return self._folder.has(commit_file(checked))
+
+    def _is_stale(self, known: _Known) -> bool:
+        """Whether the log files after the known version may have been cleaned up."""
+        return self._clock() - self._newest_at > known.shape.log_retention / 2
+
+    def _newest_head(self, head: Head) -> Head | None:
+        """The head of the newest version; None if only a whole engine can tell."""
+        for _ in range(_MOST_STEPS):
+            content = self._log_file(head.version + 1)
+            if content is None:
+                return head
+            after = head.after(self._actions(head.version + 1, content))
+            if after is None:
+                return None
+            head = after
+        files = self._folder.listed(LOG, after=commit_file(head.version).rpartition("/")[2])
+        newest = max((version_of(file.name) or 0 for file in files), default=0)
+        if newest <= head.version:
+            return head
+        content = self._log_file(newest)
+        return head.jumped_to(newest, self._actions(newest, content)) if content else None
+
+    def _log_file(self, version: int) -> bytes | None:
+        """The log file of `version`; None if there is none."""
+        if self._winner is not None and self._winner[0] == version:
+            return self._winner[1]
+        with contextlib.suppress(FileNotFoundError):
+            return self._folder.read(commit_file(version))
+        return None
+
+    def _actions(self, version: int, content: bytes) -> list[dict[str, Any]]:
+        if problem := log_problem(content):
+            raise damaged(self._folder, f"{commit_file(version)} {problem}")
+        return actions_of(content)
 
     def _damage(self) -> StoreDamagedError | None:
         """The error that names the file of the log that cannot be read, if there is one."""
@@ -170,55 +231,54 @@ class DeltaStore(LeaseTable):
 
     def _forget(self) -> None:
         """Drop what is held, so that the next read opens the table again."""
-        self._table = None
-        self._snapshot = None
+        self._known = self._winner = None
 
     # --- write -------------------------------------------------------------------------------------------------
 
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
-        return self._write(base, new)
-
-    def _write(self, base: Snapshot, new: Snapshot, schema: Schema | None = None) -> Snapshot:
-        table = self._table_at(base)
-        name, token = self._leftover or f"{uuid.uuid4()}.parquet", uuid.uuid4().hex
-        self._leftover = None
-        try:
-            with self._folder.errors("written"):
-                write_snapshot(table, self._folder, new, name=name, token=token, schema=schema)
-        except StoreUnavailableError as error:
-            try:
-                self._check_landed(base, token, error)
-            except ConflictError:
-                self._leftover = name  # no commit names it
-                raise
-        self._snapshot = new.written_as(base.version + 1)
-        return self._snapshot
-
-    def _table_at(self, base: Snapshot) -> DeltaTable:
-        """The table at the version of `base`. Raises `ConflictError` if that is not the newest one that was read."""
-        if self._snapshot is None or self._snapshot.version != base.version:
+        known = self._known
+        if known is None or known.snapshot.version != base.version:
             raise ConflictError(f"version {base.version} of {self._folder.uri} is not the one that was read last")
-        with self._folder.errors("read"):
-            table = self._table
-            if table is None or table.version() != base.version:
-                table = self._updated_table()  # a transaction leaves the table at the version before it
-        if table.version() != base.version:
-            raise self._conflict(base)
-        return table
+        if known.shape.refused:
+            raise StoreUnavailableError(
+                f"the lease table at {self._folder.uri} could not be written: somebody has changed it, and it has now "
+                f"{known.shape.refused}, which is not supported here. Undo that, or restore an earlier version"
+            )
+        rows, name, token = to_table(new), f"{uuid.uuid4()}.parquet", uuid.uuid4().hex
+        data, at_ms = encoded(rows), time.time_ns() // 1_000_000
+        entry = overwrite(known.head, name, len(data), rows.num_rows, token, at_ms)
+        with self._folder.errors("written"):
+            self._folder.write(name, data)
+        began = self._clock()
+        self._commit(base.version + 1, entry, token)
+        if self._is_stale(known) and not self._folder.has(commit_file(base.version)):
+            self._forget()
+            raise StoreUnavailableError(
+                f"the lease table at {self._folder.uri} was written by others while this process was suspended: "
+                "whether its own commit counts is not known"
+            )
+        head = Head(base.version + 1, frozenset({name}), known.head.shape_version)
+        self._known, self._newest_at = _Known(new.written_as(head.version), head, known.shape), began
+        return self._known.snapshot
 
-    def _check_landed(self, base: Snapshot, token: str, error: StoreUnavailableError) -> None:
-        """After a failed write: return if the commit is in the log after all, else raise what really happened."""
-        since = self.read().version - base.version
-        if since <= 0:
-            raise error
-        assert self._table is not None
-        with self._folder.errors("read after a failed write"):
-            commits = self._table.history(since)
-        if not any(entry.get(COMMIT_TOKEN) == token for entry in commits):
-            raise self._conflict(base) from error
-
-    def _conflict(self, base: Snapshot) -> ConflictError:
-        return ConflictError(f"somebody else has written version {base.version + 1} of {self._folder.uri}")
+    def _commit(self, version: int, entry: bytes, token: str) -> None:
+        """Create the log file of `version`. Raises `ConflictError` if it is somebody else's, and
+        `StoreUnavailableError`, after which it may yet appear."""
+        try:
+            self._folder.create(commit_file(version), entry)
+            return
+        except BACKEND_ERRORS as error:  # the client may have tried again after a lost answer: it may be ours
+            failure = error
+        try:
+            content = self._log_file(version)
+            if content is not None and is_by(token, content):
+                return
+        except BACKEND_ERRORS:
+            content = None
+        if content is None:
+            raise self._folder.unavailable("written", failure) from failure
+        self._winner = (version, content)
+        raise ConflictError(f"somebody else has written version {version} of {self._folder.uri}") from failure
 
     # --- history and upkeep ------------------------------------------------------------------------------------
 
@@ -233,29 +293,19 @@ class DeltaStore(LeaseTable):
             maintenance.tidy(self._folder)
 
     def maintain(self) -> None:
-        self.tidy()
         with self._folder.errors("maintained"):
             maintenance.add_columns(self._folder)
-            maintenance.remove_orphans(self._folder)
-        self._history.compact(keep_hours=maintenance.ORPHAN_HOURS)
+        self.tidy()
+        self._history.compact(keep_hours=maintenance.FOREIGN_HOURS)
 
     def repair(self) -> Repair:
         with self._folder.errors("repaired"):
             try:
                 return repair.put_back(self._folder, self.read(), self.write)
             except StoreDamagedError as damage:
-                return repair.rewrite(self._folder, damage.problem, self._overwrite)
+                return repair.rewrite(self._folder, damage.problem)
             finally:
                 self._forget()
 
-    def _overwrite(self, table: DeltaTable, state: Snapshot) -> None:
-        """Write `state` over a `table` of the same version whose content cannot be read."""
-        self._table, self._snapshot = table, state
-        self._write(state, state, Schema.from_arrow(SCHEMA))
-
     def close(self) -> None:
-        if self._leftover is not None:
-            with contextlib.suppress(*BACKEND_ERRORS):
-                self._folder.remove([self._leftover])
-            self._leftover = None
         self._forget()

@@ -1,0 +1,71 @@
+"""Which Delta tables are written here: plain ones. What a table's protocol and metadata demand of a writer beyond data
+files is a feature that is named and refused. Source: the Delta protocol, "Requirements for Writers"."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence, Set
+
+#: Features that demand nothing of a writer who replaces all rows, unless a property or a column uses them.
+_HARMLESS = frozenset(
+    {
+        "allowColumnDefaults",
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "domainMetadata",
+        "generatedColumns",
+        "identityColumns",
+        "inCommitTimestamp",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+
+#: The highest version of the protocol for writers that is known here; from it on features are named one by one.
+_WRITER_VERSION = 7
+
+_PROPERTIES = {
+    "delta.appendOnly": ("true",),
+    "delta.columnMapping.mode": ("name", "id"),
+    "delta.enableInCommitTimestamps": ("true",),
+    "delta.enableRowTracking": ("true",),
+}
+
+_COLUMN_PROPERTIES = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+
+
+def refused(
+    writer_version: int,
+    writer_features: Set[str],
+    configuration: Mapping[str, str | None],
+    schema: str,
+    partitioned_by: Sequence[str],
+) -> str:
+    """Why the table is not written here, for an error; empty if it is. `schema` is the metadata's, as JSON."""
+    if writer_version > _WRITER_VERSION:
+        return f"version {writer_version} of Delta's protocol for writers"
+    if unknown := sorted(set(writer_features) - _HARMLESS):
+        return f"the feature {unknown[0]} of Delta"
+    for name, value in sorted(configuration.items()):
+        if (value or "").lower() in _PROPERTIES.get(name, ()):
+            return f"the table property {name}={value}"
+        if name.startswith("delta.constraints."):
+            return f"the constraint {name.removeprefix('delta.constraints.')}"
+    for field in json.loads(schema)["fields"]:
+        if used := sorted({*_COLUMN_PROPERTIES} & {*field.get("metadata", {})}):
+            return f"{used[0]} of column {field['name']}"
+    return f"partitions by {', '.join(partitioned_by)}" if partitioned_by else ""
+
+
+_UNITS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
+
+
+def seconds(interval: str) -> float:
+    """An interval of a table property, such as "interval 10 minutes", in seconds; 0.0 if it is not understood."""
+    parts = re.findall(r"(\d+)\s+([a-z]+?)s?\b", interval.lower())
+    return sum(int(count) * _UNITS.get(unit, 0.0) for count, unit in parts)

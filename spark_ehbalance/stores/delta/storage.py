@@ -1,0 +1,102 @@
+"""Opens the storage of a location with delta-rs's options, by way of obstore: the same Rust library, object_store, that
+delta-rs reads and writes with, so that both understand the same options and renew the same credentials."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from obstore.exceptions import BaseError, UnknownConfigurationKeyError
+from obstore.store import LocalStore, ObjectStore, from_url
+
+#: Options of the HTTP client; delta-rs also takes them with the prefix of a storage.
+_CLIENT = frozenset(
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_content_type",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "read_timeout",
+        "timeout",
+        "user_agent",
+    }
+)
+
+_FLAGS = ("allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses")
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def open_storage(uri: str, options: Mapping[str, str]) -> ObjectStore:
+    """The storage at `uri`, an address or an absolute path; names are relative to it.
+
+    Raises `FileNotFoundError` for a path without a folder, `ValueError`, and obstore's `BaseError`.
+    """
+    if "://" not in uri:
+        if not os.path.isdir(uri):
+            raise FileNotFoundError(f"there is no folder {uri}")
+        return LocalStore(uri)
+    lower = {name.lower(): value for name, value in options.items()}
+    client = {_plain(name): value for name, value in lower.items() if _plain(name) in _CLIENT}
+    retry = {name: value for name, value in lower.items() if name in ("max_retries", "retry_timeout")}
+    rest = {n: value for n, value in lower.items() if _plain(n) not in _CLIENT and n not in retry and "." not in n}
+    given: dict[str, Any] = {
+        "config": _known(uri, rest),
+        "client_options": {name: _client_value(name, value) for name, value in client.items()},
+        "retry_config": _retry(retry),
+    }
+    return from_url(uri, **given)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"^(azure|aws|google)_", "", name)
+
+
+def _client_value(name: str, value: str) -> Any:
+    return value.strip().lower() in ("1", "true", "yes", "on", "y", "t") if name in _FLAGS else value
+
+
+def _known(uri: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Those of `options` that the storage knows: delta-rs leaves out the others as well, such as those of its log."""
+    known = {}
+    for name, value in options.items():
+        try:
+            alone: Any = {name: value}
+            from_url(uri, config=alone)
+        except UnknownConfigurationKeyError:
+            continue
+        except BaseError:  # a value that is wrong, or another option is missing: the whole tells
+            pass
+        known[name] = value
+    return known
+
+
+def _retry(options: Mapping[str, str]) -> Any:
+    retry: dict[str, Any] = {}
+    with contextlib.suppress(KeyError):
+        retry["max_retries"] = int(options["max_retries"])
+    with contextlib.suppress(KeyError):
+        retry["retry_timeout"] = _duration(options["retry_timeout"])
+    return retry
+
+
+def _duration(text: str) -> timedelta:
+    match = re.fullmatch(r"\s*(\d+)\s*([a-z]+)\s*", text)
+    if match is None or match[2] not in _SECONDS:
+        raise ValueError(f"retry_timeout is {text!r}: allowed is a number with ms, s, m or h")
+    return timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
