@@ -139,6 +139,10 @@ class Member:
     `incarnation` is made at each start: of two processes with the same id the one that joined last is the member, and
     everything that the other writes is refused. `joined` orders members by age without comparing clocks. `max_owned` is
     the most partitions that it may own; None: no limit. `strategy` is the name of its strategy.
+
+    `lease_duration_ms` is the time without a sign of life after which others may take its leases, as it has said itself
+    with its last heartbeat. `commit_ms` is what a commit takes it, without lost races; None until it knows. Members of
+    an earlier version say neither, and drop what others have said whenever they write.
     """
 
     id: str
@@ -152,6 +156,8 @@ class Member:
     max_owned: int | None = None
     strategy: str = ""
     load: MemberLoad | None = None
+    lease_duration_ms: int | None = None
+    commit_ms: float | None = None
 
     @property
     def counter(self) -> tuple[str, int]:
@@ -176,3 +182,4 @@ class Change:
     members: Mapping[str, Member]
     members_before: Mapping[str, Member | None]
     table: TableIdentity | None = None
+    lease_duration_ms: int | None = None

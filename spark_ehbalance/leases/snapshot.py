@@ -16,7 +16,8 @@ from spark_ehbalance.values.group import Group
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A group's state at `version` of its store. `leases` are by partition, in partition order, `members` by id.
-    `table` is None if no partition was ever added, and in tables of earlier versions.
+    `table` is None if no partition was ever added, and in tables of earlier versions. `lease_duration_ms` is the
+    duration that all members are to use; None: not said, and each uses the one that it is configured with.
 
     `derived` caches what is computed from the rest. It is not compared, and `dataclasses.replace` starts it anew.
     """
@@ -26,17 +27,20 @@ class Snapshot:
     leases: Mapping[str, Lease] = field(default_factory=lambda: MappingProxyType({}))
     members: Mapping[str, Member] = field(default_factory=lambda: MappingProxyType({}))
     table: TableIdentity | None = None
+    lease_duration_ms: int | None = None
     derived: Derived = field(default_factory=Derived, init=False, compare=False, repr=False)
 
     def after(self, change: Change) -> Snapshot:
         """The state after `change`, with the same version: a store counts it up once it has written the state."""
-        after = Snapshot(self.group, self.version, change.leases, change.members, change.table)
+        after = Snapshot(
+            self.group, self.version, change.leases, change.members, change.table, change.lease_duration_ms
+        )
         after.derived.follow(self.derived, self.ownership, change)
         return after
 
     def written_as(self, version: int) -> Snapshot:
         """The same state under another version."""
-        same = Snapshot(self.group, version, self.leases, self.members, self.table)
+        same = Snapshot(self.group, version, self.leases, self.members, self.table, self.lease_duration_ms)
         same.derived.copy(self.derived)
         return same
 

@@ -72,23 +72,25 @@ class WorkingCopy:
     leases: Rows[Lease]
     members: Rows[Member]
     table: TableIdentity | None = None
+    lease_duration_ms: int | None = None
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> WorkingCopy:
         """A copy of `snapshot`."""
-        return cls(Rows(snapshot.leases), Rows(snapshot.members), snapshot.table)
+        return cls(Rows(snapshot.leases), Rows(snapshot.members), snapshot.table, snapshot.lease_duration_ms)
 
     def changed(self, snapshot: Snapshot) -> Snapshot:
         """`snapshot` with these rows; `snapshot` itself if they are the same."""
         leases_before, members_before = self.leases.before(), self.members.before()
-        if not leases_before and not members_before and self.table == snapshot.table:
+        same_table = (self.table, self.lease_duration_ms) == (snapshot.table, snapshot.lease_duration_ms)
+        if not leases_before and not members_before and same_table:
             return snapshot
         leases = self.leases.all()
         if len(leases) != len(snapshot.leases):
             leases = {partition: leases[partition] for partition in sorted(leases, key=partition_order)}
         members = MappingProxyType(self.members.all()) if members_before else snapshot.members
-        change = Change(MappingProxyType(leases), leases_before, members, members_before, self.table)
-        return snapshot.after(change)
+        rows = MappingProxyType(leases)
+        return snapshot.after(Change(rows, leases_before, members, members_before, self.table, self.lease_duration_ms))
 
     def add(self, lease: Lease, by: Author, table: TableIdentity | None = None) -> None:
         """Set a lease. The first lease of all gives the table its identity: `table`, or a new one made of `by`."""

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.model import Handover, Lease, Load, Member, MemberLoad, MemberState, Pin
+from spark_ehbalance.leases.model import Handover, Lease, Load, Member, MemberLoad, MemberState, Pin, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position, partition_order
@@ -19,6 +19,8 @@ _positions = st.builds(Position, st.integers(-1, 2**63 - 1), st.none() | _texts)
 _rates = st.floats(0, 1e9)
 _member_loads = st.builds(MemberLoad, _rates, _rates, _rates, st.none() | st.floats(0, 1))
 _pins = st.builds(Pin, _texts, _texts, _texts, st.booleans())
+_durations = st.none() | st.integers(1, 2**62 - 1)
+_tables = st.builds(TableIdentity, _texts, st.frozensets(_texts, max_size=2))
 _handovers = st.builds(Handover, _texts, _longs)
 
 
@@ -56,7 +58,11 @@ def snapshots(draw: st.DrawFn, group: Group) -> Snapshot:
             max_owned=draw(st.none() | st.integers(1, 2**40)),
             strategy=draw(_texts),
             load=draw(st.none() | _member_loads),
+            lease_duration_ms=draw(_durations),
+            commit_ms=draw(st.none() | st.floats(0.01, 1e6)),
         )
         for id in draw(st.sets(_texts, max_size=4))
     }
-    return Snapshot(group, 0, MappingProxyType(leases), MappingProxyType(members))
+    table = draw(st.none() | _tables)
+    duration = None if table is None else draw(_durations)
+    return Snapshot(group, 0, MappingProxyType(leases), MappingProxyType(members), table, duration)

@@ -2,7 +2,8 @@
 
 A row of kind `partition` is a lease, one of kind `member` a heartbeat. Columns that a kind does not use are null. The
 row of kind `table` holds the table's id, and each row of kind `replaced` the id of a table that this one replaces. The
-`table` row also repeats the description, which somebody may replace by a comment of their own.
+`table` row also has the lease duration in force. It repeats the description, which somebody may replace by a comment of
+their own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -19,6 +20,8 @@ from spark_ehbalance.leases.model import Handover, Lease, Load, Member, MemberLo
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position, partition_order
+
+_Number = TypeVar("_Number", int, float)
 
 #: Raised when older versions of this package must not write the table any more.
 FORMAT = 1
@@ -62,6 +65,8 @@ SCHEMA = pa.schema(
         ("cpu", pa.float64()),
         ("contest", pa.int64()),
         ("pinned_for_transfer", pa.bool_()),
+        ("lease_duration_ms", pa.int64()),
+        ("commit_ms", pa.float64()),
     ]
 )
 
@@ -127,7 +132,14 @@ def to_table(snapshot: Snapshot) -> pa.Table:
     rows = [_lease_row(lease) for lease in snapshot.leases.values()]
     rows += [_member_row(snapshot.members[id]) for id in sorted(snapshot.members)]
     if snapshot.table is not None:
-        rows.append({"kind": "table", "id": snapshot.table.id, "host": description(snapshot.group)})
+        rows.append(
+            {
+                "kind": "table",
+                "id": snapshot.table.id,
+                "host": description(snapshot.group),
+                "lease_duration_ms": snapshot.lease_duration_ms,
+            }
+        )
         rows += [{"kind": "replaced", "id": each} for each in sorted(snapshot.table.replaces)]
     columns = {name: [row.get(name) for row in rows] for name in SCHEMA.names}
     return pa.table(columns, schema=SCHEMA)
@@ -164,6 +176,7 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
     leases: dict[str, Lease] = {}
     members: dict[str, Member] = {}
     tables: dict[str, set[str]] = {"table": set(), "replaced": set()}
+    lease_duration_ms: int | None = None
     for row in rows_of(table):
         if row["kind"] == "partition":
             lease = lease_of(row)
@@ -175,6 +188,7 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
                 members[member.id] = max(member, members.get(member.id, member), key=lambda each: each.renewal)
         elif row["kind"] in tables and row["id"] is not None:
             tables[row["kind"]].add(row["id"])
+            lease_duration_ms = lease_duration_ms or _positive(row.get("lease_duration_ms"))
         else:
             raise ValueError(f"there is a row of kind {row['kind']!r}")
     return Snapshot(
@@ -183,6 +197,7 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
         MappingProxyType({partition: leases[partition] for partition in sorted(leases, key=partition_order)}),
         MappingProxyType(members),
         TableIdentity(min(tables["table"]), frozenset(tables["replaced"])) if tables["table"] else None,
+        lease_duration_ms,
     )
 
 
@@ -269,6 +284,8 @@ def _member_row(member: Member) -> dict[str, Any]:
         "backlog": member.load and member.load.backlog,
         "batch_seconds": member.load and member.load.batch_seconds,
         "cpu": member.load and member.load.cpu,
+        "lease_duration_ms": member.lease_duration_ms,
+        "commit_ms": member.commit_ms,
     }
 
 
@@ -289,6 +306,8 @@ def _member(row: dict[str, Any]) -> Member:
         max_owned=row["max_owned"],
         strategy=row.get("strategy") or "",
         load=_member_load(row),
+        lease_duration_ms=_positive(row.get("lease_duration_ms")),
+        commit_ms=_positive(row.get("commit_ms")),
     )
 
 
@@ -296,6 +315,11 @@ def _member_load(row: dict[str, Any]) -> MemberLoad | None:
     if row.get("batch_seconds") is None:
         return None
     return MemberLoad(row["rate"] or 0.0, row["backlog"] or 0.0, row["batch_seconds"], row["cpu"])
+
+
+def _positive(value: _Number | None) -> _Number | None:
+    """`value`; None if it makes no sense, as after somebody's UPDATE."""
+    return value if value is not None and 0 < value < _COUNTER_LIMIT else None
 
 
 def to_time(ms: int) -> int:
