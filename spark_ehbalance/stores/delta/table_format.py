@@ -129,20 +129,29 @@ def description_in_rows(table: pa.Table) -> str | None:
 
 def to_table(snapshot: Snapshot) -> pa.Table:
     """`snapshot` as rows: partitions in their order, then members by id."""
-    rows = [_lease_row(lease) for lease in snapshot.leases.values()]
-    rows += [_member_row(snapshot.members[id]) for id in sorted(snapshot.members)]
+    kinds = [_lease_columns(list(snapshot.leases.values()))]
+    kinds.append(_member_columns([snapshot.members[id] for id in sorted(snapshot.members)]))
     if snapshot.table is not None:
-        rows.append(
+        replaced = sorted(snapshot.table.replaces)
+        kinds.append(
             {
-                "kind": "table",
-                "id": snapshot.table.id,
-                "host": description(snapshot.group),
-                "lease_duration_ms": snapshot.lease_duration_ms,
+                "kind": ["table"],
+                "id": [snapshot.table.id],
+                "host": [description(snapshot.group)],
+                "lease_duration_ms": [snapshot.lease_duration_ms],
             }
         )
-        rows += [{"kind": "replaced", "id": each} for each in sorted(snapshot.table.replaces)]
-    columns = {name: [row.get(name) for row in rows] for name in SCHEMA.names}
-    return pa.table(columns, schema=SCHEMA)
+        kinds.append({"kind": ["replaced"] * len(replaced), "id": replaced})
+
+    unused = [[None] * len(kind["id"]) for kind in kinds]
+
+    def column(field: pa.Field) -> pa.Array:
+        values: list[Any] = []
+        for kind, nothing in zip(kinds, unused, strict=True):
+            values += kind.get(field.name) or nothing
+        return pa.array(values, field.type)
+
+    return pa.Table.from_arrays([column(field) for field in SCHEMA], schema=SCHEMA)
 
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -166,8 +175,12 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     """The rows of `table`, with times in microseconds since 1970: a table can hold times that no `datetime` can."""
-    columns = [each.cast(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in table.columns]
-    return pa.table(columns, names=table.column_names).to_pylist()  # type: ignore[no-any-return]
+    names, rows = table.column_names, []
+    for batch in table.to_batches():
+        columns = [each.view(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in batch.columns]
+        values = (column.to_pylist() for column in columns)
+        rows += [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+    return rows
 
 
 def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
@@ -184,7 +197,7 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
                 raise ValueError(f"partition {lease.partition} has two rows that differ")
         elif row["kind"] == "member":
             with contextlib.suppress(ValueError):
-                member = _member(row)
+                member = member_of(row)
                 members[member.id] = max(member, members.get(member.id, member), key=lambda each: each.renewal)
         elif row["kind"] in tables and row["id"] is not None:
             tables[row["kind"]].add(row["id"])
@@ -201,28 +214,27 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
     )
 
 
-def _lease_row(lease: Lease) -> dict[str, Any]:
-    checkpoint, handover = lease.checkpoint, lease.handover
+def _lease_columns(leases: list[Lease]) -> dict[str, list[Any]]:
     return {
-        "kind": "partition",
-        "id": lease.partition,
-        "owner": lease.owner,
-        "epoch": lease.epoch,
-        "renewal": lease.renewal,
-        "renewed_at": to_time(lease.renewed_at_ms),
-        "owned_since": to_time(lease.owned_since_ms),
-        "sequence_number": checkpoint and checkpoint.sequence_number,
-        "offset": checkpoint and checkpoint.offset,
-        "next_owner": handover and handover.to,
-        "handover_timeout_ms": handover and handover.timeout_ms,
-        "handover_requested_at": handover and to_time(handover.requested_at_ms),
-        "rate": lease.load and lease.load.rate,
-        "backlog": lease.load and lease.load.backlog,
-        "pinned_to": lease.pin and lease.pin.to,
-        "pinned_by": lease.pin and lease.pin.by,
-        "pinned_why": lease.pin and lease.pin.why,
-        "contest": lease.defences,
-        "pinned_for_transfer": lease.pin and lease.pin.transfer,
+        "kind": ["partition"] * len(leases),
+        "id": [lease.partition for lease in leases],
+        "owner": [lease.owner for lease in leases],
+        "epoch": [lease.epoch for lease in leases],
+        "renewal": [lease.renewal for lease in leases],
+        "renewed_at": [to_time(lease.renewed_at_ms) for lease in leases],
+        "owned_since": [to_time(lease.owned_since_ms) for lease in leases],
+        "sequence_number": [lease.checkpoint and lease.checkpoint.sequence_number for lease in leases],
+        "offset": [lease.checkpoint and lease.checkpoint.offset for lease in leases],
+        "next_owner": [lease.handover and lease.handover.to for lease in leases],
+        "handover_timeout_ms": [lease.handover and lease.handover.timeout_ms for lease in leases],
+        "handover_requested_at": [lease.handover and to_time(lease.handover.requested_at_ms) for lease in leases],
+        "rate": [lease.load and lease.load.rate for lease in leases],
+        "backlog": [lease.load and lease.load.backlog for lease in leases],
+        "pinned_to": [lease.pin and lease.pin.to for lease in leases],
+        "pinned_by": [lease.pin and lease.pin.by for lease in leases],
+        "pinned_why": [lease.pin and lease.pin.why for lease in leases],
+        "contest": [lease.defences for lease in leases],
+        "pinned_for_transfer": [lease.pin and lease.pin.transfer for lease in leases],
     }
 
 
@@ -267,29 +279,30 @@ def _pin(row: dict[str, Any]) -> Pin | None:
     return Pin(row["pinned_to"], row["pinned_by"] or "", row["pinned_why"] or "", transfer)
 
 
-def _member_row(member: Member) -> dict[str, Any]:
+def _member_columns(members: list[Member]) -> dict[str, list[Any]]:
     return {
-        "kind": "member",
-        "id": member.id,
-        "incarnation": member.incarnation,
-        "joined": member.joined,
-        "renewal": member.renewal,
-        "renewed_at": to_time(member.renewed_at_ms),
-        "started_at": to_time(member.started_at_ms),
-        "host": member.host,
-        "state": member.state.value,
-        "max_owned": member.max_owned,
-        "strategy": member.strategy,
-        "rate": member.load and member.load.rate,
-        "backlog": member.load and member.load.backlog,
-        "batch_seconds": member.load and member.load.batch_seconds,
-        "cpu": member.load and member.load.cpu,
-        "lease_duration_ms": member.lease_duration_ms,
-        "commit_ms": member.commit_ms,
+        "kind": ["member"] * len(members),
+        "id": [member.id for member in members],
+        "incarnation": [member.incarnation for member in members],
+        "joined": [member.joined for member in members],
+        "renewal": [member.renewal for member in members],
+        "renewed_at": [to_time(member.renewed_at_ms) for member in members],
+        "started_at": [to_time(member.started_at_ms) for member in members],
+        "host": [member.host for member in members],
+        "state": [member.state.value for member in members],
+        "max_owned": [member.max_owned for member in members],
+        "strategy": [member.strategy for member in members],
+        "rate": [member.load and member.load.rate for member in members],
+        "backlog": [member.load and member.load.backlog for member in members],
+        "batch_seconds": [member.load and member.load.batch_seconds for member in members],
+        "cpu": [member.load and member.load.cpu for member in members],
+        "lease_duration_ms": [member.lease_duration_ms for member in members],
+        "commit_ms": [member.commit_ms for member in members],
     }
 
 
-def _member(row: dict[str, Any]) -> Member:
+def member_of(row: dict[str, Any]) -> Member:
+    """The member in a row. Raises `ValueError`."""
     if None in (row["id"], row["incarnation"], row["joined"]):
         raise ValueError("a member without an id, an incarnation or a place in the order of joining")
     if max(row["joined"], row["renewal"] or 0) >= _COUNTER_LIMIT:

@@ -1,0 +1,93 @@
+"""The data file of the lease table: what is written is read again, and only what differs is read anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.leases.model import Lease, Member, TableIdentity
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.transitions import Heartbeat, Renew, apply
+from spark_ehbalance.stores.delta.data_file import Stored, decode, encode, snapshot_of
+from spark_ehbalance.stores.delta.table_format import SCHEMA, from_table, to_table
+from spark_ehbalance.values.position import Position
+from tests.stores.snapshots import snapshots
+from tests.stores.store_conformance import ANN, BOB, GROUP
+
+STATE = Snapshot(
+    GROUP,
+    3,
+    MappingProxyType({str(i): Lease(str(i), ANN.id, 1 + i, 5, checkpoint=Position(i, str(i))) for i in range(4)}),
+    MappingProxyType({ann.id: Member(ann.id, ann.incarnation, joined) for joined, ann in enumerate([ANN, BOB])}),
+    TableIdentity("t", frozenset({"s"})),
+)
+STORED = Stored(STATE, to_table(STATE))
+
+
+def changed(index: int, **values: Any) -> pa.Table:
+    """The stored rows with other `values` in the row at `index`."""
+    rows = STORED.rows.to_pylist()
+    rows[index] |= values
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+@given(snapshots(GROUP), snapshots(GROUP), st.integers(0, 6))
+def test_what_was_read_before_makes_no_difference(before: Snapshot, other: Snapshot, count: int) -> None:
+    values = zip(before.leases, list(other.leases.values())[:count], strict=False)
+    some = {partition: replace(lease, partition=partition) for partition, lease in values}
+    after = replace(before, leases=MappingProxyType({**before.leases, **some}))
+    for state in (after, other):
+        read = snapshot_of(decode(encode(to_table(state))), GROUP, 9, Stored(before, to_table(before)))
+        assert read == replace(state, version=9)
+
+
+def test_what_has_not_changed_stays_the_same_object() -> None:
+    renewed = apply(STATE, [Renew(by=ANN, at_ms=7, partition="2", epoch=3), Heartbeat(by=ANN, at_ms=7)]).after
+    after = snapshot_of(decode(encode(to_table(renewed))), GROUP, 4, STORED)
+    assert after == replace(renewed, version=4) != replace(STATE, version=4)
+    assert [id for id, lease in STATE.leases.items() if after.leases[id] is not lease] == ["2"]
+    assert [id for id, member in STATE.members.items() if after.members[id] is not member] == [ANN.id]
+    assert after.ownership is STATE.ownership
+
+
+#: What others may do to the rows.
+FOREIGN = {
+    "nothing": STORED.rows,
+    "in another order": STORED.rows.take([5, 7, 0, 3, 2, 1, 4, 6]),
+    "a row twice": pa.concat_tables([STORED.rows, STORED.rows.slice(1, 1)]),
+    "a member twice, once with an older heartbeat": pa.concat_tables([STORED.rows, changed(4, renewal=-3).slice(4, 1)]),
+    "without a member": pa.concat_tables([STORED.rows.slice(0, 5), STORED.rows.slice(6)]),
+    "a member without an incarnation": changed(4, incarnation=None),
+    "a member in an unknown state": changed(5, state="asleep"),
+    "another table": changed(6, id="u"),
+    "another table replaced": changed(7, id="u"),
+    "a time that no datetime can hold": STORED.rows.set_column(
+        5, SCHEMA.field(5), pa.array([-(2**62)] * STORED.rows.num_rows, SCHEMA.field(5).type)
+    ),
+    "in several row groups": pa.concat_tables([STORED.rows.slice(0, 3), STORED.rows.slice(3)]),
+}
+
+
+@pytest.mark.parametrize("rows", FOREIGN.values(), ids=FOREIGN)
+def test_rows_of_others_are_read_as_without_anything_before(rows: pa.Table) -> None:
+    read = snapshot_of(rows, GROUP, 4, STORED)
+    assert read == from_table(rows, GROUP, 4)
+    again = Stored(read, rows)
+    assert snapshot_of(rows, GROUP, 5, again) == replace(read, version=5)
+    assert snapshot_of(STORED.rows, GROUP, 5, again) == replace(STATE, version=5)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [changed(1, epoch=None), changed(1, sequence_number=-9), pa.concat_tables([STORED.rows, changed(1, epoch=9)])],
+    ids=["no epoch", "no such position", "two that differ"],
+)
+def test_an_ambiguous_lease_is_refused_whatever_was_read_before(rows: pa.Table) -> None:
+    with pytest.raises(ValueError, match="partition 1"):
+        snapshot_of(rows, GROUP, 4, STORED)
