@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from spark_ehbalance.leases.model import Lease, Member, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Heartbeat, Renew, apply
-from spark_ehbalance.stores.delta.data_file import Stored, decode, encode, snapshot_of
+from spark_ehbalance.stores.delta.data_file import Stored, encode, snapshot_of
 from spark_ehbalance.stores.delta.table_format import SCHEMA, from_table, to_table
 from spark_ehbalance.values.position import Position
 from tests.stores.snapshots import snapshots
@@ -37,19 +38,25 @@ def changed(index: int, **values: Any) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
+@given(snapshots(GROUP))
+def test_a_file_has_the_columns_and_rows_that_it_was_made_of(snapshot: Snapshot) -> None:
+    rows = to_table(snapshot)
+    assert pq.ParquetFile(pa.BufferReader(encode(rows))).read(use_threads=False) == rows
+
+
 @given(snapshots(GROUP), snapshots(GROUP), st.integers(0, 6))
 def test_what_was_read_before_makes_no_difference(before: Snapshot, other: Snapshot, count: int) -> None:
     values = zip(before.leases, list(other.leases.values())[:count], strict=False)
     some = {partition: replace(lease, partition=partition) for partition, lease in values}
     after = replace(before, leases=MappingProxyType({**before.leases, **some}))
     for state in (after, other):
-        read = snapshot_of(decode(encode(to_table(state))), GROUP, 9, Stored(before, to_table(before)))
+        read = snapshot_of(to_table(state), GROUP, 9, Stored(before, to_table(before)))
         assert read == replace(state, version=9)
 
 
 def test_what_has_not_changed_stays_the_same_object() -> None:
     renewed = apply(STATE, [Renew(by=ANN, at_ms=7, partition="2", epoch=3), Heartbeat(by=ANN, at_ms=7)]).after
-    after = snapshot_of(decode(encode(to_table(renewed))), GROUP, 4, STORED)
+    after = snapshot_of(to_table(renewed), GROUP, 4, STORED)
     assert after == replace(renewed, version=4) != replace(STATE, version=4)
     assert [id for id, lease in STATE.leases.items() if after.leases[id] is not lease] == ["2"]
     assert [id for id, member in STATE.members.items() if after.members[id] is not member] == [ANN.id]

@@ -1,4 +1,4 @@
-"""The data file of one version: a snapshot as the bytes of a Parquet file and back, without any I/O."""
+"""The data file of one version: its bytes, and what its rows make of the snapshot before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.working_copy import WorkingCopy
-from spark_ehbalance.stores.delta.table_format import SCHEMA, conformed, from_table, lease_of, member_of, rows_of
+from spark_ehbalance.stores.delta.table_format import from_table, lease_of, member_of, rows_of
 from spark_ehbalance.values.group import Group
 
 
@@ -28,14 +28,6 @@ def encode(rows: pa.Table) -> bytes:
     # None of what makes Parquet good at large tables: a third less time for 64 partitions, and half the bytes.
     pq.write_table(rows, buffer, compression="snappy", use_dictionary=False, write_statistics=False, store_schema=False)
     return buffer.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-
-def decode(data: bytes, schema: pa.Schema = SCHEMA) -> pa.Table:
-    """The rows in a Parquet file, in the columns of `schema`. Raises `ValueError`, `OverflowError`, `ArrowException`.
-
-    Arrow's own readers start threads, which end a process that exits soon after by an abort, one time in six when busy.
-    """
-    return conformed(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False), schema)
 
 
 def snapshot_of(rows: pa.Table, group: Group, version: int, before: Stored | None = None) -> Snapshot:

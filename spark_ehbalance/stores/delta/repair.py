@@ -18,11 +18,12 @@ from spark_ehbalance.errors import StoreDamagedError
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.base import Repair
+from spark_ehbalance.stores.delta.data_file import encode
 from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
 from spark_ehbalance.stores.delta.log import COMMIT_TOKEN, HINT, LOG, commit_file, is_by, log_problems
 from spark_ehbalance.stores.delta.recovery import merged, missing, salvaged
 from spark_ehbalance.stores.delta.table_format import SCHEMA, conformed, lease_of, rows_of, to_table
-from spark_ehbalance.stores.delta.version import encoded, file_names, shape_of
+from spark_ehbalance.stores.delta.version import file_names, shape_of
 
 
 def put_back(folder: Folder, snapshot: Snapshot, write: Callable[[Snapshot, Snapshot], Snapshot]) -> Repair:
@@ -64,7 +65,7 @@ def rewrite(folder: Folder, problem: str) -> Repair:
 def _overwrite(table: DeltaTable, folder: Folder, state: Snapshot) -> None:
     """Write `state` and our columns over all that the table holds, by delta-rs: it removes what we cannot read."""
     rows, version, token = to_table(state), table.version(), uuid.uuid4().hex
-    name, data = f"{uuid.uuid4()}.parquet", encoded(rows)
+    name, data = f"{uuid.uuid4()}.parquet", encode(rows)
     folder.write(name, data)
     stats = json.dumps({"numRecords": rows.num_rows})
     try:

@@ -21,6 +21,7 @@ from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable, Repair
 from spark_ehbalance.stores.delta import maintenance, repair
+from spark_ehbalance.stores.delta.data_file import Stored, encode
 from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
 from spark_ehbalance.stores.delta.history import History
 from spark_ehbalance.stores.delta.locations import SCHEMES, check_storage, parse_location
@@ -36,7 +37,7 @@ from spark_ehbalance.stores.delta.log import (
     version_of,
 )
 from spark_ehbalance.stores.delta.table_format import SCHEMA, description, to_table
-from spark_ehbalance.stores.delta.version import Shape, damaged, encoded, head_of, read_snapshot, shape_of, unreadable
+from spark_ehbalance.stores.delta.version import Shape, damaged, head_of, read_snapshot, shape_of, unreadable
 from spark_ehbalance.values.group import Group
 
 #: Log files that a look reads one after the other, before it lists the log and reads the newest alone: on a storage
@@ -60,7 +61,7 @@ def _clock() -> float:
 class _Known:
     """What was read or written last."""
 
-    snapshot: Snapshot
+    stored: Stored
     head: Head
     shape: Shape
 
@@ -149,7 +150,7 @@ class DeltaStore(LeaseTable):
             self._forget()
             raise self._damage() or self._folder.unavailable("read", error) from error
         self._known, self._newest_at = known, began
-        return known.snapshot
+        return known.stored.snapshot
 
     def _advanced(self, known: _Known) -> _Known | None:
         """The newest version, by way of the log files since the known one; None if these are not enough."""
@@ -160,8 +161,8 @@ class DeltaStore(LeaseTable):
             return None
         if head is known.head:
             return known
-        snapshot = read_snapshot(self._folder, head.files, known.shape.group, head.version)
-        return _Known(snapshot, head, known.shape)
+        stored = read_snapshot(self._folder, head.files, known.shape.group, head.version, known.stored)
+        return _Known(stored, head, known.shape)
 
     def _opened(self) -> _Known:
         """The newest version, by way of delta-rs."""
@@ -237,7 +238,7 @@ class DeltaStore(LeaseTable):
 
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
         known = self._known
-        if known is None or known.snapshot.version != base.version:
+        if known is None or known.stored.snapshot.version != base.version:
             raise ConflictError(f"version {base.version} of {self._folder.uri} is not the one that was read last")
         if known.shape.refused:
             raise StoreUnavailableError(
@@ -245,7 +246,7 @@ class DeltaStore(LeaseTable):
                 f"{known.shape.refused}, which is not supported here. Undo that, or restore an earlier version"
             )
         rows, name, token = to_table(new), f"{uuid.uuid4()}.parquet", uuid.uuid4().hex
-        data, at_ms = encoded(rows), time.time_ns() // 1_000_000
+        data, at_ms = encode(rows), time.time_ns() // 1_000_000
         entry = overwrite(known.head, name, len(data), rows.num_rows, token, at_ms)
         with self._folder.errors("written"):
             self._folder.write(name, data)
@@ -258,8 +259,9 @@ class DeltaStore(LeaseTable):
                 "whether its own commit counts is not known"
             )
         head = Head(base.version + 1, frozenset({name}), known.head.shape_version)
-        self._known, self._newest_at = _Known(new.written_as(head.version), head, known.shape), began
-        return self._known.snapshot
+        stored = Stored(new.written_as(head.version), rows)
+        self._known, self._newest_at = _Known(stored, head, known.shape), began
+        return stored.snapshot
 
     def _commit(self, version: int, entry: bytes, token: str) -> None:
         """Create the log file of `version`. Raises `ConflictError` if it is somebody else's, and

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from spark_ehbalance.errors import StoreDamagedError
-from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.stores.delta.data_file import Stored, snapshot_of
 from spark_ehbalance.stores.delta.features import refused, seconds
 from spark_ehbalance.stores.delta.folder import Folder, one_line
 from spark_ehbalance.stores.delta.log import Head, commit_file, log_problem, shape_version
@@ -22,7 +21,6 @@ from spark_ehbalance.stores.delta.table_format import (
     conformed,
     description,
     description_in_rows,
-    from_table,
     group_of,
     is_described,
 )
@@ -72,10 +70,14 @@ def head_of(table: DeltaTable, folder: Folder) -> Head:
     return Head(version, frozenset(file_names(table)), shape_version(content, version))
 
 
-def read_snapshot(folder: Folder, names: Collection[str], group: Group, version: int) -> Snapshot:
-    """The state of `group` in the data files with these names. Raises `StoreDamagedError`."""
+def read_snapshot(
+    folder: Folder, names: Collection[str], group: Group, version: int, before: Stored | None = None
+) -> Stored:
+    """The state of `group` in the data files with these names; `before` is what was read or written last. Raises
+    `StoreDamagedError`."""
     try:
-        return from_table(_rows(folder, names, SCHEMA), group, version)
+        rows = _rows(folder, names, SCHEMA)
+        return Stored(snapshot_of(rows, group, version, before), rows)
     except FileNotFoundError as error:
         found = {file.name for file in folder.listed()}
         gone = [name for name in names if name not in found] or [*names]
@@ -97,14 +99,6 @@ def unreadable(table: DeltaTable) -> str:
     if protocol.min_reader_version == 2 or set(protocol.reader_features or ()) - _PLAIN_FEATURES:
         return "it uses features of Delta that only a whole engine reads, such as deletion vectors"
     return ""
-
-
-def encoded(rows: pa.Table) -> bytes:
-    """A data file that holds `rows`."""
-    buffer = pa.BufferOutputStream()
-    # None of what makes Parquet good at large tables: half the time, and fewer bytes.
-    pq.write_table(rows, buffer, compression="snappy", use_dictionary=False, write_statistics=False)
-    return buffer.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
 def file_names(table: DeltaTable) -> list[str]:
