@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
@@ -23,8 +24,10 @@ from spark_ehbalance.cli.report import save
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate as play
-from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, load
+from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, StoreSettings, load
+from spark_ehbalance.simulation.services import PRICES_OF, SERVICES
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, STRATEGIES
+from spark_ehbalance.values.parsing import duration_text
 from spark_ehbalance.values.position import partition_order
 
 #: Simulations that run at the same time.
@@ -46,6 +49,18 @@ def simulate(
     partitions: Annotated[int | None, typer.Option(help="Partitions of the hub.", show_default=False)] = None,
     members: Annotated[int | None, typer.Option(help="Members at the beginning.", show_default=False)] = None,
     cycles: Annotated[int | None, typer.Option(help="Balance intervals to play.", show_default=False)] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(SERVICES),
+            help="Where the lease table is, instead of the scenario's store. Each has list prices and a latency: "
+            "that of local is measured, the others' are assumptions.",
+            show_default=False,
+        ),
+    ] = None,
+    latency: Annotated[
+        float | None, typer.Option(metavar="MS", help="Milliseconds that a request to it takes.", show_default=False)
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     report: Annotated[
@@ -60,7 +75,9 @@ def simulate(
     if scenario == _ALL and not compare:
         raise OptionError(f"--scenario {_ALL} is for --compare: set both, or name one scenario")
     sizes = {"partitions": partitions, "members": members, "cycles": cycles}
-    scenarios = _scenarios(READY_MADE if scenario == _ALL else (scenario,), sizes)
+    scenarios = [
+        _on_store(each, store, latency) for each in _scenarios(READY_MADE if scenario == _ALL else (scenario,), sizes)
+    ]
     results = _compared(scenarios, seed) if compare else [_run_with_progress(scenarios[0], strategy, seed)]
     if report is not None:
         save(report, html(_picture(scenarios[0], results[0])))
@@ -70,7 +87,7 @@ def simulate(
     elif scenario == _ALL:
         Console().print(_overview(results))
     else:
-        Console().print(Text(_heading(scenarios[0], seed)), _table(results), sep="\n")
+        Console().print(Text(_heading(scenarios[0], seed)), _table(results), _PRICES, sep="\n")
 
 
 def _scenarios(names: Sequence[str], sizes: Mapping[str, int | None]) -> list[Scenario]:
@@ -80,6 +97,19 @@ def _scenarios(names: Sequence[str], sizes: Mapping[str, int | None]) -> list[Sc
         if value < 1:
             raise OptionError(f"--{name} {value} is wrong: allowed is 1 or more")
     return [replace(load(name), **given) for name in names]
+
+
+def _on_store(scenario: Scenario, service: str | None, latency: float | None) -> Scenario:
+    """The scenario with its lease table on `service`, where a request takes `latency` milliseconds, as far as they are
+    given. Raises `OptionError`."""
+    if service is not None and service not in SERVICES:
+        raise OptionError(f"--store {service} is wrong: allowed is one of {', '.join(SERVICES)}")
+    if latency is not None and not 0 < latency < math.inf:
+        raise OptionError(f"--latency {latency:g} is wrong: allowed is a number above 0, in milliseconds")
+    if service is None and latency is None:
+        return scenario
+    seconds = None if latency is None else latency / 1000
+    return replace(scenario, store=StoreSettings(service or scenario.store.service, seconds))
 
 
 def _run_with_progress(scenario: Scenario, strategy: str, seed: int) -> Result:
@@ -144,7 +174,10 @@ def _heading(scenario: Scenario, seed: int) -> str:
         f"{scenario.partitions} partitions, {scenario.members} members, {scenario.cycles} cycles of "
         f"{scenario.group.balance_interval:g} s, seed {seed}"
     )
-    return f"{scenario.name}: {scenario.description or 'a scenario of your own.'}\n{what}"
+    store = scenario.store
+    look, commit = duration_text(store.look_seconds), duration_text(store.commit_seconds)
+    where = f"store {store.service}: a look takes {look}, a commit {commit}"
+    return f"{scenario.name}: {scenario.description or 'a scenario of your own.'}\n{what}\n{where}"
 
 
 def _table(results: Sequence[Result]) -> Table:
@@ -191,18 +224,27 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value == int(value) or value >= 100 else f"{value:.1f}"
 
 
+#: What the table does not say about its prices.
+_PRICES = f"Prices are list prices of {PRICES_OF}, for requests alone: check them."
+
 #: The rows of the table, each with how a result is shown in it.
 _ROWS: tuple[tuple[str, Callable[[Result], str]], ...] = (
     ("cycles to balance", lambda each: _or_never(each.cycles_to_balance)),
     ("seconds to balance", lambda each: _or_never(each.seconds_to_balance)),
     ("moves", lambda each: _short(each.moves)),
     ("fewest possible", lambda each: _short(each.fewest_moves)),
+    ("moves afterwards", lambda each: _short(each.later_moves)),
+    ("lease duration (s)", lambda each: _short(each.lease_duration)),
+    ("silence (leases)", lambda each: f"{each.longest_silence:.2f}"),
     ("unowned (seconds)", lambda each: _short(each.unowned)),
     ("events read", lambda each: _short(each.events)),
     ("of them again", lambda each: _short(each.duplicates)),
     ("commits a minute", lambda each: _short(each.commits_per_minute)),
     ("lost races a minute", lambda each: _short(each.conflicts_per_minute)),
-    ("storage calls a day", lambda each: _short(each.operations_per_day)),
+    ("requests a day", lambda each: _short(each.operations_per_day)),
+    ("of them PUT, LIST", lambda each: _short(each.writes_per_day)),
+    ("of them GET", lambda each: _short(each.reads_per_day)),
+    ("US dollars a day", lambda each: f"{each.dollars_per_day:.2f}"),
     ("spread of load", lambda each: f"{each.spread:.1%}"),
     ("spread at worst", lambda each: f"{each.spread_worst:.1%}"),
 )

@@ -45,10 +45,13 @@ class Result:
     """The result of a scenario with a strategy.
 
     `moves` counts partitions that came to a new owner, `fewest_moves` how many moves even the counts out after each
-    disturbance. `unowned` are seconds, summed over partitions without a running owner. Commits, conflicts (lost races)
-    and operations (requests to a storage account) are of all members together. `spread` = standard deviation of the
-    members' loads / their mean, averaged over time. `owners` are those at the beginning, `changes` the changes of
-    owners since `began_ms`, `marks` what was done to the group, in seconds.
+    disturbance, `later_moves` those of a group that was balanced since its last disturbance. `unowned` are seconds,
+    summed over partitions without a running owner. `longest_silence` is the longest time between two commits of a
+    running member, in lease durations; `lease_duration` is the one in force at the end, in seconds. Commits, conflicts
+    (lost races) and operations (requests to the storage, by what a service charges for them, at list prices) are of all
+    members together. `spread` = standard deviation of the members' loads / their mean, averaged over time. `owners` are
+    those at the beginning, `changes` the changes of owners since `began_ms`, `marks` what was done to the group, in
+    seconds.
     """
 
     scenario: str
@@ -62,7 +65,10 @@ class Result:
     cycles_to_balance: float | None
     moves: int
     fewest_moves: int
+    later_moves: int
     unowned: float
+    lease_duration: float
+    longest_silence: float
     events: int
     duplicates: int
     decisions: int
@@ -71,6 +77,10 @@ class Result:
     commits_per_minute: float
     conflicts_per_minute: float
     operations_per_day: int
+    writes_per_day: int
+    reads_per_day: int
+    deletes_per_day: int
+    dollars_per_day: float
     spread: float
     spread_worst: float
     disturbances: tuple[Disturbance, ...]
@@ -99,9 +109,17 @@ def spread(loads: Iterable[float]) -> float:
 class Ledger:
     """Records who owns what and who runs, and what follows from that. Times are seconds since the beginning."""
 
-    def __init__(self, start: Snapshot, clock: Callable[[], float], rates: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(
+        self,
+        start: Snapshot,
+        clock: Callable[[], float],
+        rates: Callable[[], Mapping[str, float]],
+        lease_duration: float,
+    ) -> None:
         self.owners = tuple((p, lease.owner) for p, lease in start.leases.items())
-        self.moves = 0
+        self.moves: list[float] = []  # when
+        self.lease_duration = lease_duration
+        self.longest_silence = 0.0
         self.decisions = 0
         self.unowned = 0.0
         self.changes: list[OwnershipChange] = []
@@ -114,6 +132,7 @@ class Ledger:
         self._last_owner = {p: lease.owner for p, lease in start.leases.items()}
         self._epochs = {p: (lease.epoch, lease.owner) for p, lease in start.leases.items()}
         self._running: dict[str, int | None] = {}  # with its limit
+        self._said: dict[str, float] = {}  # when a running member last made a commit
         self._partitions = len(start.leases)
         self._unserved = self._partitions
         self._since = 0.0
@@ -121,17 +140,24 @@ class Ledger:
     def running(self, limits: Mapping[str, int | None], partitions: int) -> None:
         """From now on these members run, given with their limits, and the hub has so many partitions."""
         self._running, self._partitions = dict(limits), partitions
+        for name in self._said.keys() - limits.keys():
+            del self._said[name]
         self._note()
 
     def decided(self) -> None:
         """A strategy has decided."""
         self.decisions += 1
 
-    def wrote(self, outcome: Outcome, at_ms: int) -> None:
-        """A commit was made at the time `at_ms` of a correct clock."""
+    def wrote(self, member: str, outcome: Outcome, at_ms: int) -> bool:
+        """`member` has made a commit at the time `at_ms` of a correct clock. Returns whether it is one for the history
+        of the group."""
+        now = self._clock()
+        self._heard(now - self._said.get(member, now))
+        self._said[member] = now
         if outcome.after.ownership is outcome.before.ownership:
-            return
-        for change in ownership_changes(outcome):
+            return False
+        changes = ownership_changes(outcome)
+        for change in changes:
             if change.partition is None or change.epoch is None:  # an order about a member
                 continue
             epoch, owner = self._epochs.get(change.partition, (0, None))
@@ -139,12 +165,13 @@ class Ledger:
                 raise TwoOwners(f"partition {change.partition}: {owner} has epoch {epoch}, and then {change}")
             self._epochs[change.partition] = (change.epoch, change.owner or owner)
             if change.owner is not None and change.owner != self._last_owner.get(change.partition):
-                self.moves += 1
+                self.moves.append(now)
                 self._last_owner[change.partition] = change.owner
             if change.owner != change.owner_before:
                 self.changes.append(replace(change, at_ms=at_ms, why=None))
         self._ownership = outcome.after.ownership
         self._note()
+        return bool(changes)
 
     def sample(self) -> None:
         """Note the members' loads."""
@@ -156,6 +183,8 @@ class Ledger:
     def finish(self) -> None:
         """The simulation has ended."""
         self._note()
+        for said in self._said.values():
+            self._heard(self._clock() - said)
 
     def seconds_to_balance(self, ended: float, until: float) -> float | None:
         """How long after `ended` the group was balanced and stayed so until the next disturbance at `until`; or, if it
@@ -165,6 +194,16 @@ class Ledger:
         if not gained or (lost and lost[-1] > gained[-1]):
             gained = [since for since, balanced in self.balanced if balanced and since >= until][:1]
         return max(0.0, gained[-1] - ended) if gained else None
+
+    def later_moves(self, ended: float, until: float) -> int:
+        """How many moves were made after the group was first balanced after `ended`, and before `until`."""
+        ends = [since for since, _ in self.balanced[1:]] + [until]
+        spells = ((since, end) for (since, balanced), end in zip(self.balanced, ends, strict=True) if balanced)
+        first = next((max(since, ended) for since, end in spells if end > ended), until)
+        return sum(first < move < until for move in self.moves)
+
+    def _heard(self, silence: float) -> None:
+        self.longest_silence = max(self.longest_silence, silence / self.lease_duration)
 
     def _note(self) -> None:
         now = self._clock()

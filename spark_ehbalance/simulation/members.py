@@ -36,7 +36,7 @@ BEGINNING_MS = 1_700_000_000_000
 class Observer(Protocol):
     """Records what happens."""
 
-    def wrote(self, outcome: Outcome) -> None:
+    def wrote(self, member: str, outcome: Outcome) -> None:
         """A commit was won."""
 
     def decided(self, member: str, decision: Decision) -> None:
@@ -85,7 +85,7 @@ class Node:
         self._rng = rng
         self._participant = Participant(Author(name, f"{name}.{number}"), settings, rng)
         self._step = 0  # of the turn; what was scheduled for an earlier step is dropped
-        self._committing = False
+        self._busy = False  # with a look that has found something, or with a commit
         self._stopping: Callable[[], None] | None = None
         self._known = -1  # version seen last
         self._not_before = 0.0  # the next turn, after lost races or while the store is away
@@ -107,7 +107,7 @@ class Node:
         """End in good order, as `query.stop()` does: a batch in flight is broken off. Calls `then` at the end."""
         self._stopping = then
         self._batch, self._batch_number = None, self._batch_number + 1
-        if not self._committing:
+        if not self._busy:
             self._turn_at(self._now)
 
     def crash(self) -> None:
@@ -159,21 +159,20 @@ class Node:
             action()
 
     def _turn_at(self, time: float) -> None:
-        """Look at the store at `time`; the look sees the store as it is when it ends."""
-        self._committing = False
-        self._at(max(time, self._now) + self._world.store.look_time() * self.slowness, self._turn)
+        """Look at the store at `time`, and then take a turn."""
+        self._busy = False
+        self._look_at(max(time, self._now), self._turn)
 
     def _wait(self, pause: float = 0.0) -> None:
         """Take the next turn when it is due, at least after `pause`."""
         self._not_before = max(self._not_before, self._now + pause)
         self._turn_at(max(0.0 if self._stopping else self._participant.due(), self._not_before))
 
-    def _turn(self) -> None:
+    def _turn(self, snapshot: Snapshot) -> None:
         if self._world.store.away:
             self._participant.look_failed(self._now)
             self._failed()
             return
-        snapshot = self._look()
         try:
             turn = self._participant.begin(snapshot, self._clocks(), stopping=self._stopping is not None)
         except FencedError:
@@ -187,10 +186,25 @@ class Node:
         else:
             self._end_turn(turn, Outcome(snapshot, snapshot))
 
-    def _look(self) -> Snapshot:
-        snapshot = self._world.store.look(self._known)
+    def _look_at(self, time: float, then: Callable[[Snapshot], None]) -> None:
+        """Look at the store at `time`, and then do `then` with what was there."""
+        self._at(time + self._world.store.look_time() * self.slowness, partial(self._looked, then))
+
+    def _looked(self, then: Callable[[Snapshot], None]) -> None:
+        """The first request has told whether anything is new. What was there before the last one is what is read."""
+        store = self._world.store
+        more = store.more_to_read(self._known)
+        if more:
+            self._busy = True
+            self._at(self._now + store.look_time(more - 1) * self.slowness, partial(self._found, then))
+        else:
+            then(store.look(self._known))
+
+    def _found(self, then: Callable[[Snapshot], None]) -> None:
+        store = self._world.store
+        snapshot = store.look(self._known)
         self._known = snapshot.version
-        return snapshot
+        self._at(self._now + store.look_time() * self.slowness, partial(then, snapshot))
 
     def _balance(self, turn: Turn) -> None:
         hub = self._world.hub
@@ -203,10 +217,9 @@ class Node:
 
     def _attempt(self, turn: Turn, transitions: list[Transition], base: Snapshot, attempt: int) -> None:
         """As `stores.base.commit`: it lands after a while, if no other commit has landed before."""
-        self._committing = True
-        self._world.store.attempts += 1
+        self._busy = True
         land = partial(self._land, turn, transitions, base, attempt, self._now)
-        self._at(self._now + self._world.store.commit_time() * self.slowness, land)
+        self._at(self._now + self._world.store.attempt_time() * self.slowness, land)
 
     def _land(self, turn: Turn, transitions: list[Transition], base: Snapshot, attempt: int, began: float) -> None:
         store = self._world.store
@@ -216,28 +229,29 @@ class Node:
         elif store.snapshot.version == base.version:
             outcome = apply(base, transitions)
             if outcome.after is not base:
-                outcome = replace(outcome, after=store.put(outcome.after))
-                self._world.observer.wrote(outcome)
+                outcome = replace(outcome, after=store.won(outcome.after))
+                self._world.observer.wrote(self.name, outcome)
             self._end_turn(turn, outcome)
         else:
-            store.conflicts += 1
+            store.lost()
             if attempt == ATTEMPTS:
                 self._wait(self._participant.contended_pause())
                 return
             wait = self._rng.uniform(0, longest_wait(attempt, self._now - began))
-            again = partial(self._again, turn, transitions, attempt + 1)
-            self._at(self._now + wait + store.look_time() * self.slowness, again)
+            self._look_at(self._now + wait, partial(self._again, turn, transitions, attempt + 1))
 
-    def _again(self, turn: Turn, transitions: list[Transition], attempt: int) -> None:
+    def _again(self, turn: Turn, transitions: list[Transition], attempt: int, base: Snapshot) -> None:
         if self._world.store.away:
             self._participant.commit_failed()
             self._failed()
         else:
-            self._attempt(turn, transitions, self._look(), attempt)
+            self._attempt(turn, transitions, base, attempt)
 
     def _end_turn(self, turn: Turn, outcome: Outcome) -> None:
         self._known = outcome.after.version
         self._participant.end(turn, outcome, self._now - turn.now.monotonic)
+        if self._participant.tidies(outcome.after, turn.now):
+            self._world.store.tidy()
         if turn.stopping:
             self._stopped()
         else:
@@ -314,6 +328,6 @@ class Node:
         ends = self._world.hub.deliver(batch.ranges, batch.part)
         self._positions |= ends
         self._participant.query.finish({p: Progress(epoch, Position(end - 1)) for p, (epoch, end) in ends.items()})
-        if not self._committing:
+        if not self._busy:
             self._wait()
         self._plan()

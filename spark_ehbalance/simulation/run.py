@@ -51,7 +51,8 @@ class Simulation:
         self.hub = hub = Hub.of(scenario.hub, scenario.partitions, random.Random(f"{seed} hub"))
         names = [f"member-{number}" for number in range(scenario.members)]
         self.store = store = SimulatedStore(scenario.store, _beginning(scenario, names), random.Random(f"{seed} store"))
-        self._ledger = Ledger(store.snapshot, lambda: self._engine.now, hub.rates)
+        lease_duration = scenario.group.lease_duration
+        self._ledger = Ledger(store.snapshot, lambda: self._engine.now, hub.rates, lease_duration)
         self._world = World(self._engine, store, hub, scenario.query, self)
         self._nodes: dict[str, Node] = {}
         self._limits: dict[str, int | None] = {}
@@ -76,8 +77,9 @@ class Simulation:
 
     # --- what the members report -----------------------------------------------------------------------------------
 
-    def wrote(self, outcome: Outcome) -> None:
-        self._ledger.wrote(outcome, BEGINNING_MS + round(self._engine.now * 1000))
+    def wrote(self, member: str, outcome: Outcome) -> None:
+        if self._ledger.wrote(member, outcome, BEGINNING_MS + round(self._engine.now * 1000)):
+            self.store.record()
 
     def decided(self, member: str, decision: Decision) -> None:
         self._ledger.decided()
@@ -234,6 +236,8 @@ class Simulation:
         )
         times = [each.seconds for each in disturbances]
         longest = None if None in times else max(time for time in times if time is not None)
+        per_day = 86_400 / seconds
+        requests = store.requests
         spreads = [spread(sample.loads.values()) for sample in ledger.samples]
         return Result(
             scenario=scenario.name,
@@ -245,9 +249,14 @@ class Simulation:
             seed=self._seed,
             seconds_to_balance=longest,
             cycles_to_balance=None if longest is None else longest / scenario.group.balance_interval,
-            moves=ledger.moves,
+            moves=len(ledger.moves),
             fewest_moves=ledger.ideal.moves,
+            later_moves=sum(
+                ledger.later_moves(ended, until) for (_, _, ended), until in zip(self._disturbances, ends, strict=True)
+            ),
             unowned=ledger.unowned,
+            lease_duration=ledger.lease_duration,
+            longest_silence=ledger.longest_silence,
             events=hub.delivered,
             duplicates=hub.duplicates,
             decisions=ledger.decisions,
@@ -255,7 +264,11 @@ class Simulation:
             conflicts=store.conflicts,
             commits_per_minute=60 * store.commits / seconds,
             conflicts_per_minute=60 * store.conflicts / seconds,
-            operations_per_day=round(store.operations * 86_400 / seconds),
+            operations_per_day=round(requests.total * per_day),
+            writes_per_day=round(requests.writes * per_day),
+            reads_per_day=round(requests.reads * per_day),
+            deletes_per_day=round(requests.deletes * per_day),
+            dollars_per_day=round(scenario.store.price(requests) * per_day, 4),
             spread=sum(spreads) / len(spreads),
             spread_worst=max(spreads),
             disturbances=disturbances,

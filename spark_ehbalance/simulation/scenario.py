@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.simulation.services import COMMIT, SERVICES, Requests
 from spark_ehbalance.values.declared import declarations, declared
 from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT, LEASE_DURATION
 from spark_ehbalance.values.parsing import (
@@ -103,12 +104,35 @@ class HubSettings:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """The lease table's storage: medians in seconds of a `commit` and of a `look`; both vary from half to double.
+    """The lease table's storage: `service` sets what requests take and cost, which the others can set as well.
 
-    The defaults are those of a local disk; on a storage account a commit takes 0.1 to 0.2 s."""
+    Times are medians in seconds, and vary from half to double. A `look` that finds nothing is one request, a `commit`
+    two; `latency` is that of a request. Prices are in US dollars per 10,000 requests.
+    """
 
-    commit: float = declared(0.012, parse_duration)
-    look: float = declared(0.003, parse_duration)
+    service: str = declared("local", one_of(*SERVICES))
+    latency: float | None = declared(None, parse_duration)
+    commit: float | None = declared(None, parse_duration)
+    look: float | None = declared(None, parse_duration)
+    write_price: float | None = declared(None, number(0))
+    read_price: float | None = declared(None, number(0))
+
+    @property
+    def look_seconds(self) -> float:
+        """The median of a look that finds nothing, and of each further request."""
+        return self.look or self.latency or SERVICES[self.service].latency
+
+    @property
+    def commit_seconds(self) -> float:
+        """The median of an attempt to commit."""
+        return self.commit or (COMMIT.total * self.latency if self.latency else SERVICES[self.service].commit)
+
+    def price(self, requests: Requests) -> float:
+        """What `requests` cost in US dollars."""
+        service = SERVICES[self.service]
+        write = service.write_price if self.write_price is None else self.write_price
+        read = service.read_price if self.read_price is None else self.read_price
+        return (requests.writes * write + requests.reads * read) / 10_000
 
 
 @dataclass(frozen=True, slots=True)

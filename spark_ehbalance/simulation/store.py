@@ -4,14 +4,44 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.simulation.scenario import StoreSettings
+from spark_ehbalance.simulation.services import COMMIT, Requests
 
-#: Requests to the storage: of a look (a listing of the log), of reading a version that is new to the reader (log entry
-#: and data file), of an attempt to commit (data file and log entry), of tidying up after a commit (both are removed).
-_LOOK, _FETCH, _ATTEMPT, _TIDYING = 1, 2, 2, 2
+# What the `delta` store asks of its storage besides `COMMIT`. It appends and tidies up with delta-rs.
+
+#: GET of the log file of the next version, whether it is there or not.
+_LOG_FILE = Requests(reads=1)
+
+#: GET of a version's data file.
+_DATA_FILE = Requests(reads=1)
+
+#: So many newer log files are read one after the other; beyond, a LIST finds the newest.
+_FOLLOWED, _JUMP = 4, Requests(writes=1)
+
+#: Append to the history: the newest version is found and read, a data file and a log file are written.
+_RECORD = Requests(writes=3, reads=1)
+
+#: Tidy up: two LIST, and PUT of the checkpoint and of the reference to it. The log files since the last one are read.
+_TIDY = Requests(writes=4)
+
+#: A request deletes so many files.
+_DELETE, _DELETED_AT_ONCE = Requests(deletes=1), 256
+
+_LOG_2 = math.log(2)
+
+
+@cache
+def requests_of_look(newer: int) -> Requests:
+    """The requests of a look that finds so many newer versions. Who finds none reads nothing more."""
+    if newer == 0:
+        return _LOG_FILE
+    if newer > _FOLLOWED:
+        return _LOG_FILE * (_FOLLOWED + 1) + _JUMP + _DATA_FILE
+    return _LOG_FILE * (newer + 1) + _DATA_FILE
 
 
 @dataclass(slots=True)
@@ -23,40 +53,55 @@ class SimulatedStore:
     rng: random.Random
     away: bool = False
     slowness: float = 1.0
-    looks: int = 0
-    fetches: int = 0
-    attempts: int = 0
     commits: int = 0
     conflicts: int = 0
+    #: All that a storage service would have counted so far.
+    requests: Requests = field(default_factory=Requests)
+    _untidied: int = 0  # versions
+    _garbage: int = 0  # files: a data file of each lost race, and both of each version
 
-    def look_time(self) -> float:
-        """Seconds that a look takes now."""
-        return self._drawn(self.settings.look)
+    def look_time(self, requests: int = 1) -> float:
+        """Seconds that so many requests of a look take now."""
+        return requests * self._drawn(self.settings.look_seconds)
 
-    def commit_time(self) -> float:
-        """Seconds that an attempt to commit takes now."""
-        return self._drawn(self.settings.commit)
+    def more_to_read(self, known: int) -> int:
+        """How many requests it takes now, after the first one of a look, to read the newest version of a table of
+        which `known` is known."""
+        return requests_of_look(self.snapshot.version - known).total - 1
 
     def look(self, known: int) -> Snapshot:
         """The newest snapshot, for a reader who knows version `known`."""
-        self.looks += 1
-        self.fetches += self.snapshot.version != known
+        self.requests += requests_of_look(self.snapshot.version - known)
         return self.snapshot
 
-    def put(self, new: Snapshot) -> Snapshot:
+    def attempt_time(self) -> float:
+        """Begin to commit. Returns how many seconds it takes until it is known which commit has won."""
+        self.requests += COMMIT
+        return self._drawn(self.settings.commit_seconds)
+
+    def won(self, new: Snapshot) -> Snapshot:
         """Write `new` as the next version."""
         self.commits += 1
+        self._untidied += 1
+        self._garbage += COMMIT.writes
         self.snapshot = new.written_as(self.snapshot.version + 1)
         return self.snapshot
 
-    @property
-    def operations(self) -> int:
-        """Requests that a storage account would have counted so far."""
-        return _LOOK * self.looks + _FETCH * self.fetches + _ATTEMPT * self.attempts + _TIDYING * self.commits
+    def lost(self) -> None:
+        """Another commit was faster: only a data file was written."""
+        self.conflicts += 1
+        self._garbage += 1
+
+    def record(self) -> None:
+        """Append to the history."""
+        self.requests += _RECORD
+
+    def tidy(self) -> None:
+        """Write a checkpoint, and remove the files of earlier versions and of lost races."""
+        deletes = math.ceil(self._garbage / _DELETED_AT_ONCE)
+        self.requests += _TIDY + _LOG_FILE * self._untidied + _DELETE * deletes
+        self._untidied = self._garbage = 0
 
     def _drawn(self, median: float) -> float:
         # Log-uniform from half to double: most are near the median, few take much longer.
         return median * self.slowness * math.exp(self.rng.uniform(-_LOG_2, _LOG_2))
-
-
-_LOG_2 = math.log(2)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,20 @@ def test_the_json_of_a_comparison_equals_that_of_each_strategy(ehbalance: Comman
     assert alone in compared
 
 
+def test_the_store_may_be_another_than_the_scenarios(ehbalance: Command) -> None:
+    def result(*arguments: object) -> Any:
+        return json.loads(ehbalance("simulate", "--scenario", "start-up", *SMALL, "--json", *arguments).out)
+
+    here, azure, s3, far = result(), *(result("--store", name) for name in ("azure", "s3")), result("--latency", 200)
+    assert here["dollars_per_day"] == far["dollars_per_day"] == 0
+    assert 0 < s3["dollars_per_day"] < azure["dollars_per_day"]
+    assert azure["operations_per_day"] == sum(azure[f"{name}_per_day"] for name in ("writes", "reads", "deletes"))
+    assert azure["longest_silence"] < 1
+    assert here["seconds_to_balance"] < azure["seconds_to_balance"] < far["seconds_to_balance"]
+    heading = ehbalance("simulate", "--scenario", "start-up", *SMALL, "--store", "gcs", "--latency", 10).out
+    assert "store gcs: a look takes 10 ms, a commit 20 ms" in heading
+
+
 def test_the_report_needs_no_network_and_has_a_lane_for_each_partition(ehbalance: Command, tmp_path: Path) -> None:
     path = tmp_path / "out.html"
     outcome = ehbalance("simulate", "--scenario", "join", *SMALL, "--report", path, "--json")
@@ -90,6 +105,9 @@ def test_a_scenario_from_a_file(ehbalance: Command, tmp_path: Path) -> None:
         (("--scenario", "nowhere"), "--scenario nowhere is wrong: allowed is a TOML file or one of "),
         (("--cycles", 0), "--cycles 0 is wrong: allowed is 1 or more"),
         (("--partitions", -1), "--partitions -1 is wrong: allowed is 1 or more"),
+        (("--store", "tape"), "--store tape is wrong: allowed is one of local, azure, s3, gcs"),
+        (("--latency", 0), "--latency 0 is wrong: allowed is a number above 0, in milliseconds"),
+        (("--latency", "nan"), "--latency nan is wrong: allowed is a number above 0, in milliseconds"),
         (("--scenario", "all"), "--scenario all is for --compare"),
         (("--compare", "--report", "a.html"), "--compare and --report are both given"),
         (("--members", 2, "--cycles", 1, "--report", "/nowhere/a.html"), "/nowhere/a.html could not be written"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ from spark_ehbalance.simulation.ideal import Ideal, fair_counts, fewest_moves
 from spark_ehbalance.simulation.measures import Ledger, TwoOwners, spread
 from spark_ehbalance.simulation.members import Batch
 from spark_ehbalance.simulation.scenario import HubSettings, StoreSettings
+from spark_ehbalance.simulation.services import Requests
 from spark_ehbalance.simulation.store import SimulatedStore
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
@@ -47,7 +49,7 @@ class Table:
         transitions = [Join(by=ANN, at_ms=0), Join(by=BOB, at_ms=0)]
         add = AddPartitions(by=ANN, at_ms=0, partitions=tuple("0123"), checkpoint=Position(-1))
         self.snapshot = apply(empty, [*transitions, add]).after
-        self.ledger = Ledger(self.snapshot, lambda: self.now, lambda: self.rates)
+        self.ledger = Ledger(self.snapshot, lambda: self.now, lambda: self.rates, lease_duration=10.0)
         self.ledger.running({"ann": None, "bob": None}, 4)
 
     def write(self, kind: type[Transition], by: Author, *partitions: str, **more: object) -> None:
@@ -58,7 +60,7 @@ class Table:
         ]
         outcome = apply(self.snapshot, transitions)
         assert not outcome.refused
-        self.ledger.wrote(outcome, round(self.now * 1000))
+        self.ledger.wrote(by.id, outcome, round(self.now * 1000))
         self.snapshot = outcome.after
 
 
@@ -84,7 +86,7 @@ def test_a_member_that_does_not_run_counts_as_owning_nothing() -> None:
     table.now = 20.0
     table.ledger.finish()
     assert table.ledger.unowned == 2 * 3
-    assert table.ledger.moves == 4 + 2
+    assert len(table.ledger.moves) == 4 + 2
 
 
 def test_a_partition_that_returns_to_its_last_owner_has_not_moved() -> None:
@@ -92,14 +94,14 @@ def test_a_partition_that_returns_to_its_last_owner_has_not_moved() -> None:
     table.write(Claim, ANN, "0")
     table.write(Release, ANN, "0")
     table.write(Claim, ANN, "0")
-    assert table.ledger.moves == 1
+    assert len(table.ledger.moves) == 1
     table.write(Release, ANN, "0")
     table.write(Claim, BOB, "0")
-    assert table.ledger.moves == 2
+    assert len(table.ledger.moves) == 2
     table.write(RequestHandover, ANN, "0", to="ann", timeout_ms=1000)
-    assert table.ledger.moves == 2
+    assert len(table.ledger.moves) == 2
     table.write(HandOver, BOB, "0")
-    assert table.ledger.moves == 3
+    assert len(table.ledger.moves) == 3
     assert [change.event for change in table.ledger.changes] == [
         "Claim", "Release", "Claim", "Release", "Claim", "HandOver",
     ]  # fmt: skip
@@ -120,6 +122,36 @@ def test_the_time_to_balance_begins_at_the_end_of_the_disturbance() -> None:
     assert table.ledger.seconds_to_balance(8.0, 100.0) is None
 
 
+def test_moves_in_a_balanced_group_are_counted_until_the_next_disturbance() -> None:
+    table = Table()
+    table.write(Claim, ANN, "0", "1", "2")
+    table.now = 7.0
+    table.write(Claim, BOB, "3")
+    table.write(Steal, BOB, "2")
+    assert table.ledger.later_moves(0.0, 100.0) == 0, "none of them is needless"
+    for table.now, by in ((20.0, BOB), (30.0, ANN)):
+        table.write(Steal, by, "0")
+    assert table.ledger.later_moves(0.0, 100.0) == table.ledger.later_moves(8.0, 100.0) == 2
+    assert table.ledger.later_moves(0.0, 25.0) == 1
+    assert table.ledger.later_moves(25.0, 100.0) == 0, "balanced again by the second"
+
+
+def test_the_longest_silence_is_that_of_a_running_member_in_lease_durations() -> None:
+    table = Table()
+    table.now = 100.0
+    table.write(Claim, ANN, "0")
+    assert table.ledger.longest_silence == 0, "nobody knew of it before"
+    table.now = 104.0
+    table.write(Claim, ANN, "1")
+    table.write(Claim, BOB, "2")
+    assert table.ledger.longest_silence == 0.4
+    table.now = 105.0
+    table.ledger.running({"ann": None}, 4)
+    table.now = 113.0
+    table.ledger.finish()
+    assert table.ledger.longest_silence == 0.9, "bob does not run"
+
+
 def test_a_skewed_group_is_balanced_when_no_single_move_would_improve_it() -> None:
     table = Table(rates={"0": 6.0, "1": 2.0, "2": 2.0, "3": 2.0})
     table.write(Claim, ANN, "0")
@@ -136,7 +168,7 @@ def test_two_owners_of_one_epoch_are_found() -> None:
     table.write(Claim, ANN, "0")
     other = apply(Table().snapshot, [Claim(by=BOB, at_ms=0, partition="0", epoch=0)])
     with pytest.raises(TwoOwners, match="partition 0: ann has epoch 1"):
-        table.ledger.wrote(other, 0)
+        table.ledger.wrote("bob", other, 0)
 
 
 def test_the_spread_is_standard_deviation_divided_by_mean() -> None:
@@ -224,26 +256,75 @@ def test_a_suspended_batch_reads_nothing_meanwhile() -> None:
 # --- the store and time ------------------------------------------------------------------------------------------
 
 
-def test_storage_operations_are_counted() -> None:
-    snapshot = Snapshot(GROUP, 3, {"0": Lease("0")})
-    store = SimulatedStore(StoreSettings(), snapshot, random.Random(0))
-    store.look(3)
-    store.look(2)
-    store.attempts += 2
-    store.put(snapshot)
-    store.conflicts += 1
+def store_at(version: int) -> SimulatedStore:
+    return SimulatedStore(StoreSettings(), Snapshot(GROUP, version, {"0": Lease("0")}), random.Random(0))
+
+
+def test_a_look_is_one_request_and_two_more_if_somebody_has_written() -> None:
+    store = store_at(30)
+    assert store.more_to_read(30) == 0
+    store.look(30)
+    assert store.requests == Requests(reads=1)
+    assert store.more_to_read(29) == 2
+    store.look(29)
+    assert store.requests == Requests(reads=1 + 3), "the log files of 30 and 31, and the data file"
+
+
+def test_a_reader_that_is_far_behind_lists() -> None:
+    store = store_at(30)
+    store.look(0)
+    assert store.requests.writes == 1
+    assert store.more_to_read(0) == store.more_to_read(20) < 10
+
+
+def test_a_commit_is_two_requests_also_if_it_loses() -> None:
+    store = store_at(3)
+    store.attempt_time()
+    store.won(store.snapshot)
     assert store.snapshot.version == 4
-    assert store.operations == 2 + 2 + 2 * 2 + 2, "two listings, one reading of two files, two attempts, one tidying"
+    store.attempt_time()
+    store.lost()
+    assert (store.commits, store.conflicts, store.requests) == (1, 1, Requests(writes=4))
+
+
+def test_tidying_reads_the_log_since_the_last_time_and_deletes_in_bulk() -> None:
+    store = store_at(0)
+    for _ in range(300):
+        store.won(store.snapshot)
+    store.tidy()
+    first = store.requests
+    assert (first.reads, first.deletes) == (300, 3), "600 files, 256 at a time"
+    store.tidy()
+    assert store.requests.writes == 2 * first.writes
+    assert (store.requests.reads, store.requests.deletes) == (300, 3)
+
+
+def test_times_follow_from_the_service_the_latency_or_the_scenario() -> None:
+    def seconds(**settings: Any) -> tuple[float, float]:
+        store = StoreSettings(**settings)
+        return store.look_seconds, store.commit_seconds
+
+    assert seconds(service="azure") == (0.025, 0.05)
+    assert seconds(service="azure", latency=0.1) == (0.1, 0.2)
+    assert seconds(look=0.03) == (0.03, seconds()[1])
+    assert seconds(latency=0.1, commit=0.5) == (0.1, 0.5)
+
+
+def test_reads_and_writes_have_their_prices_and_deletes_are_free() -> None:
+    requests = Requests(writes=20_000, reads=30_000, deletes=40_000)
+    assert StoreSettings("local").price(requests) == 0
+    assert StoreSettings("s3").price(requests) == pytest.approx(2 * 0.05 + 3 * 0.004)
+    assert StoreSettings("s3", write_price=1.0, read_price=0.0).price(requests) == pytest.approx(2.0)
 
 
 def test_times_vary_from_half_to_double_the_median() -> None:
     store = SimulatedStore(StoreSettings(commit=0.1), Snapshot(GROUP), random.Random(0))
-    times = sorted(store.commit_time() for _ in range(1001))
+    times = sorted(store.attempt_time() for _ in range(1001))
     assert times[0] >= 0.05
     assert times[-1] <= 0.2
     assert times[500] == pytest.approx(0.1, rel=0.1)
     store.slowness = 5.0
-    assert 0.25 <= store.commit_time() <= 1.0
+    assert 0.25 <= store.attempt_time() <= 1.0
 
 
 def test_actions_scheduled_for_one_time_are_done_in_order() -> None:
