@@ -13,14 +13,17 @@ from spark_ehbalance.simulation.services import COMMIT, Requests
 
 # What the `delta` store asks of its storage besides `COMMIT`. It appends and tidies up with delta-rs.
 
-#: GET of the log file of the next version, whether it is there or not.
+#: GET of a log file, whether it is there or not.
 _LOG_FILE = Requests(reads=1)
 
 #: GET of a version's data file.
 _DATA_FILE = Requests(reads=1)
 
-#: So many newer log files are read one after the other; beyond, a LIST finds the newest.
-_FOLLOWED, _JUMP = 4, Requests(writes=1)
+#: So many newer log files are read one after the other; then a LIST finds the newest.
+_FOLLOWED, _LIST = 4, Requests(writes=1)
+
+#: HEAD of an older log file with every tenth look: is the log still there?
+_CHECK, _LOOKS_PER_CHECK = Requests(reads=1), 10
 
 #: Append to the history: the newest version is found and read, a data file and a log file are written.
 _RECORD = Requests(writes=3, reads=1)
@@ -39,9 +42,9 @@ def requests_of_look(newer: int) -> Requests:
     """The requests of a look that finds so many newer versions. Who finds none reads nothing more."""
     if newer == 0:
         return _LOG_FILE
-    if newer > _FOLLOWED:
-        return _LOG_FILE * (_FOLLOWED + 1) + _JUMP + _DATA_FILE
-    return _LOG_FILE * (newer + 1) + _DATA_FILE
+    if newer < _FOLLOWED:
+        return _LOG_FILE * (newer + 1) + _DATA_FILE
+    return _LOG_FILE * min(newer, _FOLLOWED + 1) + _LIST + _DATA_FILE
 
 
 @dataclass(slots=True)
@@ -57,6 +60,7 @@ class SimulatedStore:
     conflicts: int = 0
     #: All that a storage service would have counted so far.
     requests: Requests = field(default_factory=Requests)
+    _looks: int = 0
     _untidied: int = 0  # versions
     _garbage: int = 0  # files: a data file of each lost race, and both of each version
 
@@ -72,6 +76,9 @@ class SimulatedStore:
     def look(self, known: int) -> Snapshot:
         """The newest snapshot, for a reader who knows version `known`."""
         self.requests += requests_of_look(self.snapshot.version - known)
+        self._looks += 1
+        if self._looks % _LOOKS_PER_CHECK == 0:
+            self.requests += _CHECK
         return self.snapshot
 
     def attempt_time(self) -> float:

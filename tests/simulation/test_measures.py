@@ -274,6 +274,7 @@ def test_a_reader_that_is_far_behind_lists() -> None:
     store = store_at(30)
     store.look(0)
     assert store.requests.writes == 1
+    assert store.more_to_read(26) + 1 == store.more_to_read(25), "the newest log file is among those read before"
     assert store.more_to_read(0) == store.more_to_read(20) < 10
 
 
