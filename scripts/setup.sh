@@ -109,6 +109,7 @@ make_venv() {
 check_java
 if is_up_to_date; then
     stop_if_missing
+    scripts/install_azurite.sh
     exit 0
 fi
 find_python
@@ -125,5 +126,6 @@ echo 'setup: installing packages'
     -c constraints.txt -e '.[dev]' </dev/null
 echo "setup: fetching Delta's jars"
 "$venv/bin/python" scripts/fetch_jars.py </dev/null
+scripts/install_azurite.sh
 echo "$made_from" >"$stamp"
 echo 'setup: done'

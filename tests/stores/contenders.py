@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
 from typing import Any
 
 from spark_ehbalance.errors import StoreFormatError
@@ -20,6 +22,12 @@ Opening = Callable[[], LeaseStore]
 ATTEMPTS = 200
 
 _start_line: threading.Barrier | None = None
+
+
+def processes(count: int) -> Executor:
+    """So many processes as contenders."""
+    spawn = multiprocessing.get_context("spawn")  # delta-rs has threads, which a fork would lose
+    return ProcessPoolExecutor(count, spawn, initializer=line_up, initargs=(spawn.Barrier(count),))
 
 
 def line_up(barrier: Any) -> None:

@@ -1,0 +1,77 @@
+"""Azure Storage on this machine: Azurite, an emulator in Node, which `make setup` installs where it finds Node."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from azure.storage.blob import BlobServiceClient, ContainerSasPermissions, generate_container_sas
+
+#: The account of every Azurite, and its published key.
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+_MAIN = Path(sys.prefix, "azurite", "node_modules", "azurite", "dist", "src", "blob", "main.js")
+
+#: A module that ends its process when standard input ends, as it does when the process at its other end is killed.
+_END_WITH_PARENT = 'data:text/javascript,process.stdin.resume().on("end",()=>process.exit())'
+
+
+def missing() -> str | None:
+    """What is missing to start Azurite; None if nothing is."""
+    if _MAIN.exists() and shutil.which("node"):
+        return None
+    return "Azurite is missing: install Node 20 or newer with npm, then run `make setup`"
+
+
+@contextlib.contextmanager
+def azurite() -> Iterator[str]:
+    """Start an empty Azurite on a free port, and yield its address. It keeps everything in memory and ends with this
+    process, also if that is killed. Raises `OSError`."""
+    if problem := missing():
+        raise OSError(problem)
+    command = ["node", "--import", _END_WITH_PARENT, str(_MAIN), "--blobPort", "0", "--inMemoryPersistence"]
+    command += ["--skipApiVersionCheck", "--disableTelemetry", "--silent"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            for line in process.stdout:
+                if ready := re.search(r"listens on (http://\S+)", line):
+                    yield ready[1]
+                    return
+            raise OSError("Azurite did not start")
+        finally:
+            process.terminate()
+
+
+def make_container(address: str, name: str) -> None:
+    """Make a container in the Azurite at `address`."""
+    with BlobServiceClient(f"{address}/{ACCOUNT}", KEY) as client:
+        client.create_container(name)
+
+
+def storage_options(address: str) -> dict[str, str]:
+    """The storage options of a table in an Azurite at `address`, or behind a proxy there, with the account's key."""
+    return _place(address) | {"azure_storage_account_key": KEY}
+
+
+def sas_options(address: str, container: str, seconds: float) -> dict[str, str]:
+    """The same with a token for a container, which expires after `seconds`."""
+    expiry = datetime.now(timezone.utc) + timedelta(seconds=seconds)
+    permissions = ContainerSasPermissions(read=True, write=True, create=True, add=True, delete=True, list=True)
+    token = generate_container_sas(ACCOUNT, container, account_key=KEY, permission=permissions, expiry=expiry)
+    return _place(address) | {"azure_storage_sas_key": token}
+
+
+def _place(address: str) -> dict[str, str]:
+    return {
+        "azure_storage_account_name": ACCOUNT,
+        "azure_storage_endpoint": f"{address}/{ACCOUNT}",
+        "allow_http": "true",
+    }

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Puts Azurite, a local Azure Storage, into .venv. Called by setup.sh.
+#
+# Tests, bench and contention use it. Without Node, or if npm fails, they leave out what needs it, unless
+# EHBALANCE_REQUIRE_AZURITE is set, as in CI: then it is an error.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+version=3.37.0 # 3.35 does not know `startFrom`, by which delta-rs lists a log; asks for Node 22, but runs on 20
+folder=$PWD/.venv/azurite
+installed=$folder/$version.installed
+
+fail() {
+    echo "setup: $1" >&2
+    [[ -z ${EHBALANCE_REQUIRE_AZURITE:-} ]]
+    exit
+}
+
+[[ -f $installed ]] && exit
+major=$(node --version 2>/dev/null </dev/null | sed 's/^v\([0-9]*\).*/\1/') || major=
+if ((${major:-0} < 20)) || ! command -v npm >/dev/null; then
+    [[ -n ${EHBALANCE_REQUIRE_AZURITE:-} ]] || exit 0
+    fail 'Node 20 or newer with npm is needed for Azurite.'
+fi
+echo "setup: installing Azurite $version"
+rm -rf "$folder"
+npm install --prefix "$folder" --no-package-lock --no-save --no-audit --no-fund --ignore-scripts --omit=optional \
+    --engine-strict=false --fetch-retries=1 --loglevel=error "azurite@$version" </dev/null >/dev/null || fail 'npm could not install Azurite.'
+touch "$installed"

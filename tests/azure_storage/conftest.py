@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from chaos.storage.azurite import azurite, make_container, missing
+from chaos.storage.proxy import StorageProxy
+from spark_ehbalance.leases.transitions import AddPartitions, Join
+from spark_ehbalance.values.position import Position
+from tests.azure_storage.tables import Table
+from tests.stores.delta_tables import committed
+from tests.stores.store_conformance import ANN, BOB, GROUP, claim
+
+
+@pytest.fixture(scope="session")
+def storage() -> Iterator[str]:
+    """The address of an Azurite."""
+    if problem := missing():
+        if os.environ.get("EHBALANCE_REQUIRE_AZURITE"):
+            pytest.fail(problem)
+        pytest.skip(problem)
+    with azurite() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def all_requests(storage: str) -> Iterator[StorageProxy]:
+    with StorageProxy(storage) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(all_requests: StorageProxy) -> Iterator[StorageProxy]:
+    """A proxy before the Azurite, which disturbs nothing yet."""
+    yield all_requests
+    all_requests.disturb()
+    all_requests.skew(0.0)
+
+
+@pytest.fixture
+def new_table(storage: str, proxy: StorageProxy) -> Table:
+    """A table that does not exist yet, in a container of its own."""
+    container = uuid.uuid4().hex
+    make_container(storage, container)
+    return Table(container, storage, proxy.address)
+
+
+@pytest.fixture
+def table(new_table: Table) -> Table:
+    """A table with two members and two partitions; ann owns partition 0."""
+    with new_table.undisturbed() as store:
+        store.create(GROUP)
+        joins = [Join(by=ANN, at_ms=1), Join(by=BOB, at_ms=1)]
+        add = AddPartitions(by=ANN, at_ms=1, partitions=("0", "1"), checkpoint=Position(-1))
+        committed(store, *joins, add, claim(ANN, "0"))
+    return new_table

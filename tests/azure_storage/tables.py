@@ -1,0 +1,46 @@
+"""A lease table in Azurite, and what the tests do with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaos.storage.azurite import sas_options, storage_options
+from spark_ehbalance.leases.transitions import Renew
+from spark_ehbalance.stores.delta import DeltaStore
+from tests.stores.store_conformance import ANN
+
+#: Renews the lease of partition 0, which ann owns.
+RENEWAL = Renew(by=ANN, at_ms=5, partition="0", epoch=1)
+
+#: Seconds that a request may take where it gets no answer.
+PATIENCE = 1.0
+
+
+@dataclass(frozen=True)
+class Table:
+    """A lease table in a `container` of the Azurite at `storage`, before which there is a proxy."""
+
+    container: str
+    storage: str
+    proxy: str
+
+    @property
+    def location(self) -> str:
+        return f"az://{self.container}/leases"
+
+    def opened(self, patience: float = PATIENCE) -> DeltaStore:
+        """A handle whose requests pass the proxy."""
+        return DeltaStore(self.location, storage_options(self.proxy), patience)
+
+    def opened_with_token(self, seconds: float) -> DeltaStore:
+        """The same with a token that expires after `seconds`."""
+        return DeltaStore(self.location, sas_options(self.proxy, self.container, seconds), PATIENCE)
+
+    def undisturbed(self) -> DeltaStore:
+        """A handle that does not use the proxy."""
+        return DeltaStore(self.location, storage_options(self.storage))
+
+    def renewals(self) -> int:
+        """How often partition 0 was renewed."""
+        with self.undisturbed() as store:
+            return store.read().leases["0"].renewal

@@ -1,0 +1,95 @@
+"""A storage that throttles, loses answers, resets connections or hangs: nothing is lost and nothing is done twice."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from chaos.storage.faults import BUSY, EXPIRED, TOO_MANY, Break, Fault, Kind, Refusal, Rule
+from chaos.storage.proxy import StorageProxy
+from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.leases.transitions import Heartbeat
+from spark_ehbalance.stores.base import commit
+from spark_ehbalance.stores.delta import DeltaStore
+from tests.azure_storage.tables import PATIENCE, RENEWAL, Table
+from tests.stores.delta_tables import assert_one_line_with, committed
+from tests.stores.store_conformance import BOB
+
+RESETS = (Break.RESET, Break.RESET_HALFWAY, Break.LOST_ANSWER, Break.CUT_ANSWER)
+
+
+def name(fault: Fault) -> str:
+    return fault.code if isinstance(fault, Refusal) else fault.name
+
+
+def renewed(store: DeltaStore) -> bool | None:
+    """Look and renew. Whether the renewal was accepted; None if the store could not tell."""
+    try:
+        outcome = commit(store, store.read(), [RENEWAL])
+    except StoreUnavailableError:
+        return None
+    return outcome.accepted == (RENEWAL,)
+
+
+@pytest.mark.parametrize("fault", [*RESETS, BUSY, TOO_MANY, EXPIRED], ids=name)
+def test_a_fault_at_any_request_of_a_commit_loses_and_doubles_nothing(
+    table: Table, proxy: StorageProxy, fault: Fault
+) -> None:
+    """The table has news, so that the look reads them."""
+    with table.opened() as store, table.undisturbed() as other:
+        assert renewed(store)
+        for number in range(100):
+            committed(other, Heartbeat(by=BOB, at_ms=number))
+            before = table.renewals()
+            proxy.disturb(Rule(fault, skip=number, times=1))
+            with proxy.counted() as requests:
+                done = renewed(store)
+            proxy.disturb()
+            assert done is not False
+            assert table.renewals() - before in ({1} if done else {0, 1})
+            if requests.total() <= number:
+                assert done
+                return
+    raise AssertionError("every request was disturbed")
+
+
+@pytest.mark.parametrize("kind", [Kind.GET, Kind.PUT, Kind.CONDITIONAL_PUT])
+def test_a_lost_answer_is_no_lost_commit(table: Table, proxy: StorageProxy, kind: Kind) -> None:
+    with table.opened() as store:
+        before = store.read()
+        for number in range(1, 4):
+            proxy.disturb(Rule(Break.LOST_ANSWER, kind, times=1))
+            assert renewed(store)
+            assert table.renewals() == before.leases["0"].renewal + number
+
+
+@pytest.mark.parametrize("fault", [BUSY, TOO_MANY], ids=name)
+def test_commits_come_through_once_the_storage_throttles_no_longer(
+    table: Table, proxy: StorageProxy, fault: Refusal
+) -> None:
+    with table.opened() as store:
+        before = store.read()
+        proxy.disturb(Rule(fault))
+        for _ in range(2):
+            with pytest.raises(StoreUnavailableError) as error:
+                commit(store, store.read(), [RENEWAL])
+            assert_one_line_with(table.location, error)
+        proxy.disturb()
+        assert store.read() == before, "what is held stays"
+        assert renewed(store)
+    assert table.renewals() == before.leases["0"].renewal + 1
+
+
+@pytest.mark.parametrize("fault", [Break.HANG, Break.HANG_WHEN_DONE])
+@pytest.mark.parametrize("kind", [Kind.GET, Kind.PUT, Kind.CONDITIONAL_PUT])
+def test_a_request_that_hangs_is_given_up(table: Table, proxy: StorageProxy, kind: Kind, fault: Break) -> None:
+    with table.opened() as store:
+        before = store.read().leases["0"].renewal
+        proxy.disturb(Rule(fault, kind))
+        began = time.monotonic()
+        done = renewed(store)
+        assert time.monotonic() - began < 5 * PATIENCE, "a commit has three requests, and may look for itself"
+        proxy.disturb()
+        assert table.renewals() - before in ({1} if done else {0, 1})
+        assert renewed(store)

@@ -1,0 +1,71 @@
+"""What looks and commits cost, counted in requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from chaos.storage.faults import Kind
+from chaos.storage.proxy import StorageProxy
+from spark_ehbalance.leases.transitions import Heartbeat
+from tests.azure_storage.tables import RENEWAL, Table
+from tests.stores.delta_tables import committed
+from tests.stores.store_conformance import BOB
+
+#: Whether the log is still there is asked by every tenth look.
+TIMES, CHECKS = 20, 2
+
+Cost = Callable[[Callable[[], object]], dict[Kind, int]]
+
+
+@pytest.fixture
+def cost(proxy: StorageProxy) -> Cost:
+    """The requests of something that is done."""
+
+    def counted(done: Callable[[], object]) -> dict[Kind, int]:
+        with proxy.counted() as requests:
+            done()
+        print({kind.value: count for kind, count in requests.items()})
+        return dict(requests)
+
+    return counted
+
+
+def test_looks_and_commits(table: Table, cost: Cost) -> None:
+    with table.opened() as mine, table.undisturbed() as theirs:
+        mine.read()
+
+        def look_and_commit() -> None:
+            for _ in range(TIMES):
+                committed(mine, RENEWAL)
+
+        def look_at_news() -> dict[Kind, int]:
+            committed(theirs, Heartbeat(by=BOB, at_ms=1))
+            return cost(mine.read)
+
+        idle = cost(lambda: [mine.read() for _ in range(TIMES)])
+        assert idle == {Kind.GET: TIMES, Kind.HEAD: CHECKS}, "1 for an idle look"
+        both = cost(look_and_commit)
+        assert both == {Kind.GET: TIMES, Kind.HEAD: CHECKS, Kind.PUT: TIMES, Kind.CONDITIONAL_PUT: TIMES}, "2 more"
+        news = [look_at_news() for _ in range(TIMES)]
+        assert [each[Kind.GET] for each in news] == [3] * TIMES, "2 more for a look with news"
+        assert sum(sum(each.values()) for each in news) == 3 * TIMES + CHECKS
+
+
+def test_a_lost_race(table: Table, cost: Cost) -> None:
+    with table.opened() as mine, table.undisturbed() as theirs:
+        stale = mine.read()
+        committed(theirs, Heartbeat(by=BOB, at_ms=1))
+        lost = cost(lambda: committed(mine, RENEWAL, base=stale))
+        again = {Kind.GET: 3, Kind.PUT: 2, Kind.CONDITIONAL_PUT: 2}
+        assert lost == again, "the winner's log file and data, whether there is more, and the commit once more"
+
+
+def test_a_member_that_is_far_behind(table: Table, cost: Cost) -> None:
+    with table.opened() as mine, table.undisturbed() as theirs:
+        mine.read()
+        for _ in range(50):
+            committed(theirs, Heartbeat(by=BOB, at_ms=1))
+        assert sum(cost(mine.read).values()) <= 8
+        assert mine.read() == theirs.read()
