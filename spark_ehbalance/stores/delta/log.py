@@ -131,7 +131,7 @@ def log_problem(content: bytes) -> str:
 
 def log_problems(folder: Folder) -> Iterator[tuple[str, str]]:
     """The files of the log that cannot be read, or that need one that is missing, each with its problem; the newest
-    first."""
+    first. What is older than a checkpoint that can be read is not needed, and not looked at."""
     names = [file.name for file in folder.listed(LOG)]
     for name in reversed(names):
         path = f"{LOG}/{name}"
@@ -140,6 +140,7 @@ def log_problems(folder: Folder) -> Iterator[tuple[str, str]]:
         elif name.endswith(".parquet"):
             try:
                 folder.parquet(path)
+                break
             except (ValueError, OSError):
                 yield path, "cannot be read"
     yield from _missing(folder, names)

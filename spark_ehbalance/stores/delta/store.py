@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from spark_ehbalance.errors import ConflictError, StoreDamagedError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
@@ -140,15 +141,13 @@ class DeltaStore(LeaseTable):
         return self._read()
 
     def _read(self) -> Snapshot:
+        began = self._clock()
         try:
-            began = self._clock()
-            known = (self._advanced(self._known) if self._known else None) or self._opened()
-        except StoreUnavailableError:
+            with self._folder.errors("read"):
+                known = (self._known and self._advanced(self._known)) or self._opened()
+        except StoreDamagedError:
             self._forget()
             raise
-        except BACKEND_ERRORS as error:
-            self._forget()
-            raise self._damage() or self._folder.unavailable("read", error) from error
         self._known, self._newest_at = known, began
         return known.stored.snapshot
 
@@ -166,8 +165,13 @@ class DeltaStore(LeaseTable):
 
     def _opened(self) -> _Known:
         """The newest version, by way of delta-rs."""
-        table = self._folder.open_table()
-        shape = shape_of(table, self._folder, self._known.shape.group if self._known else None)
+        group = self._known.shape.group if self._known else None
+        self._forget()
+        try:
+            table = self._folder.open_table()
+        except DeltaError as error:
+            raise self._damage() or self._folder.unavailable("read", error) from error
+        shape = shape_of(table, self._folder, group)
         head = head_of(table, self._folder)
         if problem := unreadable(table):
             raise damaged(self._folder, problem)
