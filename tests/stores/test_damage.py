@@ -378,13 +378,14 @@ def test_a_running_member_keeps_its_partitions_while_the_table_is_damaged_and_ch
 ) -> None:
     ann = running.start("ann", lease_duration=3.0)
     running.wait_owned(ann=4)
-    layout = running.layout()
+    wait_until(lambda: len(ann.holdings()) == 4, "it knows")
+    layout, batch = running.layout(), begin_batch(ann)
     running.stores[ann].read_only = True  # so that what is damaged stays the newest
     wait_until(lambda: running.stores[ann].failures > 0, "no commit is under way")
     table = tmp_path / "leases"
     (table / "_delta_log" / f"{running.snapshot.version + 1:020}.json").write_text('{"commitInfo":{')
     running.stores[ann].read_only = False
-    end_batch(ann, begin_batch(ann), 41)
+    end_batch(ann, batch, 41)
     wait_until(damage_found.is_set, "the keeper finds the damage")
     assert len(ann.holdings()) == 4
     ehbalance("maintain", table, "--repair")
