@@ -14,6 +14,12 @@ from spark_ehbalance.values.locations import EXAMPLE_ADDRESS, has_unsafe_charact
 
 BACKENDS: tuple[type[LeaseTable], ...] = (DeltaStore,)
 
+#: Schemes that a user may expect to work, and why they do not.
+_REFUSED = {
+    "dbfs": "DBFS has no way to create a file only if it does not exist",
+    "hdfs": "the library that makes the lease table's commits, obstore, does not know HDFS",
+}
+
 
 def open_store(
     location: str, options: Mapping[str, str] | None = None, patience: float = REQUEST_TIMEOUT
@@ -49,10 +55,9 @@ def _backend(location: str) -> type[LeaseTable]:
     for backend in BACKENDS:
         if wanted in backend.schemes:
             return backend
-    if wanted == "dbfs":
+    if wanted in _REFUSED:
         raise ValueError(
-            "no dbfs: address, as DBFS has no way to create a file only if it does not exist: write the address of a "
-            f"storage, such as {EXAMPLE_ADDRESS}"
+            f"no {wanted}: address, as {_REFUSED[wanted]}: write the address of a storage, such as {EXAMPLE_ADDRESS}"
         )
     known = [f"{each}://" for backend in BACKENDS for each in backend.schemes if each]
     raise ValueError(f"a path, or an address that begins with {', '.join(known)}")

@@ -38,7 +38,6 @@ HUB = {"fullyQualifiedNamespace": "n.servicebus.windows.net", "eventHubName": "h
         ("abfss://c@Account.dfs.core.windows.net//a/./b c/../d/", "abfss://c@account.dfs.core.windows.net/a/d"),
         ("ABFSS://c@a.b/x%20y", "abfss://c@a.b/x%20y"),
         ("abfss://c@a.b/x y", "abfss://c@a.b/x%20y"),
-        ("HDFS://ProdNS:8020/x", "hdfs://ProdNS:8020/x"),
         ("s3://bucket/%6Ceases", "s3://bucket/leases"),
     ],
 )
@@ -51,6 +50,7 @@ def test_spellings_of_one_location_have_one_canonical_form(written: str, meant: 
 WRONG = [
     ("dbfs:/x", "abfss://"),
     ("DBFS:/x", "abfss://"),
+    ("HDFS://ProdNS:8020/x", "does not know HDFS"),
     ("abfss:/c@a/x", "two slashes"),
     ("s3:bucket/x", "two slashes"),
     ("abfss:///x", "two slashes"),
@@ -173,6 +173,15 @@ def test_variables_that_let_commits_overwrite_others_are_refused_where_they_appl
     assert stream_options(HUB | {"leaseTable": other}).lease_table == other
     stream_options(HUB)
     batch_options(HUB)
+
+
+def test_a_lock_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OptionError, match=r"storageOptions\.aws_s3_locking_provider is set: .*Leave it out"):
+        storage_options({"aws_s3_locking_provider": "dynamodb"}, {}, "s3://b/x")
+    monkeypatch.setenv("AWS_S3_LOCKING_PROVIDER", "dynamodb")
+    with pytest.raises(OptionError, match="environment variable AWS_S3_LOCKING_PROVIDER is set"):
+        stream_options(HUB | {"leaseTable": "s3://b/x"})
+    stream_options(HUB | {"leaseTable": "/x"})
 
 
 # --- relative paths ---------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def test_an_unknown_scheme_is_refused_in_one_line_that_names_the_known_ones(loca
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("location", ["/x/y", "s3://bucket/x", "abfss://c@a.b/x", "hdfs://host/x"])
+@pytest.mark.parametrize("location", ["/x/y", "s3://bucket/x", "abfss://c@a.b/x", "gs://host/x"])
 def test_paths_and_the_addresses_of_storages_are_delta_tables(location: str) -> None:
     with open_store(location) as store:
         assert isinstance(store, DeltaStore)

@@ -15,8 +15,8 @@ from urllib.parse import quote, unquote
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.values.locations import EXAMPLE_ADDRESS, has_unsafe_characters, path_in_url, scheme
 
-#: Storages that delta-rs knows and that can create a file only if it does not exist. None is a path.
-SCHEMES = (None, "file", "abfs", "abfss", "adl", "az", "azure", "gs", "hdfs", "https", "s3", "s3a")
+#: Storages that delta-rs and obstore know and that can create a file only if it does not exist. None is a path.
+SCHEMES = (None, "file", "abfs", "abfss", "adl", "az", "azure", "gs", "https", "s3", "s3a")
 
 #: Mounts of storage on Databricks. They have neither hard links nor a rename that fails if the target exists.
 _MOUNTS = ("/dbfs", "/Volumes")
@@ -38,7 +38,7 @@ def parse_location(text: str) -> str:
 
 def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
     """Raise `OptionError` if an option, or a variable of the environment that no option overrides, tells delta-rs to
-    commit in a way that replaces another writer's commit."""
+    commit in a way that replaces another writer's commit, or that excludes only those who commit in the same way."""
     given = {f"storageOptions.{name}": (name, value) for name, value in options.items()}
     overridden = {name.lower() for name in options}
     for name, value in environment.items():
@@ -50,6 +50,11 @@ def check_storage(location: str, options: Mapping[str, str], environment: Mappin
             raise OptionError(
                 f"{shown} is set: with it two queries could take the same partition, as the lease table needs a "
                 "storage that creates a file only if it does not exist. Leave it out"
+            )
+        if name.lower().endswith("s3_locking_provider"):
+            raise OptionError(
+                f"{shown} is set: the lease table's commits are conditional writes of S3 itself, and exclude no writer "
+                "who asks for a lock elsewhere. Leave it out, and let nobody write the table with it"
             )
 
 
@@ -93,8 +98,7 @@ def _address(kind: str, rest: str) -> str:
     folder = posixpath.normpath("/" + _unescaped(path)).lstrip("/")
     if not folder:
         raise ValueError(f"a folder: write one below {kind}://{host}/")
-    host = host if kind == "hdfs" else host.lower()  # HDFS distinguishes name services by case
-    return f"{kind}://{host}/{quote(folder)}"
+    return f"{kind}://{host.lower()}/{quote(folder)}"
 
 
 def _unescaped(path: str) -> str:
