@@ -39,7 +39,7 @@ workers: setup ## 8 and 16 Python workers with short tokens, every event counted
 soak: setup ## The lease store alone, as fast as it can: make soak ARGS="--commits 5000"
 	@.venv/bin/python -m chaos.soak $(ARGS)
 
-contention: setup ## 50 members on a slow store
+contention: setup ## 20 members on a storage account, requests counted: make contention ARGS="--minutes 1 --latency 60"
 	@.venv/bin/python -m chaos.contention $(ARGS)
 
 handover: setup ## How long a partition stands still when it moves
