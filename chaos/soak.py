@@ -1,8 +1,9 @@
 """The lease store alone, at full speed: `python -m chaos.soak [--commits 20000]`.
 
 Four writers, each in its own process, renew the leases that they own in one group; a second run has one writer. The
-leader tidies the table by the lease keeper's rule. Commits must not become slower, the table's folder must stay small,
-and no accepted renewal may be lost: the counters in the table must equal the sums of the writers' counts.
+leader tidies the table by the lease keeper's rule. Commits must not become slower, and no accepted renewal may be lost:
+the counters in the table must equal the sums of the writers' counts. Files of earlier versions are kept for minutes; so
+at the end all are made an hour old, and after one more commit the leader must remove them.
 
 The machine's speed changes during these minutes. So the last thousand commits alternate with the first thousand on a
 new table, and are compared with those.
@@ -35,7 +36,7 @@ from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Claim, Heartbeat, Join, Renew, Transition
 from spark_ehbalance.member.pacing import tidying_due
 from spark_ehbalance.stores.base import commit
-from spark_ehbalance.stores.delta.store import CHECKPOINT_INTERVAL, DeltaStore
+from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 
@@ -45,13 +46,14 @@ WRITERS = 4
 #: The most that the median of the last thousand commits may be, relative to the first thousand on a new table.
 MOST_SLOWDOWN = 1.3
 
-#: Files in the table's folder: each commit adds a log file and a data file. The leader tidies every 300 versions, or
-#: every 600 if a read fails; it keeps log files, checkpoints included, for 3 s.
-_KEPT_FOR, _CHECKPOINTS = 3.0, 1 + 1 / CHECKPOINT_INTERVAL
-_NOT_TIDIED = 2 * 300
+#: The most files that may be left: data, log file and checkpoint of the last versions.
+MOST_LEFT = 20
 
-#: The number of commits compared, and between two counts of the files.
+#: The number of commits compared.
 _SLICE = 1000
+
+#: Commits between two lines of progress.
+_TOLD = 5000
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Run:
 
     writers: int
     commits: int
-    seconds: float
+    rate: float  # commits/s
     first_ms: float
     last_ms: float
     new_ms: float
@@ -68,25 +70,16 @@ class Run:
     conflicts: int
     tidied: int
     not_tidied: int
-    most_files: int
-    files: list[tuple[int, int]] = field(default_factory=list)  # (commits, files)
-
-    @property
-    def rate(self) -> float:
-        return self.commits / self.seconds
+    files: int
+    left: int
 
     @property
     def ratio(self) -> float:
         return self.last_ms / self.new_ms
 
     @property
-    def most_allowed(self) -> int:
-        """The most files that the folder may have."""
-        return round(_CHECKPOINTS * self.rate * _KEPT_FOR) + 2 * _NOT_TIDIED
-
-    @property
     def passed(self) -> bool:
-        return self.ratio <= MOST_SLOWDOWN and self.lost == 0 and self.most_files <= self.most_allowed
+        return self.ratio <= MOST_SLOWDOWN and self.lost == 0 and self.left <= MOST_LEFT
 
 
 class _Counting(DeltaStore):
@@ -122,43 +115,37 @@ def soak(folder: Path, writers: int, commits: int, progress: Any = None) -> Run:
     again = min(_SLICE, commits // 2)
     context = multiprocessing.get_context("spawn")
     done, last, results = context.Value("i", 0), context.Value("i", 0), context.Queue()
-    processes = [
-        context.Process(
-            target=_write, args=(old, new, number, commits - again, again, done, last, results), daemon=True
-        )
-        for number in range(writers)
-    ]
-    files: list[tuple[int, int]] = []
-    most, wrote = 0, list[tuple[_Wrote, _Wrote]]()
+    shared = (old, new, commits - again, again, context.Barrier(writers), done, last, results)
+    processes = [context.Process(target=_write, args=(number, *shared), daemon=True) for number in range(writers)]
+    wrote, told = list[tuple[_Wrote, _Wrote]](), 0
     with _ended(processes):
         while len(wrote) < writers:
             while not results.empty():
                 wrote.append(results.get())
             if any(process.exitcode for process in processes):
                 raise RuntimeError("a writer has failed")
-            count = _files(old)
-            most = max(most, count)
-            if done.value // _SLICE > len(files):
-                files.append((done.value, count))
-                if progress is not None:
-                    progress(f"  {done.value:,} commits, {count:,} files")
+            if progress is not None and done.value >= told + _TOLD:
+                told = done.value
+                progress(f"  {told:,} commits")
             time.sleep(0.1)
+    lost = _lost(old, before[old], [each for each, _ in wrote]) + _lost(new, before[new], [each for _, each in wrote])
+    files = _files(old)
+    _tidy_an_hour_later(old)
     times = sorted(time for each, _ in wrote for time in each.times)
     fresh = sorted(time for _, each in wrote for time in each.times)
     return Run(
         writers=writers,
         commits=len(times),
-        seconds=times[-again][0] - min(end - took for end, took in times),
+        rate=len(times[:-again]) / (times[-again - 1][0] - min(end - took for end, took in times)),
         first_ms=1000 * statistics.median(took for _, took in times[:again]),
         last_ms=1000 * statistics.median(took for _, took in times[-again:]),
         new_ms=1000 * statistics.median(took for _, took in fresh),
-        lost=_lost(old, before[old], [each for each, _ in wrote])
-        + _lost(new, before[new], [each for _, each in wrote]),
+        lost=lost,
         conflicts=sum(each.conflicts for each, _ in wrote),
         tidied=sum(each.tidied for each, _ in wrote),
         not_tidied=sum(each.not_tidied for each, _ in wrote),
-        most_files=most,
         files=files,
+        left=_files(old),
     )
 
 
@@ -187,11 +174,14 @@ def _fill(table: Path, writers: int) -> None:
     assert not refused
 
 
-def _write(old: Path, new: Path, number: int, commits: int, again: int, done: Any, last: Any, results: Any) -> None:
-    """Commit until all writers together have made `commits`, so that the leader stays to the end; then `again` times to
-    both tables in turn."""
+def _write(
+    number: int, old: Path, new: Path, commits: int, again: int, start: Any, done: Any, last: Any, results: Any
+) -> None:
+    """Wait for the others, and commit until all writers together have made `commits`, so that the leader stays to the
+    end; then `again` times to both tables in turn."""
     with _Counting(str(old)) as store, _Counting(str(new)) as fresh:
         writer, other = _Writer(number, store), _Writer(number, fresh)
+        start.wait()
         while _one_more(done, commits):
             writer.commit()
         while _one_more(last, again):
@@ -254,6 +244,16 @@ def _counters(table: Path) -> dict[str, int]:
         return {partition: lease.renewal for partition, lease in store.read().leases.items()}
 
 
+def _tidy_an_hour_later(table: Path) -> None:
+    for folder, _, names in os.walk(table):
+        for name in names:
+            os.utime(Path(folder, name), (time.time() - 3600,) * 2)
+    author = _author(0)
+    with DeltaStore(str(table)) as store:
+        commit(store, store.read(), [Heartbeat(by=author, at_ms=time.time_ns() // 1_000_000)])
+        store.tidy()
+
+
 def _files(table: Path) -> int:
     return sum(len(names) for _, _, names in os.walk(table))
 
@@ -266,24 +266,20 @@ def report(runs: list[Run]) -> Table:
         table.add_column(f"{run.writers} writer{'s'[: run.writers > 1]}", justify="right")
     rows = {
         "commits": [f"{run.commits:,}" for run in runs],
-        "commits/s": [f"{run.rate:.0f}" for run in runs],
+        "commits/s": [f"{run.rate:,.0f}" for run in runs],
         "lost": [f"{run.lost}" for run in runs],
         "races lost and run again": [f"{run.conflicts:,}" for run in runs],
-        f"median of the first {_SLICE:,}": [f"{run.first_ms:.1f} ms" for run in runs],
-        f"median of the last {_SLICE:,}": [f"{run.last_ms:.1f} ms" for run in runs],
-        f"the first {_SLICE:,} on a new table, meanwhile": [f"{run.new_ms:.1f} ms" for run in runs],
+        f"median of the first {_SLICE:,}": [f"{run.first_ms:.2f} ms" for run in runs],
+        f"median of the last {_SLICE:,}": [f"{run.last_ms:.2f} ms" for run in runs],
+        f"the first {_SLICE:,} on a new table, meanwhile": [f"{run.new_ms:.2f} ms" for run in runs],
         f"ratio of the last two (at most {MOST_SLOWDOWN})": [f"{run.ratio:.2f}" for run in runs],
         "tidied up": [f"{run.tidied}" for run in runs],
         "  failed": [f"{run.not_tidied}" for run in runs],
-        "most files in the folder": [f"{run.most_files:,}" for run in runs],
-        "  allowed": [f"{run.most_allowed:,}" for run in runs],
+        "files": [f"{run.files:,}" for run in runs],
+        f"  left an hour later (at most {MOST_LEFT})": [f"{run.left:,}" for run in runs],
     }
     for what, cells in rows.items():
         table.add_row(what, *cells)
-    table.add_section()
-    for index in range(max((len(run.files) for run in runs), default=0)):
-        cells = [f"{run.files[index][1]:,}" if index < len(run.files) else "" for run in runs]
-        table.add_row(f"files after {(index + 1) * _SLICE:,} commits", *cells)
     return table
 
 
@@ -304,7 +300,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     console.print(report(runs))
     if options.json:
-        print(dump([asdict(run) | {"rate": run.rate, "ratio": run.ratio, "passed": run.passed} for run in runs]))
+        print(dump([asdict(run) | {"ratio": run.ratio, "passed": run.passed} for run in runs]))
     passed = all(run.passed for run in runs)
     console.print("OK" if passed else "FAILED")
     return 0 if passed else 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chaos.soak import soak
+from chaos.soak import MOST_LEFT, soak
 
 
 def test_no_commit_of_several_writers_is_lost(tmp_path: Path) -> None:
     run = soak(tmp_path, 3, 150)
     assert run.commits == 150
     assert run.lost == 0
-    assert 0 < run.most_files <= run.most_allowed
+    assert run.left <= MOST_LEFT < run.files
