@@ -33,7 +33,7 @@ def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterato
         all_: Any = {"shapes": [*SHAPES], "partitions": [8, 32], "events": 60_000, "runs": 5}
         yield from reader.measure(log, certificate, **(few if short else all_))
     if leases.SUBJECT in subjects:
-        yield from leases.measure(folder, log, commits=40 if short else 500, runs=1 if short else 3)
+        yield from leases.measure(folder, log, commits=40 if short else 20_000, runs=1 if short else 3)
     if not {*subjects} - {reader.SUBJECT, leases.SUBJECT}:
         return
     log("starting Spark")

@@ -1,48 +1,109 @@
-"""The lease store: commits of one writer and of four, measured by `chaos.soak`, compared with delta-rs alone."""
+"""The lease store: on a local disk, measured by `chaos.soak`, and on a storage account that takes 20 ms for a request.
+Beside it delta-rs overwrites a table with the same rows."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from bench.common import Bar, Log, Row
-from chaos.soak import MOST_SLOWDOWN, PARTITIONS, WRITERS, Run, soak
+from chaos.soak import MOST_SLOWDOWN, PARTITIONS, WRITERS, CountingStore, Run, Writer, fill, soak
+from chaos.storage.azurite import azurite, make_container, missing, storage_options
+from chaos.storage.proxy import StorageProxy
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.stores.delta.table_format import to_table
 
 SUBJECT = "leases"
 
+#: Seconds that the storage account takes for a request besides its work.
+_LATENCY = 0.02
+
 
 def measure(folder: Path, log: Log, *, commits: int, runs: int) -> Iterator[Row]:
-    """Measure `runs` runs of `commits` commits, each on a new table."""
-    one, several, bare = list[Run](), list[Run](), list[float]()
+    """Measure `runs` runs of `commits` commits on a local disk, each on a new table, and fewer on a storage account."""
+    yield from _local(folder, log, commits, runs)
+    if problem := missing():
+        log(f"leases: nothing is measured on a storage account. {problem}")
+    else:
+        log(f"leases: a storage account that takes {1000 * _LATENCY:g} ms for a request")
+        yield from _remote(min(commits, 100))
+
+
+def _local(folder: Path, log: Log, commits: int, runs: int) -> Iterator[Row]:
+    one, several, overwrites = list[Run](), list[Run](), list[float]()
     for run in range(runs):
         log(f"leases: run {run + 1} of {runs}, {commits:,} commits by one writer, and by {WRITERS}")
         run_folder = folder / f"leases-{run}"
         one.append(soak(run_folder, 1, commits))
         several.append(soak(run_folder, WRITERS, commits))
-        bare.append(_bare(run_folder / "bare", min(commits, 200)))
+        with DeltaStore(str(run_folder / "rows")) as store:
+            fill(store, 1)
+            overwrites.append(statistics.median(_overwrites(store, str(run_folder / "bare"), {}, min(commits, 200))))
     ours = tuple(run.last_ms for run in one)
-    compared = {"write_deltalake alone": tuple(bare)}
-    yield Row(SUBJECT, f"commit, {PARTITIONS} partitions", "ms", ours, Bar("most", 12.0), compared)
-    yield Row(
-        SUBJECT, f"{WRITERS} writers together", "commits/s", tuple(run.rate for run in several), Bar("least", 50.0)
-    )
+    compared = {"delta-rs's overwrite of the same rows": tuple(overwrites)}
+    yield Row(SUBJECT, f"look and commit, {PARTITIONS} partitions", "ms", ours, compared=compared)
+    faster = tuple(theirs / mine for theirs, mine in zip(overwrites, ours, strict=True))
+    yield Row(SUBJECT, "faster than delta-rs's overwrite", "times", faster, Bar("least", 10.0))
+    rates = tuple(run.rate for run in several)
+    yield Row(SUBJECT, f"{WRITERS} writers together", "commits/s", rates, Bar("least", 500.0))
     lost = tuple(float(run.lost) for run in (*one, *several))
     yield Row(SUBJECT, "renewals lost", "renewals", lost, Bar("most", 0.0))
     ratios = tuple(run.ratio for run in one)
     yield Row(SUBJECT, f"after {commits:,} commits, by a new table", "times", ratios, Bar("most", MOST_SLOWDOWN))
 
 
-def _bare(table: Path, commits: int) -> float:
-    """The median ms of an overwrite of a table of the same size, without a read or a conflict check."""
-    rows = pa.table({"partition": [f"{number}" for number in range(PARTITIONS)], "owner": ["writer-0"] * PARTITIONS})
-    times = []
-    for _ in range(commits):
+def _remote(times: int) -> Iterator[Row]:
+    location = "az://bench/leases"
+    with azurite() as storage, StorageProxy(storage, _LATENCY) as proxy:
+        make_container(storage, "bench")
+        options = storage_options(proxy.address)
+        with CountingStore(location, options) as store, CountingStore(location, storage_options(storage)) as other:
+            fill(other, 1)
+            mine, theirs = Writer(0, store), Writer(0, other)
+            mine.commit()  # also opens the table
+            commits = _measured(proxy, mine.commit, times)
+            idle = _measured(proxy, store.read, times)
+            news = _measured(proxy, store.read, times, before=theirs.commit)
+            overwrites = _overwrites(other, "az://bench/bare", options, times // 10)
+    compared = {"delta-rs's overwrite of the same rows": tuple(overwrites)}
+    most = 1000 * (3 * _LATENCY + 0.02)
+    place = f"{1000 * _LATENCY:g} ms a request"
+    yield Row(SUBJECT, f"{place}: look and commit", "ms", commits[0], Bar("most", most), compared)
+    for what, (ms, requests), bar in (
+        ("look and commit", commits, 3.0),
+        ("look that finds nothing", idle, 1.0),
+        ("look that finds a commit", news, 3.0),
+    ):
+        yield Row(SUBJECT, f"{place}: {what}", "requests", requests, Bar("most", bar), {"ms": ms})
+
+
+def _measured(
+    proxy: StorageProxy, act: Callable[[], object], times: int, before: Callable[[], object] = lambda: None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The ms and the requests of each time that something is done."""
+    took, requests = [], []
+    for _ in range(times):
+        before()
+        with proxy.counted() as counts:
+            began = time.monotonic()
+            act()
+            took.append(1000 * (time.monotonic() - began))
+        requests.append(float(counts.total()))
+    return tuple(took), tuple(requests)
+
+
+def _overwrites(store: DeltaStore, table: str, options: Mapping[str, str], times: int) -> list[float]:
+    """The ms of each overwrite of a table at `table` with the rows of `store`, by a handle that stays open."""
+    rows: Any = to_table(store.read())
+    write_deltalake(table, rows, storage_options=dict(options))
+    handle, took = DeltaTable(table, storage_options=dict(options)), []
+    for _ in range(times):
         began = time.monotonic()
-        write_deltalake(str(table), rows, mode="overwrite")
-        times.append(time.monotonic() - began)
-    return 1000 * statistics.median(times)
+        write_deltalake(handle, rows, mode="overwrite")
+        took.append(1000 * (time.monotonic() - began))
+    return took

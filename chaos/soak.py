@@ -82,8 +82,8 @@ class Run:
         return self.ratio <= MOST_SLOWDOWN and self.lost == 0 and self.left <= MOST_LEFT
 
 
-class _Counting(DeltaStore):
-    """Counts the commit conflicts."""
+class CountingStore(DeltaStore):
+    """Counts its lost races."""
 
     conflicts = 0
 
@@ -96,7 +96,7 @@ class _Counting(DeltaStore):
 
 
 @dataclass
-class _Wrote:
+class Wrote:
     """A writer's results for one table: (end, duration) of its commits, and its accepted renewals per partition."""
 
     times: list[tuple[float, float]] = field(default_factory=list)
@@ -110,14 +110,15 @@ def soak(folder: Path, writers: int, commits: int, progress: Any = None) -> Run:
     """One run in a new table in `folder`."""
     old, new = (folder / f"{which}-{writers}" for which in ("old", "new"))
     for table in (old, new):
-        _fill(table, writers)
+        with DeltaStore(str(table)) as store:
+            fill(store, writers)
     before = {table: _counters(table) for table in (old, new)}
     again = min(_SLICE, commits // 2)
     context = multiprocessing.get_context("spawn")
     done, last, results = context.Value("i", 0), context.Value("i", 0), context.Queue()
     shared = (old, new, commits - again, again, context.Barrier(writers), done, last, results)
     processes = [context.Process(target=_write, args=(number, *shared), daemon=True) for number in range(writers)]
-    wrote, told = list[tuple[_Wrote, _Wrote]](), 0
+    wrote, told = list[tuple[Wrote, Wrote]](), 0
     with _ended(processes):
         while len(wrote) < writers:
             while not results.empty():
@@ -149,7 +150,7 @@ def soak(folder: Path, writers: int, commits: int, progress: Any = None) -> Run:
     )
 
 
-def _lost(table: Path, before: dict[str, int], wrote: list[_Wrote]) -> int:
+def _lost(table: Path, before: dict[str, int], wrote: list[Wrote]) -> int:
     """The number of accepted renewals that are not in the table."""
     counted = sum((each.renewals for each in wrote), Counter[str]())
     return sum(abs(after - before[partition] - counted[partition]) for partition, after in _counters(table).items())
@@ -159,7 +160,7 @@ def _author(number: int) -> Author:
     return Author(f"writer-{number}", "soak")
 
 
-def _fill(table: Path, writers: int) -> None:
+def fill(store: DeltaStore, writers: int) -> None:
     """Make the group: all writers are members and own equal numbers of leases."""
     now = time.time_ns() // 1_000_000
     transitions: list[Transition] = [Join(by=_author(number), at_ms=now) for number in range(writers)]
@@ -168,9 +169,8 @@ def _fill(table: Path, writers: int) -> None:
     transitions += [
         Claim(by=_author(int(partition) % writers), at_ms=now, partition=partition, epoch=0) for partition in names
     ]
-    with DeltaStore(str(table)) as store:
-        store.create(Group("soak", "hub", "group"))
-        refused = commit(store, store.read(), transitions).refused
+    store.create(Group("soak", "hub", "group"))
+    refused = commit(store, store.read(), transitions).refused
     assert not refused
 
 
@@ -179,8 +179,9 @@ def _write(
 ) -> None:
     """Wait for the others, and commit until all writers together have made `commits`, so that the leader stays to the
     end; then `again` times to both tables in turn."""
-    with _Counting(str(old)) as store, _Counting(str(new)) as fresh:
-        writer, other = _Writer(number, store), _Writer(number, fresh)
+    with CountingStore(str(old)) as store, CountingStore(str(new)) as fresh:
+        writer, other = Writer(number, store), Writer(number, fresh)
+        store.read(), fresh.read()  # opens the tables
         start.wait()
         while _one_more(done, commits):
             writer.commit()
@@ -190,13 +191,13 @@ def _write(
     results.put((writer.wrote, other.wrote))
 
 
-class _Writer:
+class Writer:
     """Renews, through `store`, the leases of one member."""
 
-    def __init__(self, number: int, store: _Counting) -> None:
+    def __init__(self, number: int, store: CountingStore) -> None:
         self._author, self._store = _author(number), store
         self._tidied = (0, time.monotonic())
-        self.wrote = _Wrote()
+        self.wrote = Wrote()
 
     def commit(self) -> None:
         """One commit with all renewals."""
