@@ -62,11 +62,22 @@ def storage_options(address: str) -> dict[str, str]:
 
 
 def sas_options(address: str, container: str, seconds: float) -> dict[str, str]:
-    """The same with a token for a container, which expires after `seconds`."""
+    """The same with a shared access signature, which expires after `seconds`."""
+    return _place(address) | {"azure_storage_sas_key": signature(container, seconds)}
+
+
+def identity_options(address: str) -> dict[str, str]:
+    """The same with a client whose identity provider is the proxy at `address`; see `StorageProxy.issue_tokens`."""
+    client = {"azure_storage_client_id": "client", "azure_storage_client_secret": "secret"}
+    tenant = {"azure_storage_tenant_id": "tenant", "azure_storage_authority_host": address}
+    return _place(address) | client | tenant
+
+
+def signature(container: str, seconds: float) -> str:
+    """A shared access signature for all of a container, which expires after `seconds`."""
     expiry = datetime.now(timezone.utc) + timedelta(seconds=seconds)
-    permissions = ContainerSasPermissions(read=True, write=True, create=True, add=True, delete=True, list=True)
-    token = generate_container_sas(ACCOUNT, container, account_key=KEY, permission=permissions, expiry=expiry)
-    return _place(address) | {"azure_storage_sas_key": token}
+    permission = ContainerSasPermissions(read=True, write=True, create=True, add=True, delete=True, list=True)
+    return generate_container_sas(ACCOUNT, container, account_key=KEY, permission=permission, expiry=expiry)
 
 
 def _place(address: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ class Kind(enum.Enum):
     CONDITIONAL_PUT = "conditional PUT"
     DELETE = "DELETE"
     BATCH = "BATCH"
+    TOKEN = "token"
     OTHER = "other"
 
 

@@ -29,6 +29,8 @@ class Head(NamedTuple):
             return Request(Kind.CONDITIONAL_PUT, path)
         if query.get("comp") == "batch":
             return Request(Kind.BATCH, path)
+        if url.path.endswith("/oauth2/v2.0/token"):
+            return Request(Kind.TOKEN, path)
         return Request(Kind.__members__.get(method, Kind.OTHER), path)
 
 

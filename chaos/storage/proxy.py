@@ -34,10 +34,6 @@ class StorageProxy:
         self._orders.close()
         self._process.join()
 
-    def delay(self, seconds: float) -> None:
-        """Let each request wait for so long from now on."""
-        self._order("set_latency", seconds)
-
     def skew(self, seconds: float) -> None:
         """Put the storage's clock forward: the dates in its answers, and of its files, from now on."""
         self._order("set_skew", seconds)
@@ -46,6 +42,16 @@ class StorageProxy:
         """Disturb requests from now on, each by the first rule that applies, and no longer by those set before. The
         rules are copied; without any nothing is disturbed."""
         self._order("set_rules", *rules)
+
+    def issue_tokens(self, signature: str, seconds: float) -> None:
+        """Be an identity provider, from now on: requests may come with a token of it, which expires after `seconds`, in
+        place of the shared access `signature`."""
+        self._order("set_identity", signature, seconds)
+
+    def tokens(self) -> int:
+        """How many tokens it has issued."""
+        tokens: int = self._order("tokens")
+        return tokens
 
     def requests(self, first: int = 0) -> list[Request]:
         """The requests that have come, without the `first` ones."""

@@ -8,14 +8,16 @@ import socket
 import struct
 import time
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime, parsedate_to_datetime
 from multiprocessing.connection import Connection
 from typing import NoReturn
 from urllib.parse import urlsplit
 
-from chaos.storage.faults import Break, Fault, Kind, Refusal, Request, Rule
+from chaos.storage.faults import EXPIRED, Break, Fault, Kind, Refusal, Request, Rule
 from chaos.storage.http import Head, read_answer, read_body, read_head
+from chaos.storage.identity import Identity
 
 #: A date in a header or in a listing. All have the same length.
 _DATE = re.compile(rb"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT")
@@ -32,6 +34,7 @@ class Relay:
     def __init__(self, upstream: str, latency: float) -> None:
         self._upstream = urlsplit(upstream)
         self._latency, self._skew = latency, 0.0
+        self._identity: Identity | None = None
         self._rules: list[Rule] = []
         self._requests: list[Request] = []
         self._ended = asyncio.Event()
@@ -53,14 +56,17 @@ class Relay:
 
     # --- orders ------------------------------------------------------------------------------------------------
 
-    def set_latency(self, seconds: float) -> None:
-        self._latency = seconds
-
     def set_skew(self, seconds: float) -> None:
         self._skew = seconds
 
     def set_rules(self, *rules: Rule) -> None:
         self._rules = list(rules)
+
+    def set_identity(self, signature: str, seconds: float) -> None:
+        self._identity = Identity(signature, seconds)
+
+    def tokens(self) -> int:
+        return self._identity.issued if self._identity else 0
 
     def requests(self, first: int) -> list[Request]:
         return self._requests[first:]
@@ -97,6 +103,14 @@ class Relay:
         if fault is Break.RESET:
             _reset(writer)
         body = await read_body(reader, head)
+        if request.kind is Kind.TOKEN and self._identity:
+            writer.write(_answer("200 OK", {"Content-Type": "application/json"}, self._identity.token()))
+            return
+        if self._identity and head.headers.get("authorization", "").startswith("Bearer "):
+            if (signed := self._identity.signed(head)) is None:
+                fault = EXPIRED
+            else:
+                head = signed
         if isinstance(fault, Refusal):
             writer.write(_refused(fault, request))
             return
@@ -158,16 +172,15 @@ class _Storage:
 
 def _refused(refusal: Refusal, request: Request) -> bytes:
     body = f"<?xml version='1.0'?><Error><Code>{refusal.code}</Code><Message>Refused.</Message></Error>".encode()
-    headers = {
-        "Content-Type": "application/xml",
-        "Content-Length": f"{len(body)}",
-        "Date": _http_date(datetime.now(timezone.utc)),
-        "x-ms-error-code": refusal.code,
-        **refusal.headers,
-    }
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    head = f"HTTP/1.1 {refusal.status} {refusal.code}\r\n{lines}\r\n".encode()
-    return head if request.kind is Kind.HEAD else head + body
+    headers = {"Content-Type": "application/xml", "x-ms-error-code": refusal.code, **refusal.headers}
+    return _answer(f"{refusal.status} {refusal.code}", headers, b"" if request.kind is Kind.HEAD else body)
+
+
+def _answer(status: str, headers: Mapping[str, str], body: bytes) -> bytes:
+    date = _http_date(datetime.now(timezone.utc))
+    all_headers = {"Date": date, "Content-Length": f"{len(body)}", **headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in all_headers.items())
+    return f"HTTP/1.1 {status}\r\n{lines}\r\n".encode() + body
 
 
 def _http_date(time: datetime) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from chaos.storage.azurite import sas_options
+from chaos.storage.azurite import identity_options, sas_options, signature
 from chaos.storage.faults import EXPIRED, Rule
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.errors import StoreError, StoreUnavailableError
@@ -49,3 +51,15 @@ def test_a_storage_that_refuses_for_a_while_is_used_again(table: Table, proxy: S
         proxy.disturb()
         assert store.read() == before
         committed(store, RENEWAL)
+
+
+def test_tokens_of_an_identity_are_renewed_before_they_expire(table: Table, proxy: StorageProxy) -> None:
+    proxy.issue_tokens(signature(table.container, seconds=120.0), seconds=1.0)
+    before, commits = table.renewals(), 0
+    with DeltaStore(table.location, identity_options(table.proxy)) as store:
+        began = time.monotonic()
+        while proxy.tokens() < 3 or time.monotonic() - began < 1.5:  # the first one expires meanwhile
+            committed(store, RENEWAL)
+            commits += 1
+        store.tidy()  # by delta-rs as well
+    assert table.renewals() == before + commits
