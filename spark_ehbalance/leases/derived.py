@@ -39,8 +39,8 @@ class Results:
 
 
 class LoadVersion(Results):
-    """Results that depend on the leases' loads and the members' CPU, limits and strategies alone. It also serves as
-    their version: it stays the same object until any of them changes."""
+    """Results that depend on the leases' loads and the members' CPU, limits, strategies and lease durations alone. It
+    also serves as their version: it stays the same object until any of them changes."""
 
     __slots__ = ()
 
@@ -57,8 +57,8 @@ class LoadVersion(Results):
 
 
 def _weighed(member: Member) -> tuple[object, ...]:
-    # The part of a member's row that strategies weigh; every heartbeat changes the rest of its load.
-    return member.load and member.load.cpu, member.max_owned, member.strategy
+    # The part of a member's row that decisions depend on; every heartbeat changes the rest of its load.
+    return member.load and member.load.cpu, member.max_owned, member.strategy, member.lease_duration_ms
 
 
 class Derived:

@@ -1,19 +1,21 @@
 """Which leases and members have expired, decided without comparing clocks of two machines.
 
 An observer notes when, on its own monotonic clock, it first saw each counter at its present value. A lease has expired
-when its counter has not changed for the lease duration. A third of the lease duration is enough if the observer has
-seen no change since its first look and the stored time is older than lease duration + clock skew allowance: that
-shortens a cold start. It is not zero, because the table itself may have been unreachable for long: live owners renew
-within a third of the lease duration after its return.
+when its counter has not changed for the lease duration, which is the one that its owner's row says (`durations`). A
+third of the lease duration is enough if the observer has seen no change since its first look and the stored time is
+older than lease duration + clock skew allowance: that shortens a cold start. It is not zero, because the table itself
+may have been unreachable for long: live owners renew within a third of the lease duration after its return.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import takewhile
 
+from spark_ehbalance.leases.durations import said
 from spark_ehbalance.leases.last_changed import LastChanged
 from spark_ehbalance.leases.model import Change, Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -136,28 +138,36 @@ def _compared(last_changed: LastChanged, last: Snapshot | None, snapshot: Snapsh
 
 
 def expired_leases(
-    observations: Observations, snapshot: Snapshot, now: float, wall_ms: int, lease_duration: float
+    observations: Observations, snapshot: Snapshot, now: float, wall_ms: int, unsaid: float
 ) -> frozenset[str]:
-    """The partitions of `snapshot` whose owner has shown no sign of life for `lease_duration` seconds.
+    """The partitions of `snapshot` whose owner has shown no sign of life for the lease duration that its row says, or
+    for `unsaid` seconds if it says none.
 
     `observations` must include a look at `snapshot`. `now` is the monotonic clock in seconds, `wall_ms` the wall clock
     in milliseconds since 1970.
     """
-    unchanged = _unchanged_rows(
-        observations, observations.last_changed.versions.leases, snapshot.leases, now, wall_ms, lease_duration
-    )
-    return frozenset(partition for partition in unchanged if snapshot.leases[partition].owner is not None)
+    leases, durations = snapshot.leases, said(snapshot, unsaid)
+    by_member, versions = durations.by_member, observations.last_changed.versions.leases
+
+    def duration(partition: str) -> float:
+        return by_member.get(leases[partition].owner or "", unsaid)
+
+    shortest = min(durations.shortest, unsaid)  # of an owner that is no member any more
+    unchanged = _unchanged_rows(observations, versions, leases, now, wall_ms, shortest, duration)
+    return frozenset(partition for partition in unchanged if leases[partition].owner is not None)
 
 
 def expired_members(
-    observations: Observations, snapshot: Snapshot, now: float, wall_ms: int, lease_duration: float
+    observations: Observations, snapshot: Snapshot, now: float, wall_ms: int, unsaid: float
 ) -> frozenset[str]:
-    """The ids of the members of `snapshot` that have had no heartbeat for `lease_duration` seconds."""
-    return frozenset(
-        _unchanged_rows(
-            observations, observations.last_changed.versions.members, snapshot.members, now, wall_ms, lease_duration
-        )
-    )
+    """The ids of the members of `snapshot` that have had no heartbeat for that duration; see `expired_leases`."""
+    members, durations = snapshot.members, said(snapshot, unsaid)
+    by_member, versions = durations.by_member, observations.last_changed.versions.members
+
+    def duration(id: str) -> float:
+        return by_member.get(id, unsaid)
+
+    return frozenset(_unchanged_rows(observations, versions, members, now, wall_ms, durations.shortest, duration))
 
 
 def overdue_handovers(observations: Observations, snapshot: Snapshot, now: float) -> frozenset[str]:
@@ -205,15 +215,27 @@ def _unchanged_rows(
     rows: Mapping[str, Lease] | Mapping[str, Member],
     now: float,
     wall_ms: int,
-    lease_duration: float,
+    shortest: float,
+    duration: Callable[[str], float],
 ) -> list[str]:
+    """The keys of the `rows` that have not changed for their `duration`, of which none is below `shortest`."""
     unchanged = []
-    until = observations.seen_before(now, lease_duration)
-    cold = observations.first if observations.seen_before(now, lease_duration / 3) >= observations.first else -1
+
+    @cache
+    def bounds(seconds: float) -> tuple[int, int]:
+        cold = observations.seen_before(now, seconds / 3) >= observations.first
+        return observations.seen_before(now, seconds), observations.first if cold else -1
+
+    until, cold = bounds(shortest)
     for key, version in versions.items():
         if version > until and version > cold:
             break
-        age_ms = wall_ms - rows[key].renewed_at_ms
-        if version <= until or age_ms >= (lease_duration + CLOCK_SKEW_ALLOWANCE) * 1000:
+        seconds = duration(key)
+        until_then, cold_then = bounds(seconds)
+        if version <= until_then:
             unchanged.append(key)
+        elif version <= cold_then:
+            age_ms = wall_ms - rows[key].renewed_at_ms
+            if age_ms >= (seconds + CLOCK_SKEW_ALLOWANCE) * 1000:
+                unchanged.append(key)
     return unchanged

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -80,8 +80,7 @@ class Snapshot:
         return self.derived.by_ownership.get("leader", self._leader)
 
     def _leader(self) -> str | None:
-        active = [member for member in self.members.values() if member.state is MemberState.ACTIVE]
-        return min(active, key=lambda member: (member.joined, member.id)).id if active else None
+        return oldest_active(self.members.values())
 
     def covers(self, partitions: tuple[str, ...]) -> bool:
         """Whether there is a lease for each of `partitions`."""
@@ -91,3 +90,9 @@ class Snapshot:
     def owned_by(self, member: str) -> list[Lease]:
         """The leases of `member`, live or expired, in partition order."""
         return [self.leases[partition] for partition in self.ownership.owned.get(member, ())]
+
+
+def oldest_active(members: Iterable[Member]) -> str | None:
+    """The id of the active one of `members` that joined first."""
+    active = [member for member in members if member.state is MemberState.ACTIVE]
+    return min(active, key=lambda member: (member.joined, member.id)).id if active else None

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Member, MemberLoad, MemberState, TableIdentity
-from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.snapshot import Snapshot, oldest_active
 from spark_ehbalance.leases.working_copy import WorkingCopy
 from spark_ehbalance.values.position import Position
 
@@ -29,12 +29,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What some transitions made of a snapshot: `after` is `before` itself where nothing changed."""
+    """What some transitions made of a snapshot: `after` is `before` itself where nothing changed. `seconds` is what
+    writing it took, without the races lost before; None if nothing was written."""
 
     before: Snapshot
     after: Snapshot
     accepted: tuple[Transition, ...] = ()
     refused: tuple[Refused, ...] = ()
+    seconds: float | None = None
 
 
 def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> Outcome:
@@ -80,6 +82,7 @@ class Join(Transition):
     host: str = ""
     max_owned: int | None = None
     strategy: str = ""
+    lease_duration_ms: int | None = None
 
     def refusal(self, state: WorkingCopy) -> str | None:
         present = state.members.get(self.by.id)
@@ -97,22 +100,31 @@ class Join(Transition):
             host=self.host,
             max_owned=self.max_owned,
             strategy=self.strategy,
+            lease_duration_ms=self.lease_duration_ms,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat(Transition):
-    """The member's sign of life. A `load` that is not None replaces the last one."""
+    """The member's sign of life. What is not None replaces what the member said last."""
 
     load: MemberLoad | None = None
+    lease_duration_ms: int | None = None
+    commit_ms: float | None = None
 
     def refusal(self, state: WorkingCopy) -> str | None:
         return state.fenced(self.by)
 
     def carry_out(self, state: WorkingCopy) -> None:
         member = state.members[self.by.id]
-        renewal, load = member.renewal + 1, self.load or member.load
-        state.members[self.by.id] = replace(member, renewal=renewal, renewed_at_ms=self.at_ms, load=load)
+        state.members[self.by.id] = replace(
+            member,
+            renewal=member.renewal + 1,
+            renewed_at_ms=self.at_ms,
+            load=self.load or member.load,
+            lease_duration_ms=self.lease_duration_ms or member.lease_duration_ms,
+            commit_ms=self.commit_ms or member.commit_ms,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +177,30 @@ class Forget(Transition):
 
     def carry_out(self, state: WorkingCopy) -> None:
         del state.members[self.member]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetLeaseDuration(Transition):
+    """Set the duration that all members are to use, as their leader.
+
+    It is not set while a member does not say by which duration it renews: one of an earlier version would go on with
+    its own, and would drop what is set with its next commit.
+    """
+
+    lease_duration_ms: int
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        if fenced := state.fenced(self.by):
+            return fenced
+        members = state.members.all().values()
+        if (leader := oldest_active(members)) != self.by.id:
+            return f"{leader} is the leader"
+        if silent := [each.id for each in members if each.lease_duration_ms is None]:
+            return f"{silent[0]} does not say by which duration it renews"
+        return "the table has no partitions yet" if state.table is None else None
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        state.lease_duration_ms = self.lease_duration_ms
 
 
 # --- partitions ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from spark_ehbalance.leases.durations import minimum_tenure
 from spark_ehbalance.leases.expiry import expired_leases, expired_members, overdue_handovers, tenured_leases
 from spark_ehbalance.leases.ownership import Ownership
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -33,7 +34,7 @@ class Balancer:
         assert snapshot is not None, "a look comes first"
         if self._ownership is not snapshot.ownership and self._ownership != snapshot.ownership:
             return True
-        times = (now.monotonic, now.wall_ms, member.settings.lease_duration)
+        times = (now.monotonic, now.wall_ms, member.duration.unsaid)
         return bool(
             expired_leases(member.observations, snapshot, *times)
             or overdue_handovers(member.observations, snapshot, now.monotonic)
@@ -41,7 +42,7 @@ class Balancer:
 
     def leads(self, snapshot: Snapshot, now: Clocks) -> bool:
         """Whether this member is the group's leader, or would be without the members whose heartbeats have expired."""
-        times = (now.monotonic, now.wall_ms, self._member.settings.lease_duration)
+        times = (now.monotonic, now.wall_ms, self._member.duration.unsaid)
         return self._leads(snapshot, expired_members(self._member.observations, snapshot, *times))
 
     def new_partitions(self, partitions: tuple[str, ...]) -> Sequence[str]:
@@ -81,7 +82,7 @@ class Balancer:
         if not is_routine(pending):  # which changes nothing that a strategy goes by
             draft = apply(draft, pending).after
             observations = observations.updated(draft, now.monotonic)
-        settings, times = member.settings, (now.monotonic, now.wall_ms, member.settings.lease_duration)
+        settings, times = member.settings, (now.monotonic, now.wall_ms, member.duration.unsaid)
         dead = expired_members(observations, draft, *times) - {member.author.id}
         return View(
             me=member.author,
@@ -92,11 +93,11 @@ class Balancer:
             rng=self._rng,
             max_owned=settings.max_owned,
             overdue=overdue_handovers(observations, draft, now.monotonic),
-            tenured=tenured_leases(observations, draft, now.monotonic, settings.minimum_tenure),
+            tenured=tenured_leases(observations, draft, now.monotonic, minimum_tenure(member.duration.group)),
             handover_timeout_ms=round(settings.handover_timeout * 1000),
             now=now.monotonic,
             observations=observations,
-            lease_duration=settings.lease_duration,
+            lease_duration=member.duration.group,
             memory=self._memory,
         )
 

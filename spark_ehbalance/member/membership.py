@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_ehbalance.errors import DataLossError, FencedError
+from spark_ehbalance.leases.durations import renewal_interval, short_outage
 from spark_ehbalance.leases.expiry import Observations
-from spark_ehbalance.leases.model import Author, Lease, Member, MemberState, TableIdentity
+from spark_ehbalance.leases.model import Author, Lease, Member, MemberLoad, MemberState, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     Checkpoint,
@@ -24,6 +25,7 @@ from spark_ehbalance.leases.transitions import (
     Steal,
     apply,
 )
+from spark_ehbalance.member.lease_duration import LeaseDuration
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.values.position import Position
@@ -44,13 +46,20 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A partition that this member owns: the lease's epoch, its checkpoint, and when it was last renewed (monotonic
-    seconds). With a `handover_pending` no new batch is planned with it."""
+    """A partition that this member owns: the lease's epoch, its checkpoint, when it was last renewed (monotonic
+    seconds), and for how many seconds from then nobody else takes it. With a `handover_pending` no new batch is planned
+    with it."""
 
     epoch: int
     checkpoint: Position
     renewed: float
+    lasts: float
     handover_pending: bool = False
+
+    @property
+    def ends(self) -> float:
+        """The monotonic time from which others may take it."""
+        return self.renewed + self.lasts
 
 
 class Membership:
@@ -73,10 +82,12 @@ class Membership:
         self.to_put_back: list[PutBack] = []
         #: Which lease table it is; None while no partition was added, and in tables of earlier versions.
         self.table: TableIdentity | None = None
+        #: The lease durations that are in force, as of the last look or commit.
+        self.duration = LeaseDuration(author, settings.lease_duration)
         #: The last time at which the table was seen not to have changed for half a lease duration. All live members
         #: try to write within a third, so nobody can write, and nobody's lease expires for anybody else.
         self.unwritable_at = float("-inf")
-        self.observations = Observations(horizon=settings.minimum_tenure)
+        self.observations = Observations()
         self.joined = False
         #: An operator, or this member itself, has set its state to leaving.
         self.drained = False
@@ -84,7 +95,7 @@ class Membership:
         self._joined_number = 0  # `Member.joined` of this process: an earlier process in the table is a restored one
         self._leases: Mapping[str, Lease] = {}  # as last seen
         self._own: list[Lease] = []  # among them
-        self._oldest_renewal = float("inf")  # among `holdings`
+        self._renewals_due = float("inf")  # the first of `holdings`
         self._looked = self._looked_before = float("-inf")
         self._table_changed_at = float("inf")
         self._commits_fail = False
@@ -100,6 +111,7 @@ class Membership:
         which does not know how far the group has read.
         """
         self._check_table(snapshot)
+        self._follow_duration(snapshot, now)
         self._observe(snapshot, now)
         self.snapshot = self.mended = snapshot
         if not self.joined:
@@ -132,15 +144,15 @@ class Membership:
             )
 
     def _observe(self, snapshot: Snapshot, now: Clocks) -> None:
-        long = self.settings.lease_duration / 2
-        if self._writes_failed_for_long(now) or now.monotonic - self._looked > long:
+        others = self.duration.said(snapshot)
+        if self._writes_failed_for_long(now) or now.monotonic - self._looked > others.shortest / 2:
             # A member that has not looked for long, because the store was away or its process was suspended, cannot
             # know whether others were alive; one that cannot write must assume the same of others. Everybody gets a
             # full lease duration again.
             self.observations = self.observations.afresh()
         if self.snapshot is None or self.snapshot.version != snapshot.version:
             self._table_changed_at = now.monotonic
-        elif now.monotonic - self._table_changed_at > long:
+        elif now.monotonic - self._table_changed_at > others.longest / 2:
             self.unwritable_at = now.monotonic
         self._looked_before, self._looked = self._looked, now.monotonic
         self.observations = self.observations.updated(snapshot, now.monotonic)
@@ -159,6 +171,9 @@ class Membership:
         snapshot = outcome.after
         if snapshot is self.snapshot and not outcome.accepted and not outcome.refused:
             return {}
+        if outcome.seconds is not None:
+            self.duration.wrote(outcome.seconds)
+        self._follow_duration(snapshot, now)
         lost = self._lost_checkpoints(snapshot)  # another member may have been faster to put something back
         renewed: set[str] = set()
         for transition in outcome.accepted:
@@ -184,14 +199,14 @@ class Membership:
 
     def renewal_due(self) -> float:
         """The monotonic time at which the next commit must be under way."""
-        return min(self._oldest_renewal, self.heartbeat) + self.settings.renewal_interval
+        return min(self._renewals_due, self.heartbeat + renewal_interval(self.duration.own))
 
     def valid(self, holdings: Mapping[str, Holding], now: float, unwritable_at: float) -> dict[str, Holding]:
         """Those of `holdings` that nobody else may take at monotonic time `now`: renewed within the lease duration; or
         all, if the table was `unwritable_at` a recent time, as others then wait for a full lease duration again."""
-        if now - unwritable_at < self.settings.renewal_interval:
+        if now - unwritable_at < renewal_interval(self.duration.own):
             return dict(holdings)
-        return {p: holding for p, holding in holdings.items() if now - holding.renewed < self.settings.lease_duration}
+        return {p: holding for p, holding in holdings.items() if now < holding.ends}
 
     def in_handover(self, snapshot: Snapshot) -> bool:
         """Whether a handover from or to this member is pending."""
@@ -215,12 +230,34 @@ class Membership:
                 host=settings.host,
                 max_owned=settings.max_owned,
                 strategy=settings.strategy_name,
+                lease_duration_ms=round(self.duration.group * 1000),
             )
         ]
 
+    def beat(self, at_ms: int, load: MemberLoad | None) -> Heartbeat:
+        """This member's sign of life. It says the group's duration: from then on others judge this member by that."""
+        return Heartbeat(
+            by=self.author,
+            at_ms=at_ms,
+            load=load,
+            lease_duration_ms=round(self.duration.group * 1000),
+            commit_ms=self.duration.commit_ms,
+        )
+
+    def _follow_duration(self, snapshot: Snapshot, now: Clocks) -> None:
+        """Take in which lease durations `snapshot` says."""
+        self.duration.follow(snapshot, now.monotonic)
+        own, horizon = self.duration.own, self.duration.horizon(snapshot)
+        if any(holding.lasts > own for holding in self.holdings.values()):
+            self._hold_these({p: replace(each, lasts=min(each.lasts, own)) for p, each in self.holdings.items()})
+        if self.observations.horizon != horizon:
+            self.observations = replace(self.observations, horizon=horizon)
+
     def _writes_failed_for_long(self, now: Clocks) -> bool:
         """Whether it could not write for so long that other live members may not have been able to either."""
-        return self._commits_fail and now.monotonic - self._committed_at > self.settings.short_outage
+        if not self._commits_fail or self.snapshot is None:
+            return False
+        return now.monotonic - self._committed_at > short_outage(self.duration.said(self.snapshot).shortest)
 
     def _lost_leases(self, snapshot: Snapshot, at_ms: int) -> list[PutBack]:
         # With a last-changed index nobody else can write the table.
@@ -268,15 +305,22 @@ class Membership:
                 continue
             assert lease.checkpoint is not None, "a claim without a position is refused"
             same_epoch = before is not None and before.epoch == lease.epoch
-            renewed_at = before.renewed if before is not None and same_epoch and not again else since
+            renewed_at, lasts = since, self.duration.own
+            if before is not None and same_epoch and not again:
+                renewed_at, lasts = before.renewed, before.lasts
             if renewed is None and before is not None and not same_epoch:
                 _LOG.info(
                     "partition %s: goes on at %d with epoch %d, as somebody else has decided",
                     lease.partition, lease.checkpoint.next, lease.epoch,
                 )  # fmt: skip
-            holdings[lease.partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lease.handover is not None)
+            pending = lease.handover is not None
+            holdings[lease.partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lasts, pending)
         for partition in sorted(self.holdings.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a new table has none
             _LOG.info("partition %s: no longer owned, now by %s", partition, lease_now and lease_now.owner)
+        self._hold_these(holdings)
+
+    def _hold_these(self, holdings: Mapping[str, Holding]) -> None:
         self.holdings = holdings
-        self._oldest_renewal = min((holding.renewed for holding in holdings.values()), default=float("inf"))
+        due = (each.renewed + renewal_interval(each.lasts) for each in holdings.values())
+        self._renewals_due = min(due, default=float("inf"))

@@ -5,18 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from spark_ehbalance.leases.durations import STORE_SHARE
 from spark_ehbalance.leases.transitions import Transition
+from spark_ehbalance.member.lease_duration import LONGEST_COMMIT
 from spark_ehbalance.member.pending import is_routine
 from spark_ehbalance.member.settings import TIDY_INTERVAL, Settings
 from spark_ehbalance.stores.base import LONGEST_RETRY_WAIT
 from spark_ehbalance.strategies.base import Decision
-
-#: All members together use up to this part of the commits that the store could carry one after the other, so that
-#: races stay rare. Only routine waits for that: renewals that are due, and what changes owners, never do.
-_STORE_SHARE = 0.3
-
-#: A commit counts as so many seconds at most: longer ones tell of a suspended process, not of the store.
-_LONGEST_COMMIT = 1.0
 
 #: Intervals are drawn between these factors, as the Azure SDKs do, so that members do not march in step.
 _JITTER = (0.8, 1.2)
@@ -51,7 +46,6 @@ class Pacing:
         self.balance_at = 0.0
         self.look_at = 0.0
         self._settings = settings
-        self._renewal_interval = settings.renewal_interval
         self._rng = rng
         self._latency = 0.0  # of a commit, as a moving average
         self._routine_at = 0.0  # before that time no commit is for routine alone
@@ -74,27 +68,36 @@ class Pacing:
         return [] if self._held_back else transitions
 
     def turned(
-        self, now: float, *, members: int, in_handover: bool, took: float | None, decision: Decision | None
+        self,
+        now: float,
+        *,
+        members: int,
+        renewal_interval: float,
+        in_handover: bool,
+        took: float | None,
+        decision: Decision | None,
     ) -> None:
-        """A turn that began at `now` has ended. `in_handover`: a handover from or to this member is pending. `took`:
-        the seconds of its commit; None: there was none. `decision`: None if it did not balance."""
+        """A turn that began at `now` has ended. `renewal_interval` is in seconds. `in_handover`: a handover from or to
+        this member is pending. `took`: the seconds of its commit; None: there was none. `decision`: None if it did not
+        balance."""
         settings = self._settings
         if took is not None:
-            self._latency = 0.7 * self._latency + 0.3 * min(_LONGEST_COMMIT, took)
-        spacing = members * self._latency / _STORE_SHARE
+            self._latency = 0.7 * self._latency + 0.3 * min(LONGEST_COMMIT, took)
+        # Only routine waits for that: renewals that are due, and what changes owners, never do.
+        spacing = members * self._latency / STORE_SHARE
         look = min(max(settings.look_interval, spacing), settings.balance_interval)
         self.look_at = now + self._jittered(settings.handover_look_interval if in_handover else look)
         if took is not None:
             self._routine_at = now + self._jittered(spacing)
-            self._ahead = self._rng.uniform(0, _RENEWED_AHEAD) * self._renewal_interval
+            self._ahead = self._rng.uniform(0, _RENEWED_AHEAD) * renewal_interval
         if decision is not None:
             wait = self._jittered(settings.balance_interval)
             after = decision.rebalance_after or (0.0 if decision.rebalance_now else wait)
             self.balance_at = now + min(wait, after)
 
-    def pause(self, failures: int) -> float:
+    def pause(self, failures: int, renewal_interval: float) -> float:
         """How long to wait after the store was away for so many tries in a row."""
-        return self._jittered(min(FIRST_PAUSE * 2 ** min(failures, 16), self._renewal_interval / 2))
+        return self._jittered(min(FIRST_PAUSE * 2 ** min(failures, 16), renewal_interval / 2))
 
     def contended_pause(self) -> float:
         """How long to wait after a commit has lost too many races."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from spark_ehbalance.leases.durations import renewal_interval
 from spark_ehbalance.leases.model import Lease, Load
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
@@ -52,10 +53,9 @@ def pending(
     if not member.joined:
         transitions += _progress(member, query, at_ms)
         return transitions + _resumed(member, apply(snapshot, transitions).after, at_ms)
-    due = now.monotonic - member.settings.renewal_interval / 2
     transitions += member.to_put_back
-    if member.heartbeat <= due and by.id in snapshot.members:
-        transitions.append(Heartbeat(by=by, at_ms=at_ms, load=query.load))
+    if member.heartbeat + renewal_interval(member.duration.own) / 2 <= now.monotonic and by.id in snapshot.members:
+        transitions.append(member.beat(at_ms, query.load))
     transitions += _progress(member, query, at_ms)
     for partition, holding in member.holdings.items():
         epoch, at_rest = holding.epoch, partition not in in_flight
@@ -63,7 +63,10 @@ def pending(
             transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
         elif holding.handover_pending and at_rest:
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
-        elif holding.renewed <= due and partition not in query.progress:  # a checkpoint is a renewal
+        elif (
+            holding.renewed + renewal_interval(holding.lasts) / 2 <= now.monotonic
+            and partition not in query.progress  # a checkpoint is a renewal
+        ):
             load = _changed_load(member, query, partition)
             transitions.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=epoch, load=load))
     return transitions

@@ -13,7 +13,8 @@ TIDY_INTERVAL = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a member behaves. All times are in seconds."""
+    """How a member behaves. All times are in seconds. `lease_duration` is the group's if this member is its leader; the
+    one in force is in the table."""
 
     strategy: Strategy
     lease_duration: float
@@ -31,19 +32,3 @@ class Settings:
     #: The same while a handover is pending that concerns this member, so that it takes about a second in all.
     handover_look_interval: float = 0.2
     tidy_interval: float = TIDY_INTERVAL
-
-    @property
-    def renewal_interval(self) -> float:
-        """A third of the lease duration: two renewals may be lost before the lease is."""
-        return self.lease_duration / 3
-
-    @property
-    def short_outage(self) -> float:
-        """How long nobody may be able to write without any live member's being taken for dead: a live member renewed
-        at most a renewal interval before the outage, and retries within a fifth of the lease duration after it."""
-        return self.lease_duration * 4 / 9
-
-    @property
-    def minimum_tenure(self) -> float:
-        """Ten lease durations (5 minutes): moving averages of the load have then forgotten the last move."""
-        return 10 * self.lease_duration

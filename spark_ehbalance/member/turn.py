@@ -18,6 +18,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from spark_ehbalance.leases.durations import renewal_interval
 from spark_ehbalance.leases.model import Author, MemberState, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Drain, Outcome, Transition
@@ -101,7 +102,12 @@ class Turn:
     def transitions(self) -> list[Transition]:
         """What to commit in this turn. Called once."""
         wanted = self._pending + self._decided if self._decided else self._pending
-        return wanted if self.stopping else self._pacing.admit(wanted, self.now.monotonic, self._member.renewal_due())
+        if self.stopping:
+            return wanted
+        admitted = self._pacing.admit(wanted, self.now.monotonic, self._member.renewal_due())
+        if not admitted:
+            return []
+        return admitted + self._member.duration.change(self.snapshot, self.now.monotonic, self.now.wall_ms)
 
     def _claimed_unread(self) -> list[str]:
         """The partitions to be claimed that were never read."""
@@ -258,6 +264,7 @@ class Participant:
         self._pacing.turned(
             turn.now.monotonic,
             members=self.members,
+            renewal_interval=renewal_interval(member.duration.own),
             in_handover=in_handover,
             took=None if snapshot is outcome.before else seconds,
             decision=decision,
@@ -266,7 +273,7 @@ class Participant:
     def pause(self) -> float:
         """The store was not available: how many seconds to wait before the next turn."""
         self.failures += 1
-        return self._pacing.pause(self.failures)
+        return self._pacing.pause(self.failures, renewal_interval(self._member.duration.own))
 
     def contended_pause(self) -> float:
         """The commit lost too many races: how many seconds to wait before the next turn."""

@@ -229,7 +229,7 @@ class Node:
         elif store.snapshot.version == base.version:
             outcome = apply(base, transitions)
             if outcome.after is not base:
-                outcome = replace(outcome, after=store.won(outcome.after))
+                outcome = replace(outcome, after=store.won(outcome.after), seconds=self._now - began)
                 self._world.observer.wrote(self.name, outcome)
             self._end_turn(turn, outcome)
         else:

@@ -88,7 +88,6 @@ def start_planner(
         changed=changed,
         control=control,
         finished=finished,
-        lease_duration=options.lease_duration,
         fail_on_data_loss=options.fail_on_data_loss,
         timings=timings,
     )

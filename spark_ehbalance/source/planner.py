@@ -86,7 +86,6 @@ class Planner:
         changed: threading.Event,
         control: PlannerControl | None = None,
         finished: StreamOffset | None = None,
-        lease_duration: float,
         fail_on_data_loss: bool = True,
         timings: PlannerTimings | None = None,
     ) -> None:
@@ -98,7 +97,6 @@ class Planner:
         self._loads = loads
         self._changed = changed
         self._control = control
-        self._lease_duration = lease_duration
         self._fail_on_data_loss = fail_on_data_loss
         self._timings = timings or PlannerTimings()
         self._progress: dict[str, Progress] = {}
@@ -156,8 +154,9 @@ class Planner:
         named = self._policy.named(start, plan.ranges)
         if named:
             return self._begin_batch(named, plan.ranges) or start
-        renewed = min((each.renewed for each in holdings.values()), default=now)
-        self._idle = _NothingToRead(start, min(renewed + self._lease_duration, now + self._timings.load_interval))
+        self._idle = _NothingToRead(
+            start, min((now + self._timings.load_interval, *(each.ends for each in holdings.values())))
+        )
         return start
 
     def empty_end(self, start: StreamOffset) -> StreamOffset:

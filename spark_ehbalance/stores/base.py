@@ -155,7 +155,8 @@ def commit(
             return outcome
         began = time.monotonic()
         try:
-            return replace(outcome, after=store.write(base, outcome.after))
+            after = store.write(base, outcome.after)
+            return replace(outcome, after=after, seconds=time.monotonic() - began)
         except ConflictError:
             if attempt == attempts:
                 raise

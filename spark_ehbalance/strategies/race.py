@@ -100,6 +100,13 @@ class RaceParameters(Parameters):
         """The maximum lease time: the lease duration unless given."""
         return lease_duration if self.maximum_lease is None else self.maximum_lease
 
+    def in_group(self, lease_duration: float) -> tuple[float, float, float]:
+        """Normal lease, minimum grab and maximum lease time with the group's lease duration, which may be another than
+        the configured one, for which `problem` has been asked: what does not fit any more gives way."""
+        normal, grab = self.contested_every(lease_duration), self.grabbed_for(lease_duration)
+        maximum = max(self.free_after(lease_duration), lease_duration, _CONTESTS * normal)
+        return normal, grab if grab < normal else normal / 4, maximum
+
     def problem(self, lease_duration: float) -> str | None:
         normal, grab = self.contested_every(lease_duration), self.grabbed_for(lease_duration)
         maximum = self.free_after(lease_duration)
@@ -189,9 +196,7 @@ class _Contest:
         self._view = view
         self._memory = view.memory if isinstance(view.memory, _Memory) else _Memory()
         self._group = group
-        self._normal = parameters.contested_every(view.lease_duration)
-        self._grab = parameters.grabbed_for(view.lease_duration)
-        self._maximum = parameters.free_after(view.lease_duration)
+        self._normal, self._grab, self._maximum = parameters.in_group(view.lease_duration)
         self._delay = parameters.delay_per_lease
         shutdown = parameters.maximum_shutdown
         self._shutdown_ms = view.handover_timeout_ms if shutdown is None else round(shutdown * 1000)

@@ -45,8 +45,8 @@ class Observer:
         """Whether lease and member have expired: both follow the same rule."""
         self._observations = self._observations.updated(snapshot, now)
         wall_ms = self._wall_ms + round(now * 1000)
-        leases = expired_leases(self._observations, snapshot, now=now, wall_ms=wall_ms, lease_duration=DURATION)
-        members = expired_members(self._observations, snapshot, now=now, wall_ms=wall_ms, lease_duration=DURATION)
+        leases = expired_leases(self._observations, snapshot, now=now, wall_ms=wall_ms, unsaid=DURATION)
+        members = expired_members(self._observations, snapshot, now=now, wall_ms=wall_ms, unsaid=DURATION)
         assert leases in (frozenset(), {"0"})
         assert members in (frozenset(), {"ann"})
         assert bool(leases) == bool(members)
@@ -102,7 +102,7 @@ def test_a_lease_without_an_owner_does_not_expire() -> None:
     observations = Observations().updated(free, 0)
     for now in (0, DURATION, 1_000 * DURATION):
         observations = observations.updated(free, now)
-        assert not expired_leases(observations, free, now=now, wall_ms=NOON, lease_duration=DURATION)
+        assert not expired_leases(observations, free, now=now, wall_ms=NOON, unsaid=DURATION)
 
 
 def test_each_lease_expires_by_itself() -> None:
@@ -111,7 +111,7 @@ def test_each_lease_expires_by_itself() -> None:
         return replace(EMPTY, leases=both)
 
     observations = Observations().updated(leases(1), 0).updated(leases(2), 20).updated(leases(2), DURATION)
-    found = expired_leases(observations, leases(2), now=DURATION, wall_ms=NOON, lease_duration=DURATION)
+    found = expired_leases(observations, leases(2), now=DURATION, wall_ms=NOON, unsaid=DURATION)
     assert found == {"0"}
 
 

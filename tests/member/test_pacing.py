@@ -34,7 +34,7 @@ def turned(
     took: float | None = None,
     decision: Decision | None = None,
 ) -> None:
-    pacing.turned(now, members=members, in_handover=in_handover, took=took, decision=decision)
+    pacing.turned(now, members=members, renewal_interval=10.0, in_handover=in_handover, took=took, decision=decision)
 
 
 def test_the_first_turn_is_at_once_and_balances() -> None:
@@ -108,7 +108,7 @@ def test_renewals_come_a_little_early_each_time_by_another_part() -> None:
 
 @pytest.mark.parametrize("failures", [1, 3, 10, 10_000])
 def test_pauses_grow_up_to_half_the_time_between_renewals(failures: int) -> None:
-    assert 0.8 * min(0.1 * 2 ** min(failures, 20), 5) <= pacing().pause(failures) <= 1.2 * 5
+    assert 0.8 * min(0.1 * 2 ** min(failures, 20), 5) <= pacing().pause(failures, 10.0) <= 1.2 * 5
 
 
 @pytest.mark.parametrize(

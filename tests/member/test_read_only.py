@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from spark_ehbalance.leases.durations import short_outage
 from spark_ehbalance.leases.model import Author, Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.member.membership import Clocks
@@ -51,7 +52,7 @@ class Process:
         return self.read_only(now) or (now >= 0 and self.rng.random() < self.failing)
 
     def tried(self, now: float, *, failed: bool) -> None:
-        if (failed or self.failed) and now - self.wrote > self.member.settings.short_outage:
+        if (failed or self.failed) and now - self.wrote > short_outage(LEASE):
             self.long_failures.append(now)
         self.failed = failed
         self.wrote = self.wrote if failed else now

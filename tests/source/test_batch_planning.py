@@ -18,7 +18,7 @@ from spark_ehbalance.values.position import Position
 
 def held(next: int = 0, epoch: int = 1) -> Holding:
     """A partition with a checkpoint at which reading goes on at `next`."""
-    return Holding(epoch, Position.before(next), renewed=0.0)
+    return Holding(epoch, Position.before(next), renewed=0.0, lasts=30.0)
 
 
 def events(begin: int, end: int) -> PartitionState:

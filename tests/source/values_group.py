@@ -150,7 +150,6 @@ class ValueGroup:
             LoadReporter(keeper.measure),
             changed=changed,
             finished=finished,
-            lease_duration=lease_duration,
             fail_on_data_loss=fail_on_data_loss,
             timings=timings,
         )

@@ -1,0 +1,103 @@
+"""The lease duration as one member sees it: the group's, the one by which others judge this member, and, if it is the
+leader, the group's next one. The rule is in `leases.durations`. No clock, no I/O."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from statistics import median
+
+from spark_ehbalance.leases.durations import Said, fitting, lowered, minimum_tenure, needed, said
+from spark_ehbalance.leases.model import Author
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.transitions import SetLeaseDuration
+
+_LOG = logging.getLogger(__name__)
+
+#: What a commit takes is the median of the last few, so that one that met a busy moment counts for nothing. It is not
+#: known before there are some.
+_MOST_COMMITS, _FEWEST_COMMITS = 9, 3
+
+#: A commit counts as so many seconds at most: longer ones tell of a suspended process, not of the store.
+LONGEST_COMMIT = 1.0
+
+
+class LeaseDuration:
+    """What a member that is configured with `configured` seconds follows. `follow` comes first, after each look and
+    commit."""
+
+    def __init__(self, author: Author, configured: float) -> None:
+        self._author = author
+        self._configured = configured
+        #: The group's, in seconds.
+        self.group = configured
+        #: The one by which others judge this member: what its row says, or the group's if that is shorter.
+        self.own = configured
+        #: By what members are judged whose rows say nothing.
+        self.unsaid = configured
+        self._last = configured  # that the table said
+        self._last_at = float("-inf")
+        self._commits: deque[float] = deque(maxlen=_MOST_COMMITS)
+        self._too_long_since: float | None = None
+
+    def follow(self, snapshot: Snapshot, now: float) -> None:
+        """Take in what `snapshot`, seen at monotonic time `now`, says."""
+        before, in_table, row = self.group, snapshot.lease_duration_ms, snapshot.members.get(self._author.id)
+        if in_table is not None:
+            self._last, self._last_at = in_table / 1000, now
+        self.group = self._configured if in_table is None else self._last
+        # A member of an earlier version drops what is said whenever it writes. Those who know nothing of it yet renew
+        # by what was said.
+        dropped_just_now = now - self._last_at < self._last
+        self.unsaid = max(self.group, self._last) if dropped_just_now else self.group
+        own = row.lease_duration_ms if row is not None and row.incarnation == self._author.incarnation else None
+        self.own = min(self.group, self._configured if own is None else own / 1000)
+        if self.group not in (before, self._configured):
+            self._log(snapshot)
+
+    def said(self, snapshot: Snapshot) -> Said:
+        """By which durations the members of `snapshot` renew."""
+        return said(snapshot, self.unsaid)
+
+    def horizon(self, snapshot: Snapshot) -> float:
+        """Seconds that anybody looks back at most."""
+        return minimum_tenure(max(self.group, self.said(snapshot).longest))
+
+    def wrote(self, seconds: float) -> None:
+        """A commit has taken so long, without lost races."""
+        self._commits.append(min(LONGEST_COMMIT, seconds))
+
+    @property
+    def commit_ms(self) -> float | None:
+        """What a commit takes; None if that is not known yet."""
+        return 1000 * median(self._commits) if len(self._commits) >= _FEWEST_COMMITS else None
+
+    def change(self, snapshot: Snapshot, now: float, at_ms: int) -> list[SetLeaseDuration]:
+        """What changes the group's duration, if this member is the leader and that is due."""
+        if snapshot.leader != self._author.id or snapshot.table is None:
+            self._too_long_since = None
+            return []
+        seconds, present = needed(snapshot), snapshot.lease_duration_ms
+        wanted_ms = round(1000 * fitting(self._configured, seconds))
+        if present is not None and wanted_ms <= present:
+            wanted_ms = round(1000 * lowered(self._configured, seconds))
+            if wanted_ms >= present:
+                self._too_long_since = None
+                return []
+            if self._too_long_since is None:
+                self._too_long_since = now
+            if now - self._too_long_since < minimum_tenure(self.group):
+                return []
+        return [SetLeaseDuration(by=self._author, at_ms=at_ms, lease_duration_ms=wanted_ms)]
+
+    def _log(self, snapshot: Snapshot) -> None:
+        if (seconds := needed(snapshot)) > self._configured:
+            _LOG.info(
+                "leaseDuration=%g s, but the commits of %d members need %.0f s: using %g s",
+                self._configured, len(snapshot.members), seconds, self.group,
+            )  # fmt: skip
+        else:
+            _LOG.warning(
+                "leaseDuration=%g s, but the group uses %g s, as set by member %s: using %g s",
+                self._configured, self.group, snapshot.leader, self.group,
+            )  # fmt: skip

@@ -1,0 +1,323 @@
+"""The group's lease duration as members follow it: who adopts what when, and that nobody is taken for dead by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from spark_ehbalance.leases.durations import minimum_tenure
+from spark_ehbalance.leases.expiry import expired_leases, expired_members
+from spark_ehbalance.leases.model import Author, Lease, TableIdentity
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.transitions import Claim, Heartbeat, Join, Renew, Transition, apply
+from spark_ehbalance.member.lease_duration import LeaseDuration
+from spark_ehbalance.member.membership import Clocks, Membership
+from spark_ehbalance.member.settings import Settings
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.strategies import STRATEGIES
+from spark_ehbalance.values.position import Position
+from tests.member.keepers import INTERVAL, Keepers
+from tests.stores.store_conformance import ANN, BOB, GROUP
+from tests.waiting import wait_until
+
+# --- any looks and changes -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Process:
+    """A member that looks, and commits later what it has decided then."""
+
+    membership: Membership
+    decided: list[Transition]
+    looked: float = 0.0
+
+
+class World:
+    """Three members with a partition each, in a table whose lease duration anybody's hand changes at any time.
+
+    It fails where an owner counts on a lease that another member takes for expired.
+    """
+
+    def __init__(self, configured: tuple[float, float, float], in_table: float) -> None:
+        self.now = 0.0
+        leases = {str(number): Lease(str(number), checkpoint=Position(-1)) for number in range(3)}
+        self.table = Snapshot(
+            GROUP,
+            leases=MappingProxyType(leases),
+            table=TableIdentity("one"),
+            lease_duration_ms=round(1000 * in_table),
+        )
+        self.processes: dict[str, Process] = {}
+        for number, seconds in enumerate(configured):
+            author = Author(f"member-{number}", "1")
+            membership = Membership(author, Settings(STRATEGIES["greedy"], seconds))
+            self.processes[author.id] = Process(membership, [])
+            self.look(number)
+            claim = Claim(by=author, at_ms=0, partition=str(number), epoch=0)
+            self.process(number).decided = [*membership.join(0), claim]
+            self.commit(number)
+
+    def process(self, number: int) -> Process:
+        return self.processes[f"member-{number}"]
+
+    @property
+    def clocks(self) -> Clocks:
+        return Clocks(self.now, round(1000 * self.now))
+
+    def set_duration(self, seconds: float) -> None:
+        change = replace(self.table, version=self.table.version + 1, lease_duration_ms=round(1000 * seconds))
+        self.table = change
+
+    def look(self, number: int, *, renews: bool = True) -> None:
+        """Look, and decide: a sign of life, renewals, and claims of what has expired."""
+        process, by = self.process(number), Author(f"member-{number}", "1")
+        me, at_ms = process.membership, self.clocks.wall_ms
+        me.see(self.table, self.clocks)
+        process.looked, process.decided = self.now, []
+        if renews:
+            process.decided.append(me.beat(at_ms, None))
+            for partition, holding in me.holdings.items():
+                process.decided.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
+        if not me.joined:
+            return
+        times = (self.now, at_ms, me.duration.unsaid)
+        for partition in expired_leases(me.observations, self.table, *times).difference(me.holdings):
+            lease = self.table.leases[partition]
+            self.check_given_up(partition, lease.owner)
+            process.decided.append(
+                Claim(by=by, at_ms=at_ms, partition=partition, epoch=lease.epoch, unchanged_counter=lease.counter)
+            )
+        for id in expired_members(me.observations, self.table, *times) - {by.id}:
+            assert not any(self.now < each.ends for each in self.processes[id].membership.holdings.values())
+
+    def commit(self, number: int) -> None:
+        """Commit what was decided at the last look."""
+        process = self.process(number)
+        outcome = apply(self.table, process.decided)
+        for claim in outcome.accepted:
+            if isinstance(claim, Claim):
+                self.check_given_up(claim.partition, outcome.before.leases[claim.partition].owner)
+        if outcome.after is not outcome.before:
+            outcome = replace(outcome, after=replace(outcome.after, version=self.table.version + 1))
+        self.table, process.decided = outcome.after, []
+        process.membership.on_committed(outcome, Clocks(process.looked, round(1000 * process.looked)))
+
+    def check_given_up(self, partition: str, owner: str | None) -> None:
+        if owner is not None:
+            holding = self.processes[owner].membership.holdings.get(partition)
+            assert holding is None or self.now >= holding.ends, f"{owner} counts on {partition} at {self.now}"
+
+
+_SECONDS = st.sampled_from([10.0, 30.0, 37.5, 120.0, 600.0])
+_WAITS = st.sampled_from([0.0, 0.1, 3.0, 9.9, 10.0, 29.0, 30.0, 31.0, 100.0]) | st.floats(0, 700)
+_STEPS = st.one_of(
+    st.tuples(st.just("look"), st.integers(0, 2)),
+    st.tuples(st.just("look only"), st.integers(0, 2)),
+    st.tuples(st.just("commit"), st.integers(0, 2)),
+    st.tuples(st.just("set"), _SECONDS),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    configured=st.tuples(_SECONDS, _SECONDS, _SECONDS),
+    in_table=_SECONDS,
+    steps=st.lists(st.tuples(_WAITS, _STEPS), max_size=40),
+)
+# Lowered: the owner has not looked since, and others have.
+@example(
+    (120, 30, 30),
+    120,
+    [(0, ("look", 0)), (0, ("commit", 0)), (1, ("set", 30.0)), *[(10, ("look only", 1))] * 5],
+)
+# Raised while others still go by the old one, and said by the owner's row too late for the lease.
+@example(
+    (30, 30, 30),
+    30,
+    [(29, ("set", 120.0)), (0, ("look", 0)), (0, ("look only", 1)), (2, ("look only", 1)), (1, ("commit", 0))],
+)
+def test_an_owner_never_counts_on_a_lease_that_another_takes_for_expired(
+    configured: tuple[float, float, float], in_table: float, steps: list[tuple[float, tuple[str, float]]]
+) -> None:
+    world = World(configured, in_table)
+    for wait, (what, which) in steps:
+        world.now += wait
+        if what == "set":
+            world.set_duration(which)
+        elif what == "commit":
+            world.commit(int(which))
+        else:
+            world.look(int(which), renews=what == "look")
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    configured=st.tuples(_SECONDS, _SECONDS, _SECONDS),
+    in_table=_SECONDS,
+    changes=st.lists(st.tuples(st.floats(0, 300), _SECONDS), max_size=6),
+    late=st.floats(0, 0.6),
+)
+def test_nobody_takes_the_lease_of_an_owner_that_renews_on_time(
+    configured: tuple[float, float, float], in_table: float, changes: list[tuple[float, float]], late: float
+) -> None:
+    """On time by what it has seen: when its renewals are due, and later by a part of its lease duration."""
+    world, end = World(configured, in_table), 600.0
+    at = sorted((time, seconds) for time, seconds in changes)
+    layout = {partition: lease.owner for partition, lease in world.table.leases.items()}
+    while world.now < end:
+        due = {
+            number: each.membership.renewal_due() + late * each.membership.duration.own
+            for number, each in enumerate(world.processes.values())
+        }
+        number = min(due, key=due.__getitem__)
+        if at and at[0][0] <= due[number]:
+            world.now, seconds = max(world.now, at[0][0]), at.pop(0)[1]
+            world.set_duration(seconds)
+        else:
+            world.now = max(world.now, due[number])
+            world.look(number)
+            world.commit(number)
+    assert {partition: lease.owner for partition, lease in world.table.leases.items()} == layout
+
+
+# --- what a member follows -----------------------------------------------------------------------------------------
+
+
+def table(*members: tuple[Author, float | None], in_force: float | None = None, commit_ms: float = 1.0) -> Snapshot:
+    """A table with these members, the first of which leads; each says its seconds."""
+    snapshot = Snapshot(
+        GROUP, table=TableIdentity("one"), lease_duration_ms=None if in_force is None else round(1000 * in_force)
+    )
+    for by, seconds in members:
+        said = None if seconds is None else round(1000 * seconds)
+        join = Join(by=by, at_ms=0, lease_duration_ms=said)
+        snapshot = apply(snapshot, [join, Heartbeat(by=by, at_ms=0, commit_ms=commit_ms)]).after
+    return snapshot
+
+
+def following(configured: float, snapshot: Snapshot, author: Author = ANN, now: float = 0.0) -> LeaseDuration:
+    new = LeaseDuration(author, configured)
+    new.follow(snapshot, now)
+    return new
+
+
+def changed(duration: LeaseDuration, snapshot: Snapshot, now: float = 0.0) -> list[float]:
+    duration.follow(snapshot, now)
+    return [each.lease_duration_ms / 1000 for each in duration.change(snapshot, now, 0)]
+
+
+def test_a_table_that_says_nothing_leaves_each_to_its_own() -> None:
+    seen = following(30, table((ANN, None)))
+    assert (seen.group, seen.own, seen.unsaid) == (30, 30, 30)
+
+
+def test_a_longer_duration_is_ones_own_only_once_it_is_said() -> None:
+    seen = following(30, table((ANN, 30), in_force=60))
+    assert (seen.group, seen.own) == (60, 30)
+    seen.follow(table((ANN, 60), in_force=60), 1)
+    assert (seen.group, seen.own) == (60, 60)
+    seen.follow(table((ANN, 60), in_force=40), 2)
+    assert (seen.group, seen.own) == (40, 40), "a shorter one at once"
+
+
+def test_what_a_member_of_an_earlier_version_drops_counts_for_a_while() -> None:
+    seen = following(30, table((ANN, 60), in_force=60))
+    dropped = table((ANN, None), (BOB, None))
+    seen.follow(dropped, 1)
+    assert (seen.group, seen.own, seen.unsaid) == (30, 30, 60), "others may still renew by 60 s"
+    seen.follow(dropped, 60.5)
+    assert seen.unsaid == 30
+
+
+def test_the_leader_sets_what_it_is_configured_with_and_nobody_else_does() -> None:
+    both = table((ANN, 30), (BOB, 20))
+    assert changed(following(30, both), both) == [30]
+    assert changed(following(20, both, BOB), both) == []
+    done = replace(both, lease_duration_ms=30_000)
+    assert changed(following(30, done), done) == []
+
+
+def test_a_group_that_grows_gets_a_longer_duration_at_once() -> None:
+    slow = table((ANN, 30), (BOB, 30), in_force=30, commit_ms=2000)
+    assert changed(following(30, slow), slow) == [30 * 1.25**2], "40 s are needed"
+
+
+def test_it_is_lowered_after_a_minimum_tenure_in_which_it_was_clearly_too_long() -> None:
+    def small(commit_ms: float) -> Snapshot:
+        return table((ANN, 60), (BOB, 60), in_force=30 * 1.25**3, commit_ms=commit_ms)
+
+    duration, tenure = following(30, small(100)), minimum_tenure(30 * 1.25**3)
+    assert changed(duration, small(2100), 0) == [], "it is long enough for 42 s, and 37.5 s are not"
+    assert changed(duration, small(100), 1) == []
+    assert changed(duration, small(2000), tenure / 2) == [], "40 s are needed: it is not clearly too long"
+    assert changed(duration, small(100), tenure / 2 + 1) == []
+    assert changed(duration, small(100), 1.5 * tenure) == [], "it was not too long all the time"
+    assert changed(duration, small(100), 1.5 * tenure + 2) == [30]
+
+
+def test_a_commit_s_time_is_known_after_some_and_one_that_was_slow_counts_for_nothing() -> None:
+    duration = LeaseDuration(ANN, 30)
+    for seconds in (5.0, 0.01):
+        duration.wrote(seconds)
+        assert duration.commit_ms is None
+    duration.wrote(0.012)
+    assert duration.commit_ms == pytest.approx(12)
+    for _ in range(9):
+        duration.wrote(0.2)
+    assert duration.commit_ms == pytest.approx(200), "earlier ones are forgotten"
+    for _ in range(9):
+        duration.wrote(50)
+    assert duration.commit_ms == 1000, "that tells of the process, not of the store"
+
+
+def test_a_member_that_is_configured_otherwise_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    group = table((ANN, 30), (BOB, 30), in_force=30)
+    seen = following(20, group, BOB)
+    seen.follow(group, 1)
+    (line,) = caplog.records
+    assert line.levelname == "WARNING"
+    assert line.message == "leaseDuration=20 s, but the group uses 30 s, as set by member ann: using 30 s"
+    following(30, group)
+    assert len(caplog.records) == 1, "who is configured with it says nothing"
+    caplog.clear()
+    following(30, table((ANN, 30), (BOB, 30), in_force=46.875, commit_ms=2000))
+    (line,) = caplog.records
+    assert line.levelname == "INFO"
+    assert line.message == "leaseDuration=30 s, but the commits of 2 members need 40 s: using 46.875 s"
+
+
+# --- keepers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Keepers]:
+    keepers = Keepers(lambda: DeltaStore(str(tmp_path / "leases")), look_interval=INTERVAL / 3)
+    yield keepers
+    keepers.close()
+
+
+@pytest.mark.parametrize(("leaders", "others"), [(1.5, 7.5), (4.5, 0.9)])
+def test_keepers_with_very_different_durations_do_not_steal_from_each_other(
+    group: Keepers, leaders: float, others: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    group.start("ann", lease_duration=leaders)
+    group.start("bob", lease_duration=others)
+    group.wait_owned(ann=2, bob=2)
+    layout, counters = group.layout(), group.counters()
+    wait_until(
+        lambda: all(now[1] >= counters[p][1] + 3 for p, now in group.counters().items()),
+        "all renew again and again",
+        60,
+    )
+    assert group.layout() == layout
+    assert group.snapshot.lease_duration_ms == round(1000 * leaders)
+    assert {each.lease_duration_ms for each in group.snapshot.members.values()} == {round(1000 * leaders)}
+    message = f"leaseDuration={others:g} s, but the group uses {leaders:g} s, as set by member ann: using {leaders:g} s"
+    assert caplog.messages.count(message) == 1
