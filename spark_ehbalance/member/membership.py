@@ -36,6 +36,10 @@ _LOG = logging.getLogger(__name__)
 _RENEWING = frozenset({Claim, Defend, Steal, Renew, Checkpoint, Reset})
 
 
+#: Renewed, and lasts: of nothing.
+_NEVER = (float("inf"), 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Clocks:
     """One reading of both clocks: monotonic seconds, and wall-clock milliseconds since 1970."""
@@ -95,7 +99,7 @@ class Membership:
         self._joined_number = 0  # `Member.joined` of this process: an earlier process in the table is a restored one
         self._leases: Mapping[str, Lease] = {}  # as last seen
         self._own: list[Lease] = []  # among them
-        self._renewals_due = float("inf")  # the first of `holdings`
+        self._first_due = _NEVER  # of `holdings`: when it was renewed, and how long it lasts
         self._looked = self._looked_before = float("-inf")
         self._table_changed_at = float("inf")
         self._commits_fail = False
@@ -197,9 +201,11 @@ class Membership:
 
     # --- what follows from both --------------------------------------------------------------------------------
 
-    def renewal_due(self) -> float:
-        """The monotonic time at which the next commit must be under way."""
-        return min(self._renewals_due, self.heartbeat + renewal_interval(self.duration.own))
+    def renewal_due(self, ahead: float = 0.0) -> float:
+        """The monotonic time at which the next commit must be under way, earlier by the part `ahead` of the interval
+        between renewals."""
+        renewed, lasts = min(self._first_due, (self.heartbeat, self.duration.own), key=_due)
+        return renewed + (1 - ahead) * renewal_interval(lasts)
 
     def valid(self, holdings: Mapping[str, Holding], now: float, unwritable_at: float) -> dict[str, Holding]:
         """Those of `holdings` that nobody else may take at monotonic time `now`: renewed within the lease duration; or
@@ -322,5 +328,10 @@ class Membership:
 
     def _hold_these(self, holdings: Mapping[str, Holding]) -> None:
         self.holdings = holdings
-        due = (each.renewed + renewal_interval(each.lasts) for each in holdings.values())
-        self._renewals_due = min(due, default=float("inf"))
+        times = ((each.renewed, each.lasts) for each in holdings.values())
+        self._first_due = min(times, key=_due, default=_NEVER)
+
+
+def _due(times: tuple[float, float]) -> float:
+    renewed, lasts = times
+    return renewed + renewal_interval(lasts)

@@ -50,11 +50,12 @@ class Pacing:
         self._latency = 0.0  # of a commit, as a moving average
         self._routine_at = 0.0  # before that time no commit is for routine alone
         self._held_back = False  # there is routine that waits for it
-        self._ahead = 0.0  # of the time at which renewals are due
+        #: The part of their interval by which the next renewals are made before they are due.
+        self.ahead = 0.0
 
     def due(self, renewal_due: float, *, progress: bool) -> float:
         """When the next turn is due. `progress`: there is new progress to commit."""
-        due = min(self.balance_at, self.look_at, renewal_due - self._ahead)
+        due = min(self.balance_at, self.look_at, renewal_due)
         return min(due, self._routine_at) if progress or self._held_back else due
 
     def balances(self, now: float, unsettled: Callable[[], bool]) -> bool:
@@ -63,7 +64,7 @@ class Pacing:
 
     def admit(self, transitions: list[Transition], now: float, renewal_due: float) -> list[Transition]:
         """What of `transitions` is committed in this turn: all, or nothing if all of it is routine and may wait."""
-        early = now < min(self._routine_at, renewal_due - self._ahead)
+        early = now < min(self._routine_at, renewal_due)
         self._held_back = early and bool(transitions) and is_routine(transitions)
         return [] if self._held_back else transitions
 
@@ -72,14 +73,12 @@ class Pacing:
         now: float,
         *,
         members: int,
-        renewal_interval: float,
         in_handover: bool,
         took: float | None,
         decision: Decision | None,
     ) -> None:
-        """A turn that began at `now` has ended. `renewal_interval` is in seconds. `in_handover`: a handover from or to
-        this member is pending. `took`: the seconds of its commit; None: there was none. `decision`: None if it did not
-        balance."""
+        """A turn that began at `now` has ended. `in_handover`: a handover from or to this member is pending. `took`:
+        the seconds of its commit; None: there was none. `decision`: None if it did not balance."""
         settings = self._settings
         if took is not None:
             self._latency = 0.7 * self._latency + 0.3 * min(LONGEST_COMMIT, took)
@@ -89,7 +88,7 @@ class Pacing:
         self.look_at = now + self._jittered(settings.handover_look_interval if in_handover else look)
         if took is not None:
             self._routine_at = now + self._jittered(spacing)
-            self._ahead = self._rng.uniform(0, _RENEWED_AHEAD) * renewal_interval
+            self.ahead = self._rng.uniform(0, _RENEWED_AHEAD)
         if decision is not None:
             wait = self._jittered(settings.balance_interval)
             after = decision.rebalance_after or (0.0 if decision.rebalance_now else wait)

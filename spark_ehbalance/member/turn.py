@@ -104,7 +104,7 @@ class Turn:
         wanted = self._pending + self._decided if self._decided else self._pending
         if self.stopping:
             return wanted
-        admitted = self._pacing.admit(wanted, self.now.monotonic, self._member.renewal_due())
+        admitted = self._pacing.admit(wanted, self.now.monotonic, self._member.renewal_due(self._pacing.ahead))
         if not admitted:
             return []
         return admitted + self._member.duration.change(self.snapshot, self.now.monotonic, self.now.wall_ms)
@@ -217,7 +217,7 @@ class Participant:
         """The monotonic time of the next turn, unless the query reports something before."""
         if self.query.reset_since_look:
             return 0.0
-        return self._pacing.due(self._member.renewal_due(), progress=self.query.progress_since_look)
+        return self._pacing.due(self._member.renewal_due(self._pacing.ahead), progress=self.query.progress_since_look)
 
     def look_failed(self, now: float) -> None:
         """The store could not be read at monotonic time `now`."""
@@ -264,7 +264,6 @@ class Participant:
         self._pacing.turned(
             turn.now.monotonic,
             members=self.members,
-            renewal_interval=renewal_interval(member.duration.own),
             in_handover=in_handover,
             took=None if snapshot is outcome.before else seconds,
             decision=decision,

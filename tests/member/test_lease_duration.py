@@ -13,16 +13,19 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.leases.durations import minimum_tenure
 from spark_ehbalance.leases.expiry import expired_leases, expired_members
-from spark_ehbalance.leases.model import Author, Lease, TableIdentity
+from spark_ehbalance.leases.model import Author, Lease, Pin, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Claim, Heartbeat, Join, Renew, Transition, apply
 from spark_ehbalance.member.lease_duration import LeaseDuration
 from spark_ehbalance.member.membership import Clocks, Membership
+from spark_ehbalance.member.pending import pending
+from spark_ehbalance.member.query import QueryState
 from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.strategies import STRATEGIES
 from spark_ehbalance.values.position import Position
 from tests.member.keepers import INTERVAL, Keepers
+from tests.member.one import One, kinds
 from tests.stores.store_conformance import ANN, BOB, GROUP
 from tests.waiting import wait_until
 
@@ -74,16 +77,23 @@ class World:
         change = replace(self.table, version=self.table.version + 1, lease_duration_ms=round(1000 * seconds))
         self.table = change
 
-    def look(self, number: int, *, renews: bool = True) -> None:
+    def touch(self, number: int) -> None:
+        """Somebody changes a lease in a way that is no sign of life: a pin."""
+        lease = self.table.leases[str(number)]
+        pinned = replace(lease, pin=None if lease.pin else Pin("nobody", "somebody"))
+        leases = MappingProxyType({**self.table.leases, str(number): pinned})
+        self.table = replace(self.table, version=self.table.version + 1, leases=leases)
+
+    def look(self, number: int, *, beats: bool = True, renews: bool = True) -> None:
         """Look, and decide: a sign of life, renewals, and claims of what has expired."""
         process, by = self.process(number), Author(f"member-{number}", "1")
         me, at_ms = process.membership, self.clocks.wall_ms
         me.see(self.table, self.clocks)
         process.looked, process.decided = self.now, []
-        if renews:
+        if beats:
             process.decided.append(me.beat(at_ms, None))
-            for partition, holding in me.holdings.items():
-                process.decided.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
+        for partition, holding in me.holdings.items() if renews else ():
+            process.decided.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
         if not me.joined:
             return
         times = (self.now, at_ms, me.duration.unsaid)
@@ -96,8 +106,8 @@ class World:
         for id in expired_members(me.observations, self.table, *times) - {by.id}:
             assert not any(self.now < each.ends for each in self.processes[id].membership.holdings.values())
 
-    def commit(self, number: int) -> None:
-        """Commit what was decided at the last look."""
+    def commit(self, number: int, *, answered: bool = True) -> None:
+        """Commit what was decided at the last look; if it is not `answered` the member does not learn of it."""
         process = self.process(number)
         outcome = apply(self.table, process.decided)
         for claim in outcome.accepted:
@@ -106,7 +116,8 @@ class World:
         if outcome.after is not outcome.before:
             outcome = replace(outcome, after=replace(outcome.after, version=self.table.version + 1))
         self.table, process.decided = outcome.after, []
-        process.membership.on_committed(outcome, Clocks(process.looked, round(1000 * process.looked)))
+        if answered:
+            process.membership.on_committed(outcome, Clocks(process.looked, round(1000 * process.looked)))
 
     def check_given_up(self, partition: str, owner: str | None) -> None:
         if owner is not None:
@@ -117,9 +128,7 @@ class World:
 _SECONDS = st.sampled_from([10.0, 30.0, 37.5, 120.0, 600.0])
 _WAITS = st.sampled_from([0.0, 0.1, 3.0, 9.9, 10.0, 29.0, 30.0, 31.0, 100.0]) | st.floats(0, 700)
 _STEPS = st.one_of(
-    st.tuples(st.just("look"), st.integers(0, 2)),
-    st.tuples(st.just("look only"), st.integers(0, 2)),
-    st.tuples(st.just("commit"), st.integers(0, 2)),
+    st.tuples(st.sampled_from(["look", "beat", "renew", "only look", "commit", "lost", "touch"]), st.integers(0, 2)),
     st.tuples(st.just("set"), _SECONDS),
 )
 
@@ -134,13 +143,35 @@ _STEPS = st.one_of(
 @example(
     (120, 30, 30),
     120,
-    [(0, ("look", 0)), (0, ("commit", 0)), (1, ("set", 30.0)), *[(10, ("look only", 1))] * 5],
+    [(0, ("look", 0)), (0, ("commit", 0)), (1, ("set", 30.0)), *[(10, ("only look", 1))] * 5],
 )
-# Raised while others still go by the old one, and said by the owner's row too late for the lease.
+# Lowered, and the owner has said so without knowing.
+@example(
+    (120, 30, 30),
+    120,
+    [(0, ("set", 30.0)), (0, ("beat", 0)), (0, ("lost", 0)), *[(10, ("only look", 1))] * 5],
+)
+# Raised, and renewed before the owner's row says so.
 @example(
     (30, 30, 30),
     30,
-    [(29, ("set", 120.0)), (0, ("look", 0)), (0, ("look only", 1)), (2, ("look only", 1)), (1, ("commit", 0))],
+    [(0, ("set", 120.0)), (0, ("renew", 0)), (0, ("commit", 0)), *[(10, ("only look", 1))] * 5],
+)
+# Raised, and said so late that another has already decided to take the lease.
+@example(
+    (30, 30, 30),
+    30,
+    [*[(10, ("only look", 1))] * 4, (0, ("set", 120.0)), (0, ("beat", 0)), (0, ("commit", 0)), (1, ("commit", 1))],
+)
+# The same, and somebody has touched the lease.
+@example(
+    (30, 30, 30),
+    30,
+    [
+        *[(10, ("only look", 1))] * 4,
+        *[(0, ("set", 120.0)), (0, ("beat", 0)), (0, ("commit", 0)), (0, ("touch", 0)), (0, ("only look", 0))],
+        (1, ("commit", 1)),
+    ],
 )
 def test_an_owner_never_counts_on_a_lease_that_another_takes_for_expired(
     configured: tuple[float, float, float], in_table: float, steps: list[tuple[float, tuple[str, float]]]
@@ -150,10 +181,12 @@ def test_an_owner_never_counts_on_a_lease_that_another_takes_for_expired(
         world.now += wait
         if what == "set":
             world.set_duration(which)
-        elif what == "commit":
-            world.commit(int(which))
+        elif what == "touch":
+            world.touch(int(which))
+        elif what in ("commit", "lost"):
+            world.commit(int(which), answered=what == "commit")
         else:
-            world.look(int(which), renews=what == "look")
+            world.look(int(which), beats=what in ("look", "beat"), renews=what in ("look", "renew"))
 
 
 @settings(max_examples=100, deadline=None)
@@ -181,7 +214,10 @@ def test_nobody_takes_the_lease_of_an_owner_that_renews_on_time(
             world.set_duration(seconds)
         else:
             world.now = max(world.now, due[number])
-            world.look(number)
+            world.look(number, beats=False, renews=False)
+            process = world.process(number)
+            process.decided += pending(process.membership, QueryState({}), frozenset(), world.clocks, leaving=False)
+            assert process.decided, "what is due is written"
             world.commit(number)
     assert {partition: lease.owner for partition, lease in world.table.leases.items()} == layout
 
@@ -291,6 +327,22 @@ def test_a_member_that_is_configured_otherwise_says_so_once(caplog: pytest.LogCa
     (line,) = caplog.records
     assert line.levelname == "INFO"
     assert line.message == "leaseDuration=30 s, but the commits of 2 members need 40 s: using 46.875 s"
+
+
+def test_leases_that_were_renewed_before_a_longer_duration_was_said_are_renewed_in_time() -> None:
+    one = One(look_interval=500.0, balance_interval=500.0)
+    one.now += 4
+    one.finish(5, "0", "1")
+    assert kinds(one.turn()) == ["Checkpoint", "Checkpoint"], "a sign of life of the leases alone"
+    one.replace_table(replace(one.table, lease_duration_ms=600_000))
+    one.now += 2
+    assert kinds(one.turn(balance=True)) == ["Heartbeat"]
+    for _ in range(10):
+        assert one.ann.due() > one.now, "then it is done"
+        one.now = one.ann.due()
+        assert one.ann.holdings(one.now).keys() == {"0", "1"}
+        one.turn(balance=True)
+    assert one.table.members["ann"].lease_duration_ms == 600_000
 
 
 # --- keepers ---------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def turned(
     took: float | None = None,
     decision: Decision | None = None,
 ) -> None:
-    pacing.turned(now, members=members, renewal_interval=10.0, in_handover=in_handover, took=took, decision=decision)
+    pacing.turned(now, members=members, in_handover=in_handover, took=took, decision=decision)
 
 
 def test_the_first_turn_is_at_once_and_balances() -> None:
@@ -100,10 +100,11 @@ def test_renewals_come_a_little_early_each_time_by_another_part() -> None:
     beat, ahead = pacing(interval=1000.0), []
     for _ in range(200):
         turned(beat, 100.0, members=1000, took=0.5, decision=Decision("nothing"))
-        ahead.append(150.0 - beat.due(150.0, progress=False))
-    assert 0 <= min(ahead) < 0.2
-    assert 1.8 < max(ahead) <= 2.0
-    assert beat.admit(BEAT, 150.0 - ahead[-1], 150.0) == BEAT
+        ahead.append(beat.ahead)
+    assert 0 <= min(ahead) < 0.02
+    assert 0.18 < max(ahead) <= 0.2
+    assert beat.due(150.0, progress=False) == 150.0
+    assert beat.admit(BEAT, 150.0, 150.0) == BEAT
 
 
 @pytest.mark.parametrize("failures", [1, 3, 10, 10_000])
