@@ -276,7 +276,7 @@ class Keeper:
         try:
             if changes := ownership_changes(outcome):
                 store.record(changes)
-            if self._participant.tidies(outcome.after, now):
+            if self._participant.tidies(outcome.after, now, outcome.seconds):
                 store.tidy()
         except StoreUnavailableError as error:
             _LOG.info("%s", error)

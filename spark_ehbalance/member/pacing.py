@@ -24,14 +24,23 @@ _RENEWED_AHEAD = 0.2
 #: because everybody must have renewed within a third of the lease duration after the store's return.
 FIRST_PAUSE = 0.1
 
-#: The leader tidies the store up after so many versions, if that comes before `Settings.tidy_interval`: often enough
-#: for a few hundred files, seldom enough to cost nothing (30 ms against 300 commits of 10 ms).
-_TIDY_VERSIONS = 300
+#: The leader tidies the store up after so many versions, if that comes before `Settings.tidy_interval`: a new reader
+#: goes through as many log files at most, which takes it about a second on a storage account.
+_TIDY_VERSIONS = 100
+
+#: Nothing is tidied up after a commit that took so many times as long as usual: the storage may be throttling.
+_SLOW = 2.0
 
 
 def tidying_due(versions: int, passed: float, interval: float = TIDY_INTERVAL) -> bool:
     """Whether the leader must tidy up, so many versions and seconds after it last did."""
     return versions >= _TIDY_VERSIONS or (versions > 0 and passed >= interval)
+
+
+def is_slow(seconds: float | None, usual_ms: float | None) -> bool:
+    """Whether a commit that took `seconds` shows that the storage is slower than usual. None: there was none, or it is
+    not known what is usual."""
+    return seconds is not None and usual_ms is not None and 1000 * seconds > _SLOW * usual_ms
 
 
 def jittered(interval: float, rng: random.Random) -> float:

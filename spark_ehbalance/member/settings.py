@@ -8,7 +8,7 @@ from spark_ehbalance.strategies.base import Strategy
 from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT
 
 #: Seconds after which the leader tidies the store up at the latest, while the table changes.
-TIDY_INTERVAL = 30.0
+TIDY_INTERVAL = 300.0
 
 
 @dataclass(frozen=True, slots=True)

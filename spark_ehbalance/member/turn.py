@@ -24,7 +24,7 @@ from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Drain, Outcome, Transition
 from spark_ehbalance.member.balancing import Balancer
 from spark_ehbalance.member.membership import Clocks, Holding, Membership
-from spark_ehbalance.member.pacing import Pacing, tidying_due
+from spark_ehbalance.member.pacing import Pacing, is_slow, tidying_due
 from spark_ehbalance.member.pending import pending, shutdown
 from spark_ehbalance.member.query import Progress, QueryState
 from spark_ehbalance.member.settings import Settings
@@ -282,13 +282,15 @@ class Participant:
         """Balance at once, and again as long as there is something to take, until `settling` is cleared."""
         self.settling, self._pacing.balance_at = True, 0.0
 
-    def tidies(self, snapshot: Snapshot, now: Clocks) -> bool:
-        """Whether this member is to tidy the store up after this turn; it is then taken to have done so."""
+    def tidies(self, snapshot: Snapshot, now: Clocks, seconds: float | None = None) -> bool:
+        """Whether this member is to tidy the store up after this turn, whose commit took `seconds`; it is then taken to
+        have done so."""
         versions, passed = snapshot.version - self._tidied[0], now.monotonic - self._tidied[1]
         due = tidying_due(versions, passed, self.settings.tidy_interval) and self._balancer.leads(snapshot, now)
-        if due:
-            self._tidied = (snapshot.version, now.monotonic)
-        return due
+        if not due or is_slow(seconds, self._member.duration.commit_ms):
+            return False
+        self._tidied = (snapshot.version, now.monotonic)
+        return True
 
     # --- inside ------------------------------------------------------------------------------------------------
 

@@ -250,7 +250,7 @@ class Node:
     def _end_turn(self, turn: Turn, outcome: Outcome) -> None:
         self._known = outcome.after.version
         self._participant.end(turn, outcome, self._now - turn.now.monotonic)
-        if self._participant.tidies(outcome.after, turn.now):
+        if self._participant.tidies(outcome.after, turn.now, outcome.seconds):
             self._world.store.tidy()
         if turn.stopping:
             self._stopped()

@@ -55,7 +55,8 @@ class One:
         outcome = apply(self.table, transitions)
         self.refused = [*outcome.refused]
         if outcome.after is not outcome.before:
-            outcome = replace(outcome, after=replace(outcome.after, version=self.table.version + 1))
+            after = replace(outcome.after, version=self.table.version + 1)
+            outcome = replace(outcome, after=after, seconds=seconds)
         self.table = outcome.after
         self.ann.end(turn, outcome, seconds)
         return transitions
