@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from statistics import median
+from statistics import median_low
 
 from spark_ehbalance.leases.durations import Said, fitting, lowered, minimum_tenure, needed, said
 from spark_ehbalance.leases.model import Author
@@ -14,9 +14,9 @@ from spark_ehbalance.leases.transitions import SetLeaseDuration
 
 _LOG = logging.getLogger(__name__)
 
-#: What a commit takes is the median of the last few, so that one that met a busy moment counts for nothing. It is not
-#: known before there are some.
-_MOST_COMMITS, _FEWEST_COMMITS = 9, 3
+#: What a commit takes is the median of the last few, so that one that met a busy moment counts for nothing. From the
+#: second on it is known: members that start together are to know what they need before the first leases expire.
+_MOST_COMMITS, _FEWEST_COMMITS = 9, 2
 
 #: A commit counts as so many seconds at most: longer ones tell of a suspended process, not of the store.
 LONGEST_COMMIT = 1.0
@@ -70,7 +70,7 @@ class LeaseDuration:
     @property
     def commit_ms(self) -> float | None:
         """What a commit takes; None if that is not known yet."""
-        return 1000 * median(self._commits) if len(self._commits) >= _FEWEST_COMMITS else None
+        return 1000 * median_low(self._commits) if len(self._commits) >= _FEWEST_COMMITS else None
 
     def change(self, snapshot: Snapshot, now: float, at_ms: int) -> list[SetLeaseDuration]:
         """What changes the group's duration, if this member is the leader and that is due."""

@@ -47,11 +47,11 @@ class Result:
     `moves` counts partitions that came to a new owner, `fewest_moves` how many moves even the counts out after each
     disturbance, `later_moves` those of a group that was balanced since its last disturbance. `unowned` are seconds,
     summed over partitions without a running owner. `longest_silence` is the longest time between two commits of a
-    running member, in lease durations; `lease_duration` is the one in force at the end, in seconds. Commits, conflicts
-    (lost races) and operations (requests to the storage, by what a service charges for them, at list prices) are of all
-    members together. `spread` = standard deviation of the members' loads / their mean, averaged over time. `owners` are
-    those at the beginning, `changes` the changes of owners since `began_ms`, `marks` what was done to the group, in
-    seconds.
+    running member, in that member's lease durations; `lease_duration` is the group's at the end, in seconds. Commits,
+    conflicts (lost races) and operations (requests to the storage, by what a service charges for them, at list prices)
+    are of all members together. `spread` = standard deviation of the members' loads / their mean, averaged over time.
+    `owners` are those at the beginning, `changes` the changes of owners since `began_ms`, `marks` what was done to the
+    group, in seconds.
     """
 
     scenario: str
@@ -152,8 +152,12 @@ class Ledger:
         """`member` has made a commit at the time `at_ms` of a correct clock. Returns whether it is one for the history
         of the group."""
         now = self._clock()
-        self._heard(now - self._said.get(member, now))
+        row = outcome.before.members.get(member)
+        own_ms = row.lease_duration_ms if row is not None else None
+        self._heard(now - self._said.get(member, now), self.lease_duration if own_ms is None else own_ms / 1000)
         self._said[member] = now
+        if outcome.after.lease_duration_ms is not None:
+            self.lease_duration = outcome.after.lease_duration_ms / 1000
         if outcome.after.ownership is outcome.before.ownership:
             return False
         changes = ownership_changes(outcome)
@@ -184,7 +188,7 @@ class Ledger:
         """The simulation has ended."""
         self._note()
         for said in self._said.values():
-            self._heard(self._clock() - said)
+            self._heard(self._clock() - said, self.lease_duration)
 
     def seconds_to_balance(self, ended: float, until: float) -> float | None:
         """How long after `ended` the group was balanced and stayed so until the next disturbance at `until`; or, if it
@@ -202,8 +206,8 @@ class Ledger:
         first = next((max(since, ended) for since, end in spells if end > ended), until)
         return sum(first < move < until for move in self.moves)
 
-    def _heard(self, silence: float) -> None:
-        self.longest_silence = max(self.longest_silence, silence / self.lease_duration)
+    def _heard(self, silence: float, lease_duration: float) -> None:
+        self.longest_silence = max(self.longest_silence, silence / lease_duration)
 
     def _note(self) -> None:
         now = self._clock()

@@ -158,7 +158,7 @@ class Simulation:
         partitions = len(self.hub.ids)
         self._ledger.running(awake, partitions)
         # A pause shorter than a lease cannot be told from a busy moment: it is no reason to move anything.
-        lease = self._scenario.group.lease_duration
+        lease = self._ledger.lease_duration
         present = {
             n: self._limits[n] for n, node in self._nodes.items() if node.running and node.suspended_for <= lease
         }

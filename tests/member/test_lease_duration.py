@@ -299,9 +299,8 @@ def test_it_is_lowered_after_a_minimum_tenure_in_which_it_was_clearly_too_long()
 
 def test_a_commit_s_time_is_known_after_some_and_one_that_was_slow_counts_for_nothing() -> None:
     duration = LeaseDuration(ANN, 30)
-    for seconds in (5.0, 0.01):
-        duration.wrote(seconds)
-        assert duration.commit_ms is None
+    duration.wrote(5.0)
+    assert duration.commit_ms is None
     duration.wrote(0.012)
     assert duration.commit_ms == pytest.approx(12)
     for _ in range(9):
