@@ -36,6 +36,7 @@ class Hub:
     ids: tuple[str, ...] = ()
     delivered: int = 0
     duplicates: int = 0
+    _rates: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, settings: HubSettings, partitions: int, rng: random.Random) -> Hub:
@@ -52,6 +53,7 @@ class Hub:
         for rate in rates:
             self.partitions[str(len(self.partitions))] = _Partition(rate, since=now)
         self.ids = tuple(self.partitions)
+        self._rates = {}
 
     def multiply(self, partitions: Iterable[str], factor: float, now: float) -> None:
         """From `now` on `factor` times as many events come into `partitions`."""
@@ -59,6 +61,7 @@ class Hub:
             partition = self.partitions[id]
             partition.count += partition.rate * (now - partition.since)
             partition.since, partition.rate = now, partition.rate * factor
+        self._rates = {}
 
     def end(self, partition: str, now: float) -> int:
         """The sequence number after the last event of `partition`."""
@@ -67,7 +70,9 @@ class Hub:
 
     def rates(self) -> dict[str, float]:
         """Events per second by partition."""
-        return {id: partition.rate for id, partition in self.partitions.items()}
+        if not self._rates:
+            self._rates = {id: partition.rate for id, partition in self.partitions.items()}
+        return self._rates
 
     def plan(
         self, starts: Mapping[str, tuple[int, int]], most: int, now: float

@@ -16,7 +16,11 @@ def fair_counts(owned: Mapping[str, int], partitions: int, limits: Mapping[str, 
         limit = limits.get(name)
         return level if limit is None else min(level, limit)
 
-    level = 0 if limits or not owned else partitions // len(owned)
+    if owned and not limits:  # at every change of a large group
+        level, rest = divmod(partitions, len(owned))
+        more = set(sorted(owned, key=lambda name: -owned[name])[:rest])
+        return [level + (name in more) for name in owned]
+    level = 0
     while level < partitions and sum(most(name, level + 1) for name in owned) <= partitions:
         level += 1
     counts = {name: most(name, level) for name in owned}

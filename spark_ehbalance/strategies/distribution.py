@@ -53,9 +53,12 @@ class Distribution:
 
     def share(self) -> tuple[int, int]:
         """The number that every owner should own, as far as its limit allows, and how many should own one more."""
-        limits = [self.limits.get(owner, self.total) for owner in self.owned]
-        floor = int(min(fill_level(self.total, limits), self.total))
-        return floor, self.total - sum(min(limit, floor) for limit in limits)
+        total = self.total
+        if not self.limits:
+            return divmod(total, len(self.owned))
+        limits = [self.limits.get(owner, total) for owner in self.owned]
+        floor = int(min(fill_level(total, limits), total))
+        return floor, total - sum(min(limit, floor) for limit in limits)
 
     def is_full(self, owner: str) -> bool:
         """Whether `owner` may not own one more."""

@@ -17,7 +17,12 @@ def projected(view: View) -> Mapping[str, tuple[str, ...]]:
     """The partitions of each active member, with pending handovers and operators' orders counted as done."""
     owned: dict[str, list[str]] = {id: [] for id in view.active}
     upcoming = view.upcoming_owners()
+    elsewhere = view.expired.union(upcoming)
     for owner, partitions in view.snapshot.ownership.owned.items():
+        if elsewhere.isdisjoint(partitions):  # of all owners in most cases
+            if owner in owned:
+                owned[owner].extend(partitions)
+            continue
         for partition in partitions:
             to = upcoming.get(partition, owner)
             if to in owned and (partition in upcoming or partition not in view.expired):

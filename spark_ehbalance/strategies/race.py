@@ -151,10 +151,12 @@ class _GroupLoad:
 def _group_load(view: View, weight: str) -> _GroupLoad:
     snapshot, owned = view.snapshot, projected(view)
     weights, skewed = cached_weights(snapshot) if weight == "load" else (dict.fromkeys(snapshot.leases, 1.0), False)
-    loads = {id: sum(weights[p] for p in partitions) for id, partitions in owned.items()}
+    loads = {id: sum(map(weights.__getitem__, partitions)) for id, partitions in owned.items()}
     counts = {id: len(partitions) for id, partitions in owned.items()}
     ranking = tuple(sorted(loads, key=lambda id: (-loads[id], id)))
-    pinned = {id: sum(weights[p] for p in partitions if p in view.pinned) for id, partitions in owned.items()}
+    pinned: dict[str, float] = dict.fromkeys(owned, 0.0)
+    if view.pinned:
+        pinned = {id: sum(weights[p] for p in partitions if p in view.pinned) for id, partitions in owned.items()}
     # A pinned partition that nobody owns is not raced for.
     total = sum(weights.values()) - sum(weights[p] for p in view.pinned.difference(*owned.values()))
     fair_share = _fair_share(total, [(pinned[id], snapshot.members[id].max_owned) for id in owned])
@@ -339,16 +341,16 @@ class _Contest:
 
     def _prizes(self, owner: str, load: float) -> list[str]:
         """The leases that this member would win from `owner`; from now on their grabs are watched."""
-        view, prizes = self._view, []
+        view, weights, prizes = self._view, self._group.weights, list[str]()
+        pending, leases, watched = view.snapshot.ownership.pending, view.snapshot.leases, self._memory.watched
         for partition in view.snapshot.ownership.owned.get(owner, ()):
-            pending = partition in view.snapshot.ownership.pending
-            if pending or partition in view.pinned or partition in view.expired:
+            if partition in pending or partition in view.pinned or partition in view.expired:
                 continue
-            if self._wins(self._group.weights[partition], load):
-                lease, known = view.snapshot.leases[partition], self._memory.watched.get(partition)
-                same = known is not None and known[:2] == (lease.epoch, lease.defences)
-                since = known[2] if same and known is not None else view.now
-                self._watched[partition] = (lease.epoch, lease.defences, since)
+            if self._wins(weights[partition], load):
+                lease, known = leases[partition], watched.get(partition)
+                if known is None or known[0] != lease.epoch or known[1] != lease.defences:
+                    known = (lease.epoch, lease.defences, view.now)
+                self._watched[partition] = known
                 prizes.append(partition)
         return prizes
 
