@@ -77,6 +77,10 @@ def cut(file: Path, length: int) -> None:
     file.write_bytes(file.read_bytes()[:length])
 
 
+def without_its_last_line(table: Path) -> None:
+    newest_log(table).write_text("".join(newest_log(table).read_text().splitlines(keepends=True)[:-1]))
+
+
 def without_its_last_lines(table: Path) -> None:
     first, *_ = sorted(newest_log(table).read_text().splitlines(), key=lambda line: "commitInfo" not in line)
     newest_log(table).write_text(first + "\n")
@@ -158,6 +162,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "log cut off": (lambda table: cut(newest_log(table), 100), r"_delta_log/0+26\.json cannot be read"),
     "log empty": (lambda table: cut(newest_log(table), 0), r"_delta_log/0+26\.json is empty"),
     "log cut off between lines": (without_its_last_lines, r"_delta_log/0+26\.json is cut off"),
+    "log cut off before its last line": (without_its_last_line, r"_delta_log/0+26\.json is cut off"),
     "checkpoint gone": (
         lambda table: max((table / "_delta_log").glob("*.checkpoint.parquet")).unlink(),
         r"_delta_log/_last_checkpoint names a checkpoint that is missing",

@@ -117,16 +117,18 @@ def _commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def log_problem(content: bytes) -> str:
-    """What is wrong with a log file: it is empty, cut off, or a write that adds nothing. Empty if it is sound."""
+    """What is wrong with a log file: it is empty, cut off, or a write that adds nothing. Empty if it is sound. A commit
+    that was made here always adds a file, and says so last."""
     try:
         actions = [json.loads(line) for line in content.decode().splitlines() if line.strip()]
         kinds = {kind for action in actions for kind in action}
-        writes = any(action.get("commitInfo", {}).get("operation") == "WRITE" for action in actions)
+        information = _commit_info(actions)
+        writes, ours = information.get("operation") == "WRITE", COMMIT_TOKEN in information
     except (ValueError, TypeError, AttributeError):
         return "cannot be read"
     if not actions:
         return "is empty"
-    return "is cut off" if writes and not kinds & {"add", "remove"} else ""
+    return "is cut off" if "add" not in kinds and (ours or (writes and "remove" not in kinds)) else ""
 
 
 def log_problems(folder: Folder) -> Iterator[tuple[str, str]]:
