@@ -1,5 +1,6 @@
-"""Which Delta tables are written here: plain ones. What a table's protocol and metadata demand of a writer beyond data
-files is a feature that is named and refused. Source: the Delta protocol, "Requirements for Writers"."""
+"""Which Delta tables are read and written here: plain ones. What a table's protocol and metadata demand beyond data
+files is a feature that is named and refused. Source: the Delta protocol, "Requirements for Readers" and "for
+Writers"."""
 
 from __future__ import annotations
 
@@ -23,20 +24,43 @@ _HARMLESS = frozenset(
         "timestampNtz",
         "v2Checkpoint",
         "vacuumProtocolCheck",
+        "variantType",
     }
 )
+
+#: Features that do not change how our columns are read, unless a property uses them. delta-rs 1.6.6 adds `variantType`
+#: whenever it sets a property of a table that has features.
+_READ_AS_EVER = frozenset({"columnMapping", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "variantType"})
 
 #: The highest version of the protocol for writers that is known here; from it on features are named one by one.
 _WRITER_VERSION = 7
 
+_MAPPED = ("name", "id")
+
 _PROPERTIES = {
     "delta.appendOnly": ("true",),
-    "delta.columnMapping.mode": ("name", "id"),
+    "delta.columnMapping.mode": _MAPPED,
     "delta.enableInCommitTimestamps": ("true",),
     "delta.enableRowTracking": ("true",),
 }
 
 _COLUMN_PROPERTIES = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+
+
+def unsupported(what: str) -> str:
+    """What an error says of `what` the table has."""
+    return (
+        f"somebody has changed it, and it has now {what}, which is not supported here. Undo that, or restore an "
+        "earlier version"
+    )
+
+
+def unreadable(reader_features: Set[str], configuration: Mapping[str, str | None]) -> str:
+    """Why the table's data files alone do not tell its rows, for an error; empty if they do."""
+    if unknown := sorted(reader_features - _READ_AS_EVER):
+        return f"the feature {unknown[0]} of Delta"
+    mode = configuration.get("delta.columnMapping.mode") or ""
+    return f"the table property delta.columnMapping.mode={mode}" if mode.lower() in _MAPPED else ""
 
 
 def refused(

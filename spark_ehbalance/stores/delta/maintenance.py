@@ -13,7 +13,7 @@ from deltalake import DeltaTable, Schema
 from spark_ehbalance.stores.delta.folder import File, Folder
 from spark_ehbalance.stores.delta.log import LOG
 from spark_ehbalance.stores.delta.table_format import SCHEMA
-from spark_ehbalance.stores.delta.version import file_names
+from spark_ehbalance.stores.delta.version import check_writable, file_names
 
 #: Seconds for which log files are kept that a checkpoint has replaced. A member that was suspended for less finds the
 #: next version still there, and knows that its own is not the newest; see `DeltaStore`.
@@ -46,6 +46,7 @@ def tidy(folder: Folder) -> None:
     """Write a checkpoint of the newest version, and remove what newer versions have replaced and what killed writers
     have left."""
     table = folder.open_table()
+    check_writable(table)
     properties = table.metadata().configuration
     if any(properties.get(name) != value for name, value in PROPERTIES.items()):
         table.alter.set_table_properties(PROPERTIES)
@@ -88,6 +89,7 @@ def old_data_files(data: Iterable[File], needed: Container[str], now: float) -> 
 def add_columns(folder: Folder) -> None:
     """Add the columns that a table of an earlier version lacks."""
     table: DeltaTable = folder.open_table()
+    check_writable(table)
     known = {field.name for field in table.schema().fields}
     if missing := [field for field in Schema.from_arrow(SCHEMA).fields if field.name not in known]:
         table.alter.add_columns(missing)

@@ -23,6 +23,7 @@ from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable, Repair
 from spark_ehbalance.stores.delta import maintenance, repair
 from spark_ehbalance.stores.delta.data_file import Stored, encode
+from spark_ehbalance.stores.delta.features import unsupported
 from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
 from spark_ehbalance.stores.delta.history import History
 from spark_ehbalance.stores.delta.locations import SCHEMES, check_storage, parse_location
@@ -38,7 +39,7 @@ from spark_ehbalance.stores.delta.log import (
     version_of,
 )
 from spark_ehbalance.stores.delta.table_format import SCHEMA, description, to_table
-from spark_ehbalance.stores.delta.version import Shape, damaged, head_of, read_snapshot, shape_of, unreadable
+from spark_ehbalance.stores.delta.version import Shape, check_readable, damaged, head_of, read_snapshot, shape_of
 from spark_ehbalance.values.group import Group
 
 #: Log files that a look reads one after the other, before it lists the log and reads the newest alone: on a storage
@@ -173,8 +174,7 @@ class DeltaStore(LeaseTable):
             raise self._damage() or self._folder.unavailable("read", error) from error
         shape = shape_of(table, self._folder, group)
         head = head_of(table, self._folder)
-        if problem := unreadable(table):
-            raise damaged(self._folder, problem)
+        check_readable(table)
         self._checked_version, self._unchecked_looks = head.version, 0
         return _Known(read_snapshot(self._folder, head.files, shape.group, head.version), head, shape)
 
@@ -182,20 +182,27 @@ class DeltaStore(LeaseTable):
         """Whether the log can be followed from the known version on.
 
         It cannot be if somebody has removed the log, or put another one in its place: an older version is then missing,
-        even if members go on writing. Nor if the known version was cleaned up, after a long suspension: the next one
-        may be missing only because it was cleaned up as well.
+        even if members go on writing. Nor if versions were cleaned up since, after a long suspension: the next one may
+        be missing only for that.
         """
+        if self._is_stale(known):
+            return self._is_whole_from(known.head.version)
         self._unchecked_looks += 1
-        stale = self._is_stale(known)
-        if not stale and not self._folder.is_local and self._unchecked_looks < _LOOKS_PER_CHECK:
+        if not self._folder.is_local and self._unchecked_looks < _LOOKS_PER_CHECK:
             return True
-        checked = known.head.version if stale else self._checked_version
+        checked = self._checked_version
         self._checked_version, self._unchecked_looks = known.head.version, 0
         return self._folder.has(commit_file(checked))
 
     def _is_stale(self, known: _Known) -> bool:
         """Whether the log files after the known version may have been cleaned up."""
         return self._clock() - self._newest_at > known.shape.log_retention / 2
+
+    def _is_whole_from(self, version: int) -> bool:
+        """Whether the log has all versions from this one to the newest: a clean-up that was cut off may leave any."""
+        files = self._folder.listed(LOG, after=commit_file(version - 1).rpartition("/")[2])
+        versions = [found for file in files if (found := version_of(file.name)) is not None]
+        return versions == [*range(version, version + len(versions))] != []
 
     def _newest_head(self, head: Head) -> Head | None:
         """The head of the newest version; None if only a whole engine can tell."""
@@ -245,10 +252,7 @@ class DeltaStore(LeaseTable):
         if known is None or known.stored.snapshot.version != base.version:
             raise ConflictError(f"version {base.version} of {self._folder.uri} is not the one that was read last")
         if known.shape.refused:
-            raise StoreUnavailableError(
-                f"the lease table at {self._folder.uri} could not be written: somebody has changed it, and it has now "
-                f"{known.shape.refused}, which is not supported here. Undo that, or restore an earlier version"
-            )
+            raise self._folder.unavailable("written", ValueError(unsupported(known.shape.refused)))
         rows, name, token = to_table(new), f"{uuid.uuid4()}.parquet", uuid.uuid4().hex
         data, at_ms = encode(rows), time.time_ns() // 1_000_000
         entry = overwrite(known.head, name, len(data), rows.num_rows, token, at_ms)
@@ -256,7 +260,7 @@ class DeltaStore(LeaseTable):
             self._folder.write(name, data)
         began = self._clock()
         self._commit(base.version + 1, entry, token)
-        if self._is_stale(known) and not self._folder.has(commit_file(base.version)):
+        if self._is_stale(known) and not self._is_whole_from(base.version):
             self._forget()
             raise StoreUnavailableError(
                 f"the lease table at {self._folder.uri} was written by others while this process was suspended: "

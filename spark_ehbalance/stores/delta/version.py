@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from spark_ehbalance.errors import StoreDamagedError
 from spark_ehbalance.stores.delta.data_file import Stored, snapshot_of
-from spark_ehbalance.stores.delta.features import refused, seconds
+from spark_ehbalance.stores.delta.features import refused, seconds, unreadable, unsupported
 from spark_ehbalance.stores.delta.folder import Folder, one_line
 from spark_ehbalance.stores.delta.log import Head, commit_file, log_problem, shape_version
 from spark_ehbalance.stores.delta.table_format import (
@@ -25,9 +25,6 @@ from spark_ehbalance.stores.delta.table_format import (
     is_described,
 )
 from spark_ehbalance.values.group import Group
-
-#: Features of Delta that do not change how a data file is read.
-_PLAIN_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +42,22 @@ def shape_of(table: DeltaTable, folder: Folder, known: Group | None = None) -> S
 
     Raises `StoreFormatError` if it is not a lease table.
     """
-    metadata, protocol = table.metadata(), table.protocol()
+    metadata = table.metadata()
     return Shape(
         _group(table, folder, known),
         seconds(metadata.configuration.get("delta.logRetentionDuration") or ""),
-        refused(
-            protocol.min_writer_version,
-            frozenset(protocol.writer_features or ()),
-            metadata.configuration,
-            table.schema().to_json(),
-            metadata.partition_columns,
-        ),
+        _refused(table),
+    )
+
+
+def _refused(table: DeltaTable) -> str:
+    metadata, protocol = table.metadata(), table.protocol()
+    return refused(
+        protocol.min_writer_version,
+        frozenset(protocol.writer_features or ()),
+        metadata.configuration,
+        table.schema().to_json(),
+        metadata.partition_columns,
     )
 
 
@@ -88,22 +90,25 @@ def read_snapshot(
 
 def read_rows(table: DeltaTable, folder: Folder, schema: pa.Schema) -> pa.Table:
     """The rows of the table in the columns of `schema`. Raises `ValueError`, `FileNotFoundError`."""
-    if problem := unreadable(table):
-        raise ValueError(problem)
+    check_readable(table)
     return _rows(folder, file_names(table), schema)
 
 
-def unreadable(table: DeltaTable) -> str:
-    """Why the table's data files are not enough to read it; empty if they are."""
-    protocol = table.protocol()
-    if protocol.min_reader_version == 2 or set(protocol.reader_features or ()) - _PLAIN_FEATURES:
-        return "it uses features of Delta that only a whole engine reads, such as deletion vectors"
-    return ""
+def check_readable(table: DeltaTable) -> None:
+    """Raise `ValueError` if the table's data files alone do not tell its rows."""
+    if what := unreadable(frozenset(table.protocol().reader_features or ()), table.metadata().configuration):
+        raise ValueError(unsupported(what))
+
+
+def check_writable(table: DeltaTable) -> None:
+    """Raise `ValueError` if the table is not written here."""
+    if what := _refused(table):
+        raise ValueError(unsupported(what))
 
 
 def file_names(table: DeltaTable) -> list[str]:
-    """The names of the table's data files in its folder."""
-    return [uri.rsplit("/", 1)[1] for uri in table.file_uris()]
+    """The names of the table's data files in its folder; others may put them into folders of it."""
+    return pa.table(table.get_add_actions())["path"].to_pylist()  # type: ignore[no-any-return]
 
 
 def damaged(folder: Folder, problem: str) -> StoreDamagedError:
