@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
@@ -18,6 +19,7 @@ from spark_ehbalance.leases.history import ownership_changes
 from spark_ehbalance.leases.model import Load, MemberLoad, TableIdentity
 from spark_ehbalance.leases.transitions import Outcome
 from spark_ehbalance.member.decision_log import DecisionLog, Shortage, view_line
+from spark_ehbalance.member.housekeeping import Housekeeping
 from spark_ehbalance.member.membership import Clocks, Holding
 from spark_ehbalance.member.pacing import FIRST_PAUSE
 from spark_ehbalance.member.query import Progress
@@ -69,6 +71,7 @@ class Keeper:
         self._error: EhBalanceError | None = None
         self._stopping = False
         self._decisions = DecisionLog()
+        self._housekeeping = Housekeeping()
         self._shortage = Shortage()
         self._tally_at = time.monotonic() + _TALLY_INTERVAL
         self._thread = threading.Thread(target=self._run, name="ehbalance-keeper", daemon=True)
@@ -167,6 +170,7 @@ class Keeper:
         try:
             with self._open_store() as store:
                 self._keep(store)
+                self._housekeeping.finish(_SHUTDOWN_TIMEOUT)
         except EhBalanceError as error:
             self._fail(error)
         except BaseException as error:  # also a panic in a Rust library: nobody else would notice this thread's end
@@ -221,6 +225,7 @@ class Keeper:
 
     def _turn(self, store: LeaseStore, stopping: bool) -> None:
         participant = self._participant
+        self._housekeeping.check()
         try:
             snapshot = store.read()
         except StoreUnavailableError:
@@ -272,14 +277,11 @@ class Keeper:
             _LOG.info("%s", self._decisions.tally())
 
     def _keep_house(self, store: LeaseStore, outcome: Outcome, now: Clocks) -> None:
-        """Record history and, as the leader, tidy up: no lease depends on either."""
-        try:
-            if changes := ownership_changes(outcome):
-                store.record(changes)
-            if self._participant.tidies(outcome.after, now, outcome.seconds):
-                store.tidy()
-        except StoreUnavailableError as error:
-            _LOG.info("%s", error)
+        """Have history recorded and, as the leader, the store tidied up: no lease depends on either."""
+        if changes := ownership_changes(outcome):
+            self._housekeeping.do(partial(store.record, changes))
+        if not self._housekeeping.busy and self._participant.tidies(outcome.after, now, outcome.seconds):
+            self._housekeeping.do(store.tidy)
 
     # --- what the threads share --------------------------------------------------------------------------------
 
