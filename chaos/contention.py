@@ -85,7 +85,7 @@ class Measured:
 
 def lease_duration(snapshot: Snapshot) -> float:
     """The lease duration in force, in seconds."""
-    return LEASE_DURATION
+    return LEASE_DURATION if snapshot.lease_duration_ms is None else snapshot.lease_duration_ms / 1000
 
 
 class _Hub:
