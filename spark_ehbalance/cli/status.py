@@ -55,7 +55,8 @@ def status_json(snapshot: Snapshot) -> dict[str, Any]:
     """The state of a group for programs.
 
     Times are ISO 8601. `sequenceNumber` is that of the last finished event. Rates are in events per second, backlogs in
-    events; `cpu` is from 0 to 1.
+    events; `cpu` is from 0 to 1. Lease durations are in seconds: the group's, and the one by which each member renews;
+    null: not said. `commitMs` is what a commit takes the member.
     """
     return {
         "namespace": snapshot.group.namespace,
@@ -63,6 +64,7 @@ def status_json(snapshot: Snapshot) -> dict[str, Any]:
         "consumerGroup": snapshot.group.consumer_group,
         "version": snapshot.version,
         "leader": snapshot.leader,
+        "leaseDuration": _seconds(snapshot.lease_duration_ms),
         "partitions": [
             {
                 "partition": lease.partition,
@@ -91,10 +93,16 @@ def status_json(snapshot: Snapshot) -> dict[str, Any]:
                     each.partition for each in snapshot.leases.values() if each.pin and each.pin.to == member.id
                 ],
                 "load": member.load and _member_load(member.load),
+                "leaseDuration": _seconds(member.lease_duration_ms),
+                "commitMs": member.commit_ms,
             }
             for member in sorted(snapshot.members.values(), key=lambda member: member.joined)
         ],
     }
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
 
 
 def _member_load(load: MemberLoad) -> dict[str, float | None]:
@@ -107,7 +115,10 @@ def status_tables(snapshot: Snapshot, now_ms: int) -> Group:
 
 
 def _partition_table(snapshot: Snapshot, now_ms: int) -> Table:
-    table = Table(title=cell(f"{snapshot.group}, {len(snapshot.members)} members"), title_justify="left")
+    title, seconds = f"{snapshot.group}, {len(snapshot.members)} members", _seconds(snapshot.lease_duration_ms)
+    if seconds is not None:
+        title += f", lease duration {seconds:g} s"
+    table = Table(title=cell(title), title_justify="left")
     for column in ("partition", "owner", "epoch", "read up to", "renewed", "owned for", "next owner", "pinned to"):
         table.add_column(column, justify="right" if column in ("partition", "epoch", "read up to") else "left")
     for lease in snapshot.leases.values():

@@ -82,7 +82,8 @@ class Balancer:
         if not is_routine(pending):  # which changes nothing that a strategy goes by
             draft = apply(draft, pending).after
             observations = observations.updated(draft, now.monotonic)
-        settings, times = member.settings, (now.monotonic, now.wall_ms, member.duration.unsaid)
+        settings, duration = member.settings, member.duration
+        times = (now.monotonic, now.wall_ms, duration.unsaid)
         dead = expired_members(observations, draft, *times) - {member.author.id}
         return View(
             me=member.author,
@@ -93,11 +94,13 @@ class Balancer:
             rng=self._rng,
             max_owned=settings.max_owned,
             overdue=overdue_handovers(observations, draft, now.monotonic),
-            tenured=tenured_leases(observations, draft, now.monotonic, minimum_tenure(member.duration.group)),
-            handover_timeout_ms=round(settings.handover_timeout * 1000),
+            tenured=tenured_leases(observations, draft, now.monotonic, minimum_tenure(duration.group)),
+            handover_timeout_ms=round(
+                settings.handover_timeout * max(1.0, duration.group / settings.lease_duration) * 1000
+            ),
             now=now.monotonic,
             observations=observations,
-            lease_duration=member.duration.group,
+            lease_duration=duration.group,
             memory=self._memory,
         )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Pin
+from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Pin, TableIdentity
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import Command
 from tests.cli.groups import connection, emulator, secrets, used
@@ -53,6 +53,19 @@ def test_status_for_people(ehbalance: Command, used: Path) -> None:
     assert "4711" in rows["0"]
     assert "bob" in rows["0"]
     assert "nobody" in rows["2"]
+
+
+def test_status_shows_the_lease_duration_in_force(ehbalance: Command, used: Path) -> None:
+    assert json.loads(ehbalance("status", used, "--json").out)["leaseDuration"] is None
+    with DeltaStore(str(used)) as store:
+        base = store.read()
+        bob = replace(base.members["bob"], lease_duration_ms=37_500, commit_ms=61.5)
+        members, table = {**base.members, "bob": bob}, TableIdentity("one")
+        store.write(base, replace(base, members=members, table=table, lease_duration_ms=46_875))
+    state = json.loads(ehbalance("status", used, "--json").out)
+    assert state["leaseDuration"] == 46.875
+    assert [(each["leaseDuration"], each["commitMs"]) for each in state["members"]] == [(None, None), (37.5, 61.5)]
+    assert "2 members, lease duration 46.875 s" in " ".join(ehbalance("status", used).out.split())
 
 
 def test_status_shows_loads_strategies_and_orders(ehbalance: Command, used: Path) -> None:

@@ -15,6 +15,7 @@ from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Claim, Defend, RequestHandover, apply
 from spark_ehbalance.simulation.ideal import fewest_moves
 from spark_ehbalance.strategies import Decision
+from spark_ehbalance.strategies.race import RaceParameters
 from spark_ehbalance.values.position import Position
 from tests.strategies.groups import FEW, SOME, assert_at_rest, groups, is_balanced, run_until, seeds
 from tests.strategies.members import CYCLE, LEASE, Members, layout_of, snapshot_of
@@ -265,3 +266,21 @@ def test_a_killed_members_partitions_are_spread_after_the_lease_duration(count: 
     group.run(LEASE / 2)
     assert sum(group.counts().values()) < count, "not before"
     run_until(group, 3 * CYCLE, lambda: sum(group.counts().values()) == count)
+
+
+@pytest.mark.parametrize("in_force", [10.0, 30.0, 200.0])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        RaceParameters(),
+        RaceParameters(normal_lease=14.0, minimum_grab=10.0, maximum_lease=45.0),
+        RaceParameters(minimum_grab=14.0),
+    ],
+)
+def test_a_race_stays_possible_when_the_group_s_lease_duration_is_another(
+    parameters: RaceParameters, in_force: float
+) -> None:
+    assert parameters.problem(30.0) is None
+    normal, grab, maximum = parameters.in_group(in_force)
+    assert grab < normal
+    assert maximum >= max(in_force, 2 * normal)
