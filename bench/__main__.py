@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bench import latency, leases, planner, reader, tasks, throughput
+from bench import latency, leases, planner, reader, simulator, tasks, throughput
 from bench.certificate import make
 from bench.common import Log, Row, session
 from bench.shapes import SHAPES
 
-SUBJECTS = {each.SUBJECT: each for each in (reader, leases, planner, latency, throughput, tasks)}
+SUBJECTS = {each.SUBJECT: each for each in (reader, leases, simulator, planner, latency, throughput, tasks)}
 
 
 def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterator[Row]:
@@ -34,7 +34,9 @@ def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterato
         yield from reader.measure(log, certificate, **(few if short else all_))
     if leases.SUBJECT in subjects:
         yield from leases.measure(folder, log, commits=40 if short else 20_000, runs=1 if short else 3)
-    if not {*subjects} - {reader.SUBJECT, leases.SUBJECT}:
+    if simulator.SUBJECT in subjects:
+        yield from simulator.measure(log, cycles=1 if short else 500, runs=1)
+    if not {*subjects} - {reader.SUBJECT, leases.SUBJECT, simulator.SUBJECT}:
         return
     log("starting Spark")
     spark = session(folder)

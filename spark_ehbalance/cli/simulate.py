@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -115,24 +114,13 @@ def _on_store(scenario: Scenario, service: str | None, latency: float | None) ->
 def _run_with_progress(scenario: Scenario, strategy: str, seed: int) -> Result:
     with _progress() as progress:
         task = progress.add_task(strategy, total=1.0)
-        return _run(scenario, strategy, seed, lambda part: progress.update(task, completed=part))
-
-
-def _run(scenario: Scenario, strategy: str, seed: int, progress: Callable[[float], None] | None = None) -> Result:
-    # A simulation creates no reference cycles, and the search for them takes a twentieth of the time.
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return play(scenario, strategy, seed, progress)
-    finally:
-        if enabled:
-            gc.enable()
+        return play(scenario, strategy, seed, lambda part: progress.update(task, completed=part))
 
 
 def _compared(scenarios: Sequence[Scenario], seed: int) -> list[Result]:
     """The result of each strategy in each of `scenarios`, some run at the same time, each in its own process."""
     with _progress() as progress, ProcessPoolExecutor(_PROCESSES, get_context("spawn")) as pool:
-        futures = [pool.submit(_run, scenario, name, seed) for scenario in scenarios for name in STRATEGIES]
+        futures = [pool.submit(play, scenario, name, seed) for scenario in scenarios for name in STRATEGIES]
         for _ in progress.track(as_completed(futures), len(futures), description="strategies"):
             pass
         return [future.result() for future in futures]

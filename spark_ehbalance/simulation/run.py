@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
 from functools import partial
@@ -31,7 +32,14 @@ def simulate(
     `progress` is called after each cycle with the finished part, up to 1. Raises `LostEvents` or `TwoOwners` if the
     lease code has failed.
     """
-    return Simulation(scenario, strategy, seed).run(progress)
+    # A simulation creates no reference cycles, and the search for them takes a twentieth of the time.
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return Simulation(scenario, strategy, seed).run(progress)
+    finally:
+        if enabled:
+            gc.enable()
 
 
 #: Actions with a duration.
