@@ -44,6 +44,9 @@ _PROPERTIES = {
     "delta.enableRowTracking": ("true",),
 }
 
+#: Columns that have a value in each of our rows.
+_FILLED = ("kind", "id")
+
 _COLUMN_PROPERTIES = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 
 
@@ -83,6 +86,8 @@ def refused(
     for field in json.loads(schema)["fields"]:
         if used := sorted({*_COLUMN_PROPERTIES} & {*field.get("metadata", {})}):
             return f"{used[0]} of column {field['name']}"
+        if not field.get("nullable", True) and field["name"] not in _FILLED:
+            return f"the column {field['name']}, which must not be null"
     return f"partitions by {', '.join(partitioned_by)}" if partitioned_by else ""
 
 
