@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from deltalake import DeltaTable, write_deltalake
 
@@ -15,13 +14,14 @@ from bench.common import Bar, Log, Row
 from chaos.soak import MOST_SLOWDOWN, PARTITIONS, WRITERS, CountingStore, Run, Writer, fill, soak
 from chaos.storage.azurite import azurite, make_container, missing, storage_options
 from chaos.storage.proxy import StorageProxy
-from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.table_format import to_table
 
 SUBJECT = "leases"
 
 #: Seconds that the storage account takes for a request besides its work.
 _LATENCY = 0.02
+
+_OVERWRITE = "delta-rs's overwrite of the same rows"
 
 
 def measure(folder: Path, log: Log, *, commits: int, runs: int) -> Iterator[Row]:
@@ -35,19 +35,17 @@ def measure(folder: Path, log: Log, *, commits: int, runs: int) -> Iterator[Row]
 
 
 def _local(folder: Path, log: Log, commits: int, runs: int) -> Iterator[Row]:
-    one, several, overwrites = list[Run](), list[Run](), list[float]()
+    one, several, beside = list[Run](), list[Run](), list[tuple[float, float, float]]()
     for run in range(runs):
         log(f"leases: run {run + 1} of {runs}, {commits:,} commits by one writer, and by {WRITERS}")
         run_folder = folder / f"leases-{run}"
         one.append(soak(run_folder, 1, commits))
         several.append(soak(run_folder, WRITERS, commits))
-        with DeltaStore(str(run_folder / "rows")) as store:
-            fill(store, 1)
-            overwrites.append(statistics.median(_overwrites(store, str(run_folder / "bare"), {}, min(commits, 200))))
-    ours = tuple(run.last_ms for run in one)
-    compared = {"delta-rs's overwrite of the same rows": tuple(overwrites)}
-    yield Row(SUBJECT, f"look and commit, {PARTITIONS} partitions", "ms", ours, compared=compared)
-    faster = tuple(theirs / mine for theirs, mine in zip(overwrites, ours, strict=True))
+        beside.append(_beside_delta_rs(str(run_folder), {}, min(commits, 200)))
+    ours, theirs, kept_open = zip(*beside, strict=True)
+    compared = {_OVERWRITE: theirs, "the same, table kept open": kept_open}
+    yield Row(SUBJECT, f"commit, {PARTITIONS} partitions", "ms", ours, compared=compared)
+    faster = tuple(their / our for our, their, _ in beside)
     yield Row(SUBJECT, "faster than delta-rs's overwrite", "times", faster, Bar("least", 10.0))
     rates = tuple(run.rate for run in several)
     yield Row(SUBJECT, f"{WRITERS} writers together", "commits/s", rates, Bar("least", 500.0))
@@ -69,8 +67,8 @@ def _remote(times: int) -> Iterator[Row]:
             commits = _measured(proxy, mine.commit, times)
             idle = _measured(proxy, store.read, times)
             news = _measured(proxy, store.read, times, before=theirs.commit)
-            overwrites = _overwrites(other, "az://bench/bare", options, times // 10)
-    compared = {"delta-rs's overwrite of the same rows": tuple(overwrites)}
+        beside = _beside_delta_rs("az://bench", options, max(3, times // 10))
+    compared = {_OVERWRITE: beside[1:2], "the same, table kept open": beside[2:]}
     most = 1000 * (3 * _LATENCY + 0.02)
     place = f"{1000 * _LATENCY:g} ms a request"
     yield Row(SUBJECT, f"{place}: look and commit", "ms", commits[0], Bar("most", most), compared)
@@ -97,13 +95,22 @@ def _measured(
     return tuple(took), tuple(requests)
 
 
-def _overwrites(store: DeltaStore, table: str, options: Mapping[str, str], times: int) -> list[float]:
-    """The ms of each overwrite of a table at `table` with the rows of `store`, by a handle that stays open."""
-    rows: Any = to_table(store.read())
-    write_deltalake(table, rows, storage_options=dict(options))
-    handle, took = DeltaTable(table, storage_options=dict(options)), []
-    for _ in range(times):
-        began = time.monotonic()
-        write_deltalake(handle, rows, mode="overwrite")
-        took.append(1000 * (time.monotonic() - began))
-    return took
+def _beside_delta_rs(folder: str, options: Mapping[str, str], times: int) -> tuple[float, float, float]:
+    """The median ms of a commit, of delta-rs's overwrite of a table with the same rows, and of an overwrite by a handle
+    that is kept open, in turn so that all have the same share of the machine."""
+    took: tuple[list[float], ...] = ([], [], [])
+    with CountingStore(f"{folder}/ours", options) as store:
+        fill(store, 1)
+        writer, rows = Writer(0, store), to_table(store.read())
+        for name in ("theirs", "open"):
+            write_deltalake(f"{folder}/{name}", rows, storage_options=dict(options))
+        kept_open = DeltaTable(f"{folder}/open", storage_options=dict(options))
+        for _ in range(times):
+            writer.commit()
+            took[0].append(1000 * writer.wrote.times[-1][1])
+            for table, into in ((f"{folder}/theirs", took[1]), (kept_open, took[2])):
+                began = time.monotonic()
+                write_deltalake(table, rows, mode="overwrite", storage_options=dict(options))
+                into.append(1000 * (time.monotonic() - began))
+    ours, theirs, open_ = map(statistics.median, took)
+    return ours, theirs, open_
