@@ -28,6 +28,10 @@ BACKEND_ERRORS = (OSError, DeltaError, BaseError, ValueError, KeyError)
 _STAGED = re.compile(r".*#\d+")
 
 
+#: Files that are removed with one request: as many as Azure allows.
+_REMOVED_AT_ONCE = 256
+
+
 class File(NamedTuple):
     """A file's name in its folder, its size in bytes, and the time of its last change in seconds since 1970, by the
     storage's clock."""
@@ -129,8 +133,10 @@ class Folder:
             for path in paths:
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(os.path.join(self.uri, path))
-        elif paths:
-            obstore.delete(self._files, paths)
+            return
+        for first in range(0, len(paths), _REMOVED_AT_ONCE):
+            with contextlib.suppress(FileNotFoundError, NotFoundError):  # Azure removes the others nevertheless
+                obstore.delete(self._files, paths[first : first + _REMOVED_AT_ONCE])
 
     def copy(self, names: Iterable[str], to: Folder) -> None:
         """Copy files to another folder, which is made if it is missing."""
