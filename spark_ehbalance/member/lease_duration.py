@@ -91,10 +91,11 @@ class LeaseDuration:
         return [SetLeaseDuration(by=self._author, at_ms=at_ms, lease_duration_ms=wanted_ms)]
 
     def _log(self, snapshot: Snapshot) -> None:
-        if (seconds := needed(snapshot)) > self._configured:
+        # What is measured may have fallen a little since the leader has decided.
+        if lowered(self._configured, needed(snapshot)) > self._configured:
             _LOG.info(
-                "leaseDuration=%g s, but the commits of %d members need %.0f s: using %g s",
-                self._configured, len(snapshot.members), seconds, self.group,
+                "leaseDuration=%g s, but the group uses %g s, as the commits of %d members need it: using %g s",
+                self._configured, self.group, len(snapshot.members), self.group,
             )  # fmt: skip
         else:
             _LOG.warning(

@@ -157,7 +157,8 @@ class Options:
     lease_duration: float = declared(
         LEASE_DURATION,
         parse_duration,
-        "a query without a sign of life for this long loses its partitions; must be longer than `balanceInterval`",
+        "a query without a sign of life for this long loses its partitions; must be longer than `balanceInterval`. All "
+        "members use that of the oldest one, and a longer one where a large group needs it",
         only=STREAM,
     )
     handover_timeout: float = declared(

@@ -325,7 +325,9 @@ def test_a_member_that_is_configured_otherwise_says_so_once(caplog: pytest.LogCa
     following(30, table((ANN, 30), (BOB, 30), in_force=46.875, commit_ms=2000))
     (line,) = caplog.records
     assert line.levelname == "INFO"
-    assert line.message == "leaseDuration=30 s, but the commits of 2 members need 40 s: using 46.875 s"
+    assert line.message == (
+        "leaseDuration=30 s, but the group uses 46.875 s, as the commits of 2 members need it: using 46.875 s"
+    )
 
 
 def test_leases_that_were_renewed_before_a_longer_duration_was_said_are_renewed_in_time() -> None:
