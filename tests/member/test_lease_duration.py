@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from spark_ehbalance.errors import ConflictError
 from spark_ehbalance.leases.durations import minimum_tenure
 from spark_ehbalance.leases.expiry import expired_leases, expired_members
 from spark_ehbalance.leases.model import Author, Lease, Pin, TableIdentity
@@ -374,3 +376,28 @@ def test_keepers_with_very_different_durations_do_not_steal_from_each_other(
     assert {each.lease_duration_ms for each in group.snapshot.members.values()} == {round(1000 * leaders)}
     message = f"leaseDuration={others:g} s, but the group uses {leaders:g} s, as set by member ann: using {leaders:g} s"
     assert caplog.messages.count(message) == 1
+
+
+def test_what_an_earlier_version_drops_is_said_again_and_nobody_loses_a_lease(group: Keepers) -> None:
+    group.start("ann", lease_duration=4.0)
+    group.start("bob", lease_duration=1.0)
+    group.wait_owned(ann=2, bob=2)
+
+    def all_said() -> bool:
+        rows = group.snapshot.members.values()
+        return {group.snapshot.lease_duration_ms, *(each.lease_duration_ms for each in rows)} == {4000}
+
+    wait_until(all_said, "all say 4 s", 20)
+    layout = group.layout()
+
+    def dropped() -> bool:
+        base = group.snapshot
+        rows = {id: replace(row, lease_duration_ms=None, commit_ms=None) for id, row in base.members.items()}
+        with suppress(ConflictError):
+            group.operator.write(base, replace(base, members=MappingProxyType(rows), lease_duration_ms=None))
+            return True
+        return False
+
+    wait_until(dropped, "it is dropped", 20)
+    wait_until(all_said, "all say it again", 20)
+    assert group.layout() == layout
