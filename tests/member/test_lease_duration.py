@@ -367,7 +367,7 @@ def test_keepers_with_very_different_durations_do_not_steal_from_each_other(
     group.wait_owned(ann=2, bob=2)
     layout, counters = group.layout(), group.counters()
     wait_until(
-        lambda: all(now[1] >= counters[p][1] + 3 for p, now in group.counters().items()),
+        lambda: all(now[1] >= counters[p][1] + 2 for p, now in group.counters().items()),
         "all renew again and again",
         60,
     )
