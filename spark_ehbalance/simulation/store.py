@@ -11,7 +11,8 @@ from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.simulation.scenario import StoreSettings
 from spark_ehbalance.simulation.services import COMMIT, Requests
 
-# What the `delta` store asks of its storage besides `COMMIT`. It appends and tidies up with delta-rs.
+# What the `delta` store asks of its storage besides `COMMIT`. It appends to the history and tidies up with delta-rs,
+# whose requests (version 1.6) were counted on Azurite.
 
 #: GET of a log file, whether it is there or not.
 _LOG_FILE = Requests(reads=1)
@@ -25,11 +26,13 @@ _FOLLOWED, _LIST = 4, Requests(writes=1)
 #: HEAD of an older log file with every tenth look: is the log still there?
 _CHECK, _LOOKS_PER_CHECK = Requests(reads=1), 10
 
-#: Append to the history: the newest version is found and read, a data file and a log file are written.
-_RECORD = Requests(writes=3, reads=1)
+#: Append to the history: four LIST, GET of a checkpoint, PUT of a data file and of a log file. Each log file since the
+#: checkpoint, which is written every hundredth time, is read twice.
+_RECORD, _RECORDED, _RECORDS_PER_CHECKPOINT = Requests(writes=6, reads=14), Requests(reads=2), 100
 
-#: Tidy up: two LIST, and PUT of the checkpoint and of the reference to it. The log files since the last one are read.
-_TIDY = Requests(writes=4)
+#: Tidy up: four LIST, GET of the last checkpoint, PUT of the next one and of the reference to it. Each log file between
+#: them is read four times.
+_TIDY, _TIDIED = Requests(writes=6, reads=25), Requests(reads=4)
 
 #: A request deletes so many files.
 _DELETE, _DELETED_AT_ONCE = Requests(deletes=1), 256
@@ -61,6 +64,7 @@ class SimulatedStore:
     #: All that a storage service would have counted so far.
     requests: Requests = field(default_factory=Requests)
     _looks: int = 0
+    _records: int = 0
     _untidied: int = 0  # versions
     _garbage: int = 0  # files: a data file of each lost race, and both of each version
 
@@ -101,12 +105,13 @@ class SimulatedStore:
 
     def record(self) -> None:
         """Append to the history."""
-        self.requests += _RECORD
+        self.requests += _RECORD + _RECORDED * (self._records % _RECORDS_PER_CHECKPOINT)
+        self._records += 1
 
     def tidy(self) -> None:
         """Write a checkpoint, and remove the files of earlier versions and of lost races."""
         deletes = math.ceil(self._garbage / _DELETED_AT_ONCE)
-        self.requests += _TIDY + _LOG_FILE * self._untidied + _DELETE * deletes
+        self.requests += _TIDY + _TIDIED * self._untidied + _DELETE * deletes
         self._untidied = self._garbage = 0
 
     def _drawn(self, median: float) -> float:
