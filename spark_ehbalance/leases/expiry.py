@@ -12,7 +12,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import takewhile
 
 from spark_ehbalance.leases.durations import said
@@ -220,18 +219,15 @@ def _unchanged_rows(
 ) -> list[str]:
     """The keys of the `rows` that have not changed for their `duration`, of which none is below `shortest`."""
     unchanged = []
-
-    @cache
-    def bounds(seconds: float) -> tuple[int, int]:
-        cold = observations.seen_before(now, seconds / 3) >= observations.first
-        return observations.seen_before(now, seconds), observations.first if cold else -1
-
-    until, cold = bounds(shortest)
+    until, cold = _bounds(observations, now, shortest)
+    bounds = {shortest: (until, cold)}
     for key, version in versions.items():
         if version > until and version > cold:
             break
         seconds = duration(key)
-        until_then, cold_then = bounds(seconds)
+        if seconds not in bounds:
+            bounds[seconds] = _bounds(observations, now, seconds)
+        until_then, cold_then = bounds[seconds]
         if version <= until_then:
             unchanged.append(key)
         elif version <= cold_then:
@@ -239,3 +235,10 @@ def _unchanged_rows(
             if age_ms >= (seconds + CLOCK_SKEW_ALLOWANCE) * 1000:
                 unchanged.append(key)
     return unchanged
+
+
+def _bounds(observations: Observations, now: float, seconds: float) -> tuple[int, int]:
+    """The newest versions that count as unchanged for so many `seconds`: by this observer's clock alone, and together
+    with the stored time."""
+    cold = observations.seen_before(now, seconds / 3) >= observations.first
+    return observations.seen_before(now, seconds), observations.first if cold else -1

@@ -250,7 +250,9 @@ class Node:
     def _end_turn(self, turn: Turn, outcome: Outcome) -> None:
         self._known = outcome.after.version
         self._participant.end(turn, outcome, self._now - turn.now.monotonic)
-        if self._participant.tidies(outcome.after, turn.now, outcome.seconds):
+        # All others would ask themselves in each turn whether the leader is dead, who then is soon forgotten.
+        leads = outcome.after.leader == self.name
+        if leads and self._participant.tidies(outcome.after, turn.now, outcome.seconds):
             self._world.store.tidy()
         if turn.stopping:
             self._stopped()
