@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
@@ -143,6 +144,9 @@ def test_harmless_changes_are_read_and_written_over(table: Path, what: str, ehba
     with DeltaStore(str(table)) as store:
         commit(store, store.read(), [Join(by=ANN, at_ms=1), Heartbeat(by=ANN, at_ms=9), Join(by=BOB, at_ms=9)])
     assert read(table).members.keys() == {"ann", "bob"}
+    written = pq.read_schema(newest_data(table))
+    types = {field.name: field.type for field in pa.schema(DeltaTable(table).schema())}
+    assert {name: written.field(name).type for name in types} == types, "Spark reads no other types"
 
 
 def test_a_comment_in_place_of_the_description_changes_nothing(table: Path, ehbalance: Command) -> None:

@@ -254,9 +254,9 @@ class DeltaStore(LeaseTable):
         if known.shape.refused:
             raise self._folder.unavailable("written", ValueError(unsupported(known.shape.refused)))
         rows, name, token = to_table(new), f"{uuid.uuid4()}.parquet", uuid.uuid4().hex
-        data, at_ms = encode(rows), time.time_ns() // 1_000_000
-        entry = overwrite(known.head, name, len(data), rows.num_rows, token, at_ms)
         with self._folder.errors("written"):
+            data, at_ms = encode(rows, known.shape.columns), time.time_ns() // 1_000_000
+            entry = overwrite(known.head, name, len(data), rows.num_rows, token, at_ms)
             self._folder.write(name, data)
         began = self._clock()
         self._commit(base.version + 1, entry, token)

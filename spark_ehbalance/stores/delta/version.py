@@ -29,11 +29,12 @@ from spark_ehbalance.values.group import Group
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a table's protocol and metadata say: whose leases it holds, how long its log is kept, in seconds, and why it
-    is not written here; empty if it is."""
+    """What a table's protocol and metadata say: whose leases it holds, how long its log is kept, in seconds, in which
+    columns data files are written, and why the table is not written here; empty if it is."""
 
     group: Group
     log_retention: float
+    columns: pa.Schema
     refused: str
 
 
@@ -46,8 +47,15 @@ def shape_of(table: DeltaTable, folder: Folder, known: Group | None = None) -> S
     return Shape(
         _group(table, folder, known),
         seconds(metadata.configuration.get("delta.logRetentionDuration") or ""),
+        _columns(table),
         _refused(table),
     )
+
+
+def _columns(table: DeltaTable) -> pa.Schema:
+    """Our columns, in the types that somebody may have given them in the table: Spark reads no other ones."""
+    types = {field.name: field.type for field in pa.schema(table.schema())}
+    return pa.schema([(field.name, types.get(field.name, field.type)) for field in SCHEMA])
 
 
 def _refused(table: DeltaTable) -> str:
