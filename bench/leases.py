@@ -11,7 +11,7 @@ from pathlib import Path
 from deltalake import DeltaTable, write_deltalake
 
 from bench.common import Bar, Log, Row
-from chaos.soak import MOST_SLOWDOWN, PARTITIONS, WRITERS, CountingStore, Run, Writer, fill, soak
+from chaos.soak import MOST_SLOWDOWN, PARTITIONS, WRITERS, CountingStore, Writer, fill, soak
 from chaos.storage.azurite import azurite, make_container, missing, storage_options
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.stores.delta.table_format import to_table
@@ -25,7 +25,7 @@ _OVERWRITE = "delta-rs's overwrite of the same rows"
 
 
 def measure(folder: Path, log: Log, *, commits: int, runs: int) -> Iterator[Row]:
-    """Measure `runs` runs of `commits` commits on a local disk, each on a new table, and fewer on a storage account."""
+    """Measure `commits` commits on a local disk, fewer on a storage account, and `runs` times some beside delta-rs."""
     yield from _local(folder, log, commits, runs)
     if problem := missing():
         log(f"leases: nothing is measured on a storage account. {problem}")
@@ -35,24 +35,18 @@ def measure(folder: Path, log: Log, *, commits: int, runs: int) -> Iterator[Row]
 
 
 def _local(folder: Path, log: Log, commits: int, runs: int) -> Iterator[Row]:
-    one, several, beside = list[Run](), list[Run](), list[tuple[float, float, float]]()
-    for run in range(runs):
-        log(f"leases: run {run + 1} of {runs}, {commits:,} commits by one writer, and by {WRITERS}")
-        run_folder = folder / f"leases-{run}"
-        one.append(soak(run_folder, 1, commits))
-        several.append(soak(run_folder, WRITERS, commits))
-        beside.append(_beside_delta_rs(str(run_folder), {}, min(commits, 200)))
+    log(f"leases: beside delta-rs, {runs} runs")
+    beside = [_beside_delta_rs(str(folder / f"leases-{run}"), {}, min(commits, 200)) for run in range(runs)]
     ours, theirs, kept_open = zip(*beside, strict=True)
     compared = {_OVERWRITE: theirs, "the same, table kept open": kept_open}
     yield Row(SUBJECT, f"commit, {PARTITIONS} partitions", "ms", ours, compared=compared)
     faster = tuple(their / our for our, their, _ in beside)
     yield Row(SUBJECT, "faster than delta-rs's overwrite", "times", faster, Bar("least", 10.0))
-    rates = tuple(run.rate for run in several)
-    yield Row(SUBJECT, f"{WRITERS} writers together", "commits/s", rates, Bar("least", 500.0))
-    lost = tuple(float(run.lost) for run in (*one, *several))
-    yield Row(SUBJECT, "renewals lost", "renewals", lost, Bar("most", 0.0))
-    ratios = tuple(run.ratio for run in one)
-    yield Row(SUBJECT, f"after {commits:,} commits, by a new table", "times", ratios, Bar("most", MOST_SLOWDOWN))
+    log(f"leases: {commits:,} commits by one writer, and by {WRITERS}")
+    one, several = soak(folder, 1, commits), soak(folder, WRITERS, commits)
+    yield Row(SUBJECT, f"{WRITERS} writers together", "commits/s", (several.rate,), Bar("least", 500.0))
+    yield Row(SUBJECT, "renewals lost", "renewals", (float(one.lost + several.lost),), Bar("most", 0.0))
+    yield Row(SUBJECT, f"after {commits:,} commits, by a new table", "times", (one.ratio,), Bar("most", MOST_SLOWDOWN))
 
 
 def _remote(times: int) -> Iterator[Row]:
