@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 
 from spark_ehbalance.errors import StoreDamagedError, StoreUnavailableError
 from spark_ehbalance.leases.transitions import Heartbeat
 from spark_ehbalance.stores.delta import DeltaStore
-from tests.stores.delta_tables import assert_one_line_with, commit_by_bob, committed
+from tests.stores.delta_tables import assert_one_line_with, commit_by_bob, committed, data_files
 from tests.stores.store_conformance import ANN
 
 
@@ -51,8 +53,8 @@ SUPPORTED: dict[str, dict[str, Any]] = {
     "change data feed": {"writer": ["changeDataFeed"], "properties": {"delta.enableChangeDataFeed": "true"}},
     "defaults": {"writer": ["allowColumnDefaults"], "columns": lambda _: {"CURRENT_DEFAULT": "null"}},
     "features that nothing uses": {
-        "writer": ["appendOnly", "checkConstraints", "columnMapping", "inCommitTimestamp", "timestampNtz"],
-        "reader": ["columnMapping", "timestampNtz"],
+        "writer": ["appendOnly", "checkConstraints", "columnMapping", "inCommitTimestamp", "v2Checkpoint"],
+        "reader": ["columnMapping", "v2Checkpoint"],
         "properties": {"delta.appendOnly": "false", "delta.columnMapping.mode": "none"},
     },
 }
@@ -70,6 +72,22 @@ def test_a_table_with_features_that_change_nothing_for_it_is_written(
     assert theirs.read().members == mine.read().members
     with DeltaStore(uri) as third:
         assert third.read() == mine.read()
+
+
+def test_data_files_in_folders_of_the_table_are_read_and_replaced(uri: str, mine: DeltaStore) -> None:
+    before = mine.read()
+    (name,) = (file.name for file in data_files(uri) if file.name in DeltaTable(uri).file_uris()[0])
+    Path(uri, "5L").mkdir()
+    moved = Path(uri, name).rename(Path(uri, "5L", name))
+    DeltaTable(uri).create_write_transaction(
+        [AddAction(f"5L/{name}", moved.stat().st_size, {}, 1, data_change=True, stats="{}")],
+        mode="overwrite",
+        schema=DeltaTable(uri).schema(),
+    )
+    with DeltaStore(uri) as fresh:
+        assert fresh.read().leases == mine.read().leases == before.leases
+        assert committed(fresh, Heartbeat(by=ANN, at_ms=5)) == mine.read()
+    assert len(DeltaTable(uri).file_uris()) == 1
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
