@@ -1,21 +1,20 @@
-"""Delta lease tables beside others' files, made by earlier versions, and read by others."""
+"""Delta lease tables beside others' files, and made by earlier versions."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spark_ehbalance.leases.model import Author, MemberLoad, Pin
 from spark_ehbalance.leases.orders import PinTo
-from spark_ehbalance.leases.transitions import Checkpoint, Drain, Heartbeat, RequestHandover
+from spark_ehbalance.leases.transitions import Checkpoint, Heartbeat
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.table_format import SCHEMA
 from spark_ehbalance.values.position import Position
 from tests.stores.delta_tables import HOUR_AGO, age, committed
-from tests.stores.store_conformance import ANN, BOB, GROUP
+from tests.stores.store_conformance import ANN, GROUP
 
 OPERATOR = Author("operator", "")
 
@@ -93,36 +92,3 @@ def test_maintaining_removes_old_data_files_that_no_log_knows_and_nothing_else(
     assert {file.name for file in folder.iterdir() if file.is_file()} == {*others, new, *live}
     assert all((folder / name).exists() for name in below)
     assert sorted((folder / "nested").rglob("*")) == nested_files
-
-
-# --- other readers -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(300)
-def test_spark_reads_the_same_rows(uri: str, mine: DeltaStore, theirs: DeltaStore, spark: Any) -> None:
-    ask = RequestHandover(by=BOB, at_ms=3, partition="0", epoch=1, to="bob", timeout_ms=30_000)
-    progress = Checkpoint(by=ANN, at_ms=2, partition="0", epoch=1, position=Position(2**40, "4294967296"))
-    snapshot = committed(mine, ask, progress, Drain(by=BOB, at_ms=4, member="bob"))
-    for _ in range(60):  # beyond a checkpoint of the log
-        snapshot = committed(mine, Heartbeat(by=ANN, at_ms=5), base=snapshot)
-    assert theirs.read() == snapshot
-
-    table = spark.read.format("delta").load(uri)
-    columns = ["kind", "id", "owner", "epoch", "renewal", "sequence_number", "offset", "next_owner", "state", "joined"]
-    rows = {(row.kind, row.id): row for row in table.select(*columns).collect()}
-
-    assert table.columns == SCHEMA.names
-    ids = {("partition", "0"), ("partition", "1"), ("member", "ann"), ("member", "bob"), ("table", "ann-1")}
-    assert set(rows) == ids
-    for partition, lease in snapshot.leases.items():
-        row = rows["partition", partition]
-        assert (row.owner, row.epoch, row.renewal) == (lease.owner, lease.epoch, lease.renewal)
-        assert lease.checkpoint is not None
-        assert (row.sequence_number, row.offset) == (lease.checkpoint.sequence_number, lease.checkpoint.offset)
-        assert row.next_owner == (lease.handover and lease.handover.to)
-    for id, member in snapshot.members.items():
-        row = rows["member", id]
-        assert (row.joined, row.renewal, row.state) == (member.joined, member.renewal, member.state.value)
-    millis = table.selectExpr("id", "unix_millis(renewed_at) AS at").where("kind = 'member'").collect()
-    assert {row.id: row["at"] for row in millis} == {"ann": 5, "bob": 1}
