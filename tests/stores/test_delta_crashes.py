@@ -84,7 +84,8 @@ def _tidy(uri: str, number: int, when: str) -> None:
     store = DeltaStore(uri)
     if when == "checkpoint":
         _limit_files()
-    _die_at(number, when)
+    else:
+        _die_at(number, when)
     store.tidy()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import obstore
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from spark_ehbalance.errors import ConflictError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
@@ -25,7 +25,7 @@ from spark_ehbalance.leases.transitions import Heartbeat, Renew
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.stores.contenders import Opening, line_up
 from tests.stores.delta_tables import HOUR_AGO, age, assert_one_line_with, commit_by_bob, committed, data_files
-from tests.stores.store_conformance import ANN, BOB, StoreConformance, claim
+from tests.stores.store_conformance import ANN, BOB, GROUP, StoreConformance, claim
 
 RENEWAL = Renew(by=ANN, at_ms=5, partition="0", epoch=1)
 
@@ -267,3 +267,59 @@ def test_nothing_starts_threads_of_arrow_which_end_a_process_by_an_abort(uri: st
         mine.record([OwnershipChange(number, "0", "Claim", None, "ann", number, None, "ann")])
     run = subprocess.run([sys.executable, "-c", _READ, uri, what], capture_output=True, text=True, timeout=60)
     assert (run.stdout, run.stderr) == ("0\n", "")
+
+
+# --- a table that others remove, replace or restore ---------------------------------------------------------------
+
+
+def test_a_commit_into_a_table_that_was_made_anew_is_taken_back(tmp_path: Path) -> None:
+    """On a storage account the log is not checked at each look; here it is exchanged between a look and a commit."""
+    uri = str(tmp_path / "leases")
+    with DeltaStore(uri) as mine:
+        mine.create(GROUP)
+        for _ in range(9):
+            base = mine.write(mine.read(), mine.read())
+        shutil.rmtree(uri)
+        with DeltaStore(uri) as theirs:
+            theirs.create(GROUP)
+            mine.write(base, base)
+            assert Path(uri, "_delta_log", f"{base.version + 1:020}.json").exists()
+            assert mine.read() == theirs.read()
+            assert mine.read().version == 0
+            assert theirs.write(theirs.read(), theirs.read()).version == 1
+            assert mine.read() == theirs.read()
+    assert DeltaTable(uri).version() == 1
+
+
+def test_a_version_of_another_table_is_not_taken_for_the_known_one(uri: str, mine: DeltaStore) -> None:
+    known = mine.read()
+    shutil.rmtree(uri)
+    with DeltaStore(uri) as theirs:
+        theirs.create(GROUP)
+        for _ in range(known.version + 1):
+            newest = theirs.write(theirs.read(), theirs.read())
+        assert mine.read() == newest != known
+
+
+# --- what a log file may say --------------------------------------------------------------------------------------
+
+
+def test_a_text_with_any_separator_and_an_append_of_nothing_are_no_damage(uri: str, mine: DeltaStore) -> None:
+    base = mine.read()
+    DeltaTable(uri).update(
+        {"host": "'here'"},
+        predicate="kind = 'member'",
+        commit_properties=CommitProperties(custom_metadata={"note": "one\u0085two\u2028three"}),
+    )
+    assert mine.read().members["ann"].host == "here"
+    write_deltalake(uri, DeltaTable(uri).to_pyarrow_table().slice(0, 0), mode="append")
+    assert mine.read().leases == base.leases
+    assert committed(mine, RENEWAL).version == base.version + 3
+
+
+def test_actions_that_nobody_understands_are_left_to_delta_rs(uri: str, mine: DeltaStore) -> None:
+    base = mine.read()
+    content = '{"commitInfo":{"operation":"odd"}}\n{"add":null,"remove":null}'
+    Path(uri, "_delta_log", f"{base.version + 1:020}.json").write_text(content)
+    assert mine.read().leases == base.leases
+    assert committed(mine, RENEWAL).version == base.version + 2

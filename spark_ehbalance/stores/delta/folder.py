@@ -69,11 +69,14 @@ class Folder:
 
     def has(self, name: str) -> bool:
         """Whether there is a file of this name. One request."""
+        return self.tag(name) is not None
+
+    def tag(self, name: str) -> str | None:
+        """What distinguishes the file from another of the same name; None if there is none. One request."""
         try:
-            obstore.head(self._files, name)
+            return obstore.head(self._files, name)["e_tag"] or ""
         except (FileNotFoundError, NotFoundError):
-            return False
-        return True
+            return None
 
     def listed(self, folder: str = "", after: str | None = None) -> list[File]:
         """The files in the folder, or in a `folder` of it, sorted by name; not of those below. It may be missing.
@@ -102,8 +105,13 @@ class Folder:
 
     def read(self, name: str) -> bytes:
         """The content of a file. Raises `FileNotFoundError`."""
+        return self.read_tagged(name)[0]
+
+    def read_tagged(self, name: str) -> tuple[bytes, str]:
+        """The content of a file, and its tag. Raises `FileNotFoundError`."""
         try:
-            return bytes(obstore.get(self._files, name).bytes())
+            found = obstore.get(self._files, name)
+            return bytes(found.bytes()), found.meta["e_tag"] or ""
         except NotFoundError as error:
             raise FileNotFoundError(name) from error
 
@@ -119,10 +127,10 @@ class Folder:
         """Write a file, over one of this name."""
         obstore.put(self._files, name, data, use_multipart=False)
 
-    def create(self, name: str, data: bytes) -> None:
-        """Write a file if there is none of this name. Raises `FileExistsError`."""
+    def create(self, name: str, data: bytes) -> str:
+        """Write a file if there is none of this name; its tag. Raises `FileExistsError`."""
         try:
-            obstore.put(self._files, name, data, mode="create", use_multipart=False)
+            return obstore.put(self._files, name, data, mode="create", use_multipart=False)["e_tag"] or ""
         except AlreadyExistsError as error:
             raise FileExistsError(name) from error
 
@@ -180,5 +188,6 @@ def one_line(error: Exception) -> str:
     """An error of delta-rs or obstore in one line, with its causes and without the queries of addresses, which may hold
     a token."""
     text = str(error).partition("\nDebug source:")[0]
+    text = re.sub(r"//[^/@\s:]*:[^/@\s]*@", "//…@", text)
     text = " ".join(re.sub(r"\x1b\[\d*m|[↳│]", "", text).split()) or type(error).__name__
     return re.sub(r"\?\S*=\S*", "?…", text)[:500]

@@ -51,6 +51,8 @@ class Head:
         files = set(self.files)
         for action in actions:
             for kind, fields in action.items():
+                if kind in ("add", "remove") and not (isinstance(fields, dict) and isinstance(fields.get("path"), str)):
+                    return None
                 if kind == "add" and not fields.get("partitionValues") and not fields.get("deletionVector"):
                     files.add(fields["path"])
                 elif kind == "remove":
@@ -120,11 +122,14 @@ def log_problem(content: bytes) -> str:
     """What is wrong with a log file: it is empty, cut off, or a write that adds nothing. Empty if it is sound. A commit
     that was made here always adds a file, and says so last."""
     try:
-        actions = [json.loads(line) for line in content.decode().splitlines() if line.strip()]
+        actions = [json.loads(line) for line in content.splitlines() if line.strip()]  # of bytes: not at U+2028
         kinds = {kind for action in actions for kind in action}
         information = _commit_info(actions)
         writes, ours = information.get("operation") == "WRITE", COMMIT_TOKEN in information
-    except (ValueError, TypeError, AttributeError):
+        writes = (
+            writes and (information.get("operationMetrics") or {}).get("num_added_files") != 0
+        )  # of an empty append
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return "cannot be read"
     if not actions:
         return "is empty"

@@ -5,13 +5,16 @@ Ages are counted by the storage's own clock, back from the newest log file, so t
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 from collections.abc import Container, Iterable
 
 from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError
 
 from spark_ehbalance.stores.delta.folder import File, Folder
-from spark_ehbalance.stores.delta.log import LOG
+from spark_ehbalance.stores.delta.log import LOG, version_of
 from spark_ehbalance.stores.delta.table_format import SCHEMA
 from spark_ehbalance.stores.delta.version import check_writable, file_names
 
@@ -32,6 +35,9 @@ PROPERTIES = {
     "delta.deletedFileRetentionDuration": "interval 60 seconds",
 }
 
+#: Attempts to open the table.
+_ATTEMPTS = 5
+
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 _OWN_DATA = re.compile(rf"{_UUID}\.parquet")
@@ -45,20 +51,30 @@ _LOG_FILE = re.compile(r"\d{20}\.(?:json|crc|checkpoint(?:\.\S+)?\.parquet)")
 def tidy(folder: Folder) -> None:
     """Write a checkpoint of the newest version, and remove what newer versions have replaced and what killed writers
     have left."""
-    table = folder.open_table()
+    data, staged = folder.listed(), [(file.name, file) for file in folder.staged()]
+    staged += [(f"{LOG}/{file.name}", file) for file in folder.staged(LOG)]
+    log = folder.listed(LOG)
+    table = _opened(folder)  # after the listings: a data file of theirs that it does not need is needed no more
     check_writable(table)
     properties = table.metadata().configuration
     if any(properties.get(name) != value for name, value in PROPERTIES.items()):
         table.alter.set_table_properties(PROPERTIES)
     table.create_checkpoint()
-    log, data = folder.listed(LOG), folder.listed()
-    now = max((file.changed for file in log), default=0.0)
+    now = max((file.changed for file in log if version_of(file.name) is not None), default=0.0)
+    if folder.is_local:  # its times are those of machines, one of which may have been ahead
+        now = min(now, time.time())
     gone = [f"{LOG}/{name}" for name in old_log_files(log, table.version(), now - LOG_SECONDS)]
     gone += old_data_files(data, file_names(table), now)
-    staged = [(f"{LOG}/{file.name}", file) for file in folder.staged(LOG)]
-    staged += [(file.name, file) for file in folder.staged()]
     gone += [path for path, file in staged if file.changed < now - DATA_SECONDS]
     folder.remove(gone)
+
+
+def _opened(folder: Folder) -> DeltaTable:
+    """The table. A local listing of a log that grows meanwhile may lack a file, which delta-rs takes for a gap."""
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(DeltaError):
+            return folder.open_table()
+    return folder.open_table()
 
 
 def old_log_files(log: Iterable[File], checkpoint: int, before: float) -> list[str]:

@@ -39,7 +39,13 @@ _CLIENT = frozenset(
 
 _FLAGS = ("allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses")
 
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+#: What the location says, and delta-rs takes from nowhere else.
+_PLACES = frozenset({"bucket", "bucket_name", "container_name"})
+
+#: The prefixes of the variables of the environment that set options, by the beginning of a location's scheme.
+_VARIABLES = {"s3": "aws_", "gs": "google_", "a": "azure_", "https": "azure_"}
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def open_storage(uri: str, options: Mapping[str, str]) -> ObjectStore:
@@ -51,7 +57,8 @@ def open_storage(uri: str, options: Mapping[str, str]) -> ObjectStore:
         if not os.path.isdir(uri):
             raise FileNotFoundError(f"there is no folder {uri}")
         return LocalStore(uri)
-    lower = {name.lower(): value for name, value in options.items()}
+    lower = _client_variables(uri) | {name.lower(): value for name, value in options.items()}
+    lower = {name: value for name, value in lower.items() if _plain(name) not in _PLACES}
     client = {_plain(name): value for name, value in lower.items() if _plain(name) in _CLIENT}
     retry = {name: value for name, value in lower.items() if name in ("max_retries", "retry_timeout")}
     rest = {n: value for n, value in lower.items() if _plain(n) not in _CLIENT and n not in retry and "." not in n}
@@ -61,6 +68,13 @@ def open_storage(uri: str, options: Mapping[str, str]) -> ObjectStore:
         "retry_config": _retry(retry),
     }
     return from_url(uri, **given)
+
+
+def _client_variables(uri: str) -> dict[str, str]:
+    """The options of the HTTP client that are set in the environment: obstore takes all others from there itself."""
+    prefix = next((each for scheme, each in _VARIABLES.items() if uri.startswith(scheme)), "")
+    variables = {name.lower(): value for name, value in os.environ.items()}
+    return {n: v for n, v in variables.items() if prefix and n.startswith(prefix) and _plain(n) in _CLIENT}
 
 
 def _plain(name: str) -> str:
@@ -96,7 +110,8 @@ def _retry(options: Mapping[str, str]) -> Any:
 
 
 def _duration(text: str) -> timedelta:
-    match = re.fullmatch(r"\s*(\d+)\s*([a-z]+)\s*", text)
-    if match is None or match[2] not in _SECONDS:
+    """As in "1500ms", "1m 30s" or "2 minutes"."""
+    parts = re.findall(r"(\d+)\s*(ms|milli|[smhd])[a-z]*", text)
+    if not re.fullmatch(r"(\s*\d+\s*[a-z]+)+\s*", text) or not parts:
         raise ValueError(f"retry_timeout is {text!r}: allowed is a number with ms, s, m or h")
-    return timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
+    return timedelta(seconds=sum(int(count) * _SECONDS["ms" if unit == "milli" else unit] for count, unit in parts))

@@ -8,6 +8,7 @@ for the next version's log file.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,8 @@ _MOST_STEPS = 4
 #: checks.
 _LOOKS_PER_CHECK = 10
 
+_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\.\S*parquet")
+
 #: Attempts of a read: a file may be tidied away between finding the newest version and reading it.
 _READ_ATTEMPTS = 3
 
@@ -66,6 +69,7 @@ class _Known:
     stored: Stored
     head: Head
     shape: Shape
+    tag: str  # of the version's log file
 
 
 class DeltaStore(LeaseTable):
@@ -92,8 +96,11 @@ class DeltaStore(LeaseTable):
         self._known: _Known | None = None
         self._newest_at = 0.0  # when the known version was the newest
         self._unchecked_looks = 0
-        self._checked_version = 0  # the version that was known at the last check
-        self._winner: tuple[int, bytes] | None = None  # the log file that has won a race against this handle
+        self._checked: _Known | None = None  # what was known at the last check
+        self._unchecked: dict[int, str] = {}  # the versions that were written since, and their tokens
+        self._winner: tuple[int, tuple[bytes, str]] | None = (
+            None  # the log file that has won a race against this handle
+        )
 
     def __repr__(self) -> str:
         return f"DeltaStore({self._folder.uri!r})"
@@ -133,9 +140,12 @@ class DeltaStore(LeaseTable):
 
     def read(self) -> Snapshot:
         began = time.monotonic()
-        for _ in range(_READ_ATTEMPTS - 1):
+        for attempt in range(1, _READ_ATTEMPTS):
             try:
                 return self._read()
+            except StoreDamagedError as damage:
+                if attempt > 1 or not damage.problem.endswith("is missing"):  # which may be a file just tidied away
+                    raise
             except StoreUnavailableError:
                 if time.monotonic() - began > self._patience / 2:  # the storage does not answer: it is no race
                     raise
@@ -156,13 +166,14 @@ class DeltaStore(LeaseTable):
         """The newest version, by way of the log files since the known one; None if these are not enough."""
         if not self._is_there(known):
             return None
-        head = self._newest_head(known.head)
-        if head is None:
+        newest = self._newest_head(known)
+        if newest is None:
             return None
+        head, tag = newest
         if head is known.head:
             return known
         stored = read_snapshot(self._folder, head.files, known.shape.group, head.version, known.stored)
-        return _Known(stored, head, known.shape)
+        return _Known(stored, head, known.shape, tag)
 
     def _opened(self) -> _Known:
         """The newest version, by way of delta-rs."""
@@ -173,10 +184,11 @@ class DeltaStore(LeaseTable):
         except DeltaError as error:
             raise self._damage() or self._folder.unavailable("read", error) from error
         shape = shape_of(table, self._folder, group)
-        head = head_of(table, self._folder)
+        head, tag = head_of(table, self._folder)
         check_readable(table)
-        self._checked_version, self._unchecked_looks = head.version, 0
-        return _Known(read_snapshot(self._folder, head.files, shape.group, head.version), head, shape)
+        known = _Known(read_snapshot(self._folder, head.files, shape.group, head.version), head, shape, tag)
+        self._note_check(known)
+        return known
 
     def _is_there(self, known: _Known) -> bool:
         """Whether the log can be followed from the known version on.
@@ -186,47 +198,76 @@ class DeltaStore(LeaseTable):
         be missing only for that.
         """
         if self._is_stale(known):
-            return self._is_whole_from(known.head.version)
-        self._unchecked_looks += 1
-        if not self._folder.is_local and self._unchecked_looks < _LOOKS_PER_CHECK:
-            return True
-        checked = self._checked_version
-        self._checked_version, self._unchecked_looks = known.head.version, 0
-        return self._folder.has(commit_file(checked))
+            whole = self._is_whole_from(known)
+        else:
+            self._unchecked_looks += 1
+            if not self._folder.is_local and self._unchecked_looks < _LOOKS_PER_CHECK:
+                return True
+            checked = self._checked or known
+            whole = self._folder.tag(commit_file(checked.head.version)) == checked.tag
+        if whole:
+            self._note_check(known)
+        else:
+            self._withdraw_strays()
+        return whole
+
+    def _note_check(self, known: _Known) -> None:
+        self._checked, self._unchecked_looks = known, 0
+        self._unchecked.clear()
+
+    def _withdraw_strays(self) -> None:
+        """Remove the log files that were written since the last check and that nobody can reach: in the log of a table
+        that was put in the place of ours they would make its log one with a gap."""
+        names = [file.name for file in self._folder.listed(LOG)]
+        versions = {version_of(name) for name in names}
+        checkpoint = max((int(name[:20]) for name in names if _CHECKPOINT.fullmatch(name)), default=-1)
+        for version, token in sorted(self._unchecked.items()):
+            path = commit_file(version)
+            with contextlib.suppress(FileNotFoundError):
+                reachable = version <= checkpoint or version - 1 in versions
+                if not reachable and is_by(token, self._folder.read(path)):
+                    self._folder.remove([path])
+                    versions.discard(version)
+        self._unchecked.clear()
 
     def _is_stale(self, known: _Known) -> bool:
         """Whether the log files after the known version may have been cleaned up."""
         return self._clock() - self._newest_at > known.shape.log_retention / 2
 
-    def _is_whole_from(self, version: int) -> bool:
-        """Whether the log has all versions from this one to the newest: a clean-up that was cut off may leave any."""
+    def _is_whole_from(self, known: _Known) -> bool:
+        """Whether the log has all versions from the known one to the newest: a clean-up that was cut off may leave
+        any."""
+        version = known.head.version
         files = self._folder.listed(LOG, after=commit_file(version - 1).rpartition("/")[2])
         versions = [found for file in files if (found := version_of(file.name)) is not None]
-        return versions == [*range(version, version + len(versions))] != []
+        whole = versions == [*range(version, version + len(versions))] != []
+        return whole and self._folder.tag(commit_file(version)) == known.tag
 
-    def _newest_head(self, head: Head) -> Head | None:
-        """The head of the newest version; None if only a whole engine can tell."""
+    def _newest_head(self, known: _Known) -> tuple[Head, str] | None:
+        """The head of the newest version, and the tag of its log file; None if only a whole engine can tell."""
+        head, tag = known.head, known.tag
         for _ in range(_MOST_STEPS):
-            content = self._log_file(head.version + 1)
-            if content is None:
-                return head
-            after = head.after(self._actions(head.version + 1, content))
+            found = self._log_file(head.version + 1)
+            if found is None:
+                return head, tag
+            after = head.after(self._actions(head.version + 1, found[0]))
             if after is None:
                 return None
-            head = after
+            head, tag = after, found[1]
         files = self._folder.listed(LOG, after=commit_file(head.version).rpartition("/")[2])
         newest = max((version_of(file.name) or 0 for file in files), default=0)
         if newest <= head.version:
-            return head
-        content = self._log_file(newest)
-        return head.jumped_to(newest, self._actions(newest, content)) if content else None
+            return head, tag
+        found = self._log_file(newest)
+        jumped = head.jumped_to(newest, self._actions(newest, found[0])) if found else None
+        return (jumped, found[1]) if jumped and found else None
 
-    def _log_file(self, version: int) -> bytes | None:
-        """The log file of `version`; None if there is none."""
+    def _log_file(self, version: int) -> tuple[bytes, str] | None:
+        """The log file of `version`, and its tag; None if there is none."""
         if self._winner is not None and self._winner[0] == version:
             return self._winner[1]
         with contextlib.suppress(FileNotFoundError):
-            return self._folder.read(commit_file(version))
+            return self._folder.read_tagged(commit_file(version))
         return None
 
     def _actions(self, version: int, content: bytes) -> list[dict[str, Any]]:
@@ -259,8 +300,10 @@ class DeltaStore(LeaseTable):
             entry = overwrite(known.head, name, len(data), rows.num_rows, token, at_ms)
             self._folder.write(name, data)
         began = self._clock()
-        self._commit(base.version + 1, entry, token)
-        if self._is_stale(known) and not self._is_whole_from(base.version):
+        tag = self._commit(base.version + 1, entry, token)
+        self._unchecked[base.version + 1] = token
+        if self._is_stale(known) and not self._is_whole_from(known):
+            self._folder.remove([commit_file(base.version + 1)])
             self._forget()
             raise StoreUnavailableError(
                 f"the lease table at {self._folder.uri} was written by others while this process was suspended: "
@@ -268,26 +311,25 @@ class DeltaStore(LeaseTable):
             )
         head = Head(base.version + 1, frozenset({name}), known.head.shape_version)
         stored = Stored(new.written_as(head.version), rows)
-        self._known, self._newest_at = _Known(stored, head, known.shape), began
+        self._known, self._newest_at = _Known(stored, head, known.shape, tag), began
         return stored.snapshot
 
-    def _commit(self, version: int, entry: bytes, token: str) -> None:
-        """Create the log file of `version`. Raises `ConflictError` if it is somebody else's, and
+    def _commit(self, version: int, entry: bytes, token: str) -> str:
+        """Create the log file of `version`; its tag. Raises `ConflictError` if it is somebody else's, and
         `StoreUnavailableError`, after which it may yet appear."""
         try:
-            self._folder.create(commit_file(version), entry)
-            return
+            return self._folder.create(commit_file(version), entry)
         except BACKEND_ERRORS as error:  # the client may have tried again after a lost answer: it may be ours
             failure = error
         try:
-            content = self._log_file(version)
-            if content is not None and is_by(token, content):
-                return
+            found = self._log_file(version)
+            if found is not None and is_by(token, found[0]):
+                return found[1]
         except BACKEND_ERRORS:
-            content = None
-        if content is None:
+            found = None
+        if found is None:
             raise self._folder.unavailable("written", failure) from failure
-        self._winner = (version, content)
+        self._winner = (version, found)
         raise ConflictError(f"somebody else has written version {version} of {self._folder.uri}") from failure
 
     # --- history and upkeep ------------------------------------------------------------------------------------

@@ -69,15 +69,15 @@ def _refused(table: DeltaTable) -> str:
     )
 
 
-def head_of(table: DeltaTable, folder: Folder) -> Head:
-    """What a writer must know of the table. Raises `StoreDamagedError` if a crash has left the version's log file
-    empty, or without its last lines, and `BACKEND_ERRORS`."""
-    version, name, content = table.version(), commit_file(table.version()), None
+def head_of(table: DeltaTable, folder: Folder) -> tuple[Head, str]:
+    """What a writer must know of the table, and the tag of the version's log file, empty if that is missing. Raises
+    `StoreDamagedError` if a crash has left it empty, or without its last lines, and `BACKEND_ERRORS`."""
+    version, name, content, tag = table.version(), commit_file(table.version()), None, ""
     with contextlib.suppress(FileNotFoundError):
-        content = folder.read(name)
+        content, tag = folder.read_tagged(name)
     if content is not None and (problem := log_problem(content)):
         raise damaged(folder, f"{name} {problem}")
-    return Head(version, frozenset(file_names(table)), shape_version(content, version))
+    return Head(version, frozenset(file_names(table)), shape_version(content, version)), tag
 
 
 def read_snapshot(

@@ -1,0 +1,81 @@
+"""What tidying keeps while others write, are suspended, or had a wrong clock."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.leases.transitions import Heartbeat
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.stores.delta.folder import Folder
+from tests.stores.delta_tables import HOUR_AGO, age, committed, data_files
+from tests.stores.store_conformance import BOB
+
+
+def _before(monkeypatch: pytest.MonkeyPatch, method: str, action: object) -> None:
+    """Call `action` once, before `method` of a folder is called the next time."""
+    original, calls = getattr(Folder, method), [action]
+
+    def first(self: Folder, *args: object, **kwargs: object) -> object:
+        while calls:
+            calls.pop()()  # type: ignore[operator]
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Folder, method, first)
+
+
+def test_a_data_file_whose_writer_was_suspended_is_kept_while_its_commit_can_succeed(
+    uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine.read()
+
+    def tidy() -> None:
+        age((*data_files(uri), *Path(uri, "_delta_log").iterdir()), HOUR_AGO)
+        theirs.tidy()  # the checkpoint is of now
+
+    _before(monkeypatch, "create", tidy)
+    committed(mine, Heartbeat(by=BOB, at_ms=9))
+    assert mine.read() == theirs.read()
+
+
+def test_a_leader_that_is_suspended_while_it_tidies_up_removes_nothing_that_is_needed(
+    uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def others_commit_and_an_hour_passes() -> None:
+        for _ in range(3):
+            committed(theirs, Heartbeat(by=BOB, at_ms=9))
+        age((*data_files(uri), *Path(uri, "_delta_log").iterdir()), HOUR_AGO)
+
+    for method in ("open_table", "staged", "remove"):
+        with monkeypatch.context() as patch:
+            _before(patch, method, others_commit_and_an_hour_passes)
+            mine.tidy()
+        with DeltaStore(uri) as fresh:
+            assert fresh.read() == theirs.read()
+
+
+def test_a_log_file_with_a_time_to_come_does_not_make_the_rest_old(
+    uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = committed(mine, Heartbeat(by=BOB, at_ms=9))
+    log = Path(uri, "_delta_log")
+    age([max(log.glob("*.json"))], time.time() + 3600)
+    files, logged = data_files(uri), len(list(log.glob("*.json")))
+    _before(monkeypatch, "create", theirs.tidy)
+    committed(mine, Heartbeat(by=BOB, at_ms=9), base=known)
+    assert theirs.read() == mine.read()
+    assert data_files(uri) > files
+    assert len(list(log.glob("*.json"))) > logged
+
+
+def test_a_table_that_is_gone_is_not_tidied_up(uri: str, mine: DeltaStore) -> None:
+
+    shutil.rmtree(uri)
+    with pytest.raises(StoreUnavailableError):
+        mine.tidy()
+    assert not DeltaTable.is_deltatable(uri)
