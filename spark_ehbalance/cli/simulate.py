@@ -108,7 +108,9 @@ def _on_store(scenario: Scenario, service: str | None, latency: float | None) ->
     if service is None and latency is None:
         return scenario
     seconds = None if latency is None else latency / 1000
-    return replace(scenario, store=StoreSettings(service or scenario.store.service, seconds))
+    if service is None:
+        return replace(scenario, store=replace(scenario.store, latency=seconds, look=None, commit=None))
+    return replace(scenario, store=StoreSettings(service, seconds))
 
 
 def _run_with_progress(scenario: Scenario, strategy: str, seed: int) -> Result:

@@ -25,6 +25,9 @@ from spark_ehbalance.leases.snapshot import Snapshot
 #: races stay rare.
 STORE_SHARE = 0.3
 
+#: A commit counts as so many seconds at most: longer ones tell of a suspended process, not of the store.
+LONGEST_COMMIT = 1.0
+
 #: Durations are the leader's times a power of this, so that a measurement that fluctuates changes nothing; and one is
 #: lowered only if it is too long by more than this.
 _STEP = 1.25
@@ -49,7 +52,7 @@ def minimum_tenure(duration: float) -> float:
 def needed(snapshot: Snapshot) -> float:
     """The seconds that the group's active members need. Those that have not measured a commit count as the average."""
     active = [each.commit_ms for each in snapshot.members.values() if each.state is MemberState.ACTIVE]
-    measured = [each for each in active if each is not None]
+    measured = [min(each, 1000 * LONGEST_COMMIT) for each in active if each is not None]
     if not measured:
         return 0.0
     return 3 * len(active) * (sum(measured) / len(measured) / 1000) / STORE_SHARE

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_ehbalance.leases.durations import minimum_tenure
+from spark_ehbalance.leases.durations import minimum_tenure, needed
 from spark_ehbalance.leases.expiry import expired_leases, expired_members, overdue_handovers, tenured_leases
 from spark_ehbalance.leases.ownership import Ownership
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -84,6 +84,8 @@ class Balancer:
             observations = observations.updated(draft, now.monotonic)
         settings, duration = member.settings, member.duration
         times = (now.monotonic, now.wall_ms, duration.unsaid)
+        # Not where the leader is merely configured with more.
+        slowness = min(duration.group, needed(draft)) / settings.lease_duration
         dead = expired_members(observations, draft, *times) - {member.author.id}
         return View(
             me=member.author,
@@ -95,9 +97,7 @@ class Balancer:
             max_owned=settings.max_owned,
             overdue=overdue_handovers(observations, draft, now.monotonic),
             tenured=tenured_leases(observations, draft, now.monotonic, minimum_tenure(duration.group)),
-            handover_timeout_ms=round(
-                settings.handover_timeout * max(1.0, duration.group / settings.lease_duration) * 1000
-            ),
+            handover_timeout_ms=round(settings.handover_timeout * max(1.0, slowness) * 1000),
             now=now.monotonic,
             observations=observations,
             lease_duration=duration.group,

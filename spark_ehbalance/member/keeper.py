@@ -169,8 +169,10 @@ class Keeper:
     def _run(self) -> None:
         try:
             with self._open_store() as store:
-                self._keep(store)
-                self._housekeeping.finish(_SHUTDOWN_TIMEOUT)
+                try:
+                    self._keep(store)
+                finally:
+                    self._housekeeping.finish(_SHUTDOWN_TIMEOUT)
         except EhBalanceError as error:
             self._fail(error)
         except BaseException as error:  # also a panic in a Rust library: nobody else would notice this thread's end

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from statistics import median_low
 
-from spark_ehbalance.leases.durations import Said, fitting, lowered, minimum_tenure, needed, said
+from spark_ehbalance.leases.durations import LONGEST_COMMIT, Said, fitting, lowered, minimum_tenure, needed, said
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import SetLeaseDuration
@@ -17,9 +17,6 @@ _LOG = logging.getLogger(__name__)
 #: What a commit takes is the median of the last few, so that one that met a busy moment counts for nothing. From the
 #: second on it is known: members that start together are to know what they need before the first leases expire.
 _MOST_COMMITS, _FEWEST_COMMITS = 9, 2
-
-#: A commit counts as so many seconds at most: longer ones tell of a suspended process, not of the store.
-LONGEST_COMMIT = 1.0
 
 
 class LeaseDuration:
@@ -86,7 +83,7 @@ class LeaseDuration:
                 return []
             if self._too_long_since is None:
                 self._too_long_since = now
-            if now - self._too_long_since < minimum_tenure(self.group):
+            if now - self._too_long_since < minimum_tenure(wanted_ms / 1000):  # not of a value that makes no sense
                 return []
         return [SetLeaseDuration(by=self._author, at_ms=at_ms, lease_duration_ms=wanted_ms)]
 

@@ -147,6 +147,12 @@ class Membership:
                 "Spark checkpoint: this one stops"
             )
 
+    @property
+    def longest_look_gap(self) -> float:
+        """Seconds after which the next look is due, whatever else is: often enough to judge any member, also one that
+        is dead and renewed more often than this group does now."""
+        return float("inf") if self.snapshot is None else renewal_interval(self.duration.said(self.snapshot).shortest)
+
     def _observe(self, snapshot: Snapshot, now: Clocks) -> None:
         others = self.duration.said(snapshot)
         if self._writes_failed_for_long(now) or now.monotonic - self._looked > others.shortest / 2:

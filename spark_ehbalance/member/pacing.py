@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from spark_ehbalance.leases.durations import STORE_SHARE
+from spark_ehbalance.leases.durations import LONGEST_COMMIT, STORE_SHARE
 from spark_ehbalance.leases.transitions import Transition
-from spark_ehbalance.member.lease_duration import LONGEST_COMMIT
 from spark_ehbalance.member.pending import is_routine
 from spark_ehbalance.member.settings import TIDY_INTERVAL, Settings
 from spark_ehbalance.stores.base import LONGEST_RETRY_WAIT
@@ -105,7 +104,8 @@ class Pacing:
 
     def pause(self, failures: int, renewal_interval: float) -> float:
         """How long to wait after the store was away for so many tries in a row."""
-        return self._jittered(min(FIRST_PAUSE * 2 ** min(failures, 16), renewal_interval / 2))
+        longest = min(renewal_interval / 2, self._settings.balance_interval)  # who tries keeps what it holds
+        return self._jittered(min(FIRST_PAUSE * 2 ** min(failures, 16), longest))
 
     def contended_pause(self) -> float:
         """How long to wait after a commit has lost too many races."""

@@ -217,7 +217,8 @@ class Participant:
         """The monotonic time of the next turn, unless the query reports something before."""
         if self.query.reset_since_look:
             return 0.0
-        return self._pacing.due(self._member.renewal_due(self._pacing.ahead), progress=self.query.progress_since_look)
+        due = self._pacing.due(self._member.renewal_due(self._pacing.ahead), progress=self.query.progress_since_look)
+        return min(due, self._looked + self._member.longest_look_gap)
 
     def look_failed(self, now: float) -> None:
         """The store could not be read at monotonic time `now`."""

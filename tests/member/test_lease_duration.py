@@ -27,7 +27,7 @@ from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.strategies import STRATEGIES
 from spark_ehbalance.values.position import Position
 from tests.member.keepers import INTERVAL, Keepers
-from tests.member.one import One, kinds
+from tests.member.one import START, One, kinds
 from tests.stores.store_conformance import ANN, BOB, GROUP
 from tests.waiting import wait_until
 
@@ -282,21 +282,34 @@ def test_the_leader_sets_what_it_is_configured_with_and_nobody_else_does() -> No
 
 
 def test_a_group_that_grows_gets_a_longer_duration_at_once() -> None:
-    slow = table((ANN, 30), (BOB, 30), in_force=30, commit_ms=2000)
-    assert changed(following(30, slow), slow) == [30 * 1.25**2], "40 s are needed"
+    slow = table((ANN, 16), (BOB, 16), in_force=16, commit_ms=1000)
+    assert changed(following(16, slow), slow) == [20], "20 s are needed"
+
+
+@pytest.mark.parametrize("commit_ms", [5e3, 1e15, 2e18])
+def test_a_commit_time_that_makes_no_sense_counts_as_a_second(commit_ms: float) -> None:
+    odd = table((ANN, 16), (BOB, 16), in_force=16, commit_ms=commit_ms)
+    assert changed(following(16, odd), odd) == [20]
+
+
+def test_a_duration_that_somebody_has_set_far_too_long_is_soon_corrected() -> None:
+    odd = table((ANN, 30), (BOB, 30), in_force=30_000)
+    duration = following(30, odd)
+    assert changed(duration, odd, 0) == []
+    assert changed(duration, odd, minimum_tenure(30)) == [30]
 
 
 def test_it_is_lowered_after_a_minimum_tenure_in_which_it_was_clearly_too_long() -> None:
     def small(commit_ms: float) -> Snapshot:
-        return table((ANN, 60), (BOB, 60), in_force=30 * 1.25**3, commit_ms=commit_ms)
+        return table((ANN, 25), (BOB, 25), in_force=25, commit_ms=commit_ms)
 
-    duration, tenure = following(30, small(100)), minimum_tenure(30 * 1.25**3)
-    assert changed(duration, small(2100), 0) == [], "it is long enough for 42 s, and 37.5 s are not"
+    duration, tenure = following(16, small(100)), minimum_tenure(16)
+    assert changed(duration, small(1000), 0) == [], "20 s are needed: it is not clearly too long"
     assert changed(duration, small(100), 1) == []
-    assert changed(duration, small(2000), tenure / 2) == [], "40 s are needed: it is not clearly too long"
+    assert changed(duration, small(900), tenure / 2) == []
     assert changed(duration, small(100), tenure / 2 + 1) == []
     assert changed(duration, small(100), 1.5 * tenure) == [], "it was not too long all the time"
-    assert changed(duration, small(100), 1.5 * tenure + 2) == [30]
+    assert changed(duration, small(100), 1.5 * tenure + 2) == [16]
 
 
 def test_a_commit_s_time_is_known_after_some_and_one_that_was_slow_counts_for_nothing() -> None:
@@ -324,12 +337,31 @@ def test_a_member_that_is_configured_otherwise_says_so_once(caplog: pytest.LogCa
     following(30, group)
     assert len(caplog.records) == 1, "who is configured with it says nothing"
     caplog.clear()
-    following(30, table((ANN, 30), (BOB, 30), in_force=46.875, commit_ms=2000))
+    following(16, table((ANN, 16), (BOB, 16), in_force=20, commit_ms=1000))
     (line,) = caplog.records
     assert line.levelname == "INFO"
     assert line.message == (
-        "leaseDuration=30 s, but the group uses 46.875 s, as the commits of 2 members need it: using 46.875 s"
+        "leaseDuration=16 s, but the group uses 20 s, as the commits of 2 members need it: using 20 s"
     )
+
+
+def test_a_dead_member_that_renewed_more_often_than_the_group_does_now_is_noticed_by_members_that_look_seldom() -> None:
+    one = One(look_interval=10.0, balance_interval=10.0)
+    one.others(
+        Join(by=BOB, at_ms=0, lease_duration_ms=60_000),
+        Join(by=Author("cat", "cat-1"), at_ms=0, lease_duration_ms=5_000),
+    )
+    dead = {"7": Lease("7", BOB.id, 1, checkpoint=START), "8": Lease("8", "cat", 1, checkpoint=START)}
+    said = {id: replace(each, commit_ms=900.0) for id, each in one.table.members.items()}
+    one.table = replace(
+        one.table, leases={**one.table.leases, **dead}, members=said, lease_duration_ms=60_000, version=90
+    )
+    end = one.now + 300
+    while one.now < end:
+        one.turn(balance=True)
+        one.now = max(one.now + 0.01, one.ann.due())
+    assert {each.owner for each in one.table.leases.values()} == {"ann"}
+    assert one.table.members.keys() == {"ann"}
 
 
 def test_leases_that_were_renewed_before_a_longer_duration_was_said_are_renewed_in_time() -> None:

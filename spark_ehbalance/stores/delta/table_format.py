@@ -31,6 +31,9 @@ _TIME = pa.timestamp("us", tz="UTC")
 #: Microseconds since 1970: the end of the year 9999. A time beyond it, or before 1970, counts as missing.
 _LAST_TIME = 253_402_300_800_000_000
 
+#: Milliseconds of a lease duration that makes sense: below a day.
+_LONGEST_DURATION = 86_400_000
+
 #: Counters are refused from here on: soon they could not be raised any more.
 _COUNTER_LIMIT = 2**62
 
@@ -201,7 +204,7 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
                 members[member.id] = max(member, members.get(member.id, member), key=lambda each: each.renewal)
         elif row["kind"] in tables and row["id"] is not None:
             tables[row["kind"]].add(row["id"])
-            lease_duration_ms = lease_duration_ms or _positive(row.get("lease_duration_ms"))
+            lease_duration_ms = lease_duration_ms or _positive(row.get("lease_duration_ms"), _LONGEST_DURATION)
         else:
             raise ValueError(f"there is a row of kind {row['kind']!r}")
     return Snapshot(
@@ -319,7 +322,7 @@ def member_of(row: dict[str, Any]) -> Member:
         max_owned=row["max_owned"],
         strategy=row.get("strategy") or "",
         load=_member_load(row),
-        lease_duration_ms=_positive(row.get("lease_duration_ms")),
+        lease_duration_ms=_positive(row.get("lease_duration_ms"), _LONGEST_DURATION),
         commit_ms=_positive(row.get("commit_ms")),
     )
 
@@ -330,9 +333,9 @@ def _member_load(row: dict[str, Any]) -> MemberLoad | None:
     return MemberLoad(row["rate"] or 0.0, row["backlog"] or 0.0, row["batch_seconds"], row["cpu"])
 
 
-def _positive(value: _Number | None) -> _Number | None:
+def _positive(value: _Number | None, most: float = _COUNTER_LIMIT) -> _Number | None:
     """`value`; None if it makes no sense, as after somebody's UPDATE."""
-    return value if value is not None and 0 < value < _COUNTER_LIMIT else None
+    return value if value is not None and 0 < value < most else None
 
 
 def to_time(ms: int) -> int:
