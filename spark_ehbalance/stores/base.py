@@ -39,8 +39,7 @@ class LeaseStore(ABC):
     """Keeps the snapshot of one group, with a compare-and-swap on its version. This is what a member needs.
 
     One thread at a time uses a store, in the process that has opened it; `record` and `tidy` may be called by another
-    one meanwhile. Every backend passes the conformance suite in
-    `tests/stores/store_conformance.py`.
+    one meanwhile. Every backend passes the conformance suite in `tests/stores/store_conformance.py`.
     """
 
     @abstractmethod

@@ -27,7 +27,6 @@ BACKEND_ERRORS = (OSError, DeltaError, BaseError, ValueError, KeyError)
 #: A file that is written on a local disk has this suffix until it is whole. Listings leave it out.
 _STAGED = re.compile(r".*#\d+")
 
-
 #: Files that are removed with one request: as many as Azure allows.
 _REMOVED_AT_ONCE = 256
 
@@ -66,10 +65,6 @@ class Folder:
     def open_table(self) -> DeltaTable:
         """The newest version of the folder's Delta table. Raises `TableNotFoundError`."""
         return DeltaTable(self.uri, storage_options=self.options)
-
-    def has(self, name: str) -> bool:
-        """Whether there is a file of this name. One request."""
-        return self.tag(name) is not None
 
     def tag(self, name: str) -> str | None:
         """What distinguishes the file from another of the same name; None if there is none. One request."""

@@ -97,15 +97,35 @@ def overwrite(head: Head, path: str, size: int, rows: int, token: str, at_ms: in
 
 
 def actions_of(content: bytes) -> list[dict[str, Any]]:
-    """The actions of a log file. Raises `ValueError` with what is wrong with it: see `log_problem`."""
-    if problem := log_problem(content):
-        raise ValueError(problem)
-    return [json.loads(line) for line in content.splitlines() if line.strip()]
+    """The actions of a log file. Raises `ValueError` with what is wrong with it: it cannot be read, is empty, or is cut
+    off, as a write that adds nothing. A commit that was made here always adds a file, and says so last."""
+    try:
+        actions = [json.loads(line) for line in content.splitlines() if line.strip()]  # of bytes: not at U+2028
+        kinds = {kind for action in actions for kind in action}
+        information = _commit_info(actions)
+        ours, appends_nothing = COMMIT_TOKEN in information, _added_files(information) == 0
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise ValueError("cannot be read") from None
+    if not actions:
+        raise ValueError("is empty")
+    writes = information.get("operation") == "WRITE" and not appends_nothing
+    if "add" not in kinds and (ours or (writes and "remove" not in kinds)):
+        raise ValueError("is cut off")
+    return actions
 
 
-def shape_version(content: bytes | None, version: int) -> int:
-    """The shape's version that the log file of `version` tells; that version itself if it tells none, or is missing."""
-    told = _commit_info(actions_of(content)).get(_SHAPE_VERSION) if content else None
+def log_problem(content: bytes) -> str:
+    """What is wrong with a log file: see `actions_of`. Empty if it is sound."""
+    try:
+        actions_of(content)
+    except ValueError as problem:
+        return str(problem)
+    return ""
+
+
+def shape_version(actions: Iterable[dict[str, Any]], version: int) -> int:
+    """The shape's version that the commit of `version` tells; that version itself if it tells none."""
+    told = _commit_info(actions).get(_SHAPE_VERSION)
     return told if isinstance(told, int) else version
 
 
@@ -114,26 +134,17 @@ def is_by(token: str, content: bytes) -> bool:
     return _commit_info(actions_of(content)).get(COMMIT_TOKEN) == token
 
 
+def newest_checkpoint(names: Iterable[str]) -> int:
+    """The version of the newest checkpoint among the log's files with these `names`; -1 if there is none."""
+    return max((int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint." in name), default=-1)
+
+
 def _commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
 
 
-def log_problem(content: bytes) -> str:
-    """What is wrong with a log file: it is empty, cut off, or a write that adds nothing. Empty if it is sound. A commit
-    that was made here always adds a file, and says so last."""
-    try:
-        actions = [json.loads(line) for line in content.splitlines() if line.strip()]  # of bytes: not at U+2028
-        kinds = {kind for action in actions for kind in action}
-        information = _commit_info(actions)
-        writes, ours = information.get("operation") == "WRITE", COMMIT_TOKEN in information
-        writes = (
-            writes and (information.get("operationMetrics") or {}).get("num_added_files") != 0
-        )  # of an empty append
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return "cannot be read"
-    if not actions:
-        return "is empty"
-    return "is cut off" if "add" not in kinds and (ours or (writes and "remove" not in kinds)) else ""
+def _added_files(information: dict[str, Any]) -> object:
+    return (information.get("operationMetrics") or {}).get("num_added_files")
 
 
 def log_problems(folder: Folder) -> Iterator[tuple[str, str]]:
@@ -154,13 +165,13 @@ def log_problems(folder: Folder) -> Iterator[tuple[str, str]]:
 
 
 def _missing(folder: Folder, names: list[str]) -> Iterator[tuple[str, str]]:
-    versions = [(int(name[:20]), name) for name in names if name[:20].isdigit()]
-    checkpoint = max((version for version, name in versions if ".checkpoint." in name), default=-1)
+    checkpoint = newest_checkpoint(names)
     if HINT in names:
         with contextlib.suppress(ValueError, AttributeError):
             if json.loads(folder.read(f"{LOG}/{HINT}")).get("version") != checkpoint:
                 yield f"{LOG}/{HINT}", "names a checkpoint that is missing"
-    commits = [checkpoint, *sorted(v for v, name in versions if name.endswith(".json") and v > checkpoint)]
+    versions = (version for name in names if (version := version_of(name)) is not None)
+    commits = [checkpoint, *sorted(version for version in versions if version > checkpoint)]
     for before, after in pairwise(commits):
         if after != before + 1:
             yield commit_file(after), "follows on a file that is missing"

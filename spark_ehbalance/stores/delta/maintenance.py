@@ -1,6 +1,7 @@
 """Keeps the table small: a checkpoint of the log, and the removal of files that no reader needs any more.
 
-Ages are counted by the storage's own clock, back from the newest log file, so that no clock of a machine matters.
+Ages are counted back from the newest commit, by the storage's own clock: of machines only those matter that write a
+local disk.
 """
 
 from __future__ import annotations

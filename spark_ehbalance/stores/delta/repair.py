@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import uuid
@@ -77,8 +78,10 @@ def _overwrite(table: DeltaTable, folder: Folder, state: Snapshot) -> None:
             post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
         )
     except BACKEND_ERRORS:
-        path = commit_file(version + 1)
-        if not folder.has(path) or not is_by(token, folder.read(path)):
+        landed = False
+        with contextlib.suppress(*BACKEND_ERRORS):
+            landed = is_by(token, folder.read(commit_file(version + 1)))
+        if not landed:
             raise
 
 

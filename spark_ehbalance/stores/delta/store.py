@@ -8,7 +8,6 @@ for the next version's log file.
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -31,16 +30,23 @@ from spark_ehbalance.stores.delta.locations import SCHEMES, check_storage, parse
 from spark_ehbalance.stores.delta.log import (
     LOG,
     Head,
-    actions_of,
     commit_file,
     is_by,
-    log_problem,
     log_problems,
+    newest_checkpoint,
     overwrite,
     version_of,
 )
 from spark_ehbalance.stores.delta.table_format import SCHEMA, description, to_table
-from spark_ehbalance.stores.delta.version import Shape, check_readable, damaged, head_of, read_snapshot, shape_of
+from spark_ehbalance.stores.delta.version import (
+    Shape,
+    check_readable,
+    damaged,
+    head_of,
+    read_snapshot,
+    shape_of,
+    sound_actions,
+)
 from spark_ehbalance.values.group import Group
 
 #: Log files that a look reads one after the other, before it lists the log and reads the newest alone: on a storage
@@ -50,8 +56,6 @@ _MOST_STEPS = 4
 #: Looks from one check whether the log is still there to the next. On a local disk, where it costs 0.01 ms, each look
 #: checks.
 _LOOKS_PER_CHECK = 10
-
-_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\.\S*parquet")
 
 #: Attempts of a read: a file may be tidied away between finding the newest version and reading it.
 _READ_ATTEMPTS = 3
@@ -98,9 +102,8 @@ class DeltaStore(LeaseTable):
         self._unchecked_looks = 0
         self._checked: _Known | None = None  # what was known at the last check
         self._unchecked: dict[int, str] = {}  # the versions that were written since, and their tokens
-        self._winner: tuple[int, tuple[bytes, str]] | None = (
-            None  # the log file that has won a race against this handle
-        )
+        #: The log file that has won a race against this handle: its version, content and tag.
+        self._winner: tuple[int, tuple[bytes, str]] | None = None
 
     def __repr__(self) -> str:
         return f"DeltaStore({self._folder.uri!r})"
@@ -220,7 +223,7 @@ class DeltaStore(LeaseTable):
         that was put in the place of ours they would make its log one with a gap."""
         names = [file.name for file in self._folder.listed(LOG)]
         versions = {version_of(name) for name in names}
-        checkpoint = max((int(name[:20]) for name in names if _CHECKPOINT.fullmatch(name)), default=-1)
+        checkpoint = newest_checkpoint(names)
         for version, token in sorted(self._unchecked.items()):
             path = commit_file(version)
             with contextlib.suppress(FileNotFoundError):
@@ -238,8 +241,7 @@ class DeltaStore(LeaseTable):
         """Whether the log has all versions from the known one to the newest: a clean-up that was cut off may leave
         any."""
         version = known.head.version
-        files = self._folder.listed(LOG, after=commit_file(version - 1).rpartition("/")[2])
-        versions = [found for file in files if (found := version_of(file.name)) is not None]
+        versions = self._versions_after(version - 1)
         whole = versions == [*range(version, version + len(versions))] != []
         return whole and self._folder.tag(commit_file(version)) == known.tag
 
@@ -250,16 +252,16 @@ class DeltaStore(LeaseTable):
             found = self._log_file(head.version + 1)
             if found is None:
                 return head, tag
-            after = head.after(self._actions(head.version + 1, found[0]))
+            after = head.after(sound_actions(self._folder, head.version + 1, found[0]))
             if after is None:
                 return None
             head, tag = after, found[1]
-        files = self._folder.listed(LOG, after=commit_file(head.version).rpartition("/")[2])
-        newest = max((version_of(file.name) or 0 for file in files), default=0)
-        if newest <= head.version:
+        newer = self._versions_after(head.version)
+        if not newer:
             return head, tag
+        newest = newer[-1]
         found = self._log_file(newest)
-        jumped = head.jumped_to(newest, self._actions(newest, found[0])) if found else None
+        jumped = head.jumped_to(newest, sound_actions(self._folder, newest, found[0])) if found else None
         return (jumped, found[1]) if jumped and found else None
 
     def _log_file(self, version: int) -> tuple[bytes, str] | None:
@@ -270,10 +272,10 @@ class DeltaStore(LeaseTable):
             return self._folder.read_tagged(commit_file(version))
         return None
 
-    def _actions(self, version: int, content: bytes) -> list[dict[str, Any]]:
-        if problem := log_problem(content):
-            raise damaged(self._folder, f"{commit_file(version)} {problem}")
-        return actions_of(content)
+    def _versions_after(self, version: int) -> list[int]:
+        """The later versions whose log files are there, in order."""
+        files = self._folder.listed(LOG, after=commit_file(version).removeprefix(f"{LOG}/"))
+        return [found for file in files if (found := version_of(file.name)) is not None]
 
     def _damage(self) -> StoreDamagedError | None:
         """The error that names the file of the log that cannot be read, if there is one."""

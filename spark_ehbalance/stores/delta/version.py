@@ -15,7 +15,7 @@ from spark_ehbalance.errors import StoreDamagedError
 from spark_ehbalance.stores.delta.data_file import Stored, snapshot_of
 from spark_ehbalance.stores.delta.features import refused, seconds, unreadable, unsupported
 from spark_ehbalance.stores.delta.folder import Folder, one_line
-from spark_ehbalance.stores.delta.log import Head, commit_file, log_problem, shape_version
+from spark_ehbalance.stores.delta.log import Head, actions_of, commit_file, shape_version
 from spark_ehbalance.stores.delta.table_format import (
     SCHEMA,
     conformed,
@@ -72,12 +72,19 @@ def _refused(table: DeltaTable) -> str:
 def head_of(table: DeltaTable, folder: Folder) -> tuple[Head, str]:
     """What a writer must know of the table, and the tag of the version's log file, empty if that is missing. Raises
     `StoreDamagedError` if a crash has left it empty, or without its last lines, and `BACKEND_ERRORS`."""
-    version, name, content, tag = table.version(), commit_file(table.version()), None, ""
+    version, actions, tag = table.version(), list[dict[str, Any]](), ""
     with contextlib.suppress(FileNotFoundError):
-        content, tag = folder.read_tagged(name)
-    if content is not None and (problem := log_problem(content)):
-        raise damaged(folder, f"{name} {problem}")
-    return Head(version, frozenset(file_names(table)), shape_version(content, version)), tag
+        content, tag = folder.read_tagged(commit_file(version))
+        actions = sound_actions(folder, version, content)
+    return Head(version, frozenset(file_names(table)), shape_version(actions, version)), tag
+
+
+def sound_actions(folder: Folder, version: int, content: bytes) -> list[dict[str, Any]]:
+    """The actions of the log file of `version`. Raises `StoreDamagedError`."""
+    try:
+        return actions_of(content)
+    except ValueError as problem:
+        raise damaged(folder, f"{commit_file(version)} {problem}") from problem
 
 
 def read_snapshot(
