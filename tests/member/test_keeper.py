@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from spark_ehbalance.errors import EhBalanceError, FencedError, StoreUnavailableError
+from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.orders import PinTo
 from spark_ehbalance.leases.transitions import Join, Release, RequestHandover
@@ -364,7 +365,8 @@ def test_a_suspended_member_plans_nothing_until_it_has_looked(make: Make) -> Non
     stuck.set()
     group.wait_owned(ann=2, bob=2)
     assert {change.event for change in group.stores[ann].recorded} == {"Claim"}
-    assert sum(change.event == "HandOver" for change in group.history()) == 2, "by handover, not by force"
+    handovers = "two moves by handover, not by force"
+    wait_until(lambda: sum(change.event == "HandOver" for change in group.history()) == 2, handovers)
 
 
 def test_a_member_that_has_not_looked_for_long_does_not_take_others_for_dead(make: Make) -> None:
@@ -509,7 +511,12 @@ def test_an_operator_s_order_is_carried_out_at_once_and_recorded(make: Make) -> 
     wait_until(lambda: partition in ann.holdings(), "ann knows")
     group.write(PinTo(by=OPERATOR, at_ms=0, partition=partition, to="bob", timeout_ms=60_000, why="nearer"))
     wait_until(lambda: partition in bob.holdings(), "bob has it")
-    (move,) = (each for each in group.history() if each.event == "HandOver" and each.partition == partition)
+
+    def moves() -> list[OwnershipChange]:
+        return [each for each in group.history() if each.event == "HandOver" and each.partition == partition]
+
+    wait_until(moves, "the move is recorded")
+    (move,) = moves()
     assert (move.owner_before, move.owner, move.why) == ("ann", "bob", "ordered by operator: nearer")
 
 

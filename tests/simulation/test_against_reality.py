@@ -14,6 +14,7 @@ from spark_ehbalance.simulation.scenario import Event, GroupSettings, Scenario
 from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.strategies import STRATEGIES
 from tests.member.keepers import Keepers
+from tests.waiting import wait_until
 
 PARTITIONS = 12
 
@@ -51,6 +52,13 @@ def simulated(strategy: str, *events: Event) -> Result:
     return simulate(replace(scenario, cycles=120), strategy)
 
 
+def same_moves(result: Result, real: Keepers) -> None:
+    simulated = moves(list(result.changes))
+    # A member records what has changed after its commit.
+    wait_until(lambda: sum(moves(real.history()).values()) >= sum(simulated.values()), "the history is complete")
+    assert moves(real.history()) == simulated
+
+
 @STRATEGY
 def test_two_members_that_join_one_after_the_other_take_the_same_partitions(real: Keepers, strategy: str) -> None:
     result = simulated(strategy, Event(at=100, do="join"), Event(at=200, do="join"))
@@ -61,8 +69,8 @@ def test_two_members_that_join_one_after_the_other_take_the_same_partitions(real
     real.wait_owned(**{"member-0": 6, "member-1": 6})
     real.start("member-2", strategy=chosen)
     real.wait_owned(**{"member-0": 4, "member-1": 4, "member-2": 4})
-    assert moves(list(result.changes)) == moves(real.history())
-    assert result.moves == sum(moves(real.history()).values()) == 12 + 6 + 4 == result.fewest_moves
+    same_moves(result, real)
+    assert result.moves == 12 + 6 + 4 == result.fewest_moves
 
 
 @STRATEGY
@@ -77,4 +85,4 @@ def test_partitions_of_a_leaving_member_go_to_the_same_others(real: Keepers, str
         real.wait_owned(**{f"member-{n}": count for n, count in enumerate(counts)})
     keepers[left].stop()
     real.wait_owned(**{name: 6 for name in keepers if name != left})
-    assert moves(list(result.changes)) == moves(real.history())
+    same_moves(result, real)
