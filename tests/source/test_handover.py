@@ -160,7 +160,9 @@ def test_nothing_moves_while_the_lease_table_is_away_for_three_lease_durations(g
     a, b = traffic.run(group.query("a")), traffic.run(group.query("b"))
     group.wait_owned(4, 4)
     since = len(a.seen), len(b.seen)
-    wait_until(lambda: all(len({p for p, _ in q.seen[n:]}) == 4 for q, n in zip((a, b), since)), "both read")
+    wait_until(
+        lambda: all(len({p for p, _ in q.seen[n:]}) == 4 for q, n in zip((a, b), since, strict=True)), "both read"
+    )
     epochs = {partition: lease.epoch for partition, lease in group.leases().items()}
     outage = Outage(group.table)
     outage.begin()
