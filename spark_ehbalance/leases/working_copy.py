@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from spark_ehbalance.leases.model import Author, Change, Lease, Member, MemberState, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -28,6 +28,12 @@ class Rows(MutableMapping[str, _Row]):
         if key in self._deleted:
             raise KeyError(key)
         return self._rows[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        # As the mapping's own does, in a third of its time: it is asked twice for each transition.
+        if key in self._set:
+            return self._set[key]
+        return default if key in self._deleted else self._rows.get(key, default)
 
     def __setitem__(self, key: str, row: _Row) -> None:
         self._set[key] = row

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.working_copy import WorkingCopy
-from spark_ehbalance.stores.delta.table_format import SCHEMA, from_table, lease_of, member_of, rows_of
+from spark_ehbalance.stores.delta.table_format import SCHEMA, from_table, lease_of, member_of, rows_of, without_unused
 from spark_ehbalance.values.group import Group
 
 
@@ -25,7 +25,7 @@ class Stored(NamedTuple):
 def encode(rows: pa.Table, columns: pa.Schema = SCHEMA) -> bytes:
     """The Parquet file that holds `rows` in these columns. Raises `ValueError` if a value does not fit one of them."""
     buffer = pa.BufferOutputStream()
-    rows = rows if rows.schema.equals(columns) else rows.cast(columns)
+    rows = without_unused(rows if rows.schema.equals(columns) else rows.cast(columns))
     # None of what makes Parquet good at large tables: a third less time for 64 partitions, and half the bytes.
     pq.write_table(rows, buffer, compression="snappy", use_dictionary=False, write_statistics=False, store_schema=False)
     return buffer.getvalue().to_pybytes()  # type: ignore[no-any-return]

@@ -146,15 +146,23 @@ def to_table(snapshot: Snapshot) -> pa.Table:
         )
         kinds.append({"kind": ["replaced"] * len(replaced), "id": replaced})
 
-    unused = [[None] * len(kind["id"]) for kind in kinds]
+    counts = [len(kind["id"]) for kind in kinds]
 
     def column(field: pa.Field) -> pa.Array:
+        if not any(field.name in kind for kind in kinds):
+            return pa.nulls(sum(counts), field.type)
         values: list[Any] = []
-        for kind, nothing in zip(kinds, unused, strict=True):
-            values += kind.get(field.name) or nothing
+        for kind, count in zip(kinds, counts, strict=True):
+            values += kind.get(field.name) or [None] * count
         return pa.array(values, field.type)
 
     return pa.Table.from_arrays([column(field) for field in SCHEMA], schema=SCHEMA)
+
+
+def without_unused(rows: pa.Table) -> pa.Table:
+    """`rows` without the later columns that are null in each of them. Earlier versions miss none of these either."""
+    later = range(len(_REQUIRED), rows.num_columns)
+    return rows.select([*range(len(_REQUIRED)), *(at for at in later if rows.column(at).null_count < rows.num_rows)])
 
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -218,7 +226,7 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
 
 
 def _lease_columns(leases: list[Lease]) -> dict[str, list[Any]]:
-    return {
+    columns: dict[str, list[Any]] = {
         "kind": ["partition"] * len(leases),
         "id": [lease.partition for lease in leases],
         "owner": [lease.owner for lease in leases],
@@ -228,17 +236,29 @@ def _lease_columns(leases: list[Lease]) -> dict[str, list[Any]]:
         "owned_since": [to_time(lease.owned_since_ms) for lease in leases],
         "sequence_number": [lease.checkpoint and lease.checkpoint.sequence_number for lease in leases],
         "offset": [lease.checkpoint and lease.checkpoint.offset for lease in leases],
-        "next_owner": [lease.handover and lease.handover.to for lease in leases],
-        "handover_timeout_ms": [lease.handover and lease.handover.timeout_ms for lease in leases],
-        "handover_requested_at": [lease.handover and to_time(lease.handover.requested_at_ms) for lease in leases],
-        "rate": [lease.load and lease.load.rate for lease in leases],
-        "backlog": [lease.load and lease.load.backlog for lease in leases],
-        "pinned_to": [lease.pin and lease.pin.to for lease in leases],
-        "pinned_by": [lease.pin and lease.pin.by for lease in leases],
-        "pinned_why": [lease.pin and lease.pin.why for lease in leases],
-        "contest": [lease.defences for lease in leases],
-        "pinned_for_transfer": [lease.pin and lease.pin.transfer for lease in leases],
     }
+    # What most groups seldom have: to leave a column out is cheaper than to write nulls.
+    if any(handovers := [lease.handover for lease in leases]):
+        columns |= {
+            "next_owner": [handover and handover.to for handover in handovers],
+            "handover_timeout_ms": [handover and handover.timeout_ms for handover in handovers],
+            "handover_requested_at": [handover and to_time(handover.requested_at_ms) for handover in handovers],
+        }
+    if any(loads := [lease.load for lease in leases]):
+        columns |= {
+            "rate": [load and load.rate for load in loads],
+            "backlog": [load and load.backlog for load in loads],
+        }
+    if any(pins := [lease.pin for lease in leases]):
+        columns |= {
+            "pinned_to": [pin and pin.to for pin in pins],
+            "pinned_by": [pin and pin.by for pin in pins],
+            "pinned_why": [pin and pin.why for pin in pins],
+            "pinned_for_transfer": [pin and pin.transfer for pin in pins],
+        }
+    if any(defences := [lease.defences for lease in leases]):
+        columns["contest"] = defences
+    return columns
 
 
 def lease_of(row: dict[str, Any]) -> Lease:
