@@ -68,6 +68,10 @@ class Administration(ABC):
         """Delete the events before a sequence number, as retention does."""
         self._invoke("trim", hub=hub, partition=str(partition), before_sequence_number=before_sequence_number)
 
+    def compact(self, hub: str, partition: str | int, start: int, end: int) -> None:
+        """Leave out the events from `start` to before `end`, as compaction does."""
+        self._invoke("compact", hub=hub, partition=str(partition), start=start, end=end)
+
     def partition_state(self, hub: str, partition: str | int) -> PartitionState:
         """The present state of a partition."""
         return PartitionState(**self._invoke("partition_state", hub=hub, partition=str(partition)))

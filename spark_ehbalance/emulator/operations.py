@@ -55,6 +55,9 @@ class Operations:
     def trim(self, hub: str, partition: str, before_sequence_number: int) -> None:
         self._broker.hub(hub).partition(partition).trim(before_sequence_number)
 
+    def compact(self, hub: str, partition: str, start: int, end: int) -> None:
+        self._broker.hub(hub).partition(partition).remove(start, end)
+
     def partition_state(self, hub: str, partition: str) -> dict[str, Any]:
         log = self._broker.hub(hub).partition(partition)
         return {

@@ -56,7 +56,7 @@ class PartitionLog:
         self._segments: list[MemorySegment | FileSegment] = []
         self._positions = array("q", [_FIRST_POSITION])  # of each indexed event, and the end of the log
         self._times = array("q")
-        self._lost: list[range] = []  # sequence numbers of damaged events; each gap ends at the next intact event
+        self._lost: list[range] = []  # sequence numbers of damaged or removed events, in order
         self._indexed_from = 0  # sequence number of the first event in the arrays: the first of the first segment
         self.first_sequence_number = 0
         self.largest_record = 0  # bytes
@@ -139,7 +139,10 @@ class PartitionLog:
     def readable(self, sequence_number: int) -> int:
         """The first sequence number from `sequence_number` on that is retained and not lost, or that is the next."""
         wanted = max(sequence_number, self.first_sequence_number)
-        return next((lost.stop for lost in self._lost if wanted in lost), wanted)
+        for lost in self._lost:
+            if wanted in lost:
+                wanted = lost.stop
+        return wanted
 
     def holds_offset(self, offset: int) -> bool:
         """Whether `offset` is not beyond the end of the partition."""
@@ -165,6 +168,11 @@ class PartitionLog:
             temporary = self._directory / "first.tmp"
             temporary.write_text(str(self.first_sequence_number))
             temporary.replace(self._directory / "first")
+
+    def remove(self, start: int, end: int) -> None:
+        """Deliver the retained events from `start` to before `end` no more, until the log is opened again."""
+        self._lost.append(range(start, min(end, self.next_sequence_number)))
+        self._lost.sort(key=lambda lost: lost.start)
 
     def expire(self, before_ms: int) -> None:
         """Delete the events enqueued before a time in milliseconds since 1970."""

@@ -30,11 +30,16 @@ SETTINGS = {"retry_total": 0, "load_balancing_interval": 1.0}
 #: Seconds within which the connection ends after a close.
 _END = 0.3
 
+#: Seconds for which one receiver is used: 30 s after it has opened its connection, a keep-alive thread of the client
+#: begins to read from it beside the thread that receives, and then events change places, or parts of large ones do.
+LIFE = 20.0
+
 
 class PublicReceiver:
     """A thread in which the client calls back, and which waits until the events of a call are taken.
 
-    `client` is a client of `namespace` with `SETTINGS`; the other parameters are as for `Receiver`.
+    `client` is a client of `namespace` with `SETTINGS`; after `life` seconds no more events are taken from it. The
+    other parameters are as for `Receiver`.
     """
 
     def __init__(
@@ -46,11 +51,13 @@ class PublicReceiver:
         owner_level: int | None,
         prefetch: int,
         json_properties: bool,
+        life: float,
     ) -> None:
         self._client = client
         self._namespace = namespace
         self._partition = partition
         self._json = json_properties
+        self._last_moment = time.monotonic() + life
         self._delivered: queue.Queue[list[EventData] | EventHubError] = queue.Queue(1)
         self._left = deque[EventData]()
         self._most = min(_EVENTS, prefetch)
@@ -61,6 +68,10 @@ class PublicReceiver:
             target=self._run, args=(start, owner_level), name="ehbalance-public-receiver", daemon=True
         )
         self._thread.start()
+
+    def is_over(self) -> bool:
+        """Whether another receiver is needed: this one takes no more events."""
+        return time.monotonic() >= self._last_moment
 
     def receive(self, most: int, deadline: float) -> Rows:
         """Up to `most` rows; none if no event comes before `deadline` on the monotonic clock.
@@ -97,10 +108,10 @@ class PublicReceiver:
 
     def _take(self, deadline: float) -> bool:
         """Take what was delivered, waiting for it until `deadline`; returns whether there are events."""
-        if self._failure is not None:
+        if self._failure is not None or self.is_over():
             return False
         try:
-            delivered = self._delivered.get(timeout=max(0.0, deadline - time.monotonic()))
+            delivered = self._delivered.get(timeout=max(0.0, min(deadline, self._last_moment) - time.monotonic()))
         except queue.Empty:
             return False
         if isinstance(delivered, EventHubError):

@@ -18,10 +18,10 @@ from azure.eventhub.exceptions import AuthenticationError, EventHubError
 from spark_ehbalance.errors import HubUnavailableError, MalformedEventError
 from spark_ehbalance.hub import rows
 from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.public import SETTINGS, PublicReceiver
+from spark_ehbalance.hub.public import LIFE, SETTINGS, PublicReceiver
 from spark_ehbalance.hub.rows import Rows
 from spark_ehbalance.hub.socket_timeout import cut_off_after
-from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle
+from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle, until_gap
 from spark_ehbalance.hub.wire.decoder import Decoder
 from spark_ehbalance.hub.wire.link import FastLink, incompatibility, untested_version
 from spark_ehbalance.hub.wire.values import MALFORMED
@@ -76,7 +76,10 @@ class Receiver:
     None it shares the partition with up to four others. `prefetch` is how many events the hub sends ahead.
     `json_properties` is as for `rows.record_batch`, `on_malformed` as for `unreadable.settle`. Without `fast`, or if
     the fast path is not compatible with the installed client, events come by the client's public calls: the same rows
-    at more than ten times the cost.
+    at more than ten times the cost, by a new connection after each `public_life` seconds.
+
+    Sequence numbers of a hub that is not compacted have no gaps, so a gap in what comes is not passed over: the rows
+    before it are returned, and the receiver is closed. One that starts at the gap tells whether there are such events.
 
     It connects at the first call of `receive`. For one thread at a time. Receiving raises `Disconnected`,
     `Unreachable`, `MalformedEventError` or `RefusedError`, and the receiver is closed then.
@@ -92,12 +95,16 @@ class Receiver:
         json_properties: bool = False,
         on_malformed: str = FAIL,
         fast: bool = True,
+        public_life: float = LIFE,
     ) -> None:
         #: The lowest sequence number that the next event can have, None if it is not known.
         self.next = start if isinstance(start, int) else None
         #: The sequence number of the first event of the last call, None if it is not known.
         self.first: int | None = None
         self.closed = False
+        #: Whether gaps are passed over, because the hub is compacted.
+        self.gaps = False
+        self._began = False  # events have come
         self._address = address
         self._start = start
         self._owner_level = owner_level
@@ -105,6 +112,7 @@ class Receiver:
         self._json = json_properties
         self._on_malformed = on_malformed
         self._fast = fast
+        self._public_life = public_life
         self._failure: str | None = None  # of the event after those that were returned
         self._skipped = 0
         self._link: FastLink | None = None
@@ -127,7 +135,10 @@ class Receiver:
             self._fail(self._failure)
         deadline = time.monotonic() + wait
         try:
-            if self._link is None and self._public is None:
+            if self._public is not None and self._public.is_over():
+                self._public.close()
+                self._public = self._make_public()
+            elif self._link is None and self._public is None:
                 self._connect()
             if self._link is not None:
                 received = self._receive_fast(self._link, most, wait, wanted)
@@ -169,7 +180,12 @@ class Receiver:
         return Rows(rows.record_batch(events, self._address.partition, json_properties=self._json))
 
     def _settled(self, received: Rows) -> pa.RecordBatch:
-        batch, self.first, self.next, problem = settle(received, self.next, self._on_malformed)
+        sound = received if self.gaps else until_gap(received, self.next if self._began else None)
+        if len(sound.batch) < len(received.batch):
+            _LOG.info("partition %s: a gap in what has come: reading again from there", self._address.partition)
+            self.close()
+        batch, self.first, self.next, problem = settle(sound, self.next, self._on_malformed)
+        self._began = self._began or self.first is not None
         if problem is not None and self._on_malformed == FAIL:
             if not batch.num_rows:
                 self._fail(problem)
@@ -200,12 +216,20 @@ class Receiver:
         if reason:
             _warn_once(reason)
         if reason is not None:
-            address = self._address
-            client = self._make_client(socket_timeout=SOCKET_TIMEOUT, **SETTINGS)
-            namespace = address.connection.namespace
-            self._public = PublicReceiver(
-                client, namespace, address.partition, self._start, self._owner_level, self._prefetch, self._json
-            )
+            self._public = self._make_public()
+
+    def _make_public(self) -> PublicReceiver:
+        address = self._address
+        return PublicReceiver(
+            self._make_client(socket_timeout=SOCKET_TIMEOUT, **SETTINGS),
+            address.connection.namespace,
+            address.partition,
+            self._start if self.next is None else self.next,
+            self._owner_level,
+            self._prefetch,
+            self._json,
+            self._public_life,
+        )
 
     def _take_over(self) -> str | None:
         """Open the link by the client, and take it over; returns why that is not possible, or None."""

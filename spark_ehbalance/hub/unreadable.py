@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from spark_ehbalance.hub.rows import Rows, sequence_numbers
@@ -25,6 +26,29 @@ class Settled(NamedTuple):
     first: int | None  # sequence number of the first event, None if it is not known
     next: int | None  # the lowest that the event after those returned or skipped can have, None if it is not known
     problem: str | None = None  # the first event that cannot be read, and why
+
+
+def until_gap(rows: Rows, expected: int | None) -> Rows:
+    """The events before the first one whose sequence number is not one more than that of the event before it.
+
+    `expected` is the number of the first event, None if it may have any. An event whose number cannot be read may be
+    before the gap or after it, so those next to a gap are left out too.
+    """
+    batch, unreadable = rows
+    numbers = sequence_numbers(batch)
+    if not unreadable and len(numbers):
+        found = numbers.to_numpy()
+        wrong = found != np.arange(len(found)) + (found[0] if expected is None else expected)
+        return Rows(batch.slice(0, wrong.argmax())) if wrong.any() else rows
+    certain = 0  # events that are before any gap
+    for index, number in enumerate(numbers.to_pylist()):
+        if index in unreadable and (number is None or expected is None or number < expected):
+            expected = None if expected is None else expected + 1
+            continue
+        if expected is not None and number != expected:
+            return Rows(batch.slice(0, certain), {at: why for at, why in unreadable.items() if at < certain})
+        certain, expected = index + 1, number + 1
+    return rows
 
 
 def settle(rows: Rows, expected: int | None, policy: str) -> Settled:

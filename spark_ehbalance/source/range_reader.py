@@ -82,6 +82,7 @@ class _RangeReceiver:
         if self._receiver is None or self._receiver.closed or self._receiver.next != position:
             self.close()
             self._receiver = self._receivers.take(self._key, position, 1 if self._one_by_one else self._prefetch)
+            self._receiver.gaps = self._key.address in self._receivers.compacted
         receiver, left = self._receiver, self._end - position
         try:
             batch = receiver.receive(1 if self._one_by_one else min(self._max_rows, left), 1.0, left)
@@ -95,6 +96,14 @@ class _RangeReceiver:
         self._one_by_one = self._one_by_one and not receiver.closed
         self.first, self.next = receiver.first, position if receiver.next is None else receiver.next
         return batch
+
+    def pass_over_gaps(self) -> bool:
+        """From now on, because the hub is compacted. Returns whether that is new."""
+        new = self._key.address not in self._receivers.compacted
+        self._receivers.compacted.add(self._key.address)
+        if self._receiver is not None:
+            self._receiver.gaps = True
+        return new
 
     def close(self) -> None:
         """Keep the receiver for the next task if it is at the end of the range, where the next range begins; else close
@@ -236,6 +245,12 @@ class _RangeReader:
         begin = self._partition_state().begin
         if begin > expected:
             self._report_loss(expected, found or begin, f"have aged out (the first retained event is {begin})")
+        elif found is not None and self._receiver.pass_over_gaps():
+            _LOG.warning(
+                "partition %s: events %d to %d do not exist, although %d is retained. That is normal in a compacted "
+                "event hub only. Other gaps in this partition are not reported",
+                self._wanted.partition, expected, found - 1, begin,
+            )  # fmt: skip
 
     def _end_of_loss(self) -> int:
         """Where reading goes on if the events from the position on are gone; the position if they are not."""

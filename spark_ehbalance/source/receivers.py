@@ -57,6 +57,8 @@ class Receivers:
     ) -> None:
         """At most `most` receivers are kept."""
         self._most, self._idle, self._check_interval = most, idle, check_interval
+        #: Partitions whose sequence numbers have gaps.
+        self.compacted: set[PartitionAddress] = set()
         self.forget()
 
     def count(self) -> int:

@@ -134,3 +134,24 @@ def test_a_receiver_that_is_closed_while_it_opens_ends(
         reader.receive(1, wait)
     wait_until(lambda: set(threading.enumerate()) <= before, "its threads have ended")
     assert filled.readers(HUB, 0) == []
+
+
+def test_by_the_public_calls_connections_are_replaced_without_a_gap(
+    filled: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the client's keep-alive thread reads from one, too."""
+    started: list[Any] = []
+    receive_batch = EventHubConsumerClient.receive_batch
+
+    def counted(client: EventHubConsumerClient, *args: Any, **settings: Any) -> None:
+        started.append(settings["starting_position"])
+        receive_batch(client, *args, **settings)
+
+    monkeypatch.setattr(EventHubConsumerClient, "receive_batch", counted)
+    monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")
+    filled.delay(0.06, HUB, 0)  # ten events at a time: 3 s for all
+    with reading(address_of(filled), owner_level=5, public_life=1.5) as reader:
+        assert receive(reader, 500)["sequenceNumber"].to_pylist() == list(range(500))
+        assert len(started) > 1
+        assert started == sorted(set(started))
+        wait_until(lambda: filled.readers(HUB, 0) == [5], "the earlier ones are gone")
