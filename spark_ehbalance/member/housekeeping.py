@@ -21,9 +21,11 @@ class Housekeeping:
         self._error: BaseException | None = None
         self._finishing = False
         self._thread: threading.Thread | None = None
+        self._problem: str | None = None  # of the last job
 
     def do(self, job: Callable[[], object]) -> None:
-        """Do `job` after those that are not done yet. That the store is not available is logged.
+        """Do `job` after those that are not done yet. That the store is not available is logged: a warning when that
+        begins, or for another reason than before.
 
         Raises whatever else an earlier job has raised.
         """
@@ -62,8 +64,10 @@ class Housekeeping:
                 job = self._jobs[0]
             try:
                 job()
+                self._problem = None
             except StoreUnavailableError as error:
-                _LOG.info("%s", error)
+                _LOG.log(logging.INFO if str(error) == self._problem else logging.WARNING, "%s", error)
+                self._problem = str(error)
             except BaseException as error:  # also a panic in a Rust library
                 self._error = error
             with self._changed:

@@ -71,7 +71,7 @@ class Keeper:
         self._error: EhBalanceError | None = None
         self._stopping = False
         self._decisions = DecisionLog()
-        self._housekeeping = Housekeeping()
+        self._recording, self._tidying = Housekeeping(), Housekeeping()  # to tidy up can take long
         self._shortage = Shortage()
         self._tally_at = time.monotonic() + _TALLY_INTERVAL
         self._thread = threading.Thread(target=self._run, name="ehbalance-keeper", daemon=True)
@@ -172,7 +172,9 @@ class Keeper:
                 try:
                     self._keep(store)
                 finally:
-                    self._housekeeping.finish(_SHUTDOWN_TIMEOUT)
+                    give_up_at = time.monotonic() + _SHUTDOWN_TIMEOUT
+                    self._recording.finish(_SHUTDOWN_TIMEOUT)
+                    self._tidying.finish(max(0.0, give_up_at - time.monotonic()))
         except EhBalanceError as error:
             self._fail(error)
         except BaseException as error:  # also a panic in a Rust library: nobody else would notice this thread's end
@@ -227,7 +229,8 @@ class Keeper:
 
     def _turn(self, store: LeaseStore, stopping: bool) -> None:
         participant = self._participant
-        self._housekeeping.check()
+        self._recording.check()
+        self._tidying.check()
         try:
             snapshot = store.read()
         except StoreUnavailableError:
@@ -281,9 +284,9 @@ class Keeper:
     def _keep_house(self, store: LeaseStore, outcome: Outcome, now: Clocks) -> None:
         """Have history recorded and, as the leader, the store tidied up: no lease depends on either."""
         if changes := ownership_changes(outcome):
-            self._housekeeping.do(partial(store.record, changes))
-        if not self._housekeeping.busy and self._participant.tidies(outcome.after, now, outcome.seconds):
-            self._housekeeping.do(store.tidy)
+            self._recording.do(partial(store.record, changes))
+        if not self._tidying.busy and self._participant.tidies(outcome.after, now, outcome.seconds):
+            self._tidying.do(store.tidy)
 
     # --- what the threads share --------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ class Simulation:
 
     def wrote(self, member: str, outcome: Outcome) -> None:
         if self._ledger.wrote(member, outcome, BEGINNING_MS + round(self._engine.now * 1000)):
-            self.store.record()
+            self.store.record(member)
 
     def decided(self, member: str, decision: Decision) -> None:
         self._ledger.decided()

@@ -26,9 +26,11 @@ _FOLLOWED, _LIST = 4, Requests(writes=1)
 #: HEAD of an older log file with every tenth look: is the log still there?
 _CHECK, _LOOKS_PER_CHECK = Requests(reads=1), 10
 
-#: Append to the history: four LIST, GET of a checkpoint, PUT of a data file and of a log file. Each log file since the
-#: checkpoint, which is written every hundredth time, is read twice.
-_RECORD, _RECORDED, _RECORDS_PER_CHECKPOINT = Requests(writes=6, reads=14), Requests(reads=2), 100
+#: Append to the history: three LIST, HEAD and two GET, PUT of a data file and of a log file. Each log file since the
+#: member's last append, or since the checkpoint if it is the first, is read twice. So are those since the one before by
+#: whoever writes a checkpoint, with every twentieth append.
+_RECORD, _RECORDED, _RECORDS_PER_CHECKPOINT = Requests(writes=5, reads=3), Requests(reads=2), 20
+_RECORDS_CHECKPOINT = Requests(writes=3, reads=12)
 
 #: Tidy up: four LIST, GET of the last checkpoint, PUT of the next one and of the reference to it. Each log file between
 #: them is read four times.
@@ -65,6 +67,7 @@ class SimulatedStore:
     requests: Requests = field(default_factory=Requests)
     _looks: int = 0
     _records: int = 0
+    _recorded: dict[str, int] = field(default_factory=dict)  # appends that each member knows
     _untidied: int = 0  # versions
     _garbage: int = 0  # files: a data file of each lost race, and both of each version
 
@@ -103,10 +106,13 @@ class SimulatedStore:
         self.conflicts += 1
         self._garbage += 1
 
-    def record(self) -> None:
-        """Append to the history."""
-        self.requests += _RECORD + _RECORDED * (self._records % _RECORDS_PER_CHECKPOINT)
-        self._records += 1
+    def record(self, member: str) -> None:
+        """`member` appends to the history."""
+        checkpoint = self._records - self._records % _RECORDS_PER_CHECKPOINT
+        self.requests += _RECORD + _RECORDED * (self._records - self._recorded.get(member, checkpoint))
+        self._recorded[member] = self._records = self._records + 1
+        if self._records % _RECORDS_PER_CHECKPOINT == 0:
+            self.requests += _RECORDS_CHECKPOINT + _RECORDED * _RECORDS_PER_CHECKPOINT
 
     def tidy(self) -> None:
         """Write a checkpoint, and remove the files of earlier versions and of lost races."""

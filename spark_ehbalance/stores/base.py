@@ -38,8 +38,8 @@ _Store = TypeVar("_Store", bound="LeaseStore")
 class LeaseStore(ABC):
     """Keeps the snapshot of one group, with a compare-and-swap on its version. This is what a member needs.
 
-    One thread at a time uses a store, in the process that has opened it; `record` and `tidy` may be called by another
-    one meanwhile. Every backend passes the conformance suite in `tests/stores/store_conformance.py`.
+    One thread at a time uses a store, in the process that has opened it; two others may call `record` and `tidy`
+    meanwhile. Every backend passes the conformance suite in `tests/stores/store_conformance.py`.
     """
 
     @abstractmethod

@@ -7,9 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from chaos.storage.azurite import storage_options
 from chaos.storage.faults import Kind
 from chaos.storage.proxy import StorageProxy
+from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.transitions import Heartbeat
+from spark_ehbalance.stores.delta.folder import Folder
+from spark_ehbalance.stores.delta.log import LOG
 from tests.azure_storage.tables import RENEWAL, Table
 from tests.stores.delta_tables import committed
 from tests.stores.store_conformance import BOB
@@ -81,3 +85,35 @@ def test_a_member_that_is_far_behind(table: Table, cost: Cost) -> None:
             committed(theirs, Heartbeat(by=BOB, at_ms=1))
         assert sum(cost(mine.read).values()) <= 8
         assert mine.read() == theirs.read()
+
+
+def test_the_history(table: Table, cost: Cost) -> None:
+    """A handle reads its log once, and then only what others have appended; a new one no more than a checkpoint."""
+
+    def change(number: int) -> OwnershipChange:
+        return OwnershipChange(number, "0", "Claim", None, "ann", number, None, "ann")
+
+    with table.opened() as mine, table.undisturbed() as theirs:
+        costs = [sum(cost(lambda number=number: mine.record([change(number)])).values()) for number in range(45)]
+        assert max(costs[2:18]) <= 9
+        assert sum(costs) / len(costs) < 15, "with two checkpoints"
+        theirs.record([change(45)])
+        assert sum(cost(lambda: mine.record([change(46)])).values()) <= 14
+        with table.opened() as other:
+            assert sum(cost(lambda: other.record([change(47)])).values()) <= 60
+        assert [each.at_ms for each in theirs.history()] == list(range(48))
+
+
+def test_a_history_that_was_put_in_the_place_of_another_is_gone_on_with(table: Table) -> None:
+    def change(number: int) -> OwnershipChange:
+        return OwnershipChange(number, "0", "Claim", None, "ann", number, None, "ann")
+
+    with table.opened() as mine, table.opened() as theirs:
+        for number in range(5):
+            mine.record([change(number)])
+        folder = Folder(f"{table.location}_history", storage_options(table.storage))
+        folder.remove(file.name for file in folder.listed())
+        folder.remove(f"{LOG}/{file.name}" for file in folder.listed(LOG))
+        theirs.record([change(5)])
+        mine.record([change(6)])
+        assert [each.at_ms for each in theirs.history()] == [5, 6]

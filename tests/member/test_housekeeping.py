@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import pytest
@@ -45,3 +46,22 @@ def test_a_store_that_is_away_ends_nothing_and_what_else_goes_wrong_is_raised() 
     house.finish(20)
     with pytest.raises(KeyboardInterrupt):
         house.check()
+
+
+def test_each_problem_is_a_warning_once_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    house = Housekeeping()
+
+    def fail(why: str) -> None:
+        if why:
+            raise StoreUnavailableError(why)
+
+    for why in ("throttled", "throttled", "damaged", "", "damaged"):
+        house.do(lambda why=why: fail(why))
+    house.finish(20)
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+        ("WARNING", "throttled"),
+        ("INFO", "throttled"),
+        ("WARNING", "damaged"),
+        ("WARNING", "damaged"),
+    ]

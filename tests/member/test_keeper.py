@@ -463,6 +463,26 @@ def test_errors_in_housekeeping_do_not_matter(make: Make, monkeypatch: pytest.Mo
     assert store.failures == 0
 
 
+def test_a_member_that_tidies_up_for_long_records_history_meanwhile(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = make(tidy_interval=0.1)
+    ann = group.start("ann")
+    tidying, over = threading.Event(), threading.Event()
+
+    def tidy() -> None:
+        tidying.set()
+        over.wait()
+
+    monkeypatch.setattr(group.stores[ann], "tidy", tidy)
+    try:
+        wait_until(tidying.is_set, "ann tidies up")
+        group.hub.partitions += ("4",)
+        wait_until(lambda: any(change.partition == "4" for change in group.stores[ann].recorded), "a claim is recorded")
+    finally:
+        over.set()
+
+
 def test_history_has_changes_of_ownership_and_nothing_else(make: Make) -> None:
     group = make()
     ann = group.start("ann")

@@ -301,14 +301,19 @@ def test_tidying_reads_the_log_since_the_last_time_and_deletes_in_bulk() -> None
     assert store.requests.deletes == 3
 
 
-def test_appending_to_the_history_reads_its_log_since_the_last_checkpoint() -> None:
-    store, reads = store_at(0), list[int]()
-    for _ in range(101):
+def test_appending_to_the_history_reads_what_others_have_appended() -> None:
+    store = store_at(0)
+
+    def reads(member: str) -> int:
         before = store.requests.reads
-        store.record()
-        reads.append(store.requests.reads - before)
-    assert reads[0] < reads[50] < reads[99]
-    assert reads[100] == reads[0]
+        store.record(member)
+        return store.requests.reads - before
+
+    alone = [reads("ann") for _ in range(19)]
+    assert len(set(alone)) == 1
+    assert reads("ann") > 10 * alone[0], "with a checkpoint"
+    assert reads("ann") == reads("ben") - 2 == alone[0], "ben opens the table, and reads on from the checkpoint"
+    assert reads("ann") == alone[0] + 2
 
 
 def test_times_follow_from_the_service_the_latency_or_the_scenario() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.errors import StoreDamagedError, StoreUnavailableError
 from spark_ehbalance.leases.transitions import Heartbeat
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.folder import Folder
@@ -79,3 +80,35 @@ def test_a_table_that_is_gone_is_not_tidied_up(uri: str, mine: DeltaStore) -> No
     with pytest.raises(StoreUnavailableError):
         mine.tidy()
     assert not DeltaTable.is_deltatable(uri)
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5])
+def test_a_running_member_that_tidies_up_names_a_checkpoint_that_was_cut_off(
+    uri: str, mine: DeltaStore, left: float
+) -> None:
+    """As a crash of the machine can leave one: delta-rs does not wait until a file is on the disk."""
+    mine.tidy()
+    committed(mine, Heartbeat(by=BOB, at_ms=9))
+    for checkpoint in Path(uri, "_delta_log").glob("*.checkpoint.parquet"):
+        content = checkpoint.read_bytes()
+        checkpoint.write_bytes(content[: int(left * len(content))])
+    with pytest.raises(StoreDamagedError, match=r"\.checkpoint\.parquet cannot be read.*maintain --repair"):
+        mine.tidy()
+    committed(mine, Heartbeat(by=BOB, at_ms=9))
+    with DeltaStore(uri) as fresh:
+        fresh.repair()
+        assert fresh.read().leases == mine.read().leases
+    mine.tidy()
+
+
+def test_files_whose_names_are_not_utf_8_are_left_alone(uri: str, mine: DeltaStore) -> None:
+    strange = os.fsencode(uri) + b"/caf\xe9.txt"
+    with open(strange, "w"):
+        pass
+    for _ in range(3):
+        committed(mine, Heartbeat(by=BOB, at_ms=9))
+    age((*data_files(uri), *Path(uri, "_delta_log").iterdir()), HOUR_AGO)
+    committed(mine, Heartbeat(by=BOB, at_ms=9))
+    mine.tidy()
+    assert len(data_files(uri)) == 1
+    assert os.path.exists(strange)

@@ -76,6 +76,8 @@ class Folder:
     def listed(self, folder: str = "", after: str | None = None) -> list[File]:
         """The files in the folder, or in a `folder` of it, sorted by name; not of those below. It may be missing.
         `after`: only names after this one."""
+        if self.is_local:
+            return [file for file in self._scanned(folder) if file.name > (after or "") and not _is_staged(file)]
         prefix = f"{folder}/" if folder else ""
         try:
             if after is None:
@@ -91,12 +93,20 @@ class Folder:
 
     def staged(self, folder: str = "") -> list[File]:
         """The local files of writes that have not ended: they go on, or their process was killed."""
-        if not self.is_local:
-            return []
+        return [file for file in self._scanned(folder) if _is_staged(file)] if self.is_local else []
+
+    def _scanned(self, folder: str) -> list[File]:
+        """The local files in `folder`, sorted by name. Those whose names are not UTF-8 are nobody's: obstore would list
+        none because of them."""
+        found = list[File]()
         with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(self.uri, folder)) as entries:
-            stats = [(each.name, each.stat()) for each in entries if _STAGED.fullmatch(each.name)]
-            return sorted(File(name, stat.st_size, stat.st_mtime) for name, stat in stats)
-        return []
+            for each in entries:
+                with contextlib.suppress(FileNotFoundError, UnicodeEncodeError):  # renamed or removed meanwhile
+                    each.name.encode()
+                    if each.is_file():
+                        stat = each.stat()
+                        found.append(File(each.name, stat.st_size, stat.st_mtime))
+        return sorted(found)
 
     def read(self, name: str) -> bytes:
         """The content of a file. Raises `FileNotFoundError`."""
@@ -173,6 +183,10 @@ class Folder:
         if any(value in str(error) for name, value in self.options.items() if _hidden(name, value)):
             error.args = ("it does not understand a storage option that may hold a secret",)  # in tracebacks as well
         return one_line(error)
+
+
+def _is_staged(file: File) -> bool:
+    return _STAGED.fullmatch(file.name) is not None
 
 
 def _hidden(name: str, value: str) -> bool:

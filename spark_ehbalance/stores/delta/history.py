@@ -6,12 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import TableNotFoundError
 
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.stores.delta.folder import Folder
+from spark_ehbalance.stores.delta.log import commit_file
 from spark_ehbalance.stores.delta.table_format import HISTORY_SCHEMA, rows_of, to_ms, to_time
 from spark_ehbalance.stores.delta.version import read_rows
+
+#: Appends from one checkpoint of the history's log to the next: whoever opens it reads the log files since.
+_CHECKPOINT_INTERVAL = 20
 
 
 class History:
@@ -19,15 +24,35 @@ class History:
 
     def __init__(self, location: str, options: Mapping[str, str]) -> None:
         self._folder = Folder(location.rstrip("/") + "_history", options)
+        self._table: DeltaTable | None = None  # as of the last append
 
     def append(self, changes: Sequence[OwnershipChange]) -> None:
         """Append `changes`, which makes the table if it is missing."""
         rows = [asdict(change) | {"at": to_time(change.at_ms)} for change in changes]
         table = pa.table({name: [row[name] for row in rows] for name in HISTORY_SCHEMA.names}, schema=HISTORY_SCHEMA)
-        with self._folder.errors("written"):  # appends never conflict: no version is held
-            write_deltalake(
-                self._folder.uri, table, mode="append", schema_mode="merge", storage_options=self._folder.options
-            )
+        with self._folder.errors("written"):  # appends never conflict
+            held, self._table = self._held() or self._opened(), None
+            if held is None:
+                options = self._folder.options
+                write_deltalake(self._folder.uri, table, mode="append", schema_mode="merge", storage_options=options)
+                return
+            before = held.version()
+            write_deltalake(held, table, mode="append", schema_mode="merge")
+            if before // _CHECKPOINT_INTERVAL < held.version() // _CHECKPOINT_INTERVAL:
+                held.create_checkpoint()
+            self._table = held
+
+    def _held(self) -> DeltaTable | None:
+        """The table as of the last append, unless another one has taken its place: it need not be opened, for which
+        delta-rs reads the log since the last checkpoint, two requests a file."""
+        table = self._table
+        return table if table and self._folder.tag(commit_file(table.version())) is not None else None
+
+    def _opened(self) -> DeltaTable | None:
+        try:
+            return self._folder.open_table()
+        except TableNotFoundError:
+            return None
 
     def read(self) -> list[OwnershipChange]:
         """All changes, the oldest first."""

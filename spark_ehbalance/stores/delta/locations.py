@@ -80,6 +80,8 @@ def _path(text: str) -> str:
         )
     if path == "/":
         raise ValueError("a folder: write one below /")
+    if "\\" in path:
+        raise ValueError("a path without backslashes, which delta-rs takes for slashes")
     if re.search(r"%[0-9A-Fa-f]{2}", path):
         raise ValueError("a path without % before two hexadecimal digits, which delta-rs takes for an escape")
     return path

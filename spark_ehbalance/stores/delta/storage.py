@@ -39,6 +39,9 @@ _CLIENT = frozenset(
 
 _FLAGS = ("allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses")
 
+#: What delta-rs understands as the value of a flag.
+_ON, _OFF = ("1", "true", "on", "yes", "y"), ("0", "false", "off", "no", "n")
+
 #: What the location says, and delta-rs takes from nowhere else.
 _PLACES = frozenset({"bucket", "bucket_name", "container_name"})
 
@@ -60,6 +63,8 @@ def open_storage(uri: str, options: Mapping[str, str]) -> ObjectStore:
     lower = _client_variables(uri) | {name.lower(): value for name, value in options.items()}
     lower = {name: value for name, value in lower.items() if _plain(name) not in _PLACES}
     client = {_plain(name): value for name, value in lower.items() if _plain(name) in _CLIENT}
+    if uri.startswith("gs:"):  # delta-rs takes an option for its address that begins with http: for leave to use it
+        client = {"allow_http": "true"} | client
     retry = {name: value for name, value in lower.items() if name in ("max_retries", "retry_timeout")}
     rest = {n: value for n, value in lower.items() if _plain(n) not in _CLIENT and n not in retry and "." not in n}
     given: dict[str, Any] = {
@@ -82,7 +87,11 @@ def _plain(name: str) -> str:
 
 
 def _client_value(name: str, value: str) -> Any:
-    return value.strip().lower() in ("1", "true", "yes", "on", "y", "t") if name in _FLAGS else value
+    if name not in _FLAGS:
+        return value
+    if value.lower() not in (*_ON, *_OFF):
+        raise ValueError(f"{name} is neither true nor false")
+    return value.lower() in _ON
 
 
 def _known(uri: str, options: Mapping[str, str]) -> dict[str, str]:

@@ -343,8 +343,13 @@ class DeltaStore(LeaseTable):
         return self._history.read()
 
     def tidy(self) -> None:
-        with self._folder.errors("tidied up"):
-            maintenance.tidy(self._folder)
+        try:
+            with self._folder.errors("tidied up"):
+                maintenance.tidy(self._folder)
+        except StoreUnavailableError as error:
+            if isinstance(error.__cause__, DeltaError) and (damage := self._damage()):
+                raise damage from error
+            raise
 
     def maintain(self) -> None:
         with self._folder.errors("maintained"):
