@@ -133,7 +133,7 @@ def test_a_receiver_that_is_closed_while_it_opens_ends(
     with reading(address_of(filled), owner_level=5) as reader:
         reader.receive(1, wait)
     wait_until(lambda: set(threading.enumerate()) <= before, "its threads have ended")
-    assert filled.readers(HUB, 0) == []
+    wait_until(lambda: filled.readers(HUB, 0) == [], "the hub has noticed")
 
 
 def test_by_the_public_calls_connections_are_replaced_without_a_gap(

@@ -184,7 +184,7 @@ def test_requests_go_on_when_tokens_expire(way_in: tuple[Emulator, ShortLived]) 
         end = time.monotonic() + 2 * LIFE
         while time.monotonic() < end:
             assert metadata.partition_states(["0"])["0"].end == 1000
-    assert server.connections() <= 1
+    wait_until(lambda: server.connections() <= 1, "the connections before were closed")
 
 
 def test_a_request_after_a_pause_longer_than_a_token_s_life(way_in: tuple[Emulator, ShortLived]) -> None:
