@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType
 
 from spark_ehbalance.leases.last_changed import LastChanged, Versions
-from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.leases.model import Lease, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome
 from spark_ehbalance.member.settings import Settings
@@ -305,4 +305,5 @@ def _beginning(scenario: Scenario, names: list[str]) -> Snapshot:
             checkpoint=Position(-1),
         )
     last_changed = LastChanged(1, Versions(leases=dict.fromkeys(leases, 1), epochs=dict.fromkeys(leases, 1)))
-    return Snapshot(group, 1, MappingProxyType(leases)).with_last_changed(last_changed)
+    table = TableIdentity("simulated")
+    return Snapshot(group, 1, MappingProxyType(leases), table=table).with_last_changed(last_changed)

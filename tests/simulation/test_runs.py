@@ -9,7 +9,7 @@ import pytest
 
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import Simulation, simulate
-from spark_ehbalance.simulation.scenario import READY_MADE, Event, Scenario, load, parse
+from spark_ehbalance.simulation.scenario import READY_MADE, Event, Scenario, StoreSettings, load, parse
 from spark_ehbalance.strategies import STRATEGIES
 
 EACH = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -41,6 +41,11 @@ def test_whatever_is_done_no_event_is_skipped_and_nothing_has_two_owners(name: s
     rate = sum(hub.rates().values())
     assert waiting < 60 * rate, "nobody was left behind for good"
     assert result.seconds_to_balance is not None or strategy == "transfer"
+
+
+def test_a_settled_group_gets_the_lease_duration_that_it_needs_as_any_other() -> None:
+    scenario = replace(load("crash"), members=20, cycles=20, store=StoreSettings(latency=0.1), events=())
+    assert simulate(scenario, "greedy").lease_duration > 30
 
 
 @EACH
