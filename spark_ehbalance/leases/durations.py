@@ -49,12 +49,11 @@ def minimum_tenure(duration: float) -> float:
     return 10 * duration
 
 
-def needed(snapshot: Snapshot) -> float:
-    """The seconds that the group's active members need. Those that have not measured a commit count as the average."""
+def needed(snapshot: Snapshot, unmeasured_ms: float = 0.0) -> float:
+    """The seconds that the group's active members need. Those that have not measured a commit count as the average, or
+    with `unmeasured_ms` where nobody has."""
     active = [each.commit_ms for each in snapshot.members.values() if each.state is MemberState.ACTIVE]
-    measured = [min(each, 1000 * LONGEST_COMMIT) for each in active if each is not None]
-    if not measured:
-        return 0.0
+    measured = [min(each, 1000 * LONGEST_COMMIT) for each in active if each is not None] or [unmeasured_ms]
     return 3 * len(active) * (sum(measured) / len(measured) / 1000) / STORE_SHARE
 
 

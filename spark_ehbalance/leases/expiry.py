@@ -12,9 +12,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import takewhile
 
-from spark_ehbalance.leases.durations import said
+from spark_ehbalance.leases.durations import needed, said
 from spark_ehbalance.leases.last_changed import LastChanged
 from spark_ehbalance.leases.model import Change, Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -137,10 +138,11 @@ def _compared(last_changed: LastChanged, last: Snapshot | None, snapshot: Snapsh
 
 
 def expired_leases(
-    observations: Observations, snapshot: Snapshot, now: float, wall_ms: int, unsaid: float
+    observations: Observations, snapshot: Snapshot, now: float, wall_ms: int, unsaid: float, commit_ms: float = 0.0
 ) -> frozenset[str]:
     """The partitions of `snapshot` whose owner has shown no sign of life for the lease duration that its row says, or
-    for `unsaid` seconds if it says none.
+    for `unsaid` seconds if it says none; and for the seconds that the group needs, where that is longer (`durations`).
+    A commit counts as `commit_ms` while no member says what it takes.
 
     `observations` must include a look at `snapshot`. `now` is the monotonic clock in seconds, `wall_ms` the wall clock
     in milliseconds since 1970.
@@ -148,8 +150,10 @@ def expired_leases(
     leases, durations = snapshot.leases, said(snapshot, unsaid)
     by_member, versions = durations.by_member, observations.last_changed.versions.leases
 
+    least = cache(lambda: needed(snapshot, commit_ms))
+
     def duration(partition: str) -> float:
-        return by_member.get(leases[partition].owner or "", unsaid)
+        return max(by_member.get(leases[partition].owner or "", unsaid), least())
 
     shortest = min(durations.shortest, unsaid)  # of an owner that is no member any more
     unchanged = _unchanged_rows(observations, versions, leases, now, wall_ms, shortest, duration)
@@ -157,14 +161,16 @@ def expired_leases(
 
 
 def expired_members(
-    observations: Observations, snapshot: Snapshot, now: float, wall_ms: int, unsaid: float
+    observations: Observations, snapshot: Snapshot, now: float, wall_ms: int, unsaid: float, commit_ms: float = 0.0
 ) -> frozenset[str]:
     """The ids of the members of `snapshot` that have had no heartbeat for that duration; see `expired_leases`."""
     members, durations = snapshot.members, said(snapshot, unsaid)
     by_member, versions = durations.by_member, observations.last_changed.versions.members
 
+    least = cache(lambda: needed(snapshot, commit_ms))
+
     def duration(id: str) -> float:
-        return by_member.get(id, unsaid)
+        return max(by_member.get(id, unsaid), least())
 
     return frozenset(_unchanged_rows(observations, versions, members, now, wall_ms, durations.shortest, duration))
 

@@ -34,7 +34,7 @@ class Balancer:
         assert snapshot is not None, "a look comes first"
         if self._ownership is not snapshot.ownership and self._ownership != snapshot.ownership:
             return True
-        times = (now.monotonic, now.wall_ms, member.duration.unsaid)
+        times = self._times(now)
         return bool(
             expired_leases(member.observations, snapshot, *times)
             or overdue_handovers(member.observations, snapshot, now.monotonic)
@@ -42,7 +42,7 @@ class Balancer:
 
     def leads(self, snapshot: Snapshot, now: Clocks) -> bool:
         """Whether this member is the group's leader, or would be without the members whose heartbeats have expired."""
-        times = (now.monotonic, now.wall_ms, self._member.duration.unsaid)
+        times = self._times(now)
         return self._leads(snapshot, expired_members(self._member.observations, snapshot, *times))
 
     def new_partitions(self, partitions: tuple[str, ...]) -> Sequence[str]:
@@ -83,9 +83,8 @@ class Balancer:
             draft = apply(draft, pending).after
             observations = observations.updated(draft, now.monotonic)
         settings, duration = member.settings, member.duration
-        times = (now.monotonic, now.wall_ms, duration.unsaid)
-        # Not where the leader is merely configured with more.
-        slowness = min(duration.group, needed(draft)) / settings.lease_duration
+        times = self._times(now)
+        handover = settings.handover_timeout + needed(draft, duration.first_commit_ms)  # till the owner can write it
         dead = expired_members(observations, draft, *times) - {member.author.id}
         return View(
             me=member.author,
@@ -97,12 +96,16 @@ class Balancer:
             max_owned=settings.max_owned,
             overdue=overdue_handovers(observations, draft, now.monotonic),
             tenured=tenured_leases(observations, draft, now.monotonic, minimum_tenure(duration.group)),
-            handover_timeout_ms=round(settings.handover_timeout * max(1.0, slowness) * 1000),
+            handover_timeout_ms=round(1000 * handover),
             now=now.monotonic,
             observations=observations,
             lease_duration=duration.group,
             memory=self._memory,
         )
+
+    def _times(self, now: Clocks) -> tuple[float, int, float, float]:
+        duration = self._member.duration
+        return now.monotonic, now.wall_ms, duration.unsaid, duration.first_commit_ms
 
     def _leads(self, snapshot: Snapshot, dead: frozenset[str]) -> bool:
         if not dead:

@@ -248,9 +248,9 @@ class Keeper:
             with self._lock:
                 participant.commit_failed()
             raise
-        seconds = time.monotonic() - began
+        ended = time.monotonic()
         with self._changing():
-            participant.end(turn, outcome, seconds)
+            participant.end(turn, outcome, ended - began, ended)
         self._keep_house(store, outcome, turn.now)
 
     def _balance(self, turn: Turn) -> None:

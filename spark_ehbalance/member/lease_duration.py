@@ -69,6 +69,11 @@ class LeaseDuration:
         """What a commit takes; None if that is not known yet."""
         return 1000 * median_low(self._commits) if len(self._commits) >= _FEWEST_COMMITS else None
 
+    @property
+    def first_commit_ms(self) -> float:
+        """What a commit counts as while no member says what it takes: who judges others has made one at least."""
+        return 1000 * min(self._commits, default=0.0)
+
     def change(self, snapshot: Snapshot, now: float, at_ms: int) -> list[SetLeaseDuration]:
         """What changes the group's duration, if this member is the leader and that is due."""
         if snapshot.leader != self._author.id or snapshot.table is None:

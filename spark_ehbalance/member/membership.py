@@ -173,10 +173,11 @@ class Membership:
         """The store could be read, but not be written."""
         self._commits_fail = True
 
-    def on_committed(self, outcome: Outcome, now: Clocks) -> dict[str, Progress]:
-        """Take in the result of a commit. Returns what `see` returns.
+    def on_committed(self, outcome: Outcome, now: Clocks, ended: float) -> dict[str, Progress]:
+        """Take in the result of a commit that has `ended` at that monotonic time. Returns what `see` returns.
 
-        `now` is a time before the commit, so that this member never relies on a lease for longer than others do.
+        `now` is a time before the commit, so that this member never relies on a lease for longer than others do. What
+        others wrote until the commit was won counts as seen at its end, for the same reason.
         """
         snapshot = outcome.after
         if snapshot is self.snapshot and not outcome.accepted and not outcome.refused:
@@ -196,7 +197,7 @@ class Membership:
         if row is not None and row.incarnation == self.author.incarnation:
             self.joined, self._joined_number = True, row.joined
         if not self._writes_failed_for_long(now):
-            self.observations = self.observations.updated(snapshot, now.monotonic)
+            self.observations = self.observations.updated(snapshot, ended)
         elif outcome.accepted:
             # Others' time counts from the next look, before which all of them could see this commit.
             self.observations = self.observations.afresh()

@@ -19,6 +19,8 @@ _JITTER = (0.8, 1.2)
 #: the store together, would otherwise renew at the same moments forever: 200 lost four races per commit, not a half.
 _RENEWED_AHEAD = 0.2
 
+_NEVER = float("inf")
+
 #: Seconds before the first retry when the store is away; doubled from try to try, up to half a renewal interval,
 #: because everybody must have renewed within a third of the lease duration after the store's return.
 FIRST_PAUSE = 0.1
@@ -57,24 +59,27 @@ class Pacing:
         self._rng = rng
         self._latency = 0.0  # of a commit, as a moving average
         self._routine_at = 0.0  # before that time no commit is for routine alone
-        self._held_back = False  # there is routine that waits for it
+        self._others_until = 0.0  # before that time no commit is for anything else than renewals that are due
+        self._held_until = _NEVER  # something waits for one of them
         #: The part of their interval by which the next renewals are made before they are due.
         self.ahead = 0.0
 
     def due(self, renewal_due: float, *, progress: bool) -> float:
         """When the next turn is due. `progress`: there is new progress to commit."""
-        due = min(self.balance_at, self.look_at, renewal_due)
-        return min(due, self._routine_at) if progress or self._held_back else due
+        due = min(max(self.balance_at, self._others_until), self.look_at, renewal_due, self._held_until)
+        return min(due, max(self._routine_at, self._others_until)) if progress else due
 
     def balances(self, now: float, unsettled: Callable[[], bool]) -> bool:
-        """Whether to balance in this turn: once per interval, and in a reactive group whenever it is `unsettled`."""
-        return now >= self.balance_at or (self._settings.reactive and unsettled())
+        """Whether to balance in this turn: once per interval, and in a reactive group whenever it is `unsettled`; not
+        while it is the others' turn to commit."""
+        return now >= self._others_until and (now >= self.balance_at or (self._settings.reactive and unsettled()))
 
     def admit(self, transitions: list[Transition], now: float, renewal_due: float) -> list[Transition]:
-        """What of `transitions` is committed in this turn: all, or nothing if all of it is routine and may wait."""
-        early = now < min(self._routine_at, renewal_due)
-        self._held_back = early and bool(transitions) and is_routine(transitions)
-        return [] if self._held_back else transitions
+        """What of `transitions` is committed in this turn: all, or nothing if it may wait."""
+        until = max(self._others_until, self._routine_at if is_routine(transitions) else 0.0)
+        held = bool(transitions) and now < min(until, renewal_due)
+        self._held_until = until if held else _NEVER
+        return [] if held else transitions
 
     def turned(
         self,
@@ -83,19 +88,23 @@ class Pacing:
         members: int,
         in_handover: bool,
         took: float | None,
+        waited: float,
         decision: Decision | None,
     ) -> None:
         """A turn that began at `now` has ended. `in_handover`: a handover from or to this member is pending. `took`:
-        the seconds of its commit; None: there was none. `decision`: None if it did not balance."""
+        the seconds of its commit, of which it `waited` some for others that won the race; None: there was none.
+        `decision`: None if it did not balance."""
         settings = self._settings
         if took is not None:
             self._latency = 0.7 * self._latency + 0.3 * min(LONGEST_COMMIT, took)
-        # Only routine waits for that: renewals that are due, and what changes owners, never do.
+        # Only routine waits for that: renewals that are due, and what changes owners, never do. But who had to wait for
+        # others then lets them go first for as long: otherwise some win again and again, and others not for a lease.
         spacing = members * self._latency / STORE_SHARE
         look = min(max(settings.look_interval, spacing), settings.balance_interval)
         self.look_at = now + self._jittered(settings.handover_look_interval if in_handover else look)
         if took is not None:
             self._routine_at = now + self._jittered(spacing)
+            self._others_until = now + took + min(waited, settings.balance_interval)
             self.ahead = self._rng.uniform(0, _RENEWED_AHEAD)
         if decision is not None:
             wait = self._jittered(settings.balance_interval)

@@ -8,7 +8,7 @@ The lease keeper drives it with real ones, the simulator with simulated ones:
         unread = turn.balance(partitions, earliest_of_added)
         turn.start_at(starting_positions_of_unread)
     outcome = commit(store, snapshot, turn.transitions())
-    participant.end(turn, outcome, seconds)                     # or participant.commit_failed()
+    participant.end(turn, outcome, seconds, ended)              # or participant.commit_failed()
 """
 
 from __future__ import annotations
@@ -247,11 +247,11 @@ class Participant:
         """The store could be read, but not be written."""
         self._member.on_commit_failed()
 
-    def end(self, turn: Turn, outcome: Outcome, seconds: float) -> None:
-        """Take in the result of the turn's commit, which took `seconds`."""
+    def end(self, turn: Turn, outcome: Outcome, seconds: float, ended: float) -> None:
+        """Take in the result of the turn's commit, which took `seconds` and has `ended` at that monotonic time."""
         member, snapshot, decision = self._member, outcome.after, turn.decision
         _log_refused(outcome)
-        lost = member.on_committed(outcome, turn.now)
+        lost = member.on_committed(outcome, turn.now, ended)
         lost = {p: each for p, each in lost.items() if p not in self.query.resets}  # which are lost on purpose
         self.query.on_committed(outcome)
         self.query.restore(lost)
@@ -267,6 +267,7 @@ class Participant:
             members=self.members,
             in_handover=in_handover,
             took=None if snapshot is outcome.before else seconds,
+            waited=seconds - (outcome.seconds or 0.0),
             decision=decision,
         )
 

@@ -249,7 +249,7 @@ class Node:
 
     def _end_turn(self, turn: Turn, outcome: Outcome) -> None:
         self._known = outcome.after.version
-        self._participant.end(turn, outcome, self._now - turn.now.monotonic)
+        self._participant.end(turn, outcome, self._now - turn.now.monotonic, self._now)
         # All others would ask themselves in each turn whether the leader is dead, who then is soon forgotten.
         leads = outcome.after.leader == self.name
         if leads and self._participant.tidies(outcome.after, turn.now, outcome.seconds):

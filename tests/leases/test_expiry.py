@@ -53,6 +53,19 @@ class Observer:
         return bool(leases)
 
 
+@pytest.mark.parametrize(("commit_ms", "said", "seconds"), [(100.0, 30, 100), (None, 30, 50), (100.0, 120, 120)])
+def test_nobody_is_judged_by_less_than_the_group_needs(commit_ms: float | None, said: int, seconds: float) -> None:
+    row = Member("ann", "ann-1", 1, lease_duration_ms=1000 * said, commit_ms=commit_ms)
+    members = {f"{number}": replace(row, id=f"{number}", joined=number) for number in range(100)}
+    snapshot = replace(EMPTY, leases={"0": Lease("0", "0", 1)}, members=members)
+    seen = Observations().updated(snapshot, 0.0)
+    for now in (seconds - 0.1, seconds + 0.1):
+        arguments = (seen.updated(snapshot, now), snapshot, now, 0, DURATION, 50.0)
+        assert (expired_leases(*arguments), expired_members(*arguments)) == (
+            (frozenset(), frozenset()) if now < seconds else ({"0"}, members.keys())
+        )
+
+
 @pytest.mark.parametrize("hours", [-8, -1, 1, 8])
 def test_clock_skew_does_not_matter_while_the_counter_changes(hours: int) -> None:
     observer = Observer()

@@ -58,7 +58,7 @@ class One:
             after = replace(outcome.after, version=self.table.version + 1)
             outcome = replace(outcome, after=after, seconds=seconds)
         self.table = outcome.after
-        self.ann.end(turn, outcome, seconds)
+        self.ann.end(turn, outcome, seconds, self.now)
         return transitions
 
     def turn(self, *, balance: bool = False, hub: Sequence[str] = ()) -> list[Transition]:

@@ -119,7 +119,7 @@ class World:
             outcome = replace(outcome, after=replace(outcome.after, version=self.table.version + 1))
         self.table, process.decided = outcome.after, []
         if answered:
-            process.membership.on_committed(outcome, Clocks(process.looked, round(1000 * process.looked)))
+            process.membership.on_committed(outcome, Clocks(process.looked, round(1000 * process.looked)), self.now)
 
     def check_given_up(self, partition: str, owner: str | None) -> None:
         if owner is not None:
@@ -173,6 +173,15 @@ _STEPS = st.one_of(
         *[(10, ("only look", 1))] * 4,
         *[(0, ("set", 120.0)), (0, ("beat", 0)), (0, ("commit", 0)), (0, ("touch", 0)), (0, ("only look", 0))],
         (1, ("commit", 1)),
+    ],
+)
+# Committed between a look and a lost race of another, who then looks all the time.
+@example(
+    (30, 30, 30),
+    30,
+    [
+        *[(0, ("look", 1)), (14, ("look", 0)), (0, ("commit", 0)), (0.1, ("commit", 1))],
+        *[(8, ("only look", 1)), (8.9, ("only look", 1))],
     ],
 )
 def test_an_owner_never_counts_on_a_lease_that_another_takes_for_expired(

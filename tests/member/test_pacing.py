@@ -32,9 +32,10 @@ def turned(
     members: int = 4,
     in_handover: bool = False,
     took: float | None = None,
+    waited: float = 0.0,
     decision: Decision | None = None,
 ) -> None:
-    pacing.turned(now, members=members, in_handover=in_handover, took=took, decision=decision)
+    pacing.turned(now, members=members, in_handover=in_handover, took=took, waited=waited, decision=decision)
 
 
 def test_the_first_turn_is_at_once_and_balances() -> None:
@@ -82,6 +83,19 @@ def test_only_routine_waits_for_its_share_of_the_store() -> None:
     assert beat.admit(CLAIM, 101.0, LATER) == CLAIM
     assert beat.admit([*BEAT, *CLAIM], 101.0, LATER) == [*BEAT, *CLAIM]
     assert beat.admit([], 101.0, LATER) == []
+
+
+def test_who_had_to_wait_for_others_lets_them_go_first_for_as_long() -> None:
+    beat = pacing(reactive=True)
+    turned(beat, 100.0, took=3.0, waited=2.0, decision=Decision("nothing", rebalance_now=True))
+    assert beat.admit(CLAIM, 104.9, LATER) == []
+    assert not beat.balances(104.9, lambda: True)
+    assert beat.due(LATER, progress=True) == beat.look_at < 105, "a look costs the others nothing"
+    assert beat.admit(BEAT, 104.9, 104.9) == BEAT, "renewals are due"
+    assert beat.admit(CLAIM, 105.0, LATER) == CLAIM
+    assert beat.balances(105.0, lambda: True)
+    turned(beat, 200.0, took=3600.0, waited=3599.0, decision=Decision("nothing"))
+    assert beat.balances(3810.0, lambda: True), "a suspended process waits no longer than usual"
 
 
 def test_new_progress_makes_the_next_turn_due_when_it_may_be_written() -> None:

@@ -98,7 +98,7 @@ class Processes:
             member.commit_failed()
             return False
         outcome = commit(self.store, before, transitions)
-        member.end(turn, outcome, 0.0)
+        member.end(turn, outcome, 0.0, now)
         for partition, lease in outcome.after.leases.items():
             was = before.leases[partition].owner
             if was not in (None, lease.owner) and before.leases[partition].handover is None:

@@ -70,7 +70,7 @@ def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its
         "2": ("ann", 5),
         "3": (None, 4),
     }
-    ann.end(turn, outcome, 0.0)
+    ann.end(turn, outcome, 0.0, 0.0)
     assert {p: held.checkpoint.next for p, held in ann.owned.items()} == {"0": 21, "2": 9}
     again = ann.begin(outcome.after, Clocks(1.0, 0)).transitions()
     assert "Checkpoint" not in kinds(again), "a refused checkpoint is dropped"
@@ -154,7 +154,7 @@ def test_a_defence_renews() -> None:
         outcome = apply(one.table, [*transitions, Defend(by=ANN, at_ms=0, partition="0", epoch=1)])
         assert not outcome.refused
         one.replace_table(outcome.after)
-        one.ann.end(turn, replace(outcome, after=one.table), 0.0)
+        one.ann.end(turn, replace(outcome, after=one.table), 0.0, one.now)
     assert one.ann.due() > one.now
 
 
@@ -427,7 +427,7 @@ def test_new_partitions_are_read_from_their_first_event_and_the_first_ones_from_
         ask_hub(turn, ("0", "1"))
         outcome = apply(table, turn.transitions())
         table = replace(outcome.after, version=number + 1)
-        ann.end(turn, replace(outcome, after=table), 0.0)
+        ann.end(turn, replace(outcome, after=table), 0.0, float(number))
     assert ann.owned.keys() == {"0", "1"}
     turn = ann.begin(table, Clocks(9.0, 0))
     assert turn.added(("0", "1", "2")) == ["2"]
@@ -447,7 +447,7 @@ def test_starting_positions_are_asked_for_some_partitions_at_a_time() -> None:
         outcome = apply(table, turn.transitions())
         assert not outcome.refused
         table = replace(outcome.after, version=number + 1)
-        ann.end(turn, replace(outcome, after=table), 0.0)
+        ann.end(turn, replace(outcome, after=table), 0.0, float(number))
     assert asked == [(0, True), (32, True), (32, True), (16, True)]
     assert all(lease.checkpoint == Position(int(p)) for p, lease in table.leases.items())
 

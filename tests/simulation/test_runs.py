@@ -49,6 +49,31 @@ def test_a_settled_group_gets_the_lease_duration_that_it_needs_as_any_other() ->
 
 
 @EACH
+def test_a_group_that_grows_on_a_slow_store_takes_no_lease_of_the_living_and_soon_those_of_the_dead(
+    strategy: str,
+) -> None:
+    scenario = replace(
+        load("start-up"),
+        members=10,
+        partitions=120,
+        cycles=80,
+        store=StoreSettings(latency=0.1),
+        events=(Event(at=120.0, do="join", count=50), Event(at=600.0, do="crash")),
+    )
+    result = simulate(scenario, strategy, seed=1)
+    (_, dead) = result.marks[-1][1].split()
+    taken = [each for each in result.changes if each.event == "Claim" and each.owner_before not in (None, each.owner)]
+    assert {each.owner_before for each in taken} <= {dead}
+    assert not any(dead == owner for owner in owners_at_the_end(result).values())
+    last = max((each.at_ms - result.began_ms for each in taken), default=0) / 1000
+    assert last <= 600 + result.lease_duration + 2 * scenario.group.balance_interval
+
+
+def owners_at_the_end(result: Result) -> dict[str, str | None]:
+    return dict(result.owners) | {each.partition: each.owner for each in result.changes if each.partition}
+
+
+@EACH
 def test_the_same_seed_gives_the_same_result_and_another_seed_another(strategy: str) -> None:
     scenario = small("several-crashes")
     first, again, other = (simulate(scenario, strategy, seed) for seed in (3, 3, 4))

@@ -245,7 +245,7 @@ class Members:
     def _commit(self, node: Node, turn: Turn) -> None:
         outcome = commit(self.store, self.store.read(), turn.transitions())
         before, after = outcome.before, outcome.after
-        node.member.end(turn, outcome, 0.0)
+        node.member.end(turn, outcome, 0.0, self.now)
         self.wrote(before, after)
         handed_over = {each.partition for each in outcome.accepted if isinstance(each, HandOver)}
         stolen = {each.partition for each in outcome.accepted if isinstance(each, Steal)}
