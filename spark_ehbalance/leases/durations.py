@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from spark_ehbalance.leases.model import MemberState
+from spark_ehbalance.leases.derived import Identity
+from spark_ehbalance.leases.model import Member, MemberState
 from spark_ehbalance.leases.snapshot import Snapshot
 
 #: All members together use up to this part of the commits that the store could carry one after the other, so that
@@ -52,7 +53,13 @@ def minimum_tenure(duration: float) -> float:
 def needed(snapshot: Snapshot, unmeasured_ms: float = 0.0) -> float:
     """The seconds that the group's active members need. Those that have not measured a commit count as the average, or
     with `unmeasured_ms` where nobody has."""
-    active = [each.commit_ms for each in snapshot.members.values() if each.state is MemberState.ACTIVE]
+    members = snapshot.members
+    known = snapshot.derived.by_ownership
+    return known.get("needed", lambda: _needed(members, unmeasured_ms), (Identity(members), unmeasured_ms))
+
+
+def _needed(members: Mapping[str, Member], unmeasured_ms: float) -> float:
+    active = [each.commit_ms for each in members.values() if each.state is MemberState.ACTIVE]
     measured = [min(each, 1000 * LONGEST_COMMIT) for each in active if each is not None] or [unmeasured_ms]
     return 3 * len(active) * (sum(measured) / len(measured) / 1000) / STORE_SHARE
 

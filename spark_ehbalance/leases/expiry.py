@@ -12,7 +12,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import takewhile
 
 from spark_ehbalance.leases.durations import needed, said
@@ -150,13 +149,13 @@ def expired_leases(
     leases, durations = snapshot.leases, said(snapshot, unsaid)
     by_member, versions = durations.by_member, observations.last_changed.versions.leases
 
-    least = cache(lambda: needed(snapshot, commit_ms))
-
     def duration(partition: str) -> float:
-        return max(by_member.get(leases[partition].owner or "", unsaid), least())
+        return by_member.get(leases[partition].owner or "", unsaid)
 
     shortest = min(durations.shortest, unsaid)  # of an owner that is no member any more
-    unchanged = _unchanged_rows(observations, versions, leases, now, wall_ms, shortest, duration)
+    unchanged = _unchanged_rows(
+        observations, versions, leases, now, wall_ms, shortest, duration, lambda: needed(snapshot, commit_ms)
+    )
     return frozenset(partition for partition in unchanged if leases[partition].owner is not None)
 
 
@@ -167,12 +166,21 @@ def expired_members(
     members, durations = snapshot.members, said(snapshot, unsaid)
     by_member, versions = durations.by_member, observations.last_changed.versions.members
 
-    least = cache(lambda: needed(snapshot, commit_ms))
-
     def duration(id: str) -> float:
-        return max(by_member.get(id, unsaid), least())
+        return by_member.get(id, unsaid)
 
-    return frozenset(_unchanged_rows(observations, versions, members, now, wall_ms, durations.shortest, duration))
+    return frozenset(
+        _unchanged_rows(
+            observations,
+            versions,
+            members,
+            now,
+            wall_ms,
+            durations.shortest,
+            duration,
+            lambda: needed(snapshot, commit_ms),
+        )
+    )
 
 
 def overdue_handovers(observations: Observations, snapshot: Snapshot, now: float) -> frozenset[str]:
@@ -222,15 +230,21 @@ def _unchanged_rows(
     wall_ms: int,
     shortest: float,
     duration: Callable[[str], float],
+    least: Callable[[], float],
 ) -> list[str]:
-    """The keys of the `rows` that have not changed for their `duration`, of which none is below `shortest`."""
-    unchanged = []
+    """The keys of the `rows` that have not changed for their `duration`, of which none is below `shortest`, nor for the
+    `least` that all have."""
+    unchanged: list[str] = []
+    until, cold = _bounds(observations, now, shortest)
+    if next(iter(versions.values()), float("inf")) > max(until, cold):  # as in most cases
+        return unchanged
+    shortest = max(shortest, least())
     until, cold = _bounds(observations, now, shortest)
     bounds = {shortest: (until, cold)}
     for key, version in versions.items():
         if version > until and version > cold:
             break
-        seconds = duration(key)
+        seconds = max(shortest, duration(key))
         if seconds not in bounds:
             bounds[seconds] = _bounds(observations, now, seconds)
         until_then, cold_then = bounds[seconds]
