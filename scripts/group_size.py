@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--latency", type=float, action="append", help="milliseconds a request")
     parser.add_argument("--size", action="append", help="members x partitions, as 100x1024")
     arguments = parser.parse_args()
-    print("| a request | members × partitions | balanced after | moves afterwards | lease duration | requests a day |")
+    print("| a request | members × partitions | balanced after | needless takes | lease duration | requests a day |")
     print("|---|---|---|---|---|---|")
     for latency in arguments.latency or LATENCIES:
         for size in arguments.size or SIZES:
@@ -40,10 +40,12 @@ def row(latency: float, members: int, partitions: int) -> str:
     start = replace(load("start-up"), members=members, partitions=partitions, cycles=CYCLES, store=store)
     result = simulate(start, "cooperative")
     seconds = result.seconds_to_balance
+    # Nobody dies: what is claimed from an owner had expired, or its handover was overdue.
+    taken = sum(each.event == "Claim" and each.owner_before not in (None, each.owner) for each in result.changes)
     balanced = "never" if seconds is None else f"{seconds:.0f} s"
     requests = result.operations_per_day / 1e6
     return (
-        f"| {latency:g} ms | {members} × {partitions:,} | {balanced} | {result.later_moves} "
+        f"| {latency:g} ms | {members} × {partitions:,} | {balanced} | {taken} "
         f"| {result.lease_duration:.0f} s | {requests:.1f} million |"
     )
 
