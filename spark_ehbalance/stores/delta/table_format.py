@@ -170,18 +170,20 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     without a zone are UTC. Raises `ValueError` if a column cannot be cast, or is missing that every version had."""
     if table.schema.equals(schema):
         return table
-    if missing := [name for name in _REQUIRED if schema is SCHEMA and name not in table.column_names]:
+    found = dict(zip(table.column_names, table.columns, strict=True))
+    if missing := [name for name in _REQUIRED if schema is SCHEMA and name not in found]:
         raise ValueError(f"there is no column {missing[0]}")
 
     def column(field: pa.Field) -> Any:
-        if field.name not in table.column_names:
+        values = found.get(field.name)
+        if values is None:
             return pa.nulls(table.num_rows, field.type)
         try:
-            return table[field.name].cast(field.type)
+            return values if values.type == field.type else values.cast(field.type)
         except (pa.ArrowException, ValueError) as error:
-            raise ValueError(f"column {field.name} holds {table[field.name].type}, not {field.type}") from error
+            raise ValueError(f"column {field.name} holds {values.type}, not {field.type}") from error
 
-    return pa.table([column(field) for field in schema], schema=schema)
+    return pa.Table.from_arrays([column(field) for field in schema], schema=schema)
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
