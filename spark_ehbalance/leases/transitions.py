@@ -195,8 +195,8 @@ class SetLeaseDuration(Transition):
         members = state.members.all().values()
         if (leader := oldest_active(members)) != self.by.id:
             return f"{leader} is the leader"
-        if silent := state.silent():
-            return silent
+        if silent := [each.id for each in members if each.lease_duration_ms is None]:
+            return f"{silent[0]} does not say by which duration it renews"
         return "the table has no partitions yet" if state.table is None else None
 
     def carry_out(self, state: WorkingCopy) -> None:
@@ -265,25 +265,6 @@ class ReplaceTables(Transition):
     def carry_out(self, state: WorkingCopy) -> None:
         table = state.table or TableIdentity(self.by.incarnation)
         state.table = replace(table, replaces=table.replaces | self.tables)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identify(Transition):
-    """Give a table without an identity the `id` by which its queries' offsets know it: one of an earlier version, or
-    one that has lost it. The author need not be a member.
-
-    Not while a member does not say by which duration it renews: it may be of a version that cannot read an identity.
-    """
-
-    id: str
-
-    def refusal(self, state: WorkingCopy) -> str | None:
-        if state.table is not None or not state.leases:
-            return "the table has an identity, or gets one with its first partition"
-        return state.silent()
-
-    def carry_out(self, state: WorkingCopy) -> None:
-        state.table = TableIdentity(self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

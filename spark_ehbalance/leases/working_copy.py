@@ -117,11 +117,6 @@ class WorkingCopy:
         """Whether `id` is an active member."""
         return id in self.members and self.members[id].state is MemberState.ACTIVE
 
-    def silent(self) -> str | None:
-        """Which member does not say by which duration it renews; None if all do."""
-        silent = [each.id for each in self.members.all().values() if each.lease_duration_ms is None]
-        return f"{silent[0]} does not say by which duration it renews" if silent else None
-
     def no_member(self, id: str) -> str:
         """The refusal of a transition about the member `id`, which there is not."""
         return f"{id} is not a member: members are {', '.join(sorted(self.members)) or 'none'}"

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from spark_ehbalance.errors import DataLossError, OptionError
 from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.transitions import Identify, Restore
+from spark_ehbalance.leases.transitions import Restore
 from spark_ehbalance.source.continuity import RecordedProgress, describe_loss, restore_transitions, skipped_events
 from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import Options
-from spark_ehbalance.stores.base import LeaseStore, commit, commit_and_record
+from spark_ehbalance.stores.base import LeaseStore, commit_and_record
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,9 +48,6 @@ def join_table(
     if lost:
         _LOG.warning("%s. Going on from what this query's own checkpoint knows, because failOnDataLoss=false", lost)
         _restore(store, recorded, partitions, by)
-    elif not known.is_initial and (found := store.read()).table is None:
-        # One of an earlier version, or mended. All its queries' offsets know it by the same id.
-        commit(store, found, [Identify(by=by, at_ms=time.time_ns() // 1_000_000, id=known.lineage)])
 
 
 def check_alone(known: StreamOffset, options: Options) -> None:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ehbalance.leases.durations import fitting, lowered, needed
-from spark_ehbalance.leases.model import Author, Lease, Member, MemberState, TableIdentity
+from spark_ehbalance.leases.model import Author, Member, MemberState, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Drain, Heartbeat, Identify, Join, SetLeaseDuration, apply
+from spark_ehbalance.leases.transitions import Drain, Heartbeat, Join, SetLeaseDuration, apply
 from spark_ehbalance.values.group import Group
 
 ANN, BOB = Author("ann", "ann-1"), Author("bob", "bob-1")
@@ -64,15 +64,6 @@ def test_only_the_leader_sets_the_duration() -> None:
     drained = Drain(by=ANN, at_ms=0, member="ann")
     assert apply(both, [drained, set_by(ANN), set_by(BOB)]).accepted == (drained, set_by(BOB))
     assert "not a member" in apply(both, [set_by(Author("cat", "1"))]).refused[0].reason
-
-
-def test_a_table_gets_an_identity_once_and_not_beside_a_member_that_may_not_know_of_it() -> None:
-    identify = Identify(by=ANN, at_ms=0, id="known")
-    old = replace(joined(ANN), table=None)
-    leases = replace(old, leases={"0": Lease("0")})
-    assert apply(leases, [identify]).after.table == TableIdentity("known")
-    for other in (old, apply(leases, [Join(by=BOB, at_ms=0)]).after, apply(leases, [identify]).after):
-        assert apply(other, [replace(identify, id="another")]).refused
 
 
 def test_the_duration_stays_as_it_is_while_a_member_says_nothing() -> None:
