@@ -191,7 +191,7 @@ class Receiver:
                 self._fail(problem)
             self._failure = problem
         elif problem is not None and self._on_malformed == SKIP:
-            skipped = len(received.unreadable)
+            skipped = len(sound.unreadable)
             self._skipped += skipped
             _LOG.warning(
                 "partition %s: %d events left out, because onMalformed=skip, %d since the receiver was opened: %s",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_ehbalance.leases.durations import minimum_tenure, needed
+from spark_ehbalance.leases.durations import minimum_tenure
 from spark_ehbalance.leases.expiry import expired_leases, expired_members, overdue_handovers, tenured_leases
 from spark_ehbalance.leases.ownership import Ownership
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -84,7 +84,7 @@ class Balancer:
             observations = observations.updated(draft, now.monotonic)
         settings, duration = member.settings, member.duration
         times = self._times(now)
-        handover = settings.handover_timeout + needed(draft, duration.first_commit_ms)  # till the owner can write it
+        handover = settings.handover_timeout + duration.needed(draft)  # till the owner can write it
         dead = expired_members(observations, draft, *times) - {member.author.id}
         return View(
             me=member.author,

@@ -56,9 +56,17 @@ class LeaseDuration:
         """By which durations the members of `snapshot` renew."""
         return said(snapshot, self.unsaid)
 
+    def shortest(self, snapshot: Snapshot) -> float:
+        """Seconds of silence before which nobody is taken for dead, and of which breaks are short or long."""
+        return max(self.said(snapshot).shortest, self.needed(snapshot))
+
+    def needed(self, snapshot: Snapshot) -> float:
+        """Seconds that the group needs; see `durations.needed`."""
+        return needed(snapshot, self.first_commit_ms)
+
     def horizon(self, snapshot: Snapshot) -> float:
         """Seconds that anybody looks back at most."""
-        return minimum_tenure(max(self.group, self.said(snapshot).longest))
+        return minimum_tenure(max(self.group, self.said(snapshot).longest, self.needed(snapshot)))
 
     def wrote(self, seconds: float) -> None:
         """A commit has taken so long, without lost races."""

@@ -151,18 +151,17 @@ class Membership:
     def longest_look_gap(self) -> float:
         """Seconds after which the next look is due, whatever else is: often enough to judge any member, also one that
         is dead and renewed more often than this group does now."""
-        return float("inf") if self.snapshot is None else renewal_interval(self.duration.said(self.snapshot).shortest)
+        return float("inf") if self.snapshot is None else renewal_interval(self.duration.shortest(self.snapshot))
 
     def _observe(self, snapshot: Snapshot, now: Clocks) -> None:
-        others = self.duration.said(snapshot)
-        if self._writes_failed_for_long(now) or now.monotonic - self._looked > others.shortest / 2:
+        if self._writes_failed_for_long(now) or now.monotonic - self._looked > self.duration.shortest(snapshot) / 2:
             # A member that has not looked for long, because the store was away or its process was suspended, cannot
             # know whether others were alive; one that cannot write must assume the same of others. Everybody gets a
             # full lease duration again.
             self.observations = self.observations.afresh()
         if self.snapshot is None or self.snapshot.version != snapshot.version:
             self._table_changed_at = now.monotonic
-        elif now.monotonic - self._table_changed_at > others.longest / 2:
+        elif now.monotonic - self._table_changed_at > self.duration.said(snapshot).longest / 2:
             self.unwritable_at = now.monotonic
         self._looked_before, self._looked = self._looked, now.monotonic
         self.observations = self.observations.updated(snapshot, now.monotonic)
@@ -270,7 +269,7 @@ class Membership:
         """Whether it could not write for so long that other live members may not have been able to either."""
         if not self._commits_fail or self.snapshot is None:
             return False
-        return now.monotonic - self._committed_at > short_outage(self.duration.said(self.snapshot).shortest)
+        return now.monotonic - self._committed_at > short_outage(self.duration.shortest(self.snapshot))
 
     def _lost_leases(self, snapshot: Snapshot, at_ms: int) -> list[PutBack]:
         # With a last-changed index nobody else can write the table.

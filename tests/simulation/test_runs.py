@@ -69,6 +69,26 @@ def test_a_group_that_grows_on_a_slow_store_takes_no_lease_of_the_living_and_soo
     assert last <= 600 + result.lease_duration + 2 * scenario.group.balance_interval
 
 
+def test_the_leader_is_replaced_while_the_group_grows_on_a_slow_store() -> None:
+    """Until then nobody may raise the lease duration, and looks are far apart for it."""
+    scenario = replace(
+        load("start-up"),
+        members=3,
+        partitions=60,
+        cycles=70,
+        store=StoreSettings(latency=0.1),
+        events=(Event(at=300.0, do="crash"), Event(at=301.0, do="join", count=50)),
+    )
+    result = simulate(scenario, "cooperative", seed=1)
+    (_, dead) = next(what for _, what in result.marks if "crash" in what).split()
+    assert dead == "member-0", "it was the leader"
+    taken = [each for each in result.changes if each.event == "Claim" and each.owner_before not in (None, each.owner)]
+    assert {each.owner_before for each in taken} == {dead}
+    assert not any(dead == owner for owner in owners_at_the_end(result).values())
+    last = max(each.at_ms - result.began_ms for each in taken) / 1000
+    assert last <= 300 + result.lease_duration + 2 * scenario.group.balance_interval
+
+
 def owners_at_the_end(result: Result) -> dict[str, str | None]:
     return dict(result.owners) | {each.partition: each.owner for each in result.changes if each.partition}
 

@@ -51,6 +51,15 @@ def read(emulator: Emulator, end: int, start: int = 0, **raw: object) -> pa.Tabl
 LAYOUTS = ["..x..", "x....", "....x", "x", "xxxxx", ".x.x.xx.", "." * 50 + "x" + "." * 50 + "xx"]
 
 
+def test_each_skipped_event_beside_a_gap_is_told_once(emulator: Emulator, caplog: pytest.LogCaptureFixture) -> None:
+    fill(emulator, ".x...x.", NUMBERED["unknown type"])
+    emulator.compact(HUB, 0, 3, 4)
+    table = read(emulator, 7, onMalformed="skip")
+    assert table["sequenceNumber"].to_pylist() == [0, 2, 4, 6]
+    told = [record.args for record in caplog.records if "left out, because onMalformed=skip" in record.getMessage()]
+    assert sum(args[1] for args in told if isinstance(args, tuple)) == 2
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("what", POISONS)
 def test_malformed_events_are_skipped(

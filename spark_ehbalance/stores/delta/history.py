@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.stores.delta.folder import Folder
@@ -30,17 +31,22 @@ class History:
         """Append `changes`, which makes the table if it is missing."""
         rows = [asdict(change) | {"at": to_time(change.at_ms)} for change in changes]
         table = pa.table({name: [row[name] for row in rows] for name in HISTORY_SCHEMA.names}, schema=HISTORY_SCHEMA)
-        with self._folder.errors("written"):  # appends never conflict
-            held, self._table = self._held() or self._opened(), None
+        with self._folder.errors("written"):
+            held, self._table = self._held(), None
+            if held is not None:
+                try:
+                    _append(held, table)
+                except DeltaError:  # others have done more than append since it was opened
+                    held = None
             if held is None:
-                options = self._folder.options
-                write_deltalake(self._folder.uri, table, mode="append", schema_mode="merge", storage_options=options)
-                return
-            before = held.version()
-            write_deltalake(held, table, mode="append", schema_mode="merge")
-            if before // _CHECKPOINT_INTERVAL < held.version() // _CHECKPOINT_INTERVAL:
-                held.create_checkpoint()
+                held = self._opened()
+                if held is None:
+                    _append(self._folder.uri, table, storage_options=self._folder.options)
+                    return
+                _append(held, table)
             self._table = held
+            if held.version() % _CHECKPOINT_INTERVAL == 0:
+                held.create_checkpoint()
 
     def _held(self) -> DeltaTable | None:
         """The table as of the last append, unless another one has taken its place: it need not be opened, for which
@@ -70,3 +76,7 @@ class History:
                 table = self._folder.open_table()
                 table.optimize.compact()
                 table.vacuum(retention_hours=keep_hours, dry_run=False, enforce_retention_duration=False)
+
+
+def _append(table: DeltaTable | str, rows: pa.Table, **options: Any) -> None:
+    write_deltalake(table, rows, mode="append", schema_mode="merge", **options)
