@@ -54,14 +54,17 @@ def needed(snapshot: Snapshot, unmeasured_ms: float = 0.0) -> float:
     """The seconds that the group's active members need. Those that have not measured a commit count as the average, or
     with `unmeasured_ms` where nobody has."""
     members = snapshot.members
-    known = snapshot.derived.by_ownership
-    return known.get("needed", lambda: _needed(members, unmeasured_ms), (Identity(members), unmeasured_ms))
+    active, average_ms = snapshot.derived.by_ownership.get(
+        "commit times", lambda: _commit_times(members), Identity(members)
+    )
+    return 3 * active * ((unmeasured_ms if average_ms is None else average_ms) / 1000) / STORE_SHARE
 
 
-def _needed(members: Mapping[str, Member], unmeasured_ms: float) -> float:
+def _commit_times(members: Mapping[str, Member]) -> tuple[int, float | None]:
+    """The number of active members, and the average ms that a commit takes those that have measured one."""
     active = [each.commit_ms for each in members.values() if each.state is MemberState.ACTIVE]
-    measured = [min(each, 1000 * LONGEST_COMMIT) for each in active if each is not None] or [unmeasured_ms]
-    return 3 * len(active) * (sum(measured) / len(measured) / 1000) / STORE_SHARE
+    measured = [min(each, 1000 * LONGEST_COMMIT) for each in active if each is not None]
+    return len(active), sum(measured) / len(measured) if measured else None
 
 
 def fitting(configured: float, seconds: float) -> float:
