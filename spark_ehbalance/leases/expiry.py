@@ -153,9 +153,8 @@ def expired_leases(
         return by_member.get(leases[partition].owner or "", unsaid)
 
     shortest = min(durations.shortest, unsaid)  # of an owner that is no member any more
-    unchanged = _unchanged_rows(
-        observations, versions, leases, now, wall_ms, shortest, duration, lambda: needed(snapshot, commit_ms)
-    )
+    shortest = max(shortest, needed(snapshot, commit_ms))
+    unchanged = _unchanged_rows(observations, versions, leases, now, wall_ms, shortest, duration)
     return frozenset(partition for partition in unchanged if leases[partition].owner is not None)
 
 
@@ -169,18 +168,8 @@ def expired_members(
     def duration(id: str) -> float:
         return by_member.get(id, unsaid)
 
-    return frozenset(
-        _unchanged_rows(
-            observations,
-            versions,
-            members,
-            now,
-            wall_ms,
-            durations.shortest,
-            duration,
-            lambda: needed(snapshot, commit_ms),
-        )
-    )
+    shortest = max(durations.shortest, needed(snapshot, commit_ms))
+    return frozenset(_unchanged_rows(observations, versions, members, now, wall_ms, shortest, duration))
 
 
 def overdue_handovers(observations: Observations, snapshot: Snapshot, now: float) -> frozenset[str]:
@@ -230,15 +219,9 @@ def _unchanged_rows(
     wall_ms: int,
     shortest: float,
     duration: Callable[[str], float],
-    least: Callable[[], float],
 ) -> list[str]:
-    """The keys of the `rows` that have not changed for their `duration`, of which none is below `shortest`, nor for the
-    `least` that all have."""
+    """The keys of the `rows` that have not changed for their `duration`, nor for the `shortest` time that all have."""
     unchanged: list[str] = []
-    until, cold = _bounds(observations, now, shortest)
-    if next(iter(versions.values()), float("inf")) > max(until, cold):  # as in most cases
-        return unchanged
-    shortest = max(shortest, least())
     until, cold = _bounds(observations, now, shortest)
     bounds = {shortest: (until, cold)}
     for key, version in versions.items():
