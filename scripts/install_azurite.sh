@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts Azurite, a local Azure Storage, into .venv. Called by setup.sh.
+# Puts Azurite, a local Azure Storage, and the event processor of Azure's JavaScript SDK into .venv. Called by setup.sh.
 #
 # Tests, bench and contention use it. Without Node, or if npm fails, they leave out what needs it, unless
 # EHBALANCE_REQUIRE_AZURITE is set, as in CI: then it is an error.
@@ -7,8 +7,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 version=3.37.0 # 3.35 does not know `startFrom`, by which delta-rs lists a log; asks for Node 22, but runs on 20
+sdk=("@azure/event-hubs@6.0.4" "@azure/eventhubs-checkpointstore-blob@2.0.0" "@azure/storage-blob@12.33.0")
 folder=$PWD/.venv/azurite
-installed=$folder/$version.installed
+installed=$folder/$version-sdk.installed
 
 fail() {
     echo "setup: $1" >&2
@@ -25,5 +26,5 @@ fi
 echo "setup: installing Azurite $version"
 rm -rf "$folder"
 npm install --prefix "$folder" --no-package-lock --no-save --no-audit --no-fund --ignore-scripts --omit=optional \
-    --engine-strict=false --fetch-retries=1 --loglevel=error "azurite@$version" </dev/null >/dev/null || fail 'npm could not install Azurite.'
+    --engine-strict=false --fetch-retries=1 --loglevel=error "azurite@$version" "${sdk[@]}" </dev/null >/dev/null || fail 'npm could not install Azurite.'
 touch "$installed"

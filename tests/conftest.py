@@ -10,16 +10,40 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-#: With pytest-xdist the tests of one folder go one after the other in one process, and in the same those of all folders
-#: that start Sparks, which are kept from test to test.
-_GROUPS = {"chaos": "spark", "jobs": "spark"}
+#: With pytest-xdist tests that share one of these run one after the other in one process: a Spark, and processes with
+#: Spark, are kept from test to test. All others are grouped by file; a file may name a group of its own.
+_SHARED = {"spark": "spark", "processes": "spark processes", "pair": "spark processes"}
+
+#: The groups that take longest: whatever comes later runs beside them instead of after them.
+_FIRST = (
+    "spark",
+    "spark processes",
+    "processors/test_sharing.py",
+    "source/test_malformed.py",
+    "own spark",
+    "source/test_range_reader.py",
+)
+
+
+def _group(item: pytest.Item) -> str:
+    if own := item.get_closest_marker("xdist_group"):
+        return str(own.args[0])
+    shared = [group for fixture, group in _SHARED.items() if fixture in getattr(item, "fixturenames", ())]
+    return shared[-1] if shared else str(item.path.relative_to(Path(__file__).parent))
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist asks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        folder = item.path.relative_to(Path(__file__).parent).parts[0]
-        item.add_marker(pytest.mark.xdist_group(_GROUPS.get(folder, folder)))
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+    items.sort(key=lambda item: _FIRST.index(_group(item)) if _group(item) in _FIRST else len(_FIRST))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """With an unsuitable pytest, pytest-xdist passes over the groups: each process starts all Sparks, silently."""
+    if getattr(session.config.option, "loadgroup", False):
+        assert all("@" in item.nodeid for item in session.items), "pytest-xdist does not know the tests' groups"
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 
-def wait_until(condition: Callable[[], _T], what: str, timeout: float = 60.0) -> _T:
+def wait_until(condition: Callable[[], _T], what: str, timeout: float = 120.0) -> _T:
     """The first true value of `condition`; fails with `what` and the last value after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:
