@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import getpass
 import os
+import random
 import socket
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
-from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.errors import ConflictError, EhBalanceError, OptionError
+from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Transition, apply
+from spark_ehbalance.leases.transitions import Outcome, Transition, apply
 from spark_ehbalance.source.options import Options, checked_location, storage_options, stream_options
 from spark_ehbalance.stores import base, opening
-from spark_ehbalance.stores.base import LeaseStore, commit_and_record
+from spark_ehbalance.stores.base import ATTEMPTS, LeaseStore, commit, commit_and_record, longest_wait, record
 from spark_ehbalance.text import plain, plain_lines
-from spark_ehbalance.values.secrets import REFERENCES, is_reference
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.secrets import REFERENCES, is_reference, shown
 
 #: The environment variable with the connection string.
 _CONNECTION_STRING = "EHBALANCE_CONNECTION_STRING"
+
+#: Columns in which each table fits.
+_FULL_WIDTH = 10_000
 
 LeaseTable = Annotated[str, typer.Argument(help="Path or address of the lease table.")]
 StorageOption = Annotated[
@@ -33,6 +41,14 @@ StorageOption = Annotated[
         "--storage-option",
         metavar="NAME=VALUE",
         help="An option of the table's storage; a secret one as NAME=env:VARIABLE or NAME=file:PATH. May be repeated.",
+    ),
+]
+GroupName = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        metavar="NAMESPACE/HUB/GROUP",
+        help="Which group, if a container of the Azure SDKs' checkpoint store has several.",
     ),
 ]
 Why = Annotated[str, typer.Option(help="The reason, for the history.")]
@@ -79,6 +95,25 @@ def group_options(
     return stream_options({name: value for name, value in given.items() if value is not None})
 
 
+def partition_states(options: Options) -> dict[str, PartitionState]:
+    """The state of each partition of the hub. Raises `HubUnavailableError`."""
+    with HubMetadata(options.connection, options.consumer_group) as metadata:
+        return metadata.partition_states(metadata.partition_ids())
+
+
+def check_positions(next: Mapping[str, int], states: Mapping[str, PartitionState], source: str) -> None:
+    """Raise `OptionError` if the hub cannot have the sequence number to read `next` of each partition, which are from
+    `source`."""
+    for partition, number in next.items():
+        state = states.get(partition)
+        if state is None or number > state.end:
+            ends = f"ends before {state.end}" if state else f"has partitions {', '.join(states)}"
+            raise OptionError(
+                f"{source} is of another event hub, or the hub was recreated: it has read up to {number} of partition "
+                f"{partition}, and the hub {ends}"
+            )
+
+
 def operator() -> Author:
     """The author of the command's orders."""
     return Author(f"operator:{getpass.getuser()}@{socket.gethostname()}", "")
@@ -99,18 +134,60 @@ def order(store: LeaseStore, orders: Sequence[Transition]) -> Snapshot:
     return outcome.after
 
 
-def open_store(lease_table: str, storage_option: list[str] | None) -> base.LeaseTable:
-    """Open the lease table of a command. Raises `OptionError`."""
+def write_together(store: LeaseStore, group: Group, decide: Callable[[Snapshot], Sequence[Transition]]) -> Outcome:
+    """Write what `decide` answers for the newest state, all in one commit, and record it in the history. Makes the
+    store of `group`, holding just that, if there is none.
+
+    Raises what `decide` raises; then nothing has changed. Raises `EhBalanceError` if others keep changing the state.
+    """
+    if not store.exists():
+        made = apply(Snapshot(group), decide(Snapshot(group)))
+        store.create(group, made.after)
+        table, own = store.read().table, made.after.table
+        if table is not None and own is not None and table.id == own.id:
+            record(store, made, warn)
+            return made
+    store.create(group)
+    for attempt in range(1, ATTEMPTS + 1):
+        found, began = store.read(), time.monotonic()
+        try:
+            outcome = commit(store, found, decide(found), attempts=1)
+        except ConflictError:
+            time.sleep(random.uniform(0, longest_wait(attempt, time.monotonic() - began)))
+            continue
+        record(store, outcome, warn)
+        return outcome
+    raise EhBalanceError("others keep changing the table: try again")
+
+
+def open_store(
+    lease_table: str, storage_option: list[str] | None, group: str | None = None, *, lacks: str | None = None
+) -> base.LeaseTable:
+    """Open the lease table of a command, for `group` if it may hold several.
+
+    `lacks` is a clause about why a command cannot do its work where the group is kept as the Azure SDKs keep it. Raises
+    `OptionError`.
+    """
     location = checked_location(lease_table)
-    return opening.open_store(location, storage_options(pairs(storage_option), {}, location))
+    if lacks is not None and not opening.offers(location).handover:
+        raise OptionError(f"{lease_table} is a container of the Azure SDKs' checkpoint store, {lacks}")
+    options = storage_options(pairs(storage_option), {}, location)
+    return opening.open_store(location, options, group=None if group is None else _group(group))
 
 
-def pairs(texts: list[str] | None) -> dict[str, str]:
-    """NAME=VALUE texts as a dict. Raises `OptionError`."""
+def _group(text: str) -> Group:
+    names = text.split("/")
+    if len(names) != 3 or not all(names):
+        raise OptionError(f"--group={shown(text)} is wrong: allowed is NAMESPACE/HUB/GROUP")
+    return Group.of(*names)
+
+
+def pairs(texts: list[str] | None, option: str = "--storage-option") -> dict[str, str]:
+    """The NAME=VALUE texts of `option` as a dict. Raises `OptionError`."""
     for text in texts or []:
         if "=" not in text:
             # The text may be a secret, so the error does not repeat it.
-            raise OptionError("--storage-option is wrong: allowed is NAME=VALUE")
+            raise OptionError(f"{option} is wrong: allowed is NAME=VALUE")
     return dict(text.split("=", 1) for text in texts or [])
 
 
@@ -122,6 +199,12 @@ def say(text: str, *, err: bool = False) -> None:
 def warn(text: str) -> None:
     """Print a warning, which may contain names that others chose."""
     say(f"Warning: {text}", err=True)
+
+
+def console() -> Console:
+    """Prints tables: to a terminal in its width (or `COLUMNS`), elsewhere in full, as nobody can widen a file."""
+    cut = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if cut else _FULL_WIDTH)
 
 
 def cell(text: str | None) -> Text:

@@ -10,17 +10,17 @@ from typing import Annotated
 
 import typer
 
-from spark_ehbalance.cli.common import now_ms, operator, warn
+from spark_ehbalance.cli.common import now_ms, operator, write_together
 from spark_ehbalance.errors import EhBalanceError, OptionError, StoreError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import ReplaceTables, Restore, Transition, apply
+from spark_ehbalance.leases.transitions import Outcome, ReplaceTables, Restore, Transition
 from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress, restore_transitions, skipped_events
 from spark_ehbalance.source.offsets import EpochPosition, group_name
 from spark_ehbalance.source.options import Options, checked_checkpoint, checked_location
 from spark_ehbalance.source.spark_checkpoint import read_checkpoint
-from spark_ehbalance.stores.base import LeaseStore, commit_and_record, record
+from spark_ehbalance.stores.base import LeaseStore
 from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
@@ -42,9 +42,6 @@ Replaces = Annotated[
 ]
 
 _WHY = "from the queries' checkpoints"
-
-#: Attempts to write while others keep changing the table.
-_ATTEMPTS = 5
 
 
 def remembered(checkpoints: Sequence[str], replaces: str | None, options: Options) -> RecordedProgress:
@@ -109,18 +106,6 @@ def _last_positions(changes: Sequence[OwnershipChange]) -> dict[str, EpochPositi
     }
 
 
-def check_positions(memory: RecordedProgress, states: Mapping[str, PartitionState]) -> None:
-    """Raise `OptionError` if the positions cannot be of this hub."""
-    for partition, position in memory.positions.items():
-        state = states.get(partition)
-        if state is None or position.next > state.end:
-            ends = f"ends before {state.end}" if state else f"has partitions {', '.join(states)}"
-            raise OptionError(
-                f"--from-checkpoint is of another event hub, or the hub was recreated: it has read up to "
-                f"{position.next} of partition {partition}, and the hub {ends}"
-            )
-
-
 def restore(
     store: LeaseStore, location: str, group: Group, memory: RecordedProgress, states: Mapping[str, PartitionState]
 ) -> str:
@@ -129,22 +114,7 @@ def restore(
     Makes the table if there is none. Returns a sentence about what was done. Raises `EhBalanceError` if the table would
     skip events; then nothing has changed.
     """
-    if not store.exists():
-        transitions = _transitions(location, memory, Snapshot(group), states)
-        made = apply(Snapshot(group), transitions)
-        store.create(group, made.after)
-        found, table = store.read(), made.after.table
-        if found.table is not None and table is not None and found.table.id == table.id:
-            record(store, made, warn)
-            return _result(transitions, memory)
-    store.create(group)
-    for _ in range(_ATTEMPTS):
-        found = store.read()
-        transitions = _transitions(location, memory, found, states)
-        outcome = commit_and_record(store, found, transitions, warn)
-        if not any(isinstance(each.transition, Restore) for each in outcome.refused):
-            return _result(transitions, memory)
-    raise EhBalanceError("others keep changing the table: try again")
+    return _result(write_together(store, group, lambda found: _transitions(location, memory, found, states)), memory)
 
 
 def _transitions(
@@ -178,8 +148,8 @@ def _check_skipped(memory: RecordedProgress, found: Snapshot) -> None:
     )
 
 
-def _result(transitions: Sequence[Transition], memory: RecordedProgress) -> str:
-    restored_partitions = [each.partition for each in transitions if isinstance(each, Restore)]
+def _result(outcome: Outcome, memory: RecordedProgress) -> str:
+    restored_partitions = [each.partition for each in outcome.accepted if isinstance(each, Restore)]
     unknown = [partition for partition in restored_partitions if partition not in memory.positions]
     known = f" {len(restored_partitions) - len(unknown)} go on where the checkpoints' batches have ended."
     if not unknown:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from spark_ehbalance.cli.common import (
     ConnectionString,
     ConsumerGroup,
@@ -12,13 +10,17 @@ from spark_ehbalance.cli.common import (
     LeaseTable,
     Namespace,
     StorageOption,
+    check_positions,
     group_options,
     open_store,
+    partition_states,
     say,
 )
-from spark_ehbalance.cli.from_checkpoint import FromCheckpoint, Replaces, check_positions, remembered, restore
-from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.source.options import Options, checked_location
+from spark_ehbalance.cli.from_checkpoint import FromCheckpoint, Replaces, remembered, restore
+from spark_ehbalance.source.options import checked_location
+
+#: Why a lost table's positions cannot be restored there.
+_LACKS = "which keeps no record of the tables that it replaces: allowed is a lease table in Delta"
 
 
 def init(
@@ -48,18 +50,13 @@ def init(
     )
     # The hub is asked last: running queries read on, and no checkpoint may seem to be beyond the hub's end.
     memory = remembered(from_checkpoint or [], replaces, options) if from_checkpoint or replaces else None
-    states = _partition_states(options)
+    states = partition_states(options)
     group = options.connection.group(options.consumer_group)
-    with open_store(lease_table, storage_option) as store:
+    with open_store(lease_table, storage_option, lacks=_LACKS if memory else None) as store:
         exists, restored = store.exists(), ""
         if memory:
-            check_positions(memory, states)
+            check_positions({p: each.next for p, each in memory.positions.items()}, states, "--from-checkpoint")
             restored = restore(store, checked_location(lease_table), group, memory, states)
         store.create(group)
     what = "is there" if exists else "was made"
     say(f"The lease table {lease_table} of {group} {what}; the hub has {len(states)} partitions.{restored}")
-
-
-def _partition_states(options: Options) -> Mapping[str, PartitionState]:
-    with HubMetadata(options.connection, options.consumer_group) as metadata:
-        return metadata.partition_states(metadata.partition_ids())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import typer
 
+from spark_ehbalance.cli.export_checkpoints import export_checkpoints
+from spark_ehbalance.cli.import_checkpoints import import_checkpoints
 from spark_ehbalance.cli.init import init
 from spark_ehbalance.cli.maintain import maintain
 from spark_ehbalance.cli.orders import drain, pin, seek, transfer, unpin
@@ -22,12 +25,28 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # they print local variables, and those may hold secrets
 )
-for command in (emulator, init, status, transfer, pin, unpin, drain, seek, history, maintain, report, simulate):
+for command in (
+    emulator,
+    init,
+    import_checkpoints,
+    export_checkpoints,
+    status,
+    transfer,
+    pin,
+    unpin,
+    drain,
+    seek,
+    history,
+    maintain,
+    report,
+    simulate,
+):
     app.command()(command)
 
 
 def main() -> None:
     """Run the command. An `EhBalanceError` is printed in one line; the exit code is 1, or 2 for a wrong option."""
+    logging.getLogger("azure").addHandler(logging.NullHandler())  # what it warns of comes as an error as well
     try:
         # The keys that the emulator is given to check belong to nothing real.
         if sys.argv[1:2] != ["emulator"] and any(map(looks_secret, sys.argv[1:])):

@@ -9,6 +9,9 @@ import typer
 from spark_ehbalance.cli.common import LeaseTable, StorageOption, open_store, say
 from spark_ehbalance.stores.base import Repair
 
+#: Why there is nothing to do where consumers of the Azure SDKs keep their state.
+_LACKS = "which has no log and no old files: there is nothing to clean up or to repair"
+
 
 def maintain(
     lease_table: LeaseTable,
@@ -22,7 +25,7 @@ def maintain(
     Run it now and then for a group whose processes are often killed: it also removes files that were written but never
     committed. A table of an earlier version gets the columns added since.
     """
-    with open_store(lease_table, storage_option) as store:
+    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
         if repair:
             _report(lease_table, store.repair())
             return

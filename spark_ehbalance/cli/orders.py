@@ -45,6 +45,9 @@ HandoverTimeout = Annotated[str, typer.Option(help="How long the owner may take 
 #: As the option `handoverTimeout`.
 _HANDOVER_TIMEOUT = duration_text(HANDOVER_TIMEOUT)
 
+#: Why operators' orders cannot be given to consumers of the Azure SDKs.
+_LACKS = "which keeps no operators' orders: its consumers would not look for any"
+
 #: Partitions resolved at the same time: each takes a connection, which mostly waits.
 _RESOLVED_AT_ONCE = 8
 
@@ -84,7 +87,7 @@ def pin(
 
 def unpin(lease_table: LeaseTable, partition: Partition, why: Why = "", storage_option: StorageOption = None) -> None:
     """Let the strategy decide about a partition again."""
-    with open_store(lease_table, storage_option) as store:
+    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
         order(store, [Unpin(by=operator(), at_ms=now_ms(), partition=partition, why=why)])
     say(f"Partition {partition} is not pinned any more.")
 
@@ -100,7 +103,7 @@ def drain(
 
     Its query goes on running without partitions: stop it when `status` shows that it has none.
     """
-    with open_store(lease_table, storage_option) as store:
+    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
         order(store, [Drain(by=operator(), at_ms=now_ms(), member=owner, undo=undo, why=why)])
     say(f"{owner} may take partitions again." if undo else f"{owner} is leaving.")
 
@@ -139,7 +142,7 @@ def seek(
         consumer_group,
         storage_option,
     )
-    with open_store(lease_table, storage_option) as store:
+    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
         epochs = _epochs(store.read(), options, partition)
         positions = _resolved(options, wanted, epochs)
         order(
@@ -155,7 +158,7 @@ def seek(
 
 def _ordered(move: Transfer | PinTo, lease_table: str, storage_option: list[str] | None) -> str:
     """Commit the order. Returns how the partition will get to the member, for the message."""
-    with open_store(lease_table, storage_option) as store:
+    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
         lease, to = order(store, [move]).leases[move.partition], move.to
     if lease.owner == to:
         return ", which owns it"

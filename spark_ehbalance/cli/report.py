@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from spark_ehbalance.cli.common import LeaseTable, StorageOption, cell, iso, open_store
+from spark_ehbalance.cli.common import LeaseTable, StorageOption, cell, console, iso, open_store
 from spark_ehbalance.cli.picture import Picture, Segment, html, moves_of, segments_of, split
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import partition_order
+
+#: Why there is no history of consumers of the Azure SDKs.
+_LACKS = "which keeps the present state alone: there is no history"
 
 
 def report(
@@ -27,7 +29,7 @@ def report(
     storage_option: StorageOption = None,
 ) -> None:
     """Draw from its history who owned which partition of a group when, into an HTML file."""
-    with open_store(lease_table, storage_option) as store:
+    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
         group, changes = store.read().group, store.history()
     if not changes:
         raise EhBalanceError(f"the lease table {lease_table} has no history yet")
@@ -41,7 +43,7 @@ def history(
     storage_option: StorageOption = None,
 ) -> None:
     """Show every change of owner in a group and every order of an operator, oldest first."""
-    with open_store(lease_table, storage_option) as store:
+    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
         changes = [each for each in store.history() if partition in (None, each.partition)]
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in changes], indent=2))
@@ -61,7 +63,7 @@ def history(
             cell(each.by),
             cell(each.why),
         )
-    Console().print(table)
+    console().print(table)
 
 
 def save(path: Path, page: str) -> None:

@@ -14,45 +14,58 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_ehbalance.cli.common import (
+    GroupName,
     LeaseTable,
     StorageOption,
     age,
     cell,
+    console,
     iso,
     now_ms,
     open_store,
 )
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.leases.model import MemberLoad
+from spark_ehbalance.leases.model import Member, MemberLoad
 from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.stores.base import Offers
 
 #: Seconds between two refreshes of `status --watch`.
 _WATCH_INTERVAL = 1.0
+
+#: What stands for something that the group's store does not keep.
+_UNKNOWN = "-"
+
+#: A store that keeps everything.
+_ALL = Offers()
 
 
 def status(
     lease_table: LeaseTable,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    group: GroupName = None,
     storage_option: StorageOption = None,
 ) -> None:
-    """Show who owns which partition of a group, how far it has read, and the load of its members."""
+    """Show who owns which partition of a group, how far it has read, and the load of its members.
+
+    A container of the Azure SDKs' checkpoint store says less: what it does not say is shown as "-".
+    """
     if watch and as_json:
         raise OptionError("--watch and --json are both given: set one")
-    with open_store(lease_table, storage_option) as store:
+    with open_store(lease_table, storage_option, group) as store:
         if as_json:
-            typer.echo(json.dumps(status_json(store.read()), indent=2))
+            typer.echo(json.dumps(status_json(store.read(), store.offers), indent=2))
         elif not watch:
-            Console().print(status_tables(store.read(), now_ms()))
+            console().print(status_tables(store.read(), now_ms(), store.offers))
         else:
             with Live(console=Console(), auto_refresh=False) as live:
                 while True:
-                    live.update(status_tables(store.read(), now_ms()), refresh=True)
+                    live.update(status_tables(store.read(), now_ms(), store.offers), refresh=True)
                     time.sleep(_WATCH_INTERVAL)
 
 
-def status_json(snapshot: Snapshot) -> dict[str, Any]:
-    """The state of a group for programs.
+def status_json(snapshot: Snapshot, offers: Offers = _ALL) -> dict[str, Any]:
+    """The state of a group for programs. What its store does not keep, by `offers`, is null.
 
     Times are ISO 8601. `sequenceNumber` is that of the last finished event. Rates are in events per second, backlogs in
     events; `cpu` is from 0 to 1. Lease durations are in seconds: the group's, and the one by which each member renews;
@@ -62,16 +75,16 @@ def status_json(snapshot: Snapshot) -> dict[str, Any]:
         "namespace": snapshot.group.namespace,
         "eventHub": snapshot.group.hub,
         "consumerGroup": snapshot.group.consumer_group,
-        "version": snapshot.version,
+        "version": snapshot.version if offers.atomic else None,
         "leader": snapshot.leader,
         "leaseDuration": _seconds(snapshot.lease_duration_ms),
         "partitions": [
             {
                 "partition": lease.partition,
                 "owner": lease.owner,
-                "epoch": lease.epoch,
+                "epoch": lease.epoch if offers.epochs else None,
                 "renewedAt": iso(lease.renewed_at_ms),
-                "ownedSince": iso(lease.owned_since_ms),
+                "ownedSince": iso(lease.owned_since_ms) if offers.epochs else None,
                 "sequenceNumber": lease.checkpoint and lease.checkpoint.sequence_number,
                 "nextOwner": lease.handover and lease.handover.to,
                 "pin": lease.pin and asdict(lease.pin),
@@ -79,26 +92,37 @@ def status_json(snapshot: Snapshot) -> dict[str, Any]:
             }
             for lease in snapshot.leases.values()
         ],
-        "members": [
-            {
-                "member": member.id,
-                "host": member.host,
-                "state": member.state.value,
-                "strategy": member.strategy,
-                "maxPartitionsOwned": member.max_owned,
-                "startedAt": iso(member.started_at_ms),
-                "renewedAt": iso(member.renewed_at_ms),
-                "partitions": [lease.partition for lease in snapshot.owned_by(member.id)],
-                "pinned": [
-                    each.partition for each in snapshot.leases.values() if each.pin and each.pin.to == member.id
-                ],
-                "load": member.load and _member_load(member.load),
-                "leaseDuration": _seconds(member.lease_duration_ms),
-                "commitMs": member.commit_ms,
-            }
-            for member in sorted(snapshot.members.values(), key=lambda member: member.joined)
-        ],
+        "members": [_member_json(each, snapshot) for each in _members(snapshot, offers)],
     }
+
+
+def _member_json(member: Member, snapshot: Snapshot) -> dict[str, Any]:
+    known = member.joined > 0
+    return {
+        "member": member.id,
+        "host": member.host if known else None,
+        "state": member.state.value if known else None,
+        "strategy": member.strategy if known else None,
+        "maxPartitionsOwned": member.max_owned,
+        "startedAt": iso(member.started_at_ms) if known else None,
+        "renewedAt": iso(member.renewed_at_ms),
+        "partitions": [lease.partition for lease in snapshot.owned_by(member.id)],
+        "pinned": [each.partition for each in snapshot.leases.values() if each.pin and each.pin.to == member.id],
+        "load": member.load and _member_load(member.load),
+        "leaseDuration": _seconds(member.lease_duration_ms),
+        "commitMs": member.commit_ms,
+    }
+
+
+def _members(snapshot: Snapshot, offers: Offers) -> list[Member]:
+    """The members by age. Where the store keeps none, they are those who own something, and `joined` is 0."""
+    if offers.members:
+        return sorted(snapshot.members.values(), key=lambda member: member.joined)
+    heard_of: dict[str, int] = {}
+    for lease in snapshot.leases.values():
+        if lease.owner is not None:
+            heard_of[lease.owner] = max(lease.renewed_at_ms, heard_of.get(lease.owner, 0))
+    return [Member(id, "", 0, renewed_at_ms=at_ms) for id, at_ms in sorted(heard_of.items())]
 
 
 def _seconds(ms: int | None) -> float | None:
@@ -109,14 +133,15 @@ def _member_load(load: MemberLoad) -> dict[str, float | None]:
     return {"rate": load.rate, "backlog": load.backlog, "batchSeconds": load.batch_seconds, "cpu": load.cpu}
 
 
-def status_tables(snapshot: Snapshot, now_ms: int) -> Group:
-    """The state of a group for people. Ages are by this machine's clock, so they include the skew of other clocks."""
-    return Group(_partition_table(snapshot, now_ms), _member_table(snapshot, now_ms))
+def status_tables(snapshot: Snapshot, now_ms: int, offers: Offers = _ALL) -> Group:
+    """The state of a group for people. Ages are by this machine's clock, so they include the skew of other clocks. What
+    the group's store does not keep, by `offers`, is "-"."""
+    return Group(_partition_table(snapshot, now_ms, offers), _member_table(snapshot, now_ms, offers))
 
 
-def _partition_table(snapshot: Snapshot, now_ms: int) -> Table:
-    title, seconds = f"{snapshot.group}, {len(snapshot.members)} members", _seconds(snapshot.lease_duration_ms)
-    if seconds is not None:
+def _partition_table(snapshot: Snapshot, now_ms: int, offers: Offers) -> Table:
+    title = f"{snapshot.group}, {len(_members(snapshot, offers))} {'members' if offers.members else 'owners'}"
+    if (seconds := _seconds(snapshot.lease_duration_ms)) is not None:
         title += f", lease duration {seconds:g} s"
     table = Table(title=cell(title), title_justify="left")
     for column in ("partition", "owner", "epoch", "read up to", "renewed", "owned for", "next owner", "pinned to"):
@@ -126,24 +151,33 @@ def _partition_table(snapshot: Snapshot, now_ms: int) -> Table:
         table.add_row(
             cell(lease.partition),
             cell(lease.owner) if owned else Text("nobody", style="dim"),
-            str(lease.epoch),
+            str(lease.epoch) if offers.epochs else _UNKNOWN,
             "" if lease.checkpoint is None else str(lease.checkpoint.sequence_number),
             f"{age(now_ms - lease.renewed_at_ms)} ago" if owned else "",
-            age(now_ms - lease.owned_since_ms) if owned else "",
-            cell(lease.handover.to if lease.handover else ""),
-            cell(f"{pin.to} (transfer)" if pin and pin.transfer else pin.to if pin else ""),
+            (age(now_ms - lease.owned_since_ms) if owned else "") if offers.epochs else _UNKNOWN,
+            cell(lease.handover.to if lease.handover else "") if offers.handover else _UNKNOWN,
+            cell(f"{pin.to} (transfer)" if pin and pin.transfer else pin.to if pin else "")
+            if offers.handover
+            else _UNKNOWN,
         )
     return table
 
 
-def _member_table(snapshot: Snapshot, now_ms: int) -> Table:
+def _member_table(snapshot: Snapshot, now_ms: int, offers: Offers) -> Table:
     table = Table()
     for column in ("member", "host", "state", "strategy"):
         table.add_column(column)
     for column in ("partitions", "pinned", "events/s", "backlog", "batch", "host CPU", "heard of"):
         table.add_column(column, justify="right")
-    for member in sorted(snapshot.members.values(), key=lambda member: member.joined):
-        load, owned = member.load, len(snapshot.owned_by(member.id))
+    for member in _members(snapshot, offers):
+        load, owned, heard_of = (
+            member.load,
+            len(snapshot.owned_by(member.id)),
+            f"{age(now_ms - member.renewed_at_ms)} ago",
+        )
+        if not offers.members:
+            table.add_row(cell(member.id), *[_UNKNOWN] * 3, str(owned), *[_UNKNOWN] * 5, heard_of)
+            continue
         table.add_row(
             *map(cell, (member.id, member.host, member.state.value, member.strategy)),
             str(owned) if member.max_owned is None else f"{owned} of at most {member.max_owned}",
@@ -152,6 +186,6 @@ def _member_table(snapshot: Snapshot, now_ms: int) -> Table:
             f"{load.backlog:,.0f}" if load else "",
             f"{load.batch_seconds:.1f} s" if load else "",
             f"{load.cpu:.0%}" if load and load.cpu is not None else "",
-            f"{age(now_ms - member.renewed_at_ms)} ago",
+            heard_of,
         )
     return table

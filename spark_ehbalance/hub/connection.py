@@ -88,6 +88,11 @@ class Connection:
             raise OptionError("eventHubName is not set: it is needed with fullyQualifiedNamespace")
         return cls(namespace, _hub_name(options["eventHubName"]), credential=credential)
 
+    @property
+    def hub_name(self) -> str:
+        """The hub with its namespace, in lower case: Event Hubs ignores case in both. Its port is that of AMQP."""
+        return f"{self.namespace.removesuffix(':5671')}/{self.hub}".lower()
+
     def group(self, consumer_group: str) -> Group:
         """The group that readers of `consumer_group` of this hub belong to."""
         return Group.of(self.namespace, self.hub, consumer_group)

@@ -80,6 +80,8 @@ class HubMetadata:
         self._opened = 0.0
         self._token, self._token_until = "", 0.0
         self._public_only = False
+        #: When the hub was created, in milliseconds since 1970; None before its partitions were listed.
+        self.created_ms: int | None = None
 
     def __enter__(self) -> HubMetadata:
         return self
@@ -88,10 +90,13 @@ class HubMetadata:
         self.close()
 
     def partition_ids(self) -> tuple[str, ...]:
-        """The ids of the hub's partitions."""
+        """The ids of the hub's partitions. Sets `created_ms`."""
         responses = self._request([(_HUB, (("name", self._connection.hub),))])
         if responses is None:
-            return tuple(self._public(lambda client: client.get_partition_ids()))
+            found = self._public(lambda client: client.get_eventhub_properties())
+            self.created_ms = round(found["created_at"].timestamp() * 1000)
+            return tuple(found["partition_ids"])
+        self.created_ms = responses[0][b"created_at"]
         return tuple(id.decode() for id in responses[0][b"partition_ids"])
 
     def partition_states(self, partitions: Iterable[str]) -> dict[str, PartitionState]:

@@ -47,7 +47,7 @@ class PublicReceiver:
         client: EventHubConsumerClient,
         namespace: str,
         partition: str,
-        start: int | datetime,
+        start: int | datetime | str,
         owner_level: int | None,
         prefetch: int,
         json_properties: bool,
@@ -123,7 +123,7 @@ class PublicReceiver:
 
     # --- in threads --------------------------------------------------------------------------------------------
 
-    def _run(self, start: int | datetime, owner_level: int | None) -> None:
+    def _run(self, start: int | datetime | str, owner_level: int | None) -> None:
         def started(_: Any) -> None:
             self._started.set()
             if self._ended.is_set():

@@ -69,8 +69,8 @@ class PartitionAddress:
 
 
 class Receiver:
-    """Receives the events of a partition as rows, in order and without a gap, from `start` on: a sequence number, or
-    the time at or after which the first event was enqueued.
+    """Receives the events of a partition as rows, in order and without a gap, from `start` on: a sequence number, the
+    time at or after which the first event was enqueued, or (a text) an offset.
 
     With an `owner_level` all receivers of the partition with the same or a lower level, or none, are disconnected; with
     None it shares the partition with up to four others. `prefetch` is how many events the hub sends ahead.
@@ -88,7 +88,7 @@ class Receiver:
     def __init__(
         self,
         address: PartitionAddress,
-        start: int | datetime,
+        start: int | datetime | str,
         *,
         owner_level: int | None,
         prefetch: int,

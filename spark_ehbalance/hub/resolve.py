@@ -1,10 +1,12 @@
-"""Resolves a starting position, such as `latest` or a time, in a partition as it is now."""
+"""Resolves a starting position, such as `latest` or a time, and an offset, in a partition as it is now."""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from datetime import datetime
+from typing import TypeVar
 
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.metadata import PartitionState
@@ -12,6 +14,8 @@ from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receive
 from spark_ehbalance.hub.unreadable import KEEP
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.starting_positions import Edge, UnresolvedPosition
+
+_T = TypeVar("_T")
 
 #: Seconds without another event after which events whose sequence numbers cannot be read were the last ones.
 _PAUSE = 3.0
@@ -40,21 +44,56 @@ def resolve(
     return Position.before(position)
 
 
+def position_of(offset: str, address: PartitionAddress, state: PartitionState, timeout: float) -> Position:
+    """The position after the event with this `offset`, in a partition with this `state`.
+
+    If that event is no longer retained, it is the one before the first event after it. Raises `HubUnavailableError` if
+    no event comes within `timeout` seconds: there is none at or after `offset`, or the hub does not answer.
+    """
+    if offset == state.last_offset:
+        return Position(state.end - 1, offset)
+    if state.begin == state.end:
+        return Position.before(state.end)
+    what = f"the event at offset {offset}, or the next one"
+    return _received(offset, address, timeout, None, what, lambda receiver, _: _last_finished(receiver, offset))
+
+
 def _first_at(
     moment: datetime, address: PartitionAddress, state: PartitionState, timeout: float, highest_level: int | None
 ) -> int:
     """The sequence number of the first event enqueued at or after `moment`; if there is none, of the next event."""
     if state.last_enqueued is None or state.last_enqueued < moment:
         return state.end
+    what = f"the first event at or after {moment.isoformat()}"
+    return _received(
+        moment,
+        address,
+        timeout,
+        highest_level,
+        what,
+        lambda receiver, deadline: _first_number(receiver, state, deadline),
+    )
+
+
+def _received(
+    start: int | datetime | str,
+    address: PartitionAddress,
+    timeout: float,
+    highest_level: int | None,
+    what: str,
+    read: Callable[[Receiver, float], _T | None],
+) -> _T:
+    """What `read` returns for a receiver that begins at `start`, and for the deadline; it is tried again with a new
+    one until it is not None. Raises `HubUnavailableError`, which says `what` was not found, at the deadline."""
     last_error: Exception = TimeoutError("no event came")
     level: int | None = None
     refused = False
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:
-            receiver = Receiver(address, moment, owner_level=level, prefetch=1, on_malformed=KEEP)
+            receiver = Receiver(address, start, owner_level=level, prefetch=1, on_malformed=KEEP)
             with contextlib.closing(receiver):
-                found = _first_number(receiver, state, deadline)
+                found = read(receiver, deadline)
             if found is not None:
                 return found
         except Disconnected as other:
@@ -72,9 +111,25 @@ def _first_at(
             address.connection.renew()
         time.sleep(0.2)
     raise HubUnavailableError(
-        f"partition {address.partition}: the first event at or after {moment.isoformat()} could not be found within "
-        f"{timeout:g} s: {last_error}"
+        f"partition {address.partition}: {what} could not be found within {timeout:g} s: {last_error}"
     )
+
+
+def _first_event(receiver: Receiver) -> tuple[int | None, str | None] | None:
+    """Sequence number and offset, as far as they can be read, of the first event of `receiver`; None if none came."""
+    events = receiver.receive(1, wait=1.0)
+    if not events.num_rows:
+        return None
+    number, offset = (events.column(name)[0].as_py() for name in ("sequenceNumber", "offset"))
+    return number, offset
+
+
+def _last_finished(receiver: Receiver, offset: str) -> Position | None:
+    """The position after the event at `offset`, if `receiver` begins with it; else before its first event."""
+    first = _first_event(receiver)
+    if first is None or first[0] is None:
+        return None
+    return Position(first[0], offset) if first[1] == offset else Position.before(first[0])
 
 
 def _first_number(receiver: Receiver, state: PartitionState, deadline: float) -> int | None:

@@ -9,12 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.hub.clearing import clear
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.hub.offsets import find_offset
 from spark_ehbalance.hub.poll_schedule import PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import resolve
-from spark_ehbalance.values.position import Position
+from spark_ehbalance.values.position import START_OFFSET, Position
 from spark_ehbalance.values.starting_positions import StartingPositions
 
 _LOG = logging.getLogger(__name__)
@@ -25,6 +27,9 @@ _LIST_INTERVAL = 5.0
 
 #: Partitions in which a time is resolved at once: each takes a connection, and mostly waits.
 _RESOLVED_AT_ONCE = 8
+
+#: Newest events of a partition whose offsets are remembered: a batch may end at any of them, some minutes later.
+REMEMBERED_OFFSETS = 1000
 
 #: Seconds between two attempts while the hub does not answer.
 _RETRY_INTERVAL = 1.0
@@ -49,10 +54,12 @@ class HubWatcher:
         schedule: PollSchedule | None = None,
         list_interval: float = _LIST_INTERVAL,
         retry_interval: float = _RETRY_INTERVAL,
+        remembered_offsets: int = 0,
     ) -> None:
         """All times are seconds. `timeout` is how long the hub may be silent, and `patience` how long
         `starting_positions` may take, by default as long. The list of partitions is requested every `list_interval`,
-        and anything every `retry_interval` while the hub does not answer."""
+        and anything every `retry_interval` while the hub does not answer. `remembered_offsets`: of so many events that
+        were a partition's newest, `offsets` need not ask the hub."""
         self._connection = connection
         self._consumer_group = consumer_group
         self._starting_positions = starting_positions
@@ -60,7 +67,10 @@ class HubWatcher:
         self._patience = timeout if patience is None else min(patience, timeout)
         self._condition = threading.Condition()
         self._partitions: tuple[str, ...] = ()
+        self._created_ms: int | None = None
         self._states: dict[str, PartitionState] = {}
+        self._offsets: dict[str, dict[int, str]] = {}  # by partition and sequence number, the oldest first
+        self._remembered_offsets = remembered_offsets
         self._schedule = schedule or PollSchedule()
         self._list_interval, self._retry_interval = list_interval, retry_interval
         self._all_requested_at = 0.0  # time of the last request of all states that was answered
@@ -121,6 +131,11 @@ class HubWatcher:
                 raise self._last_error
             return self._states
 
+    def created_ms(self) -> int | None:
+        """When the hub was created, in milliseconds since 1970, as last known: tells it from one made anew."""
+        with self._condition:
+            return self._created_ms
+
     def refresh(self) -> None:
         """Wait for the states of all partitions, requested after this call. Raises `HubUnavailableError`."""
         with self._condition:
@@ -169,6 +184,34 @@ class HubWatcher:
             _LOG.warning("%s. The partition is not read until this succeeds", error)
         return found
 
+    def offsets(self, positions: Mapping[str, int], owner_level: int) -> dict[str, str]:
+        """The offsets of the events with these sequence numbers, by partition, as far as they can be found in time.
+
+        That of an event which was never a partition's newest is looked up by a receiver with `owner_level`.
+        """
+        deadline = time.monotonic() + self._patience
+
+        def offset(partition: str) -> str | None:
+            sequence_number = positions[partition]
+            with self._condition:
+                state = self._states.get(partition)
+                known = self._offsets.get(partition, {}).get(sequence_number)
+            if state is not None and sequence_number < state.begin:
+                return START_OFFSET
+            if known is not None:
+                return known
+            address = PartitionAddress(self._connection, self._consumer_group, partition)
+            return find_offset(address, sequence_number, owner_level, deadline - time.monotonic())
+
+        with ThreadPoolExecutor(_RESOLVED_AT_ONCE) as pool:
+            found = zip(positions, pool.map(offset, positions), strict=True)
+            return {partition: each for partition, each in found if each is not None}
+
+    def clear(self, owner_levels: Mapping[str, int]) -> None:
+        """Disconnect whoever reads these partitions with the given owner level or a lower one."""
+        connection, group = self._connection, self._consumer_group
+        clear({PartitionAddress(connection, group, partition): level for partition, level in owner_levels.items()})
+
     # --- the thread ---------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -212,16 +255,28 @@ class HubWatcher:
             requested = self._schedule.choose(partitions, everything=everything, also_others=listing)
         states = metadata.partition_states(requested)
         with self._condition:
+            self._remember_offsets(states)
             changed = partitions != self._partitions or any(self._states.get(p) != state for p, state in states.items())
             if changed or self._last_error:
                 self._partitions, self._states = partitions, {**self._states, **states}
                 self._changed.set()
+            self._created_ms = metadata.created_ms or self._created_ms
             self._schedule.answered(requested, began, changed=changed)
             self._last_error = None
             self._answered_at = time.monotonic()
             if everything:
                 self._all_requested_at = began
             self._condition.notify_all()
+
+    def _remember_offsets(self, states: Mapping[str, PartitionState]) -> None:
+        for partition, state in states.items():
+            if state.last_offset is not None and self._remembered_offsets:
+                known = self._offsets.setdefault(partition, {})
+                if known and state.end <= next(reversed(known)):
+                    known.clear()  # a hub that was made anew has other offsets
+                known[state.end - 1] = state.last_offset
+                if len(known) > self._remembered_offsets:
+                    del known[next(iter(known))]
 
     def _state(self, partition: str) -> PartitionState:
         with self._condition:

@@ -87,7 +87,9 @@ class Lease:
 
     `epoch` rises by one at every change of owner and never falls; it fences the store and, as the AMQP owner level, the
     hub. `renewal` rises at every sign of life of the owner. `checkpoint` is None until the first claim has resolved the
-    starting position. `defences` counts how often an owner won the race for its own lease (strategy `race`).
+    starting position. `owned_since_ms` stays the same when a restarted owner claims its lease again, so that it tells
+    apart two times for which one member owned it. `defences` counts how often an owner won the race for its own lease
+    (strategy `race`).
     """
 
     partition: str

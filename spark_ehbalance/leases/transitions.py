@@ -339,7 +339,11 @@ class LeaseTransition(Transition):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim(LeaseTransition):
     """Take a lease that has no owner, is the author's own from an earlier process, has expired, or has a handover to
-    the author whose deadline passed. At its limit the author may only claim what it owns already.
+    the author whose deadline passed. At its limit the author may only claim what it owns already, which it has owned
+    since its earlier process claimed it.
+
+    `owned_since_ms`: when an earlier process of the author got the lease, by its own record. If the lease still says so
+    and is free, nobody has had it since that process gave it back, and the author has owned it without a break.
 
     `unchanged_counter`: the author saw no other counter than this for the lease duration, so the lease expired.
     `overdue_handover`: the author saw the deadline of this handover pass; then the owner's renewals do not count.
@@ -349,6 +353,7 @@ class Claim(LeaseTransition):
     unchanged_counter: tuple[int, int] | None = None
     overdue_handover: Handover | None = None
     starting_position: Position | None = None
+    owned_since_ms: int = 0
 
     def refusal(self, state: WorkingCopy) -> str | None:
         if refused := LeaseTransition.refusal(self, state):
@@ -370,12 +375,20 @@ class Claim(LeaseTransition):
         return f"owned by {lease.owner}"
 
     def after(self, lease: Lease) -> Lease:
-        return replace(self._given_to(lease, self.by.id), checkpoint=lease.checkpoint or self.starting_position)
+        given_back = lease.owner is None and 0 < lease.owned_since_ms == self.owned_since_ms
+        since = lease.owned_since_ms if given_back or lease.owner == self.by.id else self.at_ms
+        checkpoint = lease.checkpoint or self.starting_position
+        return replace(self._given_to(lease, self.by.id), checkpoint=checkpoint, owned_since_ms=since)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steal(LeaseTransition):
-    """Take a live lease from its owner, who is not asked: the Event Processor's strategies do so."""
+    """Take a live lease from its owner, who is not asked: the Event Processor's strategies do so.
+
+    `starting_position`: where reading begins if the lease has no checkpoint, as where its owner is no member of ours.
+    """
+
+    starting_position: Position | None = None
 
     def refusal(self, state: WorkingCopy) -> str | None:
         return (
@@ -387,10 +400,11 @@ class Steal(LeaseTransition):
     def invalid(self, lease: Lease) -> str | None:
         if lease.owner in (None, self.by.id):
             return "no other member owns it"
-        return "its starting position is not known" if lease.checkpoint is None else None
+        unknown = lease.checkpoint is None and self.starting_position is None
+        return "its starting position is not known" if unknown else None
 
     def after(self, lease: Lease) -> Lease:
-        return self._given_to(lease, self.by.id)
+        return replace(self._given_to(lease, self.by.id), checkpoint=lease.checkpoint or self.starting_position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

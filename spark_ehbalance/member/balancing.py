@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,13 +51,15 @@ class Balancer:
         assert table is not None, "a look comes first"
         return () if table.covers(partitions) else [each for each in partitions if each not in table.leases]
 
-    def decide(self, pending: list[Transition], now: Clocks, abstain: str | None) -> tuple[Decision, View]:
-        """What the strategy decides when `pending` is written first, and what it was shown. It is not asked if this
-        member is to `abstain` for a reason."""
+    def decide(
+        self, pending: list[Transition], now: Clocks, abstain: str | None, partitions: Collection[str]
+    ) -> tuple[Decision, View]:
+        """What the strategy decides when `pending` is written first, and what it was shown: of the leases those of the
+        hub's `partitions`, all if they are not known. It is not asked if this member is to `abstain` for a reason."""
         member = self._member
         assert member.snapshot is not None, "a look comes first"
         self._ownership = member.snapshot.ownership
-        view = self._view(pending, now)
+        view = _only(partitions, self._view(pending, now))
         strategy = with_overrides(member.settings.strategy)
         decision = Decision(f"nothing, because {abstain}") if abstain else strategy(view)
         self._memory = decision.memory
@@ -112,3 +114,14 @@ class Balancer:
             return snapshot.leader == self._member.author.id
         alive = {id: row for id, row in snapshot.members.items() if id not in dead or id == self._member.author.id}
         return replace(snapshot, members=alive).leader == self._member.author.id
+
+
+def _only(partitions: Collection[str], view: View) -> View:
+    """`view` without leases of partitions that the hub does not have: it was made anew with fewer, or somebody else has
+    written them."""
+    leases = view.snapshot.leases
+    if not partitions or len(leases) <= len(partitions):  # the leases have all of the hub's
+        return view
+    hub = frozenset(partitions)
+    snapshot = replace(view.snapshot, leases={p: lease for p, lease in leases.items() if p in hub})
+    return replace(view, snapshot=snapshot, expired=view.expired & hub, overdue=view.overdue & hub)

@@ -9,22 +9,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
-from spark_ehbalance.leases.history import ownership_changes
-from spark_ehbalance.leases.model import Load, MemberLoad, TableIdentity
+from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
+from spark_ehbalance.leases.model import Lease, Load, MemberLoad, TableIdentity
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome
 from spark_ehbalance.member.decision_log import DecisionLog, Shortage, view_line
 from spark_ehbalance.member.housekeeping import Housekeeping
 from spark_ehbalance.member.membership import Clocks, Holding
 from spark_ehbalance.member.pacing import FIRST_PAUSE
 from spark_ehbalance.member.query import Progress
-from spark_ehbalance.member.turn import Participant, Turn
-from spark_ehbalance.stores.base import LeaseStore, commit
+from spark_ehbalance.member.turn import Participant, Sight, Turn
+from spark_ehbalance.stores.base import SHARED_LEVEL, LeaseStore, Offers, commit
 from spark_ehbalance.values.position import Position
 
 _LOG = logging.getLogger(__name__)
@@ -48,6 +50,12 @@ class Hub(Protocol):
     def earliest_position(self, partition: str) -> Position:
         """The position before the first retained event."""
 
+    def offsets(self, positions: Mapping[str, int], owner_level: int) -> Mapping[str, str]:
+        """The offsets of the events with these sequence numbers; those that were not found in time are missing."""
+
+    def clear(self, owner_levels: Mapping[str, int], /) -> None:
+        """Disconnect whoever reads these partitions with the given owner level or a lower one. Raises nothing."""
+
 
 class Keeper:
     """Keeps one query's part in its group alive. The thread starts with `start` and ends with `stop`; all other calls
@@ -70,6 +78,9 @@ class Keeper:
         self._lock = threading.Condition()
         self._error: EhBalanceError | None = None
         self._stopping = False
+        self._sees = False
+        self._looks_begun = self._looks_ended = 0
+        self._sight: Sight | None = None
         self._decisions = DecisionLog()
         self._recording, self._tidying = Housekeeping(), Housekeeping()  # to tidy up can take long
         self._shortage = Shortage()
@@ -127,6 +138,19 @@ class Keeper:
         with self._changing():
             self._participant.leave()
 
+    def look(self, timeout: float) -> Mapping[str, Lease] | None:
+        """All leases, by a look that has begun after this call; None if that takes longer than `timeout` seconds.
+
+        Raises what has ended the keeper.
+        """
+        with self._lock:
+            wanted = self._looks_begun + 1
+            self._participant.look_now()
+            self._lock.notify_all()
+            looked = self._lock.wait_for(lambda: self._error is not None or self._looks_ended >= wanted, timeout)
+            self._check()
+            return self._participant.leases if looked else None
+
     @property
     def table(self) -> TableIdentity | None:
         """Which lease table it is, as of the last look; None where a table has no identity."""
@@ -163,6 +187,89 @@ class Keeper:
             participant.settling = False
             self._check()
             return balanced()
+
+    # --- called by a consumer, which has no batches -----------------------------------------------------------
+
+    def use(self, partitions: Collection[str]) -> None:
+        """These partitions are read now, until this is called again: none is given away meanwhile."""
+        with self._changing():
+            self._participant.query.in_flight = frozenset(partitions)
+
+    def checkpoint(self, partition: str, progress: Progress, timeout: float) -> bool:
+        """Commit the progress of a partition; returns whether it is still owned in the same epoch.
+
+        Nothing of the partition is read meanwhile, so that it may be handed over in the same commit. Unlike a query's
+        progress this may be further back than the checkpoint. Raises `StoreUnavailableError` after `timeout` seconds,
+        when it goes on trying, and what has ended the keeper.
+        """
+        query = self._participant.query
+        with self._changing():
+            holding = self._participant.owned.get(partition)
+            if holding is None or holding.epoch != progress.epoch:
+                return False
+            if holding.checkpoint == progress.position and not holding.handover_pending:
+                return True
+            if progress.position.sequence_number < holding.checkpoint.sequence_number:
+                query.reset({partition: progress})
+            else:
+                query.progress[partition], query.progress_since_look = progress, True
+            used, query.in_flight = query.in_flight & {partition}, query.in_flight - {partition}
+        with self._changing():
+            committed = self._lock.wait_for(
+                lambda: self._error is not None or not {partition} & (query.progress.keys() | query.resets.keys()),
+                timeout,
+            )
+            self._check()
+            if not committed:
+                raise StoreUnavailableError(
+                    f"partition {partition}: its checkpoint could not be written within {timeout:g} s"
+                )
+            holding = self._participant.owned.get(partition)
+            if holding is None or holding.epoch != progress.epoch:
+                return False
+            query.in_flight |= used
+            return True
+
+    def give_back(self, partition: str, timeout: float) -> None:
+        """Release a partition, or hand it over if that was requested. Waits for the commit, `timeout` seconds at most;
+        afterwards goes on trying."""
+        query = self._participant.query
+        with self._changing():
+            query.in_flight -= {partition}
+            query.given_back |= {partition} & self._participant.owned.keys()
+            self._participant.look_now()
+        with self._lock:
+            self._lock.wait_for(lambda: self._error is not None or partition not in query.given_back, timeout)
+
+    def take(self, timeout: float) -> bool:
+        """Balance until there is nothing more to take, and wait for what is being handed over to this member. False
+        after `timeout` seconds. Raises what has ended the keeper."""
+        participant = self._participant
+        with self._lock:
+            before = participant.cycles
+            participant.settle()
+            self._lock.notify_all()
+            done = self._lock.wait_for(
+                lambda: self._error is not None or (participant.cycles > before and not participant.awaits_handover),
+                timeout,
+            )
+            participant.settling = False
+            self._check()
+            return done
+
+    def kept(self) -> Mapping[str, Holding]:
+        """`holdings` together with what is to be handed over."""
+        with self._lock:
+            self._check()
+            return self._participant.kept(time.monotonic())
+
+    def sight(self) -> Sight | None:
+        """What was known of all leases after the last turn; None before the first one that follows the first call.
+        Raises what has ended the keeper."""
+        with self._lock:
+            self._check()
+            self._sees = True
+            return self._sight
 
     # --- the thread --------------------------------------------------------------------------------------------
 
@@ -231,16 +338,21 @@ class Keeper:
         participant = self._participant
         self._recording.check()
         self._tidying.check()
+        with self._lock:
+            self._looks_begun += 1
         try:
             snapshot = store.read()
         except StoreUnavailableError:
             with self._lock:
                 participant.look_failed(time.monotonic())
             raise
+        if not store.offers.sequence_numbers:
+            self._complete_offsets(snapshot)
         with self._changing():
             turn = participant.begin(snapshot, _clocks(), stopping=stopping)
+            self._looks_ended = self._looks_begun
         if turn.balances:
-            self._balance(turn)
+            self._balance(turn, store.offers)
         began = time.monotonic()
         try:
             outcome = commit(store, snapshot, turn.transitions())
@@ -251,15 +363,39 @@ class Keeper:
         ended = time.monotonic()
         with self._changing():
             participant.end(turn, outcome, ended - began, ended)
+            if self._sees:  # here, because only this thread may read the observations
+                self._sight = participant.sight(_clocks())
         self._keep_house(store, outcome, turn.now)
 
-    def _balance(self, turn: Turn) -> None:
+    def _complete_offsets(self, snapshot: Snapshot) -> None:
+        """Find out the offsets of what waits to be committed, where no reader of another member is disturbed."""
+        query, owned = self._participant.query, snapshot.ownership.owned
+        with self._lock:
+            positions = query.without_offsets({*owned.get(self._participant.author.id, ()), *owned.get(None, ())})
+        if positions:
+            found = self._hub.offsets(positions, SHARED_LEVEL)
+            with self._lock:
+                query.complete(found, positions)
+
+    def _with_offsets(self, starts: Mapping[str, Position]) -> Mapping[str, Position]:
+        """`starts` with their offsets, without those that have none and need one."""
+        positions = {partition: each.sequence_number for partition, each in starts.items() if each.lacks_offset}
+        found = self._hub.offsets(positions, SHARED_LEVEL) if positions else {}
+        return {
+            partition: replace(each, offset=found.get(partition, each.offset))
+            for partition, each in starts.items()
+            if partition in found or partition not in positions
+        }
+
+    def _balance(self, turn: Turn, offers: Offers) -> None:
         hub = self._hub
         try:
             partitions = hub.partition_ids()
-            unread = turn.balance(partitions, {each: hub.earliest_position(each) for each in turn.added(partitions)})
+            added = turn.added(partitions) if offers.partitions else ()
+            unread = turn.balance(partitions, {each: hub.earliest_position(each) for each in added})
             if unread:
-                turn.start_at(hub.starting_positions(unread))
+                starts = hub.starting_positions(unread)
+                turn.start_at(starts if offers.sequence_numbers else self._with_offsets(starts))
         except HubUnavailableError as error:
             _LOG.warning("%s. Until that is over no partition is taken", error)
             turn.hub_unavailable()
@@ -285,8 +421,18 @@ class Keeper:
         """Have history recorded and, as the leader, the store tidied up: no lease depends on either."""
         if changes := ownership_changes(outcome):
             self._recording.do(partial(store.record, changes))
+            if not store.offers.epochs:
+                self._clear(changes)
         if not self._tidying.busy and self._participant.tidies(outcome.after, now, outcome.seconds):
             self._tidying.do(store.tidy)
+
+    def _clear(self, changes: Sequence[OwnershipChange]) -> None:
+        """Disconnect the former owners of what was taken: where nothing else tells them, some read on until the next
+        reader connects, and this query has none before there is something to read."""
+        me = self._participant.author.id
+        taken = [each.partition for each in changes if each.owner == me and each.owner_before not in (None, me)]
+        if taken:
+            self._recording.do(partial(self._hub.clear, {str(each): SHARED_LEVEL for each in taken}))
 
     # --- what the threads share --------------------------------------------------------------------------------
 

@@ -5,36 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.leases.durations import renewal_interval, short_outage
 from spark_ehbalance.leases.expiry import Observations
 from spark_ehbalance.leases.model import Author, Lease, Member, MemberLoad, MemberState, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import (
-    Checkpoint,
-    Claim,
-    Defend,
-    Heartbeat,
-    Join,
-    LeaseTransition,
-    Outcome,
-    PutBack,
-    Renew,
-    Reset,
-    Steal,
-    apply,
-)
+from spark_ehbalance.leases.transitions import Heartbeat, Join, LeaseTransition, Outcome, PutBack, apply
 from spark_ehbalance.member.lease_duration import LeaseDuration
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.values.position import Position
 
 _LOG = logging.getLogger(__name__)
-
-#: What increments a lease's renewal counter.
-_RENEWING = frozenset({Claim, Defend, Steal, Renew, Checkpoint, Reset})
-
 
 #: Renewed, and lasts: of nothing.
 _NEVER = (float("inf"), 0.0)
@@ -52,13 +36,14 @@ class Clocks:
 class Holding:
     """A partition that this member owns: the lease's epoch, its checkpoint, when it was last renewed (monotonic
     seconds), and for how many seconds from then nobody else takes it. With a `handover_pending` no new batch is planned
-    with it."""
+    with it. `since_ms` is the lease's `owned_since_ms`."""
 
     epoch: int
     checkpoint: Position
     renewed: float
     lasts: float
     handover_pending: bool = False
+    since_ms: int = 0
 
     @property
     def ends(self) -> float:
@@ -66,14 +51,22 @@ class Holding:
         return self.renewed + self.lasts
 
 
+class Resumed(NamedTuple):
+    """What an earlier process of a member was reading of a partition: from sequence number `next` on, under a lease
+    with that `owned_since_ms` (0: not known)."""
+
+    next: int
+    since_ms: int = 0
+
+
 class Membership:
     """One process of a member: `see` takes a look at the table, `on_committed` the result of a commit.
 
-    `resume` are the partitions that an earlier process of this member was reading, with sequence numbers. Besides the
-    partitions that the table says this member owns, these are claimed at once if they are free and would go on there.
+    `resume` are the partitions that an earlier process of this member was reading. Besides the partitions that the
+    table says this member owns, these are claimed at once if they are free and would go on there.
     """
 
-    def __init__(self, author: Author, settings: Settings, resume: Mapping[str, int] | None = None) -> None:
+    def __init__(self, author: Author, settings: Settings, resume: Mapping[str, Resumed] | None = None) -> None:
         self.author = author
         self.settings = settings
         self.resume = dict(resume or {})
@@ -187,9 +180,11 @@ class Membership:
         lost = self._lost_checkpoints(snapshot)  # another member may have been faster to put something back
         renewed: set[str] = set()
         for transition in outcome.accepted:
-            if type(transition) in _RENEWING:
-                assert isinstance(transition, LeaseTransition)
-                renewed.add(transition.partition)
+            if isinstance(transition, LeaseTransition):
+                partition = transition.partition
+                before = outcome.before.leases.get(partition)
+                if before is None or before.counter != snapshot.leases[partition].counter:
+                    renewed.add(partition)
             elif isinstance(transition, (Join, Heartbeat)):
                 self.heartbeat = now.monotonic
         row = snapshot.members.get(self.author.id)
@@ -211,7 +206,11 @@ class Membership:
         """The monotonic time at which the next commit must be under way, earlier by the part `ahead` of the interval
         between renewals."""
         renewed, lasts = min(self._first_due, (self.heartbeat, self.duration.own), key=_due)
-        return renewed + (1 - ahead) * renewal_interval(lasts)
+        return renewed + (1 - ahead) * self.settings.renewal_part * lasts
+
+    def renewed_along(self, renewed: float, lasts: float, now: float) -> bool:
+        """Whether what was `renewed` at that time, for so long, is renewed again along with a commit at `now`."""
+        return renewed + self.settings.renewed_along_part * self.settings.renewal_part * lasts <= now
 
     def valid(self, holdings: Mapping[str, Holding], now: float, unwritable_at: float) -> dict[str, Holding]:
         """Those of `holdings` that nobody else may take at monotonic time `now`: renewed within the lease duration; or
@@ -224,6 +223,11 @@ class Membership:
         """Whether a handover from or to this member is pending."""
         me, leases = self.author.id, snapshot.leases
         return any(me in (leases[p].owner, handover.to) for p, handover in snapshot.ownership.pending.items())
+
+    @property
+    def leases(self) -> Mapping[str, Lease]:
+        """All leases as of the last look or commit."""
+        return self._leases
 
     def lease_seen(self, partition: str) -> Lease | None:
         """The lease as last seen."""
@@ -326,7 +330,8 @@ class Membership:
                     lease.partition, lease.checkpoint.next, lease.epoch,
                 )  # fmt: skip
             pending = lease.handover is not None
-            holdings[lease.partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lasts, pending)
+            since_ms = lease.owned_since_ms
+            holdings[lease.partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lasts, pending, since_ms)
         for partition in sorted(self.holdings.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a new table has none
             _LOG.info("partition %s: no longer owned, now by %s", partition, lease_now and lease_now.owner)

@@ -67,7 +67,9 @@ class Pacing:
     def due(self, renewal_due: float, *, progress: bool) -> float:
         """When the next turn is due. `progress`: there is new progress to commit."""
         due = min(max(self.balance_at, self._others_until), self.look_at, renewal_due, self._held_until)
-        return min(due, max(self._routine_at, self._others_until)) if progress else due
+        if not progress or self._settings.per_lease:
+            return due
+        return min(due, max(self._routine_at, self._others_until))
 
     def balances(self, now: float, unsettled: Callable[[], bool]) -> bool:
         """Whether to balance in this turn: once per interval, and in a reactive group whenever it is `unsettled`; not
@@ -103,13 +105,16 @@ class Pacing:
         look = min(max(settings.look_interval, spacing), settings.balance_interval)
         self.look_at = now + self._jittered(settings.handover_look_interval if in_handover else look)
         if took is not None:
-            self._routine_at = now + self._jittered(spacing)
             self._others_until = now + took + min(waited, settings.balance_interval)
-            self.ahead = self._rng.uniform(0, _RENEWED_AHEAD)
+            if not settings.per_lease:  # where members write what is their own, none delays another
+                self._routine_at = now + self._jittered(spacing)
+                self.ahead = self._rng.uniform(0, _RENEWED_AHEAD)
         if decision is not None:
             wait = self._jittered(settings.balance_interval)
             after = decision.rebalance_after or (0.0 if decision.rebalance_now else wait)
             self.balance_at = now + min(wait, after)
+        if settings.look_interval >= settings.balance_interval:
+            self.look_at = max(now, self.balance_at)  # each balancing begins with a look
 
     def pause(self, failures: int, renewal_interval: float) -> float:
         """How long to wait after the store was away for so many tries in a row."""

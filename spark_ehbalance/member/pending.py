@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_ehbalance.leases.durations import renewal_interval
 from spark_ehbalance.leases.model import Lease, Load
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
@@ -21,7 +20,7 @@ from spark_ehbalance.leases.transitions import (
     Transition,
     apply,
 )
-from spark_ehbalance.member.membership import Clocks, Membership
+from spark_ehbalance.member.membership import Clocks, Membership, Resumed
 from spark_ehbalance.member.query import QueryState
 from spark_ehbalance.values.position import partition_order
 
@@ -44,8 +43,8 @@ def pending(
 ) -> list[Transition]:
     """Everything to write without balancing, after a look: join, heartbeat, progress, what is given back, renewals.
 
-    A member that is `leaving` releases what is not `in_flight`. Renewals go along with every commit once half their
-    time has passed, so that few commits are for renewals alone.
+    A member that is `leaving` releases what is not `in_flight`. Renewals go along with every commit once a part
+    of their time has passed, so that few commits are for renewals alone.
     """
     by, at_ms, snapshot = member.author, now.wall_ms, member.snapshot
     assert snapshot is not None, "a look comes first"
@@ -54,7 +53,7 @@ def pending(
         transitions += _progress(member, query, at_ms)
         return transitions + _resumed(member, apply(snapshot, transitions).after, at_ms)
     transitions += member.to_put_back
-    if member.heartbeat + renewal_interval(member.duration.own) / 2 <= now.monotonic and by.id in snapshot.members:
+    if by.id in snapshot.members and member.renewed_along(member.heartbeat, member.duration.own, now.monotonic):
         transitions.append(member.beat(at_ms, query.load))
     transitions += _progress(member, query, at_ms)
     for partition, holding in member.holdings.items():
@@ -63,9 +62,10 @@ def pending(
             transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
         elif holding.handover_pending and at_rest:
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
-        elif (
-            holding.renewed + renewal_interval(holding.lasts) / 2 <= now.monotonic
-            and partition not in query.progress  # a checkpoint is a renewal
+        elif partition in query.given_back and at_rest:
+            transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
+        elif member.renewed_along(holding.renewed, holding.lasts, now.monotonic) and (
+            partition not in query.progress or member.settings.per_lease  # else a checkpoint is a renewal
         ):
             load = _changed_load(member, query, partition)
             transitions.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=epoch, load=load))
@@ -135,7 +135,16 @@ def _resumed(member: Membership, snapshot: Snapshot, at_ms: int) -> list[Transit
             CancelHandover(by=by, at_ms=at_ms, partition=p, epoch=snapshot.leases[p].epoch)
             for p in coming[limit - len(kept) :]
         ]
-    return transitions + [Claim(by=by, at_ms=at_ms, partition=each.partition, epoch=each.epoch) for each in kept]
+    return transitions + [
+        Claim(
+            by=by,
+            at_ms=at_ms,
+            partition=each.partition,
+            epoch=each.epoch,
+            owned_since_ms=_earlier(member, each.partition).since_ms,
+        )
+        for each in kept
+    ]
 
 
 def _resumable(member: Membership, snapshot: Snapshot) -> list[Lease]:
@@ -144,7 +153,11 @@ def _resumable(member: Membership, snapshot: Snapshot) -> list[Lease]:
     candidates = {lease.partition for lease in snapshot.owned_by(owner)} | member.resume.keys()
     for partition in sorted(candidates & snapshot.leases.keys(), key=partition_order):
         lease = snapshot.leases[partition]
-        reading = lease.checkpoint is not None and member.resume.get(partition) == lease.checkpoint.next
+        reading = lease.checkpoint is not None and _earlier(member, partition).next == lease.checkpoint.next
         if lease.owner == owner or (lease.owner is None and reading):
             resumable.append((not reading, lease))
     return [lease for _, lease in sorted(resumable, key=lambda each: each[0])]
+
+
+def _earlier(member: Membership, partition: str) -> Resumed:
+    return member.resume.get(partition, Resumed(-1))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from spark_ehbalance.leases.model import Load, MemberLoad
-from spark_ehbalance.leases.transitions import Checkpoint, Outcome, Reset
+from spark_ehbalance.leases.transitions import Checkpoint, HandOver, Outcome, Release, Reset
 from spark_ehbalance.values.position import Position
 
 
@@ -24,7 +24,8 @@ class QueryState:
 
     `progress` and `resets` are by partition, and stay until they are committed. `in_flight` are the partitions of the
     current batch, which began at monotonic time `batch_began`. `loads` are moving averages by partition, `load` is that
-    of the member. `leaving`: the query takes no new partitions and gives its own back.
+    of the member. `leaving`: the query takes no new partitions and gives its own back. `given_back` are the partitions
+    that it gives back although it stays, until that is committed.
     """
 
     progress: dict[str, Progress] = field(default_factory=dict)
@@ -34,6 +35,7 @@ class QueryState:
     loads: Mapping[str, Load] = field(default_factory=dict)
     load: MemberLoad | None = None
     leaving: bool = False
+    given_back: frozenset[str] = frozenset()
     progress_since_look: bool = False
     reset_since_look: bool = False
 
@@ -50,6 +52,19 @@ class QueryState:
         self.resets |= resets
         self.reset_since_look |= bool(resets)
 
+    def without_offsets(self, partitions: Collection[str]) -> dict[str, int]:
+        """The sequence numbers of those positions in `partitions` whose offsets are not known."""
+        positions = {partition: each.position for partition, each in (self.progress | self.resets).items()}
+        return {p: each.sequence_number for p, each in positions.items() if p in partitions and each.lacks_offset}
+
+    def complete(self, offsets: Mapping[str, str], positions: Mapping[str, int]) -> None:
+        """Add the `offsets` of the events at these `positions`."""
+        for waiting in (self.progress, self.resets):
+            for partition, offset in offsets.items():
+                each = waiting.get(partition)
+                if each is not None and each.position.sequence_number == positions[partition]:
+                    waiting[partition] = replace(each, position=replace(each.position, offset=offset))
+
     def restore(self, progress: Mapping[str, Progress]) -> None:
         """`progress` must be committed again, except where there is newer progress or a reset."""
         for partition, each in progress.items():
@@ -58,9 +73,11 @@ class QueryState:
 
     def on_committed(self, outcome: Outcome) -> None:
         """What was committed or refused need not be written again."""
-        if not (self.progress or self.resets):
+        if not (self.progress or self.resets or self.given_back):
             return
         for each in (*outcome.accepted, *(refused.transition for refused in outcome.refused)):
+            if isinstance(each, (HandOver, Release)):
+                self.given_back -= {each.partition}
             if isinstance(each, (Checkpoint, Reset)):
                 waiting = self.progress if isinstance(each, Checkpoint) else self.resets
                 if waiting.get(each.partition) == Progress(each.epoch, each.position):

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_ehbalance.leases.durations import renewal_interval
 from spark_ehbalance.strategies.base import Strategy
 from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT
 
 #: Seconds after which the leader tidies the store up at the latest, while the table changes.
 TIDY_INTERVAL = 300.0
+
+#: Where each renewal is a request: if a lease lasts for six balance intervals, as with the Azure SDKs, these have it
+#: renewed at every third look, and leave more than two intervals for another try.
+_RENEWAL_PART_PER_LEASE, _ALONG_PART_PER_LEASE = 0.6, 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +37,16 @@ class Settings:
     #: The same while a handover is pending that concerns this member, so that it takes about a second in all.
     handover_look_interval: float = 0.2
     tidy_interval: float = TIDY_INTERVAL
+    #: The store takes a request for each lease and each checkpoint that is written (`Offers.atomic`). What is routine
+    #: then waits for the next balancing.
+    per_lease: bool = False
+
+    @property
+    def renewal_part(self) -> float:
+        """The part of the lease duration after which a lease is renewed."""
+        return _RENEWAL_PART_PER_LEASE if self.per_lease else renewal_interval(1.0)
+
+    @property
+    def renewed_along_part(self) -> float:
+        """The part of that time after which it is renewed along with any other commit."""
+        return _ALONG_PART_PER_LEASE if self.per_lease else 0.5

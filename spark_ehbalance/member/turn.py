@@ -18,12 +18,13 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from spark_ehbalance.leases.durations import renewal_interval
-from spark_ehbalance.leases.model import Author, MemberState, TableIdentity
+from spark_ehbalance.leases.durations import needed, renewal_interval
+from spark_ehbalance.leases.expiry import expired_leases
+from spark_ehbalance.leases.model import Author, Lease, MemberState, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Drain, Outcome, Transition
+from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Drain, Outcome, Steal, Transition
 from spark_ehbalance.member.balancing import Balancer
-from spark_ehbalance.member.membership import Clocks, Holding, Membership
+from spark_ehbalance.member.membership import Clocks, Holding, Membership, Resumed
 from spark_ehbalance.member.pacing import Pacing, is_slow, tidying_due
 from spark_ehbalance.member.pending import pending, shutdown
 from spark_ehbalance.member.query import Progress, QueryState
@@ -74,12 +75,12 @@ class Turn:
             for each in self._balancer.new_partitions(partitions)
         ]
         written_first = self._pending + self._decided if self._decided else self._pending
-        self.decision, self.view = self._balancer.decide(written_first, self.now, self._abstain)
+        self.decision, self.view = self._balancer.decide(written_first, self.now, self._abstain, partitions)
         self._decided += self.decision.transitions
         unread = self._claimed_unread()
         if len(unread) > _MOST_STARTS:
             later = frozenset(unread[_MOST_STARTS:])
-            self._decided = [x for x in self._decided if not (isinstance(x, Claim) and x.partition in later)]
+            self._decided = [x for x in self._decided if not (isinstance(x, (Claim, Steal)) and x.partition in later)]
             self.decision = replace(self.decision, rebalance_now=True)
         self._decided += self._balancer.forget_dead(self.view)
         return unread[:_MOST_STARTS]
@@ -89,7 +90,7 @@ class Turn:
         missing will be refused."""
         self._decided = [
             replace(each, starting_position=positions[each.partition])
-            if isinstance(each, Claim) and each.partition in positions
+            if isinstance(each, (Claim, Steal)) and each.partition in positions
             else each
             for each in self._decided
         ]
@@ -113,15 +114,28 @@ class Turn:
         """The partitions to be claimed that were never read."""
         assert self.view is not None, "it has balanced"
         leases = self.view.snapshot.leases
-        claims = [each.partition for each in self._decided if type(each) is Claim and each.starting_position is None]
-        return [each for each in claims if leases[each].checkpoint is None]
+        taken = [each for each in self._decided if isinstance(each, (Claim, Steal))]
+        return [x.partition for x in taken if x.starting_position is None and leases[x.partition].checkpoint is None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a member knows of the group's leases, as of its last look or commit.
+
+    `silence` is, by partition, for which part of the lease duration that its owner renews by the owner has shown no
+    sign of life, by this member's clock: below 1, except for the `expired` ones.
+    """
+
+    leases: Mapping[str, Lease]
+    expired: frozenset[str]
+    silence: Mapping[str, float]
 
 
 class Participant:
     """One query's part in its group, from turn to turn.
 
     Not thread-safe: a driver with threads calls everything under one lock, except the methods of `Turn`, `pause`,
-    `contended_pause` and `tidies`, which belong to the thread that takes the turns.
+    `contended_pause` and `tidies`, which belong to the thread that takes the turns, as `sight` does.
 
     `progress` is what the sink had finished in an earlier life of the query, `resume` as in `Membership`.
     """
@@ -133,7 +147,7 @@ class Participant:
         rng: random.Random,
         *,
         progress: Mapping[str, Progress] | None = None,
-        resume: Mapping[str, int] | None = None,
+        resume: Mapping[str, Resumed] | None = None,
     ) -> None:
         self.author = author
         self.settings = settings
@@ -171,6 +185,10 @@ class Participant:
     def leave(self) -> None:
         """Take nothing more, and give back everything that is not in flight, from the next turn on, which is now."""
         self.query.leaving = True
+        self.look_now()
+
+    def look_now(self) -> None:
+        """The next turn is due at once."""
         self._pacing.look_at = 0.0
 
     # --- what the query may know -------------------------------------------------------------------------------
@@ -179,6 +197,11 @@ class Participant:
     def table(self) -> TableIdentity | None:
         """Which lease table it is; None while no partition was added, and in tables of earlier versions."""
         return self._member.table
+
+    @property
+    def leases(self) -> Mapping[str, Lease]:
+        """All leases as of the last look or commit."""
+        return self._member.leases
 
     @property
     def owned(self) -> Mapping[str, Holding]:
@@ -208,8 +231,33 @@ class Participant:
         While the store is away they stay, because nobody else can take them in the table either, and the hub's epochs
         still keep two readers apart. A process that was suspended plans with nothing until it has looked again.
         """
-        trying = self._store_away and now - self._looked < 2 * self.settings.balance_interval
-        return self._member.valid(self.plannable(), now, now if trying else self._member.unwritable_at)
+        return self._valid(self.plannable(), now)
+
+    def kept(self, now: float) -> dict[str, Holding]:
+        """The same with what is to be given away."""
+        return self._valid(self._member.holdings, now)
+
+    @property
+    def awaits_handover(self) -> bool:
+        """Whether a handover to this member is pending."""
+        handovers = (lease.handover for lease in self._member.leases.values())
+        return any(each.to == self.author.id for each in handovers if each)
+
+    def sight(self, now: Clocks) -> Sight | None:
+        """What is known of all leases; None before the first look."""
+        member = self._member
+        if member.snapshot is None:
+            return None
+        unsaid, commit_ms = member.duration.unsaid, member.duration.first_commit_ms
+        expired = expired_leases(member.observations, member.snapshot, now.monotonic, now.wall_ms, unsaid, commit_ms)
+        lasts, seen = member.duration.said(member.snapshot).by_member, member.observations.leases
+        least = needed(member.snapshot, commit_ms)
+        silence = {
+            partition: (now.monotonic - seen[partition].since) / max(least, lasts.get(lease.owner or "", unsaid))
+            for partition, lease in member.leases.items()
+            if partition in seen
+        }
+        return Sight(member.leases, expired, silence)
 
     # --- the turn ----------------------------------------------------------------------------------------------
 
@@ -255,11 +303,14 @@ class Participant:
         lost = {p: each for p, each in lost.items() if p not in self.query.resets}  # which are lost on purpose
         self.query.on_committed(outcome)
         self.query.restore(lost)
-        self.failures, self.members = 0, len(snapshot.members)
+        # Where the store keeps no rows of members, the others are known by what they own.
+        self.failures, self.members = 0, len(snapshot.member_ids | snapshot.ownership.owned.keys() - {None})
         in_handover = member.in_handover(snapshot)
         if decision is not None:
             if self.settling and decision.transitions:
                 decision = replace(decision, rebalance_now=True)
+            if _came_to_nothing(decision, outcome):
+                decision = replace(decision, rebalance_now=False)
             self.cycles += not decision.rebalance_now
             self.settled_cycles += not (decision.rebalance_now or decision.rebalance_after is not None or in_handover)
         self._pacing.turned(
@@ -296,10 +347,15 @@ class Participant:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
+    def _valid(self, holdings: Mapping[str, Holding], now: float) -> dict[str, Holding]:
+        trying = self._store_away and now - self._looked < 2 * self.settings.balance_interval
+        return self._member.valid(holdings, now, now if trying else self._member.unwritable_at)
+
     def _see(self, snapshot: Snapshot, now: Clocks) -> None:
         self.query.restore(self._member.see(snapshot, now))
         self._looked, self._store_away = now.monotonic, False
         self.query.progress_since_look = self.query.reset_since_look = False
+        self.query.given_back &= self._member.holdings.keys()
         if self.settings.max_stall is not None:
             self._check_stall(now.monotonic, self.settings.max_stall)
 
@@ -335,6 +391,15 @@ class Participant:
 
     def _reason_to_abstain(self) -> str:
         return "the query hangs" if self.stalled else "this member is leaving"
+
+
+def _came_to_nothing(decision: Decision, outcome: Outcome) -> bool:
+    """Whether the store could write none of what was decided, though no other member was faster: it is tried again in
+    the next cycle, not at once."""
+    written = (*outcome.accepted, *(each.transition for each in outcome.refused))
+    settled = {getattr(each, "partition", None) for each in written}
+    decided = {getattr(each, "partition", None) for each in decision.transitions}
+    return outcome.seconds is not None and bool(decided) and decided.isdisjoint(settled)
 
 
 def _log_refused(outcome: Outcome) -> None:

@@ -14,7 +14,7 @@ from spark_ehbalance.errors import ConflictError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Outcome, Transition, apply
+from spark_ehbalance.leases.transitions import Outcome, Refused, Transition, apply
 from spark_ehbalance.values.group import Group
 
 #: Longest wait before a commit that lost a race is tried again, in seconds.
@@ -32,15 +32,58 @@ REQUEST_TIMEOUT = 5.0
 #: Attempts after which a commit fails with `ConflictError`.
 ATTEMPTS = 20
 
+#: The owner level of all readers of a group whose store has no epochs: that of the Azure SDKs.
+SHARED_LEVEL = 0
+
 _Store = TypeVar("_Store", bound="LeaseStore")
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """What a lease store keeps. Where it does not, every user of the store has to do without.
+
+    `atomic`: a write is one compare-and-swap of the whole snapshot. Without, each partition stands alone, as do its
+    owner and its checkpoint: a write takes a request for each that changes, may succeed for some of them only, and a
+    checkpoint does not renew its lease.
+    `handover`: pending handovers, operators' orders and loads.
+    `epochs`: epochs and renewal counters. Without, each handle counts what it sees change, and an epoch only says
+    whether a member's ownership is still the same, also for a later process of the member.
+    `members`: the members' rows. Without, a handle's snapshots have those alone that were written through it.
+    `partitions`: partitions that nobody has claimed yet. Without, one that was added to the hub later cannot be told
+    from them, and begins at the starting position as they do.
+    `sequence_numbers`: a checkpoint that is a sequence number. Without, it needs the event's offset as well.
+    """
+
+    atomic: bool = True
+    handover: bool = True
+    epochs: bool = True
+    members: bool = True
+    partitions: bool = True
+    sequence_numbers: bool = True
+
+
+class PartlyWrittenError(Exception):
+    """A write of a store that is not `atomic` has succeeded in part; `after` is the snapshot that has resulted.
+
+    `lost` says for each partition that another writer was faster with why nothing of it was written. Of the partitions
+    `unknown` it is not known what was written: the next look tells.
+    """
+
+    def __init__(self, after: Snapshot, lost: Mapping[str, str], unknown: frozenset[str] = frozenset()) -> None:
+        super().__init__(f"lost partitions {sorted(lost)}, and {sorted(unknown)} are unknown")
+        self.after = after
+        self.lost = lost
+        self.unknown = unknown
 
 
 class LeaseStore(ABC):
     """Keeps the snapshot of one group, with a compare-and-swap on its version. This is what a member needs.
 
     One thread at a time uses a store, in the process that has opened it; two others may call `record` and `tidy`
-    meanwhile. Every backend passes the conformance suite in `tests/stores/store_conformance.py`.
+    meanwhile. Every backend passes the conformance suite for what it offers (`tests/stores/store_conformance.py`).
     """
+
+    offers: ClassVar[Offers] = Offers()
 
     @abstractmethod
     def create(self, group: Group, content: Snapshot | None = None) -> None:
@@ -63,7 +106,8 @@ class LeaseStore(ABC):
         """Replace `base` by `new` if `base` is still the newest snapshot. Returns `new` with its version.
 
         Raises `ConflictError` if it is not: then nothing was written. After an error of unknown outcome the store looks
-        for its own commit, and raises `StoreUnavailableError` if it cannot tell.
+        for its own commit, and raises `StoreUnavailableError` if it cannot tell. A store that is not `atomic` raises
+        `PartlyWrittenError` if not all of `new` was written, and `StoreUnavailableError` if nothing was.
         """
 
     @abstractmethod
@@ -114,6 +158,16 @@ class LeaseTable(LeaseStore):
     ) -> None:
         """See `open_store`."""
 
+    @classmethod
+    def open(cls, location: str, options: Mapping[str, str], patience: float, group: Group | None) -> LeaseTable:
+        """See `open_store`. A table that holds one group need not be told which."""
+        return cls(location, options, patience)
+
+    @classmethod
+    def opens(cls, location: str) -> bool:
+        """Whether this backend opens `location`, whose scheme is one of its `schemes`."""
+        return True
+
     @staticmethod
     @abstractmethod
     def parse_location(text: str) -> str:
@@ -145,7 +199,8 @@ def commit(
 ) -> Outcome:
     """Write the valid ones of `transitions` as one commit. After a lost race: re-read, re-validate, try again.
 
-    `before` of the outcome is the snapshot that was replaced, or the newest one where there was nothing to write.
+    `before` of the outcome is the snapshot that was replaced, or the newest one where there was nothing to write. What
+    a store that is not `atomic` could not write is refused; where it does not know, it is neither accepted nor refused.
     Raises `ConflictError` after `attempts` lost races, `StoreUnavailableError` as the store does.
     """
     transitions = list(transitions)
@@ -157,12 +212,25 @@ def commit(
         try:
             after = store.write(base, outcome.after)
             return replace(outcome, after=after, seconds=time.monotonic() - began)
+        except PartlyWrittenError as part:
+            return _partly(outcome, part, time.monotonic() - began)
         except ConflictError:
             if attempt == attempts:
                 raise
         time.sleep(random.uniform(0, longest_wait(attempt, time.monotonic() - began)))
         base = store.read()
     raise AssertionError("unreachable")
+
+
+def _partly(outcome: Outcome, part: PartlyWrittenError, seconds: float) -> Outcome:
+    accepted, refused = [], list(outcome.refused)
+    for each in outcome.accepted:
+        partition = getattr(each, "partition", "")  # what concerns members and the whole group has none
+        if partition in part.lost:
+            refused.append(Refused(each, part.lost[partition]))
+        elif partition not in part.unknown:
+            accepted.append(each)
+    return replace(outcome, after=part.after, accepted=tuple(accepted), refused=tuple(refused), seconds=seconds)
 
 
 def commit_and_record(

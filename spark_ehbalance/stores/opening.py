@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable, Offers
+from spark_ehbalance.stores.blob import BlobStore
 from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.locations import EXAMPLE_ADDRESS, has_unsafe_characters, scheme
 
-BACKENDS: tuple[type[LeaseTable], ...] = (DeltaStore,)
+#: The first one that opens a location has it: the address of a container alone is no Delta table.
+BACKENDS: tuple[type[LeaseTable], ...] = (BlobStore, DeltaStore)
 
 #: Schemes that a user may expect to work, and why they do not.
 _REFUSED = {
@@ -22,15 +25,21 @@ _REFUSED = {
 
 
 def open_store(
-    location: str, options: Mapping[str, str] | None = None, patience: float = REQUEST_TIMEOUT
+    location: str,
+    options: Mapping[str, str] | None = None,
+    patience: float = REQUEST_TIMEOUT,
+    group: Group | None = None,
 ) -> LeaseTable:
     """Open the lease table at `location`, with the `options` of its storage. Nothing is read or created yet.
 
+    `group` is for a backend whose locations hold several: without it there must be one only.
     A request that the storage does not answer fails after `patience` seconds, unless the options set a limit. Raises
     `OptionError` if no backend knows the location's scheme.
     """
     try:
-        return _backend(location)(location, options, patience)
+        return _backend(location).open(location, options or {}, patience, group)
+    except OptionError:
+        raise
     except ValueError as allowed:
         raise OptionError(f"lease table {location} cannot be opened: allowed is {allowed}") from None
 
@@ -50,14 +59,19 @@ def check_storage(location: str, options: Mapping[str, str], environment: Mappin
     _backend(location).check_storage(location, options, environment)
 
 
+def offers(location: str) -> Offers:
+    """What the store at `location` keeps."""
+    return _backend(location).offers
+
+
 def _backend(location: str) -> type[LeaseTable]:
     wanted = scheme(location)
     for backend in BACKENDS:
-        if wanted in backend.schemes:
+        if wanted in backend.schemes and backend.opens(location):
             return backend
     if wanted in _REFUSED:
         raise ValueError(
             f"no {wanted}: address, as {_REFUSED[wanted]}: write the address of a storage, such as {EXAMPLE_ADDRESS}"
         )
-    known = [f"{each}://" for backend in BACKENDS for each in backend.schemes if each]
+    known = dict.fromkeys(f"{each}://" for each in DeltaStore.schemes if each)
     raise ValueError(f"a path, or an address that begins with {', '.join(known)}")

@@ -69,4 +69,5 @@ STRATEGY = Declaration(
     balanced,
     origin="Event Processor",
     rule="one partition a cycle: a free one, else one stolen from an owner above its share",
+    by_leases_alone=True,
 )

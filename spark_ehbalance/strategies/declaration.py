@@ -29,7 +29,7 @@ class Declaration:
     `decide` takes a view and, if the strategy has parameters, the keyword `parameters`. `origin` and `rule` are its
     line in the documentation. `reactive`: it decides as soon as a member or a lease changes; without this it decides in
     its next cycle, as the processors do that most strategies come from. `resolves_stuck_handovers`: it does so by
-    itself.
+    itself. `by_leases_alone`: it needs no handovers and no rows of members, as an owner is known by what it owns.
     """
 
     decide: Callable[..., Decision]
@@ -38,6 +38,7 @@ class Declaration:
     parameters: type[Parameters] = Parameters
     reactive: bool = False
     resolves_stuck_handovers: bool = False
+    by_leases_alone: bool = False
 
     def bound(self, parameters: Parameters | None) -> Strategy:
         """The function with its parameters: the default ones unless given."""

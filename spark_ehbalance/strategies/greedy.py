@@ -33,4 +33,9 @@ def greedy(view: View) -> Decision:
         distribution.move(partition, view.me.id)
 
 
-STRATEGY = Declaration(greedy, origin="Event Processor", rule="as `balanced`, repeated until the share is reached")
+STRATEGY = Declaration(
+    greedy,
+    origin="Event Processor",
+    rule="as `balanced`, repeated until the share is reached",
+    by_leases_alone=True,
+)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: The offset that stands for the position before the first retained event.
+START_OFFSET = "-1"
+
 
 @dataclass(frozen=True, slots=True)
 class Position:
@@ -20,6 +23,11 @@ class Position:
     def next(self) -> int:
         """The sequence number of the first unfinished event."""
         return self.sequence_number + 1
+
+    @property
+    def lacks_offset(self) -> bool:
+        """Whether the offset of its event is not known. Before a partition's first event there is none."""
+        return self.offset is None and self.sequence_number >= 0
 
     @classmethod
     def before(cls, sequence_number: int) -> Position:

@@ -8,22 +8,31 @@ import pytest
 
 from chaos.storage.azurite import azurite, make_container, missing
 from chaos.storage.proxy import StorageProxy
+from spark_ehbalance.emulator.fixtures import emulator
 from spark_ehbalance.leases.transitions import AddPartitions, Join
 from spark_ehbalance.values.position import Position
 from tests.azure_storage.tables import Table
+from tests.cli.conftest import ehbalance
 from tests.stores.delta_tables import committed
 from tests.stores.store_conformance import ANN, BOB, GROUP, claim
+
+__all__ = ["ehbalance", "emulator"]
 
 
 @pytest.fixture(scope="session")
 def storage() -> Iterator[str]:
     """The address of an Azurite."""
+    require_azurite()
+    with azurite() as address:
+        yield address
+
+
+def require_azurite() -> None:
+    """Skip the test where Azurite is missing, or fail where it must be there."""
     if problem := missing():
         if os.environ.get("EHBALANCE_REQUIRE_AZURITE"):
             pytest.fail(problem)
         pytest.skip(problem)
-    with azurite() as address:
-        yield address
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from tests.stores.store_conformance import ANN
 RENEWAL = Renew(by=ANN, at_ms=5, partition="0", epoch=1)
 
 #: Seconds that a request may take where it gets no answer.
-PATIENCE = 1.0
+PATIENCE = 2.0
 
 
 @dataclass(frozen=True)

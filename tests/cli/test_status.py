@@ -13,6 +13,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Pin, TableIdentity
 from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.position import Position
 from tests.cli.command import Command
 from tests.cli.groups import connection, emulator, secrets, used
 
@@ -140,3 +141,17 @@ def test_an_owner_id_is_shown_without_markup(ehbalance: Command, used: Path, own
         lease = replace(base.leases["0"], owner=owner)
         store.write(base, replace(base, leases={**base.leases, "0": lease}))
     assert owner in ehbalance("status", used).out
+
+
+def test_output_into_a_file_is_not_cut_to_a_terminals_width(
+    ehbalance: Command, used: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, number = "x" * 200, 2**62
+    with DeltaStore(str(used)) as store:
+        base = store.read()
+        lease = replace(base.leases["0"], owner=owner, checkpoint=Position(number))
+        store.write(base, replace(base, leases={**base.leases, "0": lease}))
+    monkeypatch.delenv("COLUMNS")
+    done = ehbalance("status", used).out
+    assert owner in done
+    assert str(number) in done

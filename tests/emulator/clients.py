@@ -10,7 +10,7 @@ from typing import Any
 
 from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerClient
 
-DEADLINE = 20.0  # seconds within which an expected condition must hold
+DEADLINE = 60.0  # seconds within which an expected condition must hold
 QUIET = 0.3  # seconds without an event after which a partition is read to its end
 FAST = {"socket_timeout": 0.005, "retry_total": 0, "retry_backoff_factor": 0.01}
 

@@ -49,4 +49,4 @@ def receive_until_error(receiver: Receiver, wait: float = 0.2) -> None:
         receiver.receive(10_000, wait)
         return False
 
-    wait_until(received, "receiving raises an error", timeout=10)
+    wait_until(received, "receiving raises an error")

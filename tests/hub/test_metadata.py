@@ -107,6 +107,7 @@ def test_the_public_calls_return_the_same(
     use_public_calls(monkeypatch)
     with HubMetadata(hub_options(emulator).connection, "$Default") as slow:
         assert (slow.partition_ids(), slow.partition_states(["0", "1", "2"])) == expected
+        assert slow.created_ms == metadata.created_ms is not None
     assert len(clients) == 1 + 4
 
 
@@ -255,8 +256,13 @@ def test_a_hub_that_was_deleted_and_created_again_is_seen_over_the_open_connecti
     emulator: Emulator, metadata: HubMetadata
 ) -> None:
     fill(emulator)
+    assert metadata.partition_ids() == ("0", "1", "2")
+    before = metadata.created_ms
     assert metadata.partition_states(["1"])["1"].end == 5
     emulator.delete_hub(HUB)
     emulator.add_hub(HUB, 2)
     assert metadata.partition_ids() == ("0", "1")
+    assert metadata.created_ms is not None
+    assert before is not None
+    assert metadata.created_ms > before
     assert metadata.partition_states(["1"])["1"] == PartitionState(0, 0, None, None)

@@ -201,8 +201,8 @@ def test_refused_connections_are_unreachable(emulator: Emulator, receiver: Open)
     emulator.refuse_connections()
     begun = time.monotonic()
     with pytest.raises(Unreachable, match="no connection could be made to localhost"):
-        receiver().receive(1, 5.0)
-    assert time.monotonic() - begun < 2
+        receiver().receive(1, 20.0)
+    assert time.monotonic() - begun < 10, "it has not waited for events"
 
 
 def test_a_wrong_key_is_refused_and_not_shown() -> None:

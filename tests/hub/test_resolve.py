@@ -10,7 +10,8 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.resolve import resolve
+from spark_ehbalance.hub.offsets import find_offset
+from spark_ehbalance.hub.resolve import position_of, resolve
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.starting_positions import Edge, UnresolvedPosition
 from tests.hub.receiving import address_of, reading
@@ -136,3 +137,37 @@ def test_a_time_begins_at_events_whose_sequence_numbers_cannot_be_read(hub: Hub,
     if following:
         hub.append(following)
     assert hub.resolve(moment).next == 3
+
+
+def test_an_offset_is_resolved_to_the_position_after_its_event(hub: Hub) -> None:
+    hub.append(10)
+    state = hub.state()
+    offsets = {number: find_offset(hub.address, number, 0, timeout=20) for number in (0, 4, 9)}
+    assert offsets[9] == state.last_offset
+    for number, offset in offsets.items():
+        assert offset is not None
+        assert position_of(offset, hub.address, state, timeout=20) == Position(number, offset)
+    assert position_of("-1", hub.address, state, timeout=20).next == 0
+
+    hub.emulator.trim(HUB, 0, 6)
+    assert position_of(str(offsets[4]), hub.address, hub.state(), timeout=20) == Position(5)
+    hub.emulator.trim(HUB, 0, 10)
+    assert position_of(str(offsets[4]), hub.address, hub.state(), timeout=20) == Position(9)
+
+
+@pytest.mark.parametrize(("first", "before"), [(9, 8), (2, 1), (0, None)])
+def test_where_a_compacted_hub_has_no_such_event_it_is_the_offset_of_the_one_before(
+    hub: Hub, first: int, before: int | None
+) -> None:
+    hub.append(40)
+    expected = "-1" if before is None else find_offset(hub.address, before, 0, timeout=20)
+    hub.emulator.compact(HUB, "0", first, 30)
+    assert find_offset(hub.address, 20, 0, timeout=20) == expected
+    assert find_offset(hub.address, 30, 0, timeout=20) not in (None, expected)
+
+
+def test_an_offset_beyond_the_last_event_is_an_error_after_the_timeout(hub: Hub) -> None:
+    hub.append(3)
+    beyond = str(int(hub.state().last_offset or 0) + 1)
+    with pytest.raises(HubUnavailableError, match=f"at offset {beyond}, or the next one could not be found"):
+        position_of(beyond, hub.address, hub.state(), timeout=1)

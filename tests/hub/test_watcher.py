@@ -125,7 +125,7 @@ def test_several_threads_may_refresh(emulator: Emulator, start: Start) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert seen == [7] * 8
 
 
@@ -221,7 +221,7 @@ def test_the_thread_ends(start: Start) -> None:
     watcher = start()
     assert len(running()) == 1
     watcher.stop()
-    wait_until(lambda: not running(), "it has ended", 5)
+    wait_until(lambda: not running(), "it has ended")
 
 
 # --- when it requests -----------------------------------------------------------------------------------------

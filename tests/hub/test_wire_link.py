@@ -385,7 +385,7 @@ def test_no_socket_stays_open(full: Emulator, end: str) -> None:
     before = open_sockets()
     for _ in range(3):
         once()
-    wait_until(lambda: open_sockets() <= before, "all are closed", timeout=10)
+    wait_until(lambda: open_sockets() <= before, "all are closed")
 
 
 # --- tokens ----------------------------------------------------------------------------------------------------

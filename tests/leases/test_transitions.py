@@ -91,8 +91,8 @@ def claim(by: Author = BOB, epoch: int = 3, **evidence: Any) -> Claim:
     return about_lease(Claim, by, epoch, **evidence)
 
 
-def steal(by: Author = BOB, epoch: int = 3) -> Steal:
-    return about_lease(Steal, by, epoch)
+def steal(by: Author = BOB, epoch: int = 3, **more: Any) -> Steal:
+    return about_lease(Steal, by, epoch, **more)
 
 
 def renew(by: Author = ANN, epoch: int = 3) -> Renew:
@@ -315,7 +315,8 @@ def test_refused(snapshot: Snapshot, transition: Transition, reason: str) -> Non
 
 # --- effects on a lease: state, transitions, the fields of the lease that change -------------------------------------
 
-TAKEN = {"epoch": 4, "renewal": 8, "renewed_at_ms": AT, "owned_since_ms": AT, "handover": None}
+TAKEN_AGAIN = {"epoch": 4, "renewal": 8, "renewed_at_ms": AT, "handover": None}
+TAKEN = {**TAKEN_AGAIN, "owned_since_ms": AT}
 ALIVE = {"renewal": 8, "renewed_at_ms": AT}
 NOT_OWNED = {"owner": None, "handover": None, "renewed_at_ms": AT}
 PINNED_TO_BOB = Pin("bob", "operator:jo", "upgrade")
@@ -326,7 +327,17 @@ FIRST = Position.before(100)
 
 EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
     "claim: free": (group(owner=None), [claim()], {"owner": "bob", **TAKEN}),
-    "claim: own, from an earlier process": (group(), [claim(ANN)], TAKEN),
+    "claim: own, from an earlier process": (group(), [claim(ANN)], TAKEN_AGAIN),
+    "claim: given back by an earlier process": (
+        group(owner=None, owned_since_ms=7),
+        [claim(ANN, owned_since_ms=7)],
+        {"owner": "ann", **TAKEN_AGAIN},
+    ),
+    "claim: given back, and another has had it": (
+        group(owner=None, owned_since_ms=8),
+        [claim(ANN, owned_since_ms=7)],
+        {"owner": "ann", **TAKEN},
+    ),
     "claim: expired": (group(), [claim(unchanged_counter=EXPIRED)], {"owner": "bob", **TAKEN}),
     "claim: expired and pinned": (group(pin=PINNED), [claim(unchanged_counter=EXPIRED)], {"owner": "bob", **TAKEN}),
     "claim: a request is no sign of life": (
@@ -350,7 +361,16 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
         [claim(starting_position=FIRST)],
         {"owner": "bob", **TAKEN},
     ),
-    "steal: keeps the checkpoint": (group(handover=TO_CAT), [steal()], {"owner": "bob", **TAKEN}),
+    "steal: keeps the checkpoint": (
+        group(handover=TO_CAT),
+        [steal(starting_position=FIRST)],
+        {"owner": "bob", **TAKEN},
+    ),
+    "steal: from an owner without a checkpoint": (
+        group(checkpoint=None),
+        [steal(starting_position=FIRST)],
+        {"owner": "bob", **TAKEN, "checkpoint": FIRST},
+    ),
     "renew": (ASKED, [renew()], ALIVE),
     "defend": (group(), [defend()], {**ALIVE, "defences": 1}),
     "checkpoint: same": (group(), [checkpoint(10)], {**ALIVE, "checkpoint": Position(10, "10")}),

@@ -130,7 +130,7 @@ class Keepers:
     def start(self, name: str, **settings: Any) -> Keeper:
         """A keeper that has joined and balanced once."""
         keeper = self.begin(name, **settings)
-        assert keeper.wait_balanced(20)
+        assert keeper.wait_balanced(60)
         return keeper
 
     def begin(self, name: str, strategy: Strategy = STRATEGIES["cooperative"], **settings: Any) -> Keeper:
@@ -173,9 +173,7 @@ class Keepers:
         return {partition: lease.counter for partition, lease in self.leases.items()}
 
     def wait_owned(self, **counts: int) -> None:
-        wait_until(
-            lambda: {name: len(self.owned(name)) for name in counts} == counts, f"{counts} partitions are owned", 20
-        )
+        wait_until(lambda: {name: len(self.owned(name)) for name in counts} == counts, f"{counts} partitions are owned")
 
     def history(self) -> list[OwnershipChange]:
         return [change for store in self.stores.values() for change in store.recorded]

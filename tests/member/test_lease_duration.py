@@ -428,7 +428,7 @@ def test_what_an_earlier_version_drops_is_said_again_and_nobody_loses_a_lease(gr
         rows = group.snapshot.members.values()
         return {group.snapshot.lease_duration_ms, *(each.lease_duration_ms for each in rows)} == {4000}
 
-    wait_until(all_said, "all say 4 s", 20)
+    wait_until(all_said, "all say 4 s")
     layout = group.layout()
 
     def dropped() -> bool:
@@ -439,6 +439,6 @@ def test_what_an_earlier_version_drops_is_said_again_and_nobody_loses_a_lease(gr
             return True
         return False
 
-    wait_until(dropped, "it is dropped", 20)
-    wait_until(all_said, "all say it again", 20)
+    wait_until(dropped, "it is dropped")
+    wait_until(all_said, "all say it again")
     assert group.layout() == layout

@@ -19,10 +19,11 @@ from spark_ehbalance.leases.transitions import (
     Renew,
     RequestHandover,
     Reset,
+    Steal,
     Transition,
     apply,
 )
-from spark_ehbalance.member.membership import Clocks
+from spark_ehbalance.member.membership import Clocks, Resumed
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.strategies import STRATEGIES
 from spark_ehbalance.values.position import Position
@@ -58,7 +59,8 @@ def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its
     other = Lease("1", owner="bob", epoch=4, checkpoint=Position(8))
     free, moved_on = Lease("2", epoch=4, checkpoint=Position(8)), Lease("3", epoch=4, checkpoint=Position(9))
     ann = participant(
-        progress={"0": Progress(4, Position(20)), "1": Progress(3, Position(20))}, resume={"1": 9, "2": 9, "3": 9}
+        progress={"0": Progress(4, Position(20)), "1": Progress(3, Position(20))},
+        resume=dict.fromkeys("123", Resumed(9, since_ms=5)),
     )
     turn = ann.begin(table_of(own, other, free, moved_on), Clocks(0.0, 0))
     outcome = apply(turn.snapshot, turn.transitions())
@@ -461,6 +463,21 @@ def test_a_claim_whose_starting_position_is_unknown_is_left_for_later() -> None:
     one.end(turn)
     assert [each.transition.partition for each in one.refused if isinstance(each.transition, Claim)] == ["3"]
     assert one.ann.owned.keys() == {"0", "1", "2"}
+
+
+def test_what_is_taken_from_an_owner_without_a_checkpoint_begins_where_the_hub_says() -> None:
+    table = table_of(*(Lease(str(p), owner="theirs", epoch=1, owned_since_ms=1) for p in range(2)))
+    ann = participant()
+    for number in range(2):
+        turn = ann.begin(table, Clocks(float(number), 0))
+        unread = turn.balance(tuple(table.leases), {})
+        turn.start_at(dict.fromkeys(unread, Position(41)))
+        outcome = apply(table, turn.transitions())
+        assert not outcome.refused
+        table = replace(outcome.after, version=number + 1)
+        ann.end(turn, replace(outcome, after=table), 0.0, float(number))
+    assert [type(each) for each in outcome.accepted] == [Steal]
+    assert [held.checkpoint for held in ann.owned.values()] == [Position(41)]
 
 
 def test_while_the_hub_is_away_nothing_is_taken_and_what_is_owned_is_renewed() -> None:

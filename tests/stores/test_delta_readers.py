@@ -88,7 +88,6 @@ def snapshot(rows: pa.Table, version: int) -> Snapshot:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_others_read_what_the_store_says_while_commits_go_on(
     uri: str, tmp_path: Path, mine: DeltaStore, spark: Any
 ) -> None:
@@ -130,7 +129,6 @@ STATEMENTS = [
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_the_store_understands_what_spark_writes_and_spark_what_it_writes(
     uri: str, mine: DeltaStore, theirs: DeltaStore, spark: Any
 ) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.errors import OptionError, StoreUnavailableError
+from spark_ehbalance.stores.blob import BlobStore
 from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.stores.opening import open_store
+from spark_ehbalance.stores.opening import location as parse
+from spark_ehbalance.stores.opening import offers, open_store
 from tests.stores.store_conformance import GROUP
 
 
@@ -36,3 +38,31 @@ def test_opening_creates_nothing(tmp_path: Path) -> None:
         store.create(GROUP)
         assert store.read().group == GROUP
         assert store.history() == []
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "https://account.blob.core.windows.net/container",
+        "https://Account.blob.core.windows.net/container/",
+        "https://account.blob.core.chinacloudapi.cn/container",
+        "http://127.0.0.1:10000/devstoreaccount1/container",
+    ],
+)
+def test_the_address_of_a_container_alone_is_the_processors_store(location: str) -> None:
+    with open_store(location, {"account_key": "a2V5"}) as store:
+        assert isinstance(store, BlobStore)
+    assert not offers(location).handover
+
+
+@pytest.mark.parametrize(
+    "location", ["https://account.blob.core.windows.net/container/leases", "az://container/leases"]
+)
+def test_a_folder_in_a_container_stays_a_delta_table(location: str) -> None:
+    assert offers(location).handover
+
+
+def test_a_container_has_one_spelling() -> None:
+    assert (
+        parse("HTTPS://Account.blob.core.windows.net/Container/") == "https://account.blob.core.windows.net/container"
+    )

@@ -11,8 +11,8 @@ from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.simulation.ideal import fair_counts
 from tests.strategies.members import CYCLE, Members, layout_of
 
-FEW = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-SOME = settings(FEW, max_examples=20)
+FEW = settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(FEW, max_examples=10)
 
 seeds = st.integers(0, 2**32)
 

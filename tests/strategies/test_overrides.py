@@ -71,7 +71,7 @@ def pinned_groups(draw: st.DrawFn) -> tuple[int, int, dict[str, str], int]:
 @STRATEGIES
 @given(pinned_groups())
 @example((3, 7, {f"{number}": "member-0" for number in range(5)}, 1))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_pinned_partitions_move_to_their_member_and_stay(
     strategy: str, drawn: tuple[int, int, dict[str, str], int]
 ) -> None:
@@ -88,7 +88,7 @@ def test_pinned_partitions_move_to_their_member_and_stay(
 
 @STRATEGIES
 @given(pinned_groups())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_a_pin_leaves_nothing_unread_and_holds_again_when_its_member_is_back(
     strategy: str, drawn: tuple[int, int, dict[str, str], int]
 ) -> None:

@@ -1,0 +1,231 @@
+"""`ehbalance export-checkpoints`: positions of a lease table to other consumers of the hub."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from spark_ehbalance.cli.blob_group import BlobGroup, container_options, opened
+from spark_ehbalance.cli.common import (
+    ConnectionString,
+    ConsumerGroup,
+    Credential,
+    EventHubName,
+    LeaseTable,
+    Namespace,
+    StorageOption,
+    check_positions,
+    group_options,
+    open_store,
+    partition_states,
+    say,
+    warn,
+)
+from spark_ehbalance.cli.migration import (
+    RESOLVE_TIMEOUT,
+    AllowBack,
+    DryRun,
+    Force,
+    Row,
+    backward,
+    consumers,
+    in_parallel,
+    listed,
+    print_rows,
+    readers,
+    resolved,
+    shown,
+)
+from spark_ehbalance.errors import (
+    ConflictError,
+    EhBalanceError,
+    OptionError,
+    StoreFormatError,
+    StoreUnavailableError,
+)
+from spark_ehbalance.hub.metadata import PartitionState
+from spark_ehbalance.hub.offsets import find_offset
+from spark_ehbalance.hub.receiver import PartitionAddress
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.source.options import Options
+from spark_ehbalance.values.position import START_OFFSET, Position
+from spark_ehbalance.values.secrets import shown as shown_text
+
+_BLOBS, _POSITIONS = "--to-blobs", "--starting-positions"
+
+
+#: Why a container is not the other side as well.
+_LACKS = "which has its checkpoints already: allowed is a lease table in Delta"
+
+
+def export_checkpoints(
+    lease_table: LeaseTable,
+    to_blobs: Annotated[
+        str | None,
+        typer.Option(_BLOBS, metavar="ADDRESS", help="The container of the Azure SDKs' blob checkpoint store."),
+    ] = None,
+    starting_positions: Annotated[
+        bool,
+        typer.Option(_POSITIONS, help="Or print what the Scala connector takes as eventhubs.startingPositions."),
+    ] = False,
+    dry_run: DryRun = False,
+    force: Force = False,
+    allow_back: AllowBack = False,
+    event_hub_name: EventHubName = None,
+    fully_qualified_namespace: Namespace = None,
+    connection_string: ConnectionString = None,
+    credential: Credential = None,
+    consumer_group: ConsumerGroup = "$Default",
+    to_option: Annotated[
+        list[str] | None,
+        typer.Option("--to-option", metavar="NAME=VALUE", help="As --storage-option, for where the positions go."),
+    ] = None,
+    storage_option: StorageOption = None,
+) -> None:
+    """Have other consumers of a group's hub go on where its queries have ended.
+
+    These are EventProcessorClients of any language, or a query of the Scala connector. Stop the queries first.
+    The queries may not have begun with some partitions: the consumers' own starting position decides there.
+    """
+    if (to_blobs is not None) is starting_positions:
+        raise OptionError(f"{_BLOBS} and {_POSITIONS}: allowed is one of them")
+    target_options = container_options(to_option, "--to-option", storage_option)
+    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
+        found = store.read()
+    if to_blobs is None:
+        typer.echo(_starting_positions(found, event_hub_name))
+        _warn_of_readers(found)
+        return
+    options = group_options(
+        lease_table,
+        event_hub_name,
+        fully_qualified_namespace,
+        connection_string,
+        credential,
+        consumer_group,
+        storage_option,
+    )
+    group = options.connection.group(options.consumer_group)
+    if found.group != group:
+        raise StoreFormatError(f"the lease table belongs to {found.group}, not to {group}")
+    positions = _positions(found)
+    states = partition_states(options)
+    check_positions({p: each.next for p, each in positions.items()}, states, f"the lease table {lease_table}")
+    with opened(to_blobs, group, target_options, _BLOBS) as blobs:
+        there = resolved(blobs.checkpoints, options, states, f"{_BLOBS}={to_blobs}")
+        reading = consumers(blobs)
+        if reading and not force:
+            problem: str | None = (
+                f"{listed(reading)} may be reading with {to_blobs}: stop these consumers first, or use "
+                "--force if they are stopped already; nothing was written"
+            )
+        else:
+            problem = None if allow_back else backward(positions, there, group)
+        if problem is None and not (dry_run and reading):  # looking offsets up disconnects readers
+            positions = _with_offsets(found, options, states)
+        if dry_run:
+            print_rows(group, _rows(positions, there, blobs, states), dry_run=True)
+        if problem is not None:
+            raise EhBalanceError(problem)
+        if not dry_run:
+            _write(positions, blobs)
+            print_rows(group, _rows(positions, there, blobs, states), dry_run=False)
+    _warn_of_readers(found)
+    if unknown := [p for p in states if p not in positions and p not in there]:
+        say(f"No position is known of partition {', '.join(unknown)}: the consumers' own starting position decides.")
+    say("Nothing was written." if dry_run else f"Consumers with {to_blobs} go on as shown.")
+
+
+def _positions(found: Snapshot) -> dict[str, Position]:
+    return {p: each.checkpoint for p, each in found.leases.items() if each.checkpoint}
+
+
+def _warn_of_readers(found: Snapshot) -> None:
+    if reading := readers(found):
+        warn(f"{listed(reading)} may be reading: stop these queries first, or events are read twice")
+
+
+def _starting_positions(found: Snapshot, hub: str | None) -> str:
+    """The positions as the connector's `EventHubsConf` reads them: the first event that is to be read, inclusive."""
+    if hub is None or hub.lower() != found.group.hub:
+        given = " is not set" if hub is None else f"={shown_text(hub)} is wrong"
+        raise OptionError(
+            f"--event-hub-name{given}: allowed is {found.group.hub}, with capitals as the connector's configuration "
+            "has it: it takes no notice of positions for another spelling"
+        )
+    return json.dumps(
+        {
+            json.dumps({"ehName": hub, "partitionId": int(partition)}): {
+                "offset": None,
+                "seqNo": position.next,
+                "enqueuedTime": None,
+                "isInclusive": True,
+            }
+            for partition, position in _positions(found).items()
+        },
+        indent=2,
+    )
+
+
+def _with_offsets(found: Snapshot, options: Options, states: Mapping[str, PartitionState]) -> dict[str, Position]:
+    """The positions with their offsets, by which some SDKs go. Raises `EhBalanceError` if one cannot be known."""
+    positions = _positions(found)
+
+    def with_offset(partition: str) -> Position:
+        position, state = positions[partition], states[partition]
+        if position.offset is not None:
+            return position
+        if position.next <= state.begin:
+            return Position(position.sequence_number, START_OFFSET)
+        if position.next == state.end:
+            return Position(position.sequence_number, state.last_offset)
+        address = PartitionAddress(options.connection, options.consumer_group, partition)
+        # Queries that read all the same have the epoch as their owner level, and open again.
+        epoch = found.leases[partition].epoch
+        offset = find_offset(address, position.sequence_number, epoch, RESOLVE_TIMEOUT)
+        if offset is None:
+            raise EhBalanceError(
+                f"partition {partition}: the offset of event {position.sequence_number} was not found at the hub; "
+                "nothing was written"
+            )
+        return Position(position.sequence_number, offset)
+
+    return in_parallel(with_offset, list(positions))
+
+
+def _becomes(partition: str, position: Position | None, there: Mapping[str, Position], blobs: BlobGroup) -> str:
+    if position is None:
+        return "nothing"
+    if blobs.has(partition, position):
+        return "nothing: it is the same"
+    back = " (back)" if partition in there and there[partition].next > position.next else ""
+    at = f"at {position.sequence_number}" if position.next > 0 else "before the first event"
+    return f"a checkpoint {at}{back}"
+
+
+def _rows(
+    positions: Mapping[str, Position],
+    there: Mapping[str, Position],
+    blobs: BlobGroup,
+    states: Mapping[str, PartitionState],
+) -> list[Row]:
+    return [Row(p, positions.get(p), shown(there.get(p)), _becomes(p, positions.get(p), there, blobs)) for p in states]
+
+
+def _write(positions: Mapping[str, Position], blobs: BlobGroup) -> None:
+    """Write one blob after the other. Raises `StoreError`, which says how far it got."""
+    written = list[str]()
+    for partition, position in positions.items():
+        if blobs.has(partition, position):
+            continue
+        try:
+            blobs.write(partition, position)
+        except (ConflictError, StoreUnavailableError) as error:
+            done = f"partition {', '.join(written)}" if written else "no partition"
+            # An answer may be lost after the storage has done what it was asked.
+            perhaps = f", perhaps {partition}" if isinstance(error, StoreUnavailableError) else ""
+            raise type(error)(f"{error}. Written is {done}{perhaps}: run it again") from None
+        written.append(partition)

@@ -1,0 +1,212 @@
+"""`ehbalance import-checkpoints`: positions of other consumers of a hub into a lease table."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from spark_ehbalance.cli.blob_group import container_options, opened
+from spark_ehbalance.cli.common import (
+    ConnectionString,
+    ConsumerGroup,
+    Credential,
+    EventHubName,
+    LeaseTable,
+    Namespace,
+    StorageOption,
+    Why,
+    check_positions,
+    group_options,
+    now_ms,
+    open_store,
+    operator,
+    pairs,
+    partition_states,
+    say,
+    warn,
+    write_together,
+)
+from spark_ehbalance.cli.migration import (
+    AllowBack,
+    DryRun,
+    Force,
+    Row,
+    backward,
+    consumers,
+    listed,
+    print_rows,
+    readers,
+    resolved,
+    shown,
+)
+from spark_ehbalance.errors import EhBalanceError, OptionError, StoreFormatError
+from spark_ehbalance.hub.metadata import PartitionState
+from spark_ehbalance.leases.model import Author
+from spark_ehbalance.leases.orders import Seek
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.transitions import Restore, Transition
+from spark_ehbalance.source.options import Options, checked_checkpoint, storage_options
+from spark_ehbalance.source.scala_checkpoint import read_scala_checkpoint
+from spark_ehbalance.stores.base import LeaseStore
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
+
+_BLOBS, _SPARK, _OPTION = "--from-blobs", "--from-spark", "--from-option"
+
+
+#: Why a container is not the other side as well.
+_LACKS = "whose consumers go on at its own checkpoints: allowed is a lease table in Delta"
+
+
+def import_checkpoints(
+    lease_table: LeaseTable,
+    from_blobs: Annotated[
+        str | None,
+        typer.Option(_BLOBS, metavar="ADDRESS", help="The container of the Azure SDKs' blob checkpoint store."),
+    ] = None,
+    from_spark: Annotated[
+        str | None,
+        typer.Option(_SPARK, metavar="DIR", help="Or the checkpointLocation of a query of the Scala connector."),
+    ] = None,
+    dry_run: DryRun = False,
+    force: Force = False,
+    allow_back: AllowBack = False,
+    why: Why = "",
+    event_hub_name: EventHubName = None,
+    fully_qualified_namespace: Namespace = None,
+    connection_string: ConnectionString = None,
+    credential: Credential = None,
+    consumer_group: ConsumerGroup = "$Default",
+    from_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from-option", metavar="NAME=VALUE", help="As --storage-option, for where the positions come from."
+        ),
+    ] = None,
+    storage_option: StorageOption = None,
+) -> None:
+    """Have a group of queries go on where other consumers of its hub have ended.
+
+    These are EventProcessorClients of any language, or a query of the Scala connector. Stop them first. The table is
+    made if there is none. Partitions without a position begin at the queries' startingPosition.
+    """
+    if (from_blobs is None) is (from_spark is None):
+        raise OptionError(f"{_BLOBS} and {_SPARK}: allowed is one of them")
+    options = group_options(
+        lease_table,
+        event_hub_name,
+        fully_qualified_namespace,
+        connection_string,
+        credential,
+        consumer_group,
+        storage_option,
+    )
+    group = options.connection.group(options.consumer_group)
+    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
+        if from_blobs:
+            source = f"{_BLOBS}={from_blobs}"
+            given = container_options(from_option, _OPTION, storage_option)
+            positions, states = _from_blobs(from_blobs, group, options, given)
+        else:
+            source = f"{_SPARK}={from_spark}"
+            given = pairs(from_option, _OPTION) or pairs(storage_option)
+            positions, states = _from_spark(str(from_spark), options, given)
+        check_positions({p: each.next for p, each in positions.items()}, states, source)
+        found = _present(store, group)
+        if dry_run:
+            print_rows(group, _rows(found, positions, states), dry_run=True)
+        _check(found, positions, force=force, allow_back=allow_back)
+        if not dry_run:
+            author = replace(operator(), incarnation=uuid.uuid4().hex)
+            reason = f"imported from {from_blobs or from_spark}" + (f": {why}" if why else "")
+
+            def decide(now: Snapshot) -> Sequence[Transition]:
+                _check(now, positions, force=force, allow_back=allow_back)
+                return _transitions(now, positions, author, reason)
+
+            found = write_together(store, group, decide).before
+            print_rows(group, _rows(found, positions, states), dry_run=False)
+    _say_rest(found, positions, states)
+    say("Nothing was written." if dry_run else f"Queries with {lease_table} go on as shown.")
+
+
+def _from_blobs(
+    text: str, group: Group, options: Options, given: Mapping[str, str]
+) -> tuple[dict[str, Position], Mapping[str, PartitionState]]:
+    with opened(text, group, given, _BLOBS) as found:
+        checkpoints = {**found.checkpoints, **found.legacy()}
+        if not checkpoints:
+            raise OptionError(f"{_BLOBS}={text} is wrong: it has no checkpoints of {group}, but of {found.others()}")
+    if reading := consumers(found):
+        warn(f"{listed(reading)} may be reading with {text}: stop these consumers first, or events are read twice")
+    states = partition_states(options)  # after the positions, which must not seem to be beyond the hub's end
+    return resolved(checkpoints, options, states, f"{_BLOBS}={text}"), states
+
+
+def _from_spark(
+    text: str, options: Options, given: Mapping[str, str]
+) -> tuple[dict[str, Position], Mapping[str, PartitionState]]:
+    location = checked_checkpoint(text, _SPARK)
+    numbers = read_scala_checkpoint(location, storage_options(given, {}, None), options.connection.hub, _SPARK)
+    return {partition: Position.before(number) for partition, number in numbers.items()}, partition_states(options)
+
+
+def _present(store: LeaseStore, group: Group) -> Snapshot:
+    """What the table has; raises `StoreFormatError` if it is another group's."""
+    found = store.read() if store.exists() else Snapshot(group)
+    if found.group != group:
+        raise StoreFormatError(f"the lease table belongs to {found.group}, not to {group}")
+    return found
+
+
+def _check(found: Snapshot, positions: Mapping[str, Position], *, force: bool, allow_back: bool) -> None:
+    """Raise `EhBalanceError` if the import would change what it must not."""
+    if (reading := readers(found)) and not force:
+        raise EhBalanceError(
+            f"{listed(reading)} may be reading with the lease table: stop the queries first, or use --force; nothing "
+            "was written"
+        )
+    there = {p: each.checkpoint for p, each in found.leases.items() if each.checkpoint}
+    if not allow_back and (problem := backward(positions, there, found.group)):
+        raise EhBalanceError(problem)
+
+
+def _transitions(found: Snapshot, positions: Mapping[str, Position], by: Author, why: str) -> list[Transition]:
+    at_ms = now_ms()
+    orders: list[Transition] = []
+    for partition, position in positions.items():
+        lease = found.leases.get(partition)
+        if lease is None or lease.checkpoint is None:
+            epoch = lease.epoch if lease else 0
+            orders.append(Restore(by=by, at_ms=at_ms, partition=partition, epoch=epoch, checkpoint=position, why=why))
+        elif lease.checkpoint.next != position.next:
+            orders.append(Seek(by=by, at_ms=at_ms, partition=partition, position=position, force=True, why=why))
+    return orders
+
+
+def _rows(found: Snapshot, positions: Mapping[str, Position], states: Mapping[str, PartitionState]) -> list[Row]:
+    rows = []
+    for partition in states:
+        position, lease = positions.get(partition), found.leases.get(partition)
+        there = lease.checkpoint if lease else None
+        if position is None:
+            becomes = "nothing"
+        elif there and there.next == position.next:
+            becomes = "nothing: it is the same"
+        else:
+            back = " (back)" if there and there.next > position.next else ""
+            becomes = f"goes on at {position.next}{back}"
+        rows.append(Row(partition, position, shown(there), becomes))
+    return rows
+
+
+def _say_rest(found: Snapshot, positions: Mapping[str, Position], states: Mapping[str, PartitionState]) -> None:
+    there = {p for p, each in found.leases.items() if each.checkpoint}
+    if unknown := [p for p in states if p not in positions and p not in there]:
+        say(f"No position is known of partition {', '.join(unknown)}: the queries' startingPosition decides.")
+    if gone := [p for p, each in positions.items() if each.next < states[p].begin]:
+        say(f"Events that partition {', '.join(gone)} would go on with have aged out: failOnDataLoss decides.")

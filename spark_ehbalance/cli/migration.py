@@ -1,0 +1,139 @@
+"""What `import-checkpoints` and `export-checkpoints` share: the positions of a blob container, asking the hub about
+them, and the table of what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import typer
+from rich.table import Table
+
+from spark_ehbalance.cli.blob_group import BlobGroup
+from spark_ehbalance.cli.common import cell, console, now_ms
+from spark_ehbalance.errors import HubUnavailableError, OptionError
+from spark_ehbalance.hub.metadata import PartitionState
+from spark_ehbalance.hub.receiver import PartitionAddress
+from spark_ehbalance.hub.resolve import position_of
+from spark_ehbalance.leases.expiry import CLOCK_SKEW_ALLOWANCE
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.source.options import Options
+from spark_ehbalance.stores.blob.layout import StoredCheckpoint
+from spark_ehbalance.values.defaults import LEASE_DURATION
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import START_OFFSET, Position, partition_order
+
+_T = TypeVar("_T")
+
+#: Seconds in which the hub must return an event that it has: an offset beyond its last one is then wrong.
+RESOLVE_TIMEOUT = 20.0
+
+#: Seconds after which the SDKs take an owner for dead: the longest default (Python, six balancing intervals of 30 s).
+_EXPIRY = 180.0
+
+#: Partitions asked about at the same time: each takes a connection, which mostly waits.
+_AT_ONCE = 8
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be written.")]
+Force = Annotated[bool, typer.Option("--force", help="Also while somebody reads there.")]
+AllowBack = Annotated[bool, typer.Option("--allow-back", help="Also move positions back: events are read again.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One partition in the table: the `position` that is taken over, None if there is none; the one that is `there`
+    now, as a text; and what becomes of it."""
+
+    partition: str
+    position: Position | None
+    there: str
+    becomes: str
+
+
+def readers(found: Snapshot) -> list[str]:
+    """The members and owners that may be reading with the lease table."""
+    heard_of = [(each.id, each.renewed_at_ms) for each in found.members.values()]
+    heard_of += [(each.owner, each.renewed_at_ms) for each in found.leases.values() if each.owner]
+    return _not_silent(heard_of, (found.lease_duration_ms or 1000 * LEASE_DURATION) / 1000)
+
+
+def consumers(found: BlobGroup) -> list[str]:
+    """The owners that may be reading with the container. One that is stopped does not always remove itself."""
+    return _not_silent(found.owners.items(), _EXPIRY)
+
+
+def _not_silent(heard_of: Iterable[tuple[str, int]], expiry: float) -> list[str]:
+    """Those who may be alive: a longer silence than `expiry` seconds may be a difference of clocks."""
+    long_ago = now_ms() - 1000 * (expiry + CLOCK_SKEW_ALLOWANCE)
+    return sorted({id for id, at_ms in heard_of if at_ms > long_ago})
+
+
+def listed(names: Collection[str]) -> str:
+    """The first of `names`, for a message."""
+    return ", ".join(sorted(names)[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def shown(position: Position | None) -> str:
+    """The last finished event of `position` for the table."""
+    return "-" if position is None or position.sequence_number < 0 else str(position.sequence_number)
+
+
+def print_rows(group: Group, rows: Iterable[Row], *, dry_run: bool) -> None:
+    """Print the table. Sequence numbers and offsets are those of the last finished event."""
+    table = Table(title=cell(str(group)), title_justify="left")
+    for column in ("partition", "sequence number", "offset", "there now", "would be written" if dry_run else "written"):
+        table.add_column(column, justify="left" if column.endswith("written") else "right")
+    for each in rows:
+        offset = each.position.offset if each.position and each.position.offset else "-"
+        table.add_row(*map(cell, (each.partition, shown(each.position), offset, each.there, each.becomes)))
+    console().print(table)
+
+
+def resolved(
+    checkpoints: Mapping[str, StoredCheckpoint], options: Options, states: Mapping[str, PartitionState], option: str
+) -> dict[str, Position]:
+    """The positions of `checkpoints` that say one, in the order of partitions; of an offset alone the hub is asked.
+
+    Raises `OptionError`, which names `option` and the partition, where the hub cannot tell.
+    """
+
+    def position(partition: str) -> Position | None:
+        stored = checkpoints[partition]
+        if stored.sequence_number is not None:
+            # The start of a partition is no event's offset.
+            return Position(stored.sequence_number, None if stored.offset == START_OFFSET else stored.offset)
+        if stored.offset is None:
+            return None
+        if partition not in states:
+            raise OptionError(
+                f"{option} has an offset of partition {partition}, and the hub has partitions {', '.join(states)}"
+            )
+        address = PartitionAddress(options.connection, options.consumer_group, partition)
+        try:
+            return position_of(stored.offset, address, states[partition], RESOLVE_TIMEOUT)
+        except HubUnavailableError as unknown:
+            raise OptionError(
+                f"{option} has only an offset of partition {partition}, and the hub does not tell its sequence number: "
+                f"{unknown}. Delete that checkpoint's blob if the hub has been made anew since"
+            ) from None
+
+    known = in_parallel(position, sorted(checkpoints, key=partition_order))
+    return {partition: each for partition, each in known.items() if each is not None}
+
+
+def in_parallel(ask: Callable[[str], _T], partitions: Sequence[str]) -> dict[str, _T]:
+    """What `ask`, which waits for the hub, answers for each of `partitions`. Raises what it raises."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return dict(zip(partitions, pool.map(ask, partitions), strict=True))
+
+
+def backward(positions: Mapping[str, Position], there: Mapping[str, Position], group: Group) -> str | None:
+    """What would be read again if `positions` replaced those that are `there`, as an error; None if nothing would."""
+    back = [(p, there[p], each) for p, each in positions.items() if p in there and each.next < there[p].next]
+    if not back:
+        return None
+    shown = ", ".join(f"partition {p} from {before.next} to {each.next}" for p, before, each in back[:3])
+    more = f" and {len(back) - 3} more" if len(back) > 3 else ""
+    return f"{group} would go back: {shown}{more}. With --allow-back these events are read again; nothing was written"

@@ -1,0 +1,31 @@
+"""Disconnects the readers of partitions, by receivers that open and are closed again."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, Unreachable
+
+_LOG = logging.getLogger(__name__)
+
+#: Partitions at once: each takes a connection, and mostly waits.
+_AT_ONCE = 8
+
+
+def clear(owner_levels: Mapping[PartitionAddress, int]) -> None:
+    """Disconnect whoever reads these partitions with the given owner level or a lower one. Where that fails it is
+    logged: it can only be tried."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(_clear, owner_levels, owner_levels.values()))
+
+
+def _clear(address: PartitionAddress, owner_level: int) -> None:
+    try:
+        with contextlib.closing(Receiver(address, 0, owner_level=owner_level, prefetch=1)) as receiver:
+            receiver.receive(1, 0.0, 0)
+    except (Disconnected, Unreachable, EhBalanceError) as error:
+        _LOG.warning("partition %s: former owners' receivers could not be disconnected: %s", address.partition, error)

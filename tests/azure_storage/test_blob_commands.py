@@ -1,0 +1,149 @@
+"""The commands on a group that consumers of the Azure SDK keep in a container."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from azure.storage.blob import ContainerClient
+
+from chaos.storage.azurite import ACCOUNT, KEY, make_container
+from spark_ehbalance.emulator import Emulator
+from tests.azure_storage.consumers import checkpoint_store
+from tests.cli.command import Command, kept
+
+GROUP = {"fully_qualified_namespace": "ns.example", "eventhub_name": "Flights", "consumer_group": "$Default"}
+
+
+@pytest.fixture
+def container(storage: str) -> str:
+    """The address of a container with a group of two consumers, by the SDK's own store."""
+    name = uuid.uuid4().hex
+    make_container(storage, name)
+    store = checkpoint_store(storage, name)
+    for partition, owner in (("0", "ann"), ("1", "bob"), ("2", "ann"), ("10", "")):
+        store.claim_ownership([{**GROUP, "partition_id": partition, "owner_id": owner}])
+    store.update_checkpoint({**GROUP, "partition_id": "0", "offset": "4711", "sequence_number": 42})
+    return f"{storage}/{ACCOUNT}/{name}"
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Sequence[str]:
+    file = tmp_path / "key"
+    file.write_text(KEY)
+    return ("--storage-option", f"account_key=file:{file}")
+
+
+def cells(text: str) -> list[list[str]]:
+    """The rows of the tables in `text`."""
+    return [[each.strip() for each in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
+
+
+def test_status_shows_owners_ages_and_checkpoints_and_what_is_not_known(
+    ehbalance: Command, container: str, key: Sequence[str]
+) -> None:
+    done = ehbalance("status", container, *key)
+    assert (done.code, done.err) == (0, "")
+    assert "ns.example/flights/$default, 2 owners" in done.out
+    rows = {row[0]: row for row in cells(done.out)}
+    assert rows["0"][:4] == ["0", "ann", "-", "42"]
+    assert rows["0"][4].endswith(" s ago")
+    assert rows["0"][5:] == ["-", "-", "-"]
+    assert rows["1"][1:4] == ["bob", "-", ""]
+    assert rows["10"][1:5] == ["nobody", "-", "", ""]
+    assert rows["ann"][:-1] == ["ann", "-", "-", "-", "2", "-", "-", "-", "-", "-"]
+    assert rows["bob"][4] == "1"
+
+    state = json.loads(ehbalance("status", container, "--json", *key).out)
+    assert [
+        (each["partition"], each["owner"], each["epoch"], each["sequenceNumber"]) for each in state["partitions"]
+    ] == [
+        ("0", "ann", None, 42),
+        ("1", "bob", None, None),
+        ("2", "ann", None, None),
+        ("10", None, None, None),
+    ]
+    assert [(each["member"], each["partitions"], each["host"]) for each in state["members"]] == [
+        ("ann", ["0", "2"], None),
+        ("bob", ["1"], None),
+    ]
+
+
+def test_a_group_is_named_where_there_are_several(
+    ehbalance: Command, storage: str, container: str, key: Sequence[str]
+) -> None:
+    store = checkpoint_store(storage, container.rpartition("/")[2])
+    store.update_checkpoint({**GROUP, "consumer_group": "b", "partition_id": "7", "offset": "1", "sequence_number": 5})
+    error = ehbalance.fails(1, "status", container, *key)
+    assert "ns.example/flights/$default, ns.example/flights/b" in error
+    for hub in range(10):  # a namespace's hubs may all be in one container
+        store.update_checkpoint(
+            {**GROUP, "eventhub_name": f"x{hub}", "partition_id": "0", "offset": "1", "sequence_number": 5}
+        )
+    error = ehbalance.fails(1, "status", container, *key)
+    assert (error.count("ns.example/"), error.endswith("ns.example/x2/$default and more\n")) == (5, True)
+    done = ehbalance("status", container, *key, "--group", "ns.example/Flights/b")
+    assert [row[:4] for row in cells(done.out)] == [["7", "nobody", "-", "5"]]
+    assert "--group='b' is wrong: allowed is NAMESPACE/HUB/GROUP" in ehbalance.fails(
+        2, "status", container, *key, "--group", "b"
+    )
+
+
+def test_a_container_that_cannot_be_used_is_one_line(
+    ehbalance: Command, storage: str, container: str, key: Sequence[str], tmp_path: Path
+) -> None:
+    make_container(storage, empty := uuid.uuid4().hex)
+    assert "holds no group: no consumer has" in ehbalance.fails(1, "status", f"{storage}/{ACCOUNT}/{empty}", *key)
+    assert "there is no such container" in ehbalance.fails(1, "status", f"{storage}/{ACCOUNT}/none", *key)
+    assert "Token credential is only supported with HTTPS" in ehbalance.fails(2, "status", container)
+    (tmp_path / "wrong").write_text("d3Jvbmc=")
+    error = ehbalance.fails(1, "status", container, "--storage-option", f"account_key=file:{tmp_path / 'wrong'}")
+    assert f"{container} could not be read: 403" in error
+    error = ehbalance.fails(2, "status", container, "--storage-option", f"connection_string=file:{tmp_path / 'wrong'}")
+    assert "allowed is one with AccountKey or SharedAccessSignature" in error
+    assert "looks like a secret" in ehbalance.fails(2, "status", f"{container}?sv=2020&sig={KEY}", *key)
+    assert "not shown, as it could be a secret" in ehbalance.fails(2, "status", f"{container}?sv=2020&sig=abc", *key)
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (("history",), "there is no history"),
+        (("report",), "there is no history"),
+        (("drain", "ann"), "keeps no operators' orders"),
+        (("pin", "0", "--to", "bob"), "keeps no operators' orders"),
+        (("unpin", "0"), "keeps no operators' orders"),
+        (("transfer", "0", "--to", "bob"), "keeps no operators' orders"),
+        (("maintain",), "there is nothing to clean up"),
+        (("maintain", "--repair"), "there is nothing to clean up"),
+        (("export-checkpoints", "--starting-positions"), "allowed is a lease table in Delta"),
+    ],
+)
+def test_what_a_container_cannot_carry_is_refused_with_the_reason(
+    ehbalance: Command, storage: str, container: str, key: Sequence[str], command: Sequence[str], why: str
+) -> None:
+    def state() -> dict[str, str]:
+        with ContainerClient(f"{storage}/{ACCOUNT}", container.rpartition("/")[2], KEY) as client:
+            return {each.name: each.etag for each in client.list_blobs()}
+
+    before = state()
+    error = ehbalance.fails(2, command[0], container, *command[1:], *key)
+    assert f"{container} is a container of the Azure SDKs' checkpoint store, which" in error
+    assert why in error
+    assert state() == before
+
+
+def test_init_checks_the_options_and_the_hub_and_seek_is_refused(
+    ehbalance: Command, emulator: Emulator, storage: str, key: Sequence[str], tmp_path: Path
+) -> None:
+    emulator.add_hub("hub", 2)
+    connection = kept(emulator.connection_string("hub"), tmp_path)
+    address = f"{storage}/{ACCOUNT}/{uuid.uuid4().hex}"
+    for what in ("was made", "is there"):
+        done = ehbalance("init", address, *connection, *key)
+        assert (done.code, done.err) == (0, "")
+        assert f"hub/$default {what}; the hub has 2 partitions" in done.out
+    assert "keeps no operators' orders" in ehbalance.fails(2, "seek", address, "0", "--to", "5", *connection, *key)

@@ -1,0 +1,388 @@
+"""The `blob` store on Azurite: what every store must do, and what is its own."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.core.credentials import AzureNamedKeyCredential
+from azure.eventhub.extensions.checkpointstoreblob import BlobCheckpointStore
+from azure.storage.blob import ContainerClient
+
+from chaos.storage.azurite import ACCOUNT, KEY, signature
+from chaos.storage.faults import BUSY, Break, Kind, Refusal, Rule
+from chaos.storage.proxy import StorageProxy
+from spark_ehbalance.errors import FencedError, OptionError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.leases.model import Handover, Lease
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Heartbeat, Join, Release, Renew, Steal
+from spark_ehbalance.stores.base import LeaseStore, commit
+from spark_ehbalance.stores.blob import BlobStore
+from spark_ehbalance.stores.opening import open_store
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
+from tests.azure_storage.tables import Table
+from tests.stores.contenders import Opening, line_up
+from tests.stores.store_conformance import ANN, BOB, GROUP, StoreConformance, claim, with_owner
+
+NAMES = (GROUP.namespace, GROUP.hub, GROUP.consumer_group)
+
+
+class TestBlobStore(StoreConformance):
+    offers = BlobStore.offers
+
+    @pytest.fixture(autouse=True)
+    def in_a_new_container(self, new_table: Table) -> None:
+        self.table = new_table
+
+    @property
+    def location(self) -> str:
+        return f"{self.table.proxy}/{ACCOUNT}/{self.table.container}x"  # which is not there yet
+
+    def opening(self, tmp_path: Path) -> Opening:
+        return functools.partial(BlobStore, self.location, {"account_key": KEY}, group=GROUP)
+
+    def contenders(self, count: int) -> Executor:
+        return ThreadPoolExecutor(count, initializer=line_up, initargs=(threading.Barrier(count),))
+
+    def test_one_of_racing_creators_for_several_groups_wins(self, new: Opening) -> None:
+        """A container holds several groups, which do not see each other."""
+        other = Group.of(GROUP.namespace, GROUP.hub, "other")
+        with new() as mine, BlobStore(self.location, {"account_key": KEY}, group=other) as theirs:
+            for store, group in ((mine, GROUP), (theirs, other)):
+                store.create(group, Snapshot(group, leases={"0": Lease("0", group.consumer_group)}))
+            assert [store.read().leases["0"].owner for store in (mine, theirs)] == ["$default", "other"]
+
+
+@dataclass
+class Blobs:
+    """A container, and the SDK's own store in it."""
+
+    location: str
+    sdk: BlobCheckpointStore
+    client: ContainerClient
+
+    def opened(self, group: Group | None = GROUP, **options: str) -> BlobStore:
+        return BlobStore(self.location, options or {"account_key": KEY}, 2.0, group)
+
+    def claim(self, partition: str, owner: str, etag: str | None = None) -> dict[str, Any] | None:
+        """Claim by the SDK's store; None if another was faster."""
+        place = dict(zip(("fully_qualified_namespace", "eventhub_name", "consumer_group"), NAMES, strict=True))
+        wanted = {**place, "partition_id": partition, "owner_id": owner, "etag": etag}
+        return next(iter(self.sdk.claim_ownership([wanted])), None)
+
+    def checkpoint(self, partition: str, number: int, offset: str) -> None:
+        place = dict(zip(("fully_qualified_namespace", "eventhub_name", "consumer_group"), NAMES, strict=True))
+        self.sdk.update_checkpoint({**place, "partition_id": partition, "sequence_number": number, "offset": offset})
+
+    def ownerships(self) -> dict[str, dict[str, Any]]:
+        return {each["partition_id"]: each for each in self.sdk.list_ownership(*NAMES)}
+
+    def checkpoints(self) -> dict[str, tuple[int, str]]:
+        found = self.sdk.list_checkpoints(*NAMES)
+        return {each["partition_id"]: (each["sequence_number"], each["offset"]) for each in found}
+
+
+@pytest.fixture
+def blobs(new_table: Table) -> Iterator[Blobs]:
+    service, direct = f"{new_table.proxy}/{ACCOUNT}", f"{new_table.storage}/{ACCOUNT}"
+    account = AzureNamedKeyCredential(ACCOUNT, KEY)
+    with (
+        BlobCheckpointStore(direct, new_table.container, account) as sdk,
+        ContainerClient(direct, new_table.container, KEY) as client,
+    ):
+        yield Blobs(f"{service}/{new_table.container}", sdk, client)
+
+
+@pytest.fixture
+def mine(blobs: Blobs) -> Iterator[BlobStore]:
+    """A handle with ann as a member, and partitions 0 to 3."""
+    with blobs.opened() as store:
+        store.create(GROUP)
+        add = AddPartitions(by=ANN, at_ms=1, partitions=("0", "1", "2", "3"))
+        assert not commit(store, store.read(), [Join(by=ANN, at_ms=1), add]).refused
+        yield store
+
+
+def first_claim(partition: str) -> Claim:
+    return Claim(by=ANN, at_ms=1, partition=partition, epoch=0, starting_position=Position(-1))
+
+
+def checkpoint(partition: str, number: int, epoch: int = 1, offset: str | None = "") -> Checkpoint:
+    text = f"{number}0" if offset == "" else offset
+    return Checkpoint(by=ANN, at_ms=1, partition=partition, epoch=epoch, position=Position(number, text))
+
+
+def renew(partition: str, epoch: int = 1) -> Renew:
+    return Renew(by=ANN, at_ms=1, partition=partition, epoch=epoch)
+
+
+# --- the SDK's store reads what is written, and the other way round
+
+
+def test_the_sdk_reads_what_is_written(blobs: Blobs, mine: BlobStore) -> None:
+    claimed = commit(mine, mine.read(), [first_claim("0"), first_claim("1")]).after
+    assert blobs.checkpoints() == {"0": (-1, "-1"), "1": (-1, "-1")}, "-1 is the start of a partition to every SDK"
+    release = Release(by=ANN, at_ms=1, partition="1", epoch=1)
+    assert not commit(mine, claimed, [checkpoint("0", 7), release]).refused
+    assert {p: each["owner_id"] for p, each in blobs.ownerships().items()} == {"0": "ann", "1": None}, (
+        "None is what an SDK reads for an empty owner"
+    )
+    assert blobs.checkpoints() == {"0": (7, "70"), "1": (-1, "-1")}
+
+
+def test_what_the_sdk_writes_is_read(blobs: Blobs, mine: BlobStore) -> None:
+    assert blobs.claim("0", "theirs")
+    blobs.checkpoint("0", 5, "500")
+    lease = mine.read().leases["0"]
+    assert (lease.owner, lease.checkpoint, lease.epoch) == ("theirs", Position(5, "500"), 1)
+
+
+def test_of_two_that_take_a_partition_one_wins(blobs: Blobs, mine: BlobStore) -> None:
+    theirs = blobs.claim("0", "theirs")
+    assert theirs
+    snapshot = mine.read()
+    steal = Steal(by=ANN, at_ms=1, partition="0", epoch=1, starting_position=Position(-1))
+    assert not commit(mine, snapshot, [steal]).refused
+    assert blobs.claim("0", "theirs", theirs["etag"]) is None
+    stale = mine.read()
+    assert blobs.claim("0", "theirs", blobs.ownerships()["0"]["etag"])
+    outcome = commit(mine, stale, [renew("0", 2)])
+    assert [type(each.transition) for each in outcome.refused] == [Renew]
+    assert outcome.after.leases["0"].owner == "theirs"
+
+
+def test_a_first_claim_never_takes_what_another_has_claimed_meanwhile(blobs: Blobs, mine: BlobStore) -> None:
+    snapshot = mine.read()
+    assert blobs.claim("1", "theirs")
+    outcome = commit(mine, snapshot, [first_claim("0"), first_claim("1"), Heartbeat(by=ANN, at_ms=9)])
+    assert [each.transition for each in outcome.refused] == [first_claim("1")]
+    assert {p: lease.owner for p, lease in outcome.after.leases.items() if lease.owner} == {"0": "ann", "1": "theirs"}
+    assert "1" not in blobs.checkpoints(), "who has not won writes no checkpoint"
+
+
+# --- signs of life
+
+
+def test_a_renewal_of_the_sdk_is_a_sign_of_life(blobs: Blobs, mine: BlobStore) -> None:
+    theirs = blobs.claim("0", "theirs")
+    assert theirs
+    before = mine.read().leases["0"]
+    assert mine.read().leases["0"].counter == before.counter
+    assert blobs.claim("0", "theirs", theirs["etag"])
+    after = mine.read().leases["0"]
+    assert (after.epoch, after.renewal) == (before.epoch, before.renewal + 1)
+
+
+def test_a_change_of_owner_is_a_new_epoch(blobs: Blobs, mine: BlobStore) -> None:
+    epochs = []
+    for owner in ("a", "b", "", "b"):
+        etag = blobs.ownerships().get("0", {}).get("etag")
+        assert blobs.claim("0", owner, etag)
+        epochs.append(mine.read().leases["0"].epoch)
+    assert epochs == [1, 2, 3, 4]
+
+
+def test_a_checkpoint_does_not_renew(mine: BlobStore) -> None:
+    claimed = commit(mine, mine.read(), [first_claim("0")]).after
+    written = commit(mine, claimed, [checkpoint("0", 3)]).after
+    assert written.leases["0"].counter == claimed.leases["0"].counter
+    renewed = commit(mine, written, [renew("0")]).after
+    assert renewed.leases["0"].renewal == claimed.leases["0"].renewal + 1
+
+
+# --- checkpoints
+
+
+def test_who_takes_a_partition_goes_on_at_the_former_owners_last_checkpoint(blobs: Blobs, mine: BlobStore) -> None:
+    blobs.claim("0", "theirs")
+    blobs.checkpoint("0", 5, "500")
+    seen = mine.read()
+    blobs.checkpoint("0", 9, "900")
+    after = commit(mine, seen, [Steal(by=ANN, at_ms=2, partition="0", epoch=seen.leases["0"].epoch)]).after
+    assert (after.leases["0"].owner, after.leases["0"].checkpoint) == ("ann", Position(9, "900"))
+
+
+def test_a_checkpoint_that_goes_backwards_is_not_followed_but_written_over(blobs: Blobs, mine: BlobStore) -> None:
+    claimed = commit(mine, mine.read(), [first_claim("0")]).after
+    commit(mine, claimed, [checkpoint("0", 9)])
+    blobs.checkpoint("0", 4, "40")  # a former owner's late one
+    seen = mine.read()
+    assert seen.leases["0"].checkpoint == Position(9, "90")
+    commit(mine, seen, [renew("0")])
+    assert blobs.checkpoints() == {"0": (9, "90")}
+
+
+def test_a_checkpoint_that_goes_backwards_is_followed_by_who_does_not_own_the_partition(
+    blobs: Blobs, mine: BlobStore
+) -> None:
+    blobs.checkpoint("0", 9, "90")
+    assert mine.read().leases["0"].checkpoint == Position(9, "90")
+    blobs.checkpoint("0", 4, "40")
+    assert mine.read().leases["0"].checkpoint == Position(4, "40")
+
+
+def test_a_checkpoint_without_an_offset_is_not_written(blobs: Blobs, mine: BlobStore) -> None:
+    """Python and JavaScript would begin at their own default."""
+    claimed = commit(mine, mine.read(), [first_claim("0"), first_claim("1")]).after
+    waits = checkpoint("0", 5, offset=None)
+    outcome = commit(mine, claimed, [waits, checkpoint("1", 6)])
+    assert (outcome.accepted, outcome.refused) == ((checkpoint("1", 6),), ())
+    assert blobs.checkpoints() == {"0": (-1, "-1"), "1": (6, "60")}
+
+
+def test_a_sequence_number_alone_is_enough_to_go_on(blobs: Blobs, mine: BlobStore) -> None:
+    """As Java writes it."""
+    blobs.client.upload_blob(f"{'/'.join(NAMES)}/checkpoint/0", b"", metadata={"sequencenumber": "7"})
+    assert mine.read().leases["0"].checkpoint == Position(7)
+
+
+def test_an_offset_alone_is_an_error_that_names_the_blob(blobs: Blobs, mine: BlobStore) -> None:
+    blobs.client.upload_blob(f"{'/'.join(NAMES)}/checkpoint/0", b"", metadata={"offset": "700"})
+    with pytest.raises(StoreFormatError, match="checkpoint/0"):
+        mine.read()
+
+
+def test_ownership_and_checkpoint_have_two_lives(blobs: Blobs, mine: BlobStore) -> None:
+    claimed = commit(mine, mine.read(), [first_claim("0")]).after
+    commit(mine, claimed, [checkpoint("0", 9)])
+    blobs.client.delete_blob(f"{'/'.join(NAMES)}/ownership/0")
+    lease = mine.read().leases["0"]
+    assert (lease.owner, lease.checkpoint) == (None, Position(9, "90"))
+    again = commit(mine, mine.read(), [Claim(by=ANN, at_ms=1, partition="0", epoch=lease.epoch)]).after
+    assert again.leases["0"].owner == "ann"
+    blobs.client.delete_blob(f"{'/'.join(NAMES)}/checkpoint/0")
+    commit(mine, mine.read(), [renew("0", lease.epoch + 1)])
+    assert blobs.checkpoints() == {"0": (9, "90")}
+
+
+def test_a_claim_of_a_blob_that_was_deleted_meanwhile_makes_it_anew(
+    blobs: Blobs, mine: BlobStore, proxy: StorageProxy
+) -> None:
+    assert blobs.claim("0", "")
+    snapshot = mine.read()
+    blobs.client.delete_blob(f"{'/'.join(NAMES)}/ownership/0")
+    # Azure answers this; Azurite that the condition is not met.
+    proxy.disturb(Rule(Refusal(404, "BlobNotFound"), Kind.CONDITIONAL_PUT, "ownership/0", times=1))
+    assert not commit(mine, snapshot, [first_claim("0")]).refused
+    assert blobs.ownerships()["0"]["owner_id"] == "ann"
+
+
+def test_an_own_partition_without_a_position_is_nobodys_and_claimed_again(blobs: Blobs, mine: BlobStore) -> None:
+    """An earlier process has ended, or a claim's answer was lost, before there was a checkpoint."""
+    assert blobs.claim("0", "ann")
+    lease = mine.read().leases["0"]
+    assert (lease.owner, lease.checkpoint) == (None, None)
+    again = Claim(by=ANN, at_ms=1, partition="0", epoch=lease.epoch, starting_position=Position(-1))
+    assert commit(mine, mine.read(), [again]).after.leases["0"].owner == "ann"
+    assert blobs.checkpoints() == {"0": (-1, "-1")}
+
+
+def test_a_claim_without_an_answer_is_this_process_own(blobs: Blobs, mine: BlobStore, proxy: StorageProxy) -> None:
+    snapshot = commit(mine, mine.read(), [first_claim("1")]).after
+    proxy.disturb(Rule(Break.LOST_ANSWER, Kind.CONDITIONAL_PUT, "ownership/0"))
+    with pytest.raises(StoreUnavailableError):
+        commit(mine, snapshot, [first_claim("0")])
+    proxy.disturb()
+    assert blobs.ownerships()["0"]["owner_id"] == "ann"
+    again = replace(first_claim("0"), epoch=mine.read().leases["0"].epoch)
+    assert commit(mine, mine.read(), [again]).after.leases["0"].owner == "ann"
+
+
+def test_a_claim_by_another_process_with_the_same_id_is_a_fence(blobs: Blobs, mine: BlobStore) -> None:
+    commit(mine, mine.read(), [first_claim("0")])
+    with blobs.opened(GROUP) as other:
+        commit(other, other.read(), [Join(by=ANN, at_ms=1)])
+        commit(other, other.read(), [Claim(by=ANN, at_ms=1, partition="0", epoch=1)])
+        assert other.read().leases["0"].epoch == 2
+    with pytest.raises(FencedError, match="partition 0: a later process has started as ann"):
+        mine.read()
+
+
+# --- requests
+
+
+def test_what_has_not_changed_takes_one_request(mine: BlobStore, proxy: StorageProxy) -> None:
+    claimed = commit(mine, mine.read(), [first_claim("0"), first_claim("1")]).after
+    with proxy.counted() as idle:
+        commit(mine, mine.read(), [Heartbeat(by=ANN, at_ms=2)])
+    assert idle == {Kind.LIST: 1}
+    with proxy.counted() as renewal:
+        commit(mine, mine.read(), [renew("0")])
+    assert renewal == {Kind.LIST: 1, Kind.CONDITIONAL_PUT: 1}
+    with proxy.counted() as progress:
+        commit(mine, mine.read(), [checkpoint("0", 3), checkpoint("1", 3)])
+    assert progress == {Kind.LIST: 1, Kind.PUT: 2}
+    assert claimed.leases["0"].owner == "ann"
+
+
+def test_partial_success_is_told(blobs: Blobs, mine: BlobStore, proxy: StorageProxy) -> None:
+    claimed = commit(mine, mine.read(), [first_claim(p) for p in "012"]).after
+    proxy.disturb(Rule(BUSY, Kind.PUT, "checkpoint/1"))
+    outcome = commit(mine, claimed, [checkpoint(p, 5) for p in "012"])
+    assert outcome.accepted == (checkpoint("0", 5), checkpoint("2", 5))
+    assert not outcome.refused, "it may be tried again"
+    assert blobs.checkpoints() == {"0": (5, "50"), "1": (-1, "-1"), "2": (5, "50")}
+    proxy.disturb()
+    assert commit(mine, mine.read(), [checkpoint("1", 5)]).accepted
+
+
+def test_a_storage_that_does_not_answer_is_unavailable(mine: BlobStore, proxy: StorageProxy) -> None:
+    snapshot = mine.read()
+    proxy.disturb(Rule(BUSY))
+    with pytest.raises(StoreUnavailableError):
+        mine.read()
+    with pytest.raises(StoreUnavailableError):
+        commit(mine, snapshot, [first_claim("0"), first_claim("1")])
+
+
+def test_what_it_cannot_keep_is_refused(mine: BlobStore) -> None:
+    base = mine.read()
+    leases = {**base.leases, "0": Lease("0", "ann", handover=Handover("bob", 1))}
+    with pytest.raises(StoreFormatError, match="handover"):
+        mine.write(base, Snapshot(GROUP, base.version, leases, base.members))
+
+
+# --- opening
+
+
+def test_without_a_group_there_must_be_one_only(blobs: Blobs) -> None:
+    assert blobs.claim("0", "theirs")
+    with blobs.opened(None) as store:
+        assert store.read().leases["0"].owner == "theirs"
+    blobs.client.upload_blob("ns/hub/other/checkpoint/0", b"")
+    with blobs.opened(None) as store, pytest.raises(StoreFormatError, match="ns/hub/other"):
+        store.read()
+
+
+def test_it_opens_with_a_signature_or_a_connection_string(blobs: Blobs) -> None:
+    container = blobs.location.rpartition("/")[2]
+    for options in (
+        {"sas_token": signature(container, 60)},
+        {"azure_storage_sas_key": "?" + signature(container, 60)},
+        {"connection_string": f"AccountName={ACCOUNT};AccountKey={KEY};EndpointSuffix=core.windows.net"},
+        {"account_name": ACCOUNT, "AZURE_STORAGE_ACCOUNT_KEY": KEY},
+    ):
+        with open_store(blobs.location, options, 2.0, GROUP) as store:
+            assert store.exists()
+            assert store.read().leases == {}
+
+
+def test_an_unknown_option_is_refused(blobs: Blobs) -> None:
+    with pytest.raises(OptionError, match="conditional_put"):
+        blobs.opened(conditional_put="etag")
+
+
+def test_two_handles_see_each_other(blobs: Blobs, mine: BlobStore) -> None:
+    theirs: LeaseStore
+    with blobs.opened() as theirs:
+        commit(theirs, theirs.read(), [Join(by=BOB, at_ms=1)])
+        mine.write(mine.read(), with_owner(mine.read(), "ann"))
+        outcome = commit(theirs, theirs.read(), [claim(BOB, "0")])
+        assert outcome.refused

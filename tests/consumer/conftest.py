@@ -1,0 +1,27 @@
+"""Fixtures of this folder's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.fixtures import emulator
+from tests.consumer.consumers import Consumers
+
+__all__ = ["emulator"]
+
+
+@pytest.fixture
+def partitions() -> int:
+    """Of the hub; a file of tests may want another number."""
+    return 4
+
+
+@pytest.fixture
+def consumers(emulator: Emulator, tmp_path: Path, partitions: int) -> Iterator[Consumers]:
+    made = Consumers(emulator, tmp_path, partitions)
+    yield made
+    made.close()

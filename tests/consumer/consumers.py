@@ -1,0 +1,118 @@
+"""Consumers of a hub that share it through a lease table, without azure-eventhub's client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from spark_ehbalance.consumer import DeltaCheckpointStore
+from spark_ehbalance.consumer.aio import DeltaCheckpointStore as AsyncStore
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.leases.model import Author, Lease
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.transitions import Transition
+from spark_ehbalance.stores.base import commit
+from spark_ehbalance.stores.delta import DeltaStore
+from tests.source.queries import Group
+from tests.source.support import HUB
+from tests.waiting import wait_until
+
+OPERATOR = Author("operator", "")
+
+Ownership = dict[str, Any]
+
+
+class Consumers:
+    """A hub, its lease table, and checkpoint stores; the methods that are given a store do what azure-eventhub's client
+    does with it."""
+
+    def __init__(self, emulator: Emulator, path: Path, partitions: int) -> None:
+        self.group = Group(emulator, path, partitions)
+        self.partitions = [str(each) for each in range(partitions)]
+        self.named = {
+            "fully_qualified_namespace": self.group.options().connection.namespace,
+            "eventhub_name": HUB,
+            "consumer_group": "$Default",
+        }
+        self._stores: list[DeltaCheckpointStore | AsyncStore] = []
+
+    def store(self, **options: Any) -> DeltaCheckpointStore:
+        store = DeltaCheckpointStore(str(self.group.table), **self._options(**options))
+        self._stores.append(store)
+        return store
+
+    def async_store(self, **options: Any) -> AsyncStore:
+        store = AsyncStore(str(self.group.table), **self._options(**options))
+        self._stores.append(store)
+        return store
+
+    def _options(self, *, hub: bool = True, **more: Any) -> dict[str, Any]:
+        options = {"load_balancing_interval": 0.5, "lease_duration": 3.0, "handover_timeout": 3.0} | more
+        if hub:
+            options |= {"connection_string": self.group.emulator.connection_string(HUB)}
+            options.setdefault("starting_position", "earliest")
+        return options
+
+    def listed(self, store: DeltaCheckpointStore) -> dict[str, Ownership]:
+        return {each["partition_id"]: each for each in store.list_ownership(**self.named)}
+
+    def checkpoints(self, store: DeltaCheckpointStore) -> dict[str, dict[str, Any]]:
+        return {each["partition_id"]: each for each in store.list_checkpoints(**self.named)}
+
+    def claim(self, store: DeltaCheckpointStore, owner: str, *partitions: str, **more: Any) -> dict[str, Ownership]:
+        """Claim what no list has shown yet; by default everything."""
+        wanted = [
+            {**self.named, "partition_id": each, "owner_id": owner, **more} for each in partitions or self.partitions
+        ]
+        return {each["partition_id"]: each for each in store.claim_ownership(wanted)}
+
+    def own(self, store: DeltaCheckpointStore, owner: str, *partitions: str) -> dict[str, Ownership]:
+        """Claim partitions that are free until all are owned, as the client does in each of its cycles; by default
+        everything."""
+        wanted = partitions or self.partitions
+        return wait_until(
+            lambda: claimed if (claimed := self.claim(store, owner, *wanted)).keys() == set(wanted) else None,
+            f"{owner} owns {', '.join(wanted)}",
+        )
+
+    def claim_listed(self, store: DeltaCheckpointStore, owner: str, *partitions: str) -> dict[str, Ownership]:
+        """Claim as the client does what a list shows; by default what it shows as the owner's."""
+        listed = self.listed(store)
+        wanted = partitions or [p for p, each in listed.items() if each["owner_id"] == owner]
+        entries = [listed[each] | {"owner_id": owner} for each in wanted]
+        return {each["partition_id"]: each for each in store.claim_ownership(entries)}
+
+    def checkpoint(self, store: DeltaCheckpointStore, partition: str, number: int, offset: str | None = None) -> None:
+        store.update_checkpoint(
+            {**self.named, "partition_id": partition, "sequence_number": number, "offset": offset or f"at {number}"}
+        )
+
+    def snapshot(self) -> Snapshot:
+        return self.group.snapshot()
+
+    def lease(self, partition: str) -> Lease:
+        return self.snapshot().leases[partition]
+
+    def shares(self) -> list[int]:
+        """How many partitions each owner has."""
+        leases = self.snapshot().leases.values() if self.group.exists() else ()
+        return sorted(Counter(each.owner for each in leases if each.owner).values())
+
+    def asked_for(self, member: str) -> list[str]:
+        """The partitions whose handover to `member` is pending."""
+        return [p for p, each in self.snapshot().leases.items() if each.handover and each.handover.to == member]
+
+    def order(self, transition: Transition) -> None:
+        """An operator's order."""
+        with DeltaStore(str(self.group.table)) as table:
+            commit(table, table.read(), [transition])
+
+    def close(self) -> None:
+        for store in self._stores:
+            if isinstance(store, AsyncStore):
+                asyncio.run(store.close())
+            else:
+                store.close()
+        self.group.close()

@@ -1,0 +1,279 @@
+"""A hub of the emulator, a container of Azurite, and the members of a group that is kept in it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from azure.storage.blob import BlobServiceClient
+
+from chaos.storage.azurite import ACCOUNT, KEY
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.stores.blob.layout import Kind, checkpoint, groups, owner, parse_name
+from tests.waiting import wait_until
+
+PARTITIONS = 12
+
+#: Balance interval and lease duration of all members, in seconds; the SDKs' are also one to six.
+INTERVAL, EXPIRY = 1.5, 9.0
+
+
+@dataclass
+class Member:
+    """A process that reads, and the file of what it has seen."""
+
+    name: str
+    process: subprocess.Popen[str]
+    path: Path
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self) -> None:
+        """Stop in an orderly way."""
+        self.process.communicate(timeout=60)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+    def seen(self) -> list[tuple[str, int]]:
+        """The events that it has seen; the last line may be cut off."""
+        lines = self.path.read_text().split("\n")[:-1] if self.path.exists() else []
+        return [(partition, int(number)) for partition, number in map(str.split, lines)]
+
+
+class AnyMember(Protocol):
+    """What a test does with a member of any kind: as `Member`."""
+
+    @property
+    def name(self) -> str: ...
+    def kill(self) -> None: ...
+    def stop(self) -> None: ...
+    def end(self) -> None: ...
+    def seen(self) -> list[tuple[str, int]]: ...
+
+
+@dataclass
+class Move:
+    """`partition` has another owner, who reads from `first`, the event after the checkpoint then. The former one may
+    have read on from there until its ownership has expired: `end` is the number of events at the time `until`, None
+    while that has not come."""
+
+    partition: str
+    first: int
+    until: float
+    end: int | None = None
+
+
+@dataclass
+class MixedGroup:
+    """A group of queries and processors. `service` is the address of the storage account, as the members use it."""
+
+    emulator: Emulator
+    service: str
+    container: str
+    folder: Path
+    hub: str = "hub"
+    #: As all members call it: JavaScript leaves out the port.
+    connection: str = ""
+    interval: float = INTERVAL
+    expiry: float = EXPIRY
+    members: list[AnyMember] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    partitions: int = PARTITIONS
+    appended: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.connection = self.connection or self.emulator.connection_string(self.hub)
+        self.appended = self.appended or [0] * self.partitions
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of a query."""
+        return {
+            "connectionString": self.connection,
+            "leaseTable": f"{self.service}/{self.container}",
+            "storageSecrets.account_key": KEY,
+            "startingPosition": "earliest",
+            "balanceInterval": f"{self.interval}s",
+            "leaseDuration": f"{self.expiry}s",
+            "receiverTimeout": "30s",
+        }
+
+    def consumer(self, name: str, strategy: str = "balanced", max_wait_time: float | None = 0.2) -> Member:
+        """A Python consumer. Its batches come after so many seconds, or else as soon as there are events."""
+        settings = json.dumps(self._settings(name, strategy) | {"max_wait_time": max_wait_time})
+        return self.start(name, sys.executable, "-m", "tests.processors.consumer", settings)
+
+    def javascript(self, name: str, strategy: str = "balanced") -> Member:
+        """A JavaScript consumer."""
+        settings = json.dumps(self._settings(name, strategy) | {"modules": str(Path(sys.prefix, "azurite"))})
+        return self.start(name, "node", str(Path(__file__).with_name("consumer.cjs")), settings)
+
+    def java(self, name: str, strategy: str = "balanced", *, jars: str) -> Member:
+        """A Java consumer; `jars` is its class path."""
+        settings = json.dumps(self._settings(name, strategy))
+        options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", jars)
+        return self.start(name, "java", *options, str(Path(__file__).with_name("Consumer.java")), settings)
+
+    def _settings(self, name: str, strategy: str) -> dict[str, object]:
+        return {
+            "account": ACCOUNT,
+            "key": KEY,
+            "service": self.service,
+            "container": self.container,
+            "connection": self.connection,
+            "consumer_group": "$Default",
+            "interval": self.interval,
+            "expiry": self.expiry,
+            "strategy": strategy,
+            "seen": str(self.folder / name),
+        }
+
+    def query(self, name: str, **more: str) -> Member:
+        options = json.dumps(self.options | more)
+        return self.start(name, sys.executable, "-m", "tests.processors.query", name, options, str(self.folder / name))
+
+    def start(self, name: str, *command: str, **settings: Any) -> Member:
+        log = (self.folder / f"{name}.log").open("w")
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True, **settings)
+        member = Member(name, process, self.folder / name)
+        self.members.append(member)
+        return member
+
+    def append(self, count: int) -> None:
+        """Append so many events to each partition."""
+        for partition in range(self.partitions):
+            self.emulator.append(self.hub, partition, [b"x" * 100] * count)
+            self.appended[partition] += count
+
+    def blobs(self) -> Iterator[tuple[Kind, str, dict[str, str] | None]]:
+        """Kind, partition and metadata of each blob of the group."""
+        with BlobServiceClient(self.service, KEY) as client:
+            for blob in client.get_container_client(self.container).list_blobs(include=["metadata"]):
+                (group,) = groups([blob.name])
+                if parsed := parse_name(group, blob.name):
+                    yield *parsed, blob.metadata
+
+    def owners(self) -> dict[str, str | None]:
+        """Partition → its owner by the blobs."""
+        return {partition: owner(metadata) for kind, partition, metadata in self.blobs() if kind is Kind.OWNERSHIP}
+
+    def checkpoints(self) -> dict[str, int]:
+        """Partition → the sequence number of its checkpoint, without those that have none, or before the start."""
+        found = {p: checkpoint(metadata).position for kind, p, metadata in self.blobs() if kind is Kind.CHECKPOINT}
+        return {p: each.sequence_number for p, each in found.items() if each and each.sequence_number >= 0}
+
+    def counts(self) -> list[int]:
+        """How many partitions each owner has."""
+        return sorted(Counter(each for each in self.owners().values() if each is not None).values())
+
+    def wait_shared(self, *counts: int, timeout: float = 120.0) -> None:
+        """Wait until the owners have so many partitions."""
+        wait_until(lambda: self.counts() == sorted(counts), f"the owners have {counts}", timeout)
+
+    def stays(self, seconds: float) -> bool:
+        """Whether no partition moves for so long, looked at five times an interval."""
+        before, end = self.owners(), time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.owners() != before:
+                return False
+            time.sleep(self.interval / 5)
+        return True
+
+    def seen(self) -> Counter[tuple[str, int]]:
+        """How often each event was seen by any member."""
+        return Counter(event for member in self.members for event in member.seen())
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note all `moves`."""
+        before: dict[str, tuple[str | None, int]] = {}
+
+        def look() -> None:
+            nonlocal before
+            now = self._owners_and_next()
+            for partition, (owner_now, next_now) in now.items():
+                # Between two looks there may have been another owner, also before the first one that was seen.
+                owner_before, next_before = before.get(partition, (None, next_now))
+                if owner_before != owner_now:
+                    until = time.monotonic() + self.expiry
+                    self.moves.append(Move(partition, min(next_before, next_now), until))
+            for move in self.moves:
+                if move.end is None and time.monotonic() > move.until:
+                    move.end = self.appended[int(move.partition)]
+            before = now
+
+        with repeating(0.05, look):
+            yield
+
+    def _owners_and_next(self) -> dict[str, tuple[str | None, int]]:
+        """Partition → its owner, and the event after its checkpoint."""
+        owners: dict[str, str | None] = {}
+        numbers: dict[str, int] = {}
+        for kind, partition, metadata in self.blobs():
+            if kind is Kind.OWNERSHIP:
+                owners[partition] = owner(metadata)
+            elif position := checkpoint(metadata).position:
+                numbers[partition] = position.next
+        return {partition: (each, numbers.get(partition, 0)) for partition, each in owners.items()}
+
+    def check_read_twice(self) -> int:
+        """How many events were read more than once, each of them where a partition was moved: not before the checkpoint
+        that it had then, nor after the former owner's ownership has expired."""
+        twice = [event for event, times in self.seen().items() if times > 1]
+        unexplained = [event for event in twice if not any(_explains(move, *event) for move in self.moves)]
+        assert not unexplained, f"events are read twice only where a partition has moved; moves: {self.moves}"
+        return len(twice)
+
+    @contextlib.contextmanager
+    def producing(self) -> Iterator[None]:
+        """Events come all the time, 20 a second in each partition."""
+        with repeating(0.05, lambda: self.append(1)):
+            yield
+
+    def missing(self) -> int:
+        """How many events nobody has seen."""
+        seen = self.seen()
+        return sum((str(p), n) not in seen for p, end in enumerate(self.appended) for n in range(end))
+
+    def wait_read(self, timeout: float = 120.0) -> None:
+        """Wait until everything that was appended was seen."""
+        wait_until(lambda: not self.missing(), "every event was seen", timeout)
+
+    def close(self) -> None:
+        for member in self.members:
+            member.end()
+
+
+def _explains(move: Move, partition: str, number: int) -> bool:
+    return move.partition == partition and move.first <= number and (move.end is None or number < move.end)
+
+
+@contextlib.contextmanager
+def repeating(pause: float, action: Callable[[], None]) -> Iterator[None]:
+    """Run `action` in a thread, with `pause` seconds before each time."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(pause):
+            action()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,57 @@
+"""Unmodified processors of the Azure SDKs share one group with queries; `tests.spark.test_processors` has those of
+Python with queries in Spark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from chaos.storage.azurite import ACCOUNT, make_container
+from spark_ehbalance.emulator import Emulator
+from tests.processors.group import PARTITIONS, MixedGroup
+from tests.processors.sharing import share
+
+#: AMQP's own: JavaScript and Java connect to no other, and JavaScript's blobs are called by the host alone, as those of
+#: the others are with this port. The address of the loopback network is this process's own.
+PORT, HOST = 5672, f"127.77.{os.getpid() // 256 % 256}.{os.getpid() % 256}"
+
+
+@pytest.fixture
+def group(storage: str, tmp_path: Path) -> Iterator[MixedGroup]:
+    container = uuid.uuid4().hex
+    make_container(storage, container)
+    with Emulator({"hub": PARTITIONS}, host=HOST, port=PORT) as emulator:
+        connection = emulator.connection_string("hub").replace(f":{PORT}", "")
+        group = MixedGroup(emulator, f"{storage}/{ACCOUNT}", container, tmp_path, connection=connection)
+        try:
+            yield group
+        finally:
+            group.close()
+
+
+@pytest.fixture(scope="module")
+def jars(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The class path of the Java SDK as Maven has it here; nothing is downloaded."""
+    pom = Path(__file__).with_name("pom.xml")
+    if not (shutil.which("mvn") and shutil.which("javac")):
+        pytest.skip("Java's compiler and Maven are needed")
+    path = tmp_path_factory.mktemp("java") / "class-path"
+    maven = ["mvn", "-q", "-B", "-o", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={path}"]
+    if subprocess.run(maven, capture_output=True, check=False).returncode:
+        pytest.skip(f"Java's SDK is not here: mvn -f {pom} dependency:build-classpath")
+    return path.read_text()
+
+
+def test_a_javascript_consumer_a_python_one_and_two_queries(group: MixedGroup) -> None:
+    share(group, group.javascript, group.consumer, group.query)
+
+
+def test_a_java_consumer_a_python_one_and_two_queries(group: MixedGroup, jars: str) -> None:
+    share(group, partial(group.java, jars=jars), group.consumer, group.query)

@@ -1,0 +1,42 @@
+"""Checkpoint folders of the Scala connector, written from its source and Spark's (`EventHubsSourceOffset`,
+`EventHubsSource.initialPartitionSeqNos`, `OffsetSeqLog`): the connector itself does not run on Spark 4."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1770000000000,"conf":{"spark.sql.shuffle.partitions":"200"}}'
+
+#: What a source has in a batch: the numbers of hubs, a line of another source, or None where it has had nothing yet.
+Line = Mapping[str, Mapping[int, int]] | str | None
+
+
+def scala_folder(folder: Path, *batches: Line | tuple[Line, ...], first: int = 0, unfinished: int = 0) -> Path:
+    """A checkpointLocation with these batches from number `first` on; the last `unfinished` ones are planned only. A
+    batch is its line, or a tuple of the lines of several sources."""
+    for name in ("offsets", "commits", "sources"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "metadata").write_text('{"id":"0b1f6dd5-9a5b-4c0c-b9ae-27b1bbf1d5c5"}')
+    for number, batch in enumerate(batches, first):
+        lines = [_line(each) for each in (batch if isinstance(batch, tuple) else (batch,))]
+        (folder / "offsets" / str(number)).write_text("\n".join(["v1", SETTINGS, *lines]))
+        (folder / "offsets" / f".{number}.crc").write_bytes(b"crc")
+        if number < first + len(batches) - unfinished:
+            (folder / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return folder
+
+
+def begin_at(folder: Path, numbers: Mapping[str, Mapping[int, int]], source: int = 0, *, version: str = "v1\n") -> None:
+    """Write where the first batch of `source` begins."""
+    (folder / "sources" / str(source)).mkdir(parents=True, exist_ok=True)
+    (folder / "sources" / str(source) / "0").write_bytes(b"\0" + (version + _line(numbers)).encode())
+
+
+def _line(line: Line) -> str:
+    if line is None:
+        return "-"
+    if isinstance(line, str):
+        return line
+    return json.dumps({hub: {str(p): n for p, n in each.items()} for hub, each in line.items()}, separators=(",", ":"))

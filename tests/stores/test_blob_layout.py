@@ -1,0 +1,122 @@
+"""Names and metadata of the blobs, as each SDK writes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ehbalance.stores.blob.layout import (
+    Kind,
+    StoredCheckpoint,
+    blob_name,
+    checkpoint,
+    checkpoint_metadata,
+    epoch,
+    group_prefix,
+    groups,
+    owner,
+    ownership_metadata,
+    parse_name,
+)
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
+
+GROUP = Group.of("NS.servicebus.windows.net", "Hub", "$Default")
+
+
+def test_names_are_those_of_the_sdks() -> None:
+    assert blob_name(GROUP, Kind.OWNERSHIP, "0") == "ns.servicebus.windows.net/hub/$default/ownership/0"
+    assert blob_name(GROUP, Kind.CHECKPOINT, "31") == "ns.servicebus.windows.net/hub/$default/checkpoint/31"
+
+
+def test_a_group_that_is_not_in_lower_case_has_the_same_names() -> None:
+    assert blob_name(Group("NS.servicebus.windows.net", "Hub", "$Default"), Kind.OWNERSHIP, "A") == (
+        "ns.servicebus.windows.net/hub/$default/ownership/a"
+    )
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_name_is_read_back(kind: Kind) -> None:
+    assert parse_name(GROUP, blob_name(GROUP, kind, "7")) == (kind, "7")
+
+
+@pytest.mark.parametrize(
+    "rest", ["", "ownership", "ownership/", "ownership/0/1", "other/0", "0", "Ownership/0", "checkpoints/0"]
+)
+def test_other_blobs_are_left_alone(rest: str) -> None:
+    assert parse_name(GROUP, group_prefix(GROUP) + rest) is None
+
+
+def test_the_blobs_of_a_group_whose_name_begins_alike_are_left_alone() -> None:
+    other = Group.of(GROUP.namespace, GROUP.hub, "$Default2")
+    assert parse_name(GROUP, blob_name(other, Kind.OWNERSHIP, "0")) is None
+    assert parse_name(GROUP, "ownership/0") is None
+
+
+@pytest.mark.parametrize("metadata", [{"ownerid": "ann"}, {"OwnerId": "ann"}, {"OWNERID": " ann ", "other": "x"}])
+def test_an_owner(metadata: dict[str, str]) -> None:
+    assert owner(metadata) == "ann"
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"ownerid": ""}, {"other": "x"}])
+def test_nobody(metadata: dict[str, str] | None) -> None:
+    assert owner(metadata) is None
+
+
+def test_nobody_is_written_as_an_empty_owner() -> None:
+    assert ownership_metadata(None, 1) == {"ownerid": "", "epoch": "1"}
+    assert owner(ownership_metadata(None, 1)) is None
+
+
+def test_an_epoch_is_read_back_where_a_query_has_written_it() -> None:
+    assert epoch(ownership_metadata("ann", 3)) == 3
+
+
+@pytest.mark.parametrize("metadata", [None, {"ownerid": "ann"}, {"epoch": ""}, {"epoch": "-1"}, {"epoch": "9" * 19}])
+def test_no_epoch(metadata: dict[str, str] | None) -> None:
+    assert epoch(metadata) is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"offset": "1000", "sequencenumber": "7"}, StoredCheckpoint(7, "1000")),
+        ({"Offset": "1000", "SequenceNumber": "7"}, StoredCheckpoint(7, "1000")),
+        ({"sequencenumber": "7"}, StoredCheckpoint(7)),  # Java
+        ({"sequencenumber": "7", "offset": ""}, StoredCheckpoint(7)),
+        ({"offset": "1000"}, StoredCheckpoint(None, "1000")),
+        ({"offset": "1000", "sequencenumber": ""}, StoredCheckpoint(None, "1000")),
+        ({"offset": "geo:1:2", "sequencenumber": "None"}, StoredCheckpoint(None, "geo:1:2")),
+        ({"offset": "", "sequencenumber": "-1"}, StoredCheckpoint(-1)),
+        ({"offset": "", "sequencenumber": ""}, StoredCheckpoint()),
+        ({"offset": "None", "sequencenumber": "7"}, StoredCheckpoint(7)),  # Python
+        ({"offset": "no offset", "sequencenumber": "7"}, StoredCheckpoint(7)),  # .NET
+        ({"offset": "1000", "sequencenumber": str(-(2**63))}, StoredCheckpoint(None, "1000")),  # .NET
+        ({}, StoredCheckpoint()),
+        (None, StoredCheckpoint()),
+    ],
+)
+def test_a_checkpoint_of_any_sdk(metadata: dict[str, str] | None, expected: StoredCheckpoint) -> None:
+    assert checkpoint(metadata) == expected
+
+
+def test_a_position_needs_a_sequence_number() -> None:
+    assert StoredCheckpoint(7, "1000").position == Position(7, "1000")
+    assert StoredCheckpoint(7).position == Position(7)
+    assert StoredCheckpoint(None, "1000").position is None
+    assert StoredCheckpoint().position is None
+
+
+@pytest.mark.parametrize("position", [Position(7, "1000"), Position(7), Position(-1)])
+def test_both_keys_are_written_and_read_back(position: Position) -> None:
+    metadata = checkpoint_metadata(position)
+    assert metadata.keys() == {"offset", "sequencenumber"}
+    found = checkpoint(metadata).position
+    assert found is not None
+    assert found.sequence_number == position.sequence_number
+    assert found.offset == (position.offset or ("-1" if position.sequence_number < 0 else None))
+
+
+def test_the_groups_of_a_container() -> None:
+    other = Group.of("ns2", "hub", "group")
+    names = [blob_name(GROUP, Kind.OWNERSHIP, "0"), blob_name(GROUP, Kind.CHECKPOINT, "1"), "a/b/c/d/e", "x"]
+    assert groups([*names, blob_name(other, Kind.CHECKPOINT, "0")]) == {GROUP, other}
