@@ -17,12 +17,13 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bench import latency, leases, planner, reader, simulator, tasks, throughput
+from bench import exactly_once, latency, leases, planner, processors, reader, simulator, tasks, throughput
 from bench.certificate import make
 from bench.common import Log, Row, session
 from bench.shapes import SHAPES
 
-SUBJECTS = {each.SUBJECT: each for each in (reader, leases, simulator, planner, latency, throughput, tasks)}
+_ALL = reader, leases, processors, simulator, planner, latency, throughput, exactly_once, tasks
+SUBJECTS = {each.SUBJECT: each for each in _ALL}
 
 
 def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterator[Row]:
@@ -34,9 +35,13 @@ def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterato
         yield from reader.measure(log, certificate, **(few if short else all_))
     if leases.SUBJECT in subjects:
         yield from leases.measure(folder, log, commits=40 if short else 20_000, runs=1 if short else 3)
+    if processors.SUBJECT in subjects:
+        little: Any = {"members": 2, "partitions": 4, "interval": 1.0, "intervals": 3}
+        whole: Any = {"members": 4, "partitions": 32, "interval": 10.0, "intervals": 15}
+        yield from processors.measure(folder, log, **(little if short else whole))
     if simulator.SUBJECT in subjects:
         yield from simulator.measure(log, cycles=1 if short else 500, runs=1)
-    if not {*subjects} - {reader.SUBJECT, leases.SUBJECT, simulator.SUBJECT}:
+    if not {*subjects} - {each.SUBJECT for each in (reader, leases, processors, simulator)}:
         return
     log("starting Spark")
     spark = session(folder)
@@ -49,6 +54,10 @@ def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterato
             few = {"cases": [throughput.CASES[0], throughput.CASES[-1]], "share": 0.005, "runs": 1}
             all_ = {"cases": throughput.CASES, "runs": 3}
             yield from throughput.measure(spark, folder, log, **(few if short else all_))
+        if exactly_once.SUBJECT in subjects:
+            few = {"cases": exactly_once.CASES[:1], "events": 8_000, "commits": 0, "warm_up": 1, "runs": 1}
+            all_ = {"events": 160_000, "commits": 2_000, "warm_up": 3, "runs": 9}
+            yield from exactly_once.measure(spark, folder, log, **(few if short else all_))
         if tasks.SUBJECT in subjects:  # last, because workers that keep many receivers are large
             size = {"partitions": 16, "count": 3, "runs": 1} if short else {"partitions": 256, "count": 40, "runs": 3}
             yield from tasks.measure(spark, folder, log, **size)

@@ -2,8 +2,10 @@
 
 Real Spark queries share a hub under load while a schedule drawn from the seed kills, pauses, stops and starts them,
 drops connections, makes the lease table unreachable and adds partitions. At the end the queries read the rest, and
-every event of the hub is accounted for: none may be missing, and an event that was read twice must be in a batch that a
-fault interrupted between its planning and its checkpoint.
+every event of the hub is accounted for, twice. What the queries append to files: none may be missing, and an event that
+was read twice must be in a batch that a fault interrupted between its planning and its checkpoint. And a Delta table,
+into which all queries write the same batches with `write_once`: it must hold every event exactly once, where the files
+have duplicates. `--plain` leaves that table out, and the faults that meet its transactions.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 from chaos import faults
-from chaos.account import Account, Fault, account
-from chaos.faults import KINDS, ON_A_QUERY, Step, schedule
+from chaos.account import Account, Fault, TargetAccount, account, account_target
+from chaos.faults import AT_A_STEP, KINDS, ON_A_QUERY, Step, schedule
 from chaos.fleet import HUB, START_TIMEOUT, Fleet, clock, dump, moves_by_kind
 from chaos.outage import Outage
 from chaos.processes import QueryProcess, send
@@ -46,6 +48,9 @@ _STOP_TIMEOUT = 90.0
 #: Seconds between two lines of progress.
 _PROGRESS = 10.0
 
+#: Seconds in which a query must come to the step of its sink at which a fault is to meet it.
+_STEP_TIMEOUT = 30.0
+
 
 @dataclass
 class Query:
@@ -56,6 +61,8 @@ class Query:
     generation: int = 1
     running: bool = False  # its process has reported that the query runs
     busy: bool = False  # a fault is in progress
+    halted: bool = False  # it waits for a fault at a step of its sink
+    late: bool = False  # its transaction has begun before it was paused
     failures: list[str] = field(default_factory=list)
 
     @property
@@ -76,6 +83,7 @@ class Chaos:
         self.injected: Counter[str] = Counter()
         self.skipped = 0
         self.failures: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()  # of transactions of the exactly-once target
         self._names = iter("abcdefgh")
 
     def run(self) -> None:
@@ -120,14 +128,36 @@ class Chaos:
             return
         self._log(f"  {step.kind}{f' {victim.name}' if victim else ''}")
         self.injected[step.kind] += 1
-        if victim is not None:
+        if victim is not None and step.kind in AT_A_STEP:
+            self._wait_for_step(step, victim)
+        elif victim is not None:
             self._hit_query(step, victim)
         else:
             self._hit_all(step)
 
+    def _wait_for_step(self, step: Step, victim: Query) -> None:
+        victim.process.tell("halt", step=AT_A_STEP[step.kind])
+        victim.busy, victim.halted = True, False
+        deadline = time.monotonic() + _STEP_TIMEOUT
+
+        def halted() -> None:
+            if victim.halted:
+                victim.busy = False
+                self._hit_query(step, victim)
+            elif victim.running and time.monotonic() < deadline:
+                self._after(0.05, halted)
+            else:
+                self._log(f"  {victim.name} did not come to the step {AT_A_STEP[step.kind]!r}")
+                victim.process.tell("go")
+                victim.busy = False
+                self.injected[step.kind] -= 1
+                self.skipped += 1
+
+        halted()
+
     def _hit_query(self, step: Step, victim: Query) -> None:
         now, kind, process = time.time(), step.kind, victim.process
-        if kind == faults.KILL_QUERY:
+        if kind in (faults.KILL_QUERY, faults.KILL_WRITTEN):
             process.kill()
             self.faults.append(Fault(kind, victim.name, now, time.time()))
             victim.running, victim.busy = False, True
@@ -136,10 +166,11 @@ class Chaos:
             pids = process.planner() if kind == faults.KILL_PLANNER else process.workers()
             send(pids, signal.SIGKILL)
             self.faults.append(Fault(kind, victim.name, now, time.time()))
-        elif kind in (faults.PAUSE_QUERY, faults.PAUSE_PLANNER):
+        elif kind in faults.PAUSES:
             pids = process.planner() if kind == faults.PAUSE_PLANNER else [each.pid for each in process.tree()]
             send(pids, signal.SIGSTOP)
-            victim.busy = True
+            victim.busy, victim.late = True, kind in AT_A_STEP
+            process.tell("go")
 
             def resume() -> None:
                 send(pids, signal.SIGCONT)
@@ -199,7 +230,7 @@ class Chaos:
         query.generation += fresh
         self.injected[faults.NEW if fresh else faults.RESTART] += 1
         query.process.tell("start", owner=query.owner)
-        query.busy = False
+        query.busy = query.late = False
 
     def _watch(self) -> None:
         """Read what the queries have reported and written."""
@@ -211,11 +242,27 @@ class Chaos:
                         query.running = True
                     case "stopped":
                         query.running = False
+                    case "halted":
+                        query.halted = True
+                    case "held" | "left out" | "committed" | "refused" as outcome:
+                        self._record(outcome, query, event)
                     case "failed":
                         query.running = False
                         self.failures[event["why"]] += 1
                         self.faults.append(Fault("query failed", query.name, event["at"] - 1, event["at"]))
                         self._log(f"  query {query.name} failed: {event['why'][:200]}")
+
+    def _record(self, outcome: str, query: Query, event: dict[str, Any]) -> None:
+        match outcome:
+            case "held":
+                self.outcomes["events not written again, the target holds them"] += event["events"]
+            case "left out":
+                self.outcomes["partitions left to their next owners"] += event["partitions"]
+            case "refused":
+                self.outcomes[f"refused: {event['why']}"] += 1
+        if query.late and outcome != "held":
+            query.late = False
+            self.outcomes[f"of those paused before their commit: {outcome}"] += 1
 
     def _started(self, count: int) -> bool:
         self._watch()
@@ -259,7 +306,15 @@ class Chaos:
         return [partition for partition, lease in self._fleet.snapshot().leases.items() if lease.owner is not None]
 
 
-def report(chaos: Chaos, result: Account, moves: dict[str, int], seed: int, last_error: str, seconds: float) -> Table:
+def report(
+    chaos: Chaos,
+    result: Account,
+    target: TargetAccount | None,
+    moves: dict[str, int],
+    seed: int,
+    last_error: str,
+    seconds: float,
+) -> Table:
     """The table for people."""
     table = Table(title=f"chaos, seed {seed}, {seconds / 60:.1f} minutes", title_justify="left")
     table.add_column("what")
@@ -270,11 +325,19 @@ def report(chaos: Chaos, result: Account, moves: dict[str, int], seed: int, last
     for why, count in chaos.failures.most_common():
         table.add_row(f"query failed: {why[:90]}", f"{count}")
     table.add_section()
-    table.add_row("events sent", f"{result.sent:,}")
-    table.add_row("rows read", f"{result.read:,}")
-    table.add_row("missing", f"{len(result.missing):,}", style="red" if result.missing else None)
-    table.add_row("rows that are no event of the hub", f"{result.foreign:,}")
-    table.add_row("read again", f"{result.duplicates:,}")
+    table.add_row("events sent", f"{result.sent:,}", end_section=True)
+    if target is not None:
+        table.add_row("exactly-once target: rows", f"{target.rows:,}")
+        for what, rows in (("missing", len(target.missing)), ("twice or more", len(target.duplicates))):
+            table.add_row(f"exactly-once target: {what}", f"{rows:,}", style="red" if rows else None)
+        table.add_row("exactly-once target: no event of the hub", f"{target.foreign:,}")
+        for outcome, count in sorted(chaos.outcomes.items()):
+            table.add_row(f"  {outcome}", f"{count:,}")
+    table.add_section()
+    table.add_row("plain append: rows read", f"{result.read:,}")
+    table.add_row("plain append: missing", f"{len(result.missing):,}", style="red" if result.missing else None)
+    table.add_row("plain append: no event of the hub", f"{result.foreign:,}")
+    table.add_row("plain append: twice or more", f"{result.duplicates:,}")
     for kind, count in result.explained.most_common():
         table.add_row(f"  because of: {kind}", f"{count:,}")
     unexplained = result.duplicates - result.explained.total()
@@ -302,29 +365,49 @@ def main() -> int:
 
     log(f"seed {seed}: {_QUERIES} to {_MOST_QUERIES} queries, {PARTITIONS} partitions, {options.rate:g} events/s")
     last_error = ""
-    with Fleet(PARTITIONS, options.rate, lease, "500 milliseconds", options.keep) as fleet:
-        chaos = Chaos(fleet, schedule(seed, options.minutes * 60, LEASE_DURATION), log)
+    with Fleet(
+        PARTITIONS, options.rate, lease, "500 milliseconds", options.keep, exactly_once=not options.plain
+    ) as fleet:
+        kinds = [kind for kind in KINDS if not (options.plain and kind in AT_A_STEP)]
+        chaos = Chaos(fleet, schedule(seed, options.minutes * 60, LEASE_DURATION, kinds), log)
         try:
             chaos.run()
         except TimeoutError as error:
             last_error = str(error)
         result = account(fleet.sink.batches, fleet.producer.sent, chaos.faults)
+        target = None if options.plain else account_target(fleet.target_rows(), fleet.producer.sent)
         moves = moves_by_kind(fleet.store)
-    console.print(report(chaos, result, moves, seed, last_error, time.time() - began))
+    console.print(report(chaos, result, target, moves, seed, last_error, time.time() - began))
     for line in [*(f"unexplained: {each}" for each in result.unexplained[:20]), *result.disorder[:20]]:
         log(line)
     if result.missing:
         log(f"missing: {result.missing[:20]}")
     passed = result.passed and not last_error
-    command = f"make chaos MINUTES={options.minutes:g} SEED={seed}"
+    if target is not None:
+        passed &= target.passed
+        for what, events in (("missing in", target.missing), ("more than once in", target.duplicates)):
+            if events:
+                log(f"{what} the exactly-once target: {events[:20]}")
+        log(
+            f"exactly-once target: {len(target.missing)} missing, {len(target.duplicates)} duplicates of "
+            f"{result.sent:,} events; plain append: {result.duplicates:,} duplicates"
+            + ("" if result.duplicates else ", so that this run proves nothing about exactly once")
+        )
+    command = f"make chaos MINUTES={options.minutes:g} SEED={seed}" + (" ARGS=--plain" if options.plain else "")
     log(f"{'OK' if passed else 'FAILED'}: seed {seed}; to repeat: {command}")
     if options.json:
-        print(dump(_as_json(chaos, result, moves, seed, last_error, passed)))
+        print(dump(_as_json(chaos, result, target, moves, seed, last_error, passed)))
     return 0 if passed else 1
 
 
 def _as_json(
-    chaos: Chaos, result: Account, moves: dict[str, int], seed: int, last_error: str, passed: bool
+    chaos: Chaos,
+    result: Account,
+    target: TargetAccount | None,
+    moves: dict[str, int],
+    seed: int,
+    last_error: str,
+    passed: bool,
 ) -> dict[str, Any]:
     return {
         "seed": seed,
@@ -333,6 +416,8 @@ def _as_json(
         "faults": dict(chaos.injected),
         "failures": dict(chaos.failures),
         "moves": moves,
+        "target": target and asdict(target),
+        "outcomes": dict(chaos.outcomes),
         **result.to_dict(),
     }
 
@@ -344,6 +429,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long to inject faults (default: 10)")
     parser.add_argument("--seed", type=int, help="of the schedule; default: a random one, which is printed")
     parser.add_argument("--rate", type=float, default=RATE, help=f"events per second (default: {RATE:g})")
+    parser.add_argument("--plain", action="store_true", help="append to files alone, which costs less")
     parser.add_argument("--keep", type=Path, help="a new folder that keeps logs, rows and tables")
     parser.add_argument("--json", action="store_true", help="print the results as JSON on standard output")
     return parser.parse_args()

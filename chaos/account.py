@@ -67,6 +67,33 @@ class Account:
         return asdict(replace(self, explained=Counter())) | {"explained": dict(self.explained)}
 
 
+@dataclass
+class TargetAccount:
+    """What a table holds that must hold every event once."""
+
+    rows: int = 0
+    missing: list[tuple[str, int]] = field(default_factory=list)
+    duplicates: list[tuple[str, int]] = field(default_factory=list)
+    foreign: int = 0  # rows that match no event of the hub
+
+    @property
+    def passed(self) -> bool:
+        return not (self.missing or self.duplicates or self.foreign)
+
+
+def account_target(rows: Iterable[tuple[str, int, str]], sent: Mapping[str, Sequence[int]]) -> TargetAccount:
+    """Compare `rows` (partition, sequence number, body) with `sent`; see `account`."""
+    expected = {(partition, n): str(body) for partition, bodies in sent.items() for n, body in enumerate(bodies)}
+    held = Counter((partition, number, body) for partition, number, body in rows)
+    events = Counter({(p, n): count for (p, n, body), count in held.items() if expected.get((p, n)) == body})
+    return TargetAccount(
+        rows=held.total(),
+        missing=[event for event in expected if event not in events],
+        duplicates=[event for event, count in events.items() if count > 1],
+        foreign=held.total() - events.total(),
+    )
+
+
 class Sink:
     """The files that queries write into `folder`; each is read once."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 KILL_QUERY = "SIGKILL of a query"
@@ -10,6 +11,9 @@ KILL_PLANNER = "SIGKILL of a planner"
 KILL_WORKER = "SIGKILL of the workers"
 PAUSE_QUERY = "SIGSTOP of a query"
 PAUSE_PLANNER = "SIGSTOP of a planner"
+KILL_WRITTEN = "SIGKILL after the sink"
+PAUSE_WRITE = "SIGSTOP before the sink reads"
+PAUSE_COMMIT = "SIGSTOP before the sink's commit"
 STOP = "graceful stop"
 CANCEL = "query.stop()"
 NEW = "query with a new checkpoint"
@@ -20,10 +24,18 @@ OUTAGE = "lease table unreachable"
 ADD = "partition added"
 
 #: In the order of the final table. Restarts are no faults of their own: they follow the end of a query.
-KINDS = (KILL_QUERY, KILL_PLANNER, KILL_WORKER, PAUSE_QUERY, PAUSE_PLANNER, STOP, CANCEL, NEW, DROP, BUSY, OUTAGE, ADD)
+KINDS = (
+    KILL_QUERY, KILL_PLANNER, KILL_WORKER, KILL_WRITTEN, PAUSE_QUERY, PAUSE_PLANNER, PAUSE_WRITE, PAUSE_COMMIT,
+    STOP, CANCEL, NEW, DROP, BUSY, OUTAGE, ADD,
+)  # fmt: skip
+
+#: The faults that wait until the query has come to a step of its sink, and which.
+AT_A_STEP = {KILL_WRITTEN: "written", PAUSE_WRITE: "Write", PAUSE_COMMIT: "Commit"}
+
+PAUSES = frozenset({PAUSE_QUERY, PAUSE_PLANNER, PAUSE_WRITE, PAUSE_COMMIT})
 
 #: The faults of one query; all others are of the hub or the lease table.
-ON_A_QUERY = frozenset({KILL_QUERY, KILL_PLANNER, KILL_WORKER, PAUSE_QUERY, PAUSE_PLANNER, STOP, CANCEL})
+ON_A_QUERY = frozenset({KILL_QUERY, KILL_PLANNER, KILL_WORKER, PAUSE_QUERY, PAUSE_PLANNER, STOP, CANCEL, *AT_A_STEP})
 
 _MOST_ADDED = 2
 
@@ -46,7 +58,7 @@ class Step:
     fresh: bool
 
 
-def schedule(seed: int, seconds: float, lease_duration: float) -> list[Step]:
+def schedule(seed: int, seconds: float, lease_duration: float, of: Sequence[str] = KINDS) -> list[Step]:
     """The faults of a run of `seconds`: every kind once, in random order, before any is repeated."""
     rng = random.Random(seed)
     steps: list[Step] = []
@@ -56,12 +68,14 @@ def schedule(seed: int, seconds: float, lease_duration: float) -> list[Step]:
         if at >= seconds:
             return steps
         if not kinds:
-            kinds = [kind for kind in KINDS if kind != ADD or added < _MOST_ADDED]
+            kinds = [kind for kind in of if kind != ADD or added < _MOST_ADDED]
             rng.shuffle(kinds)
         kind = kinds.pop()
         added += kind == ADD
         if kind in (PAUSE_QUERY, PAUSE_PLANNER, OUTAGE):
             lasts = lease_duration * rng.uniform(1.3, 2.0)
+        elif kind in (PAUSE_WRITE, PAUSE_COMMIT):  # so that others have written meanwhile
+            lasts = lease_duration * rng.uniform(2.0, 3.0)
         else:
             lasts = rng.uniform(0.5, 3.0)
         steps.append(Step(at, kind, rng.random(), lasts, rng.random() < 0.25))

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import deltalake
+
 from chaos.account import Sink
 from chaos.processes import QueryProcess, wait_for
 from chaos.producer import Producer
@@ -40,7 +42,8 @@ START_TIMEOUT = 240.0
 class Fleet:
     """A context manager: an emulator with a hub, its producer, and query processes, all of which it ends.
 
-    All files are in a temporary folder, or in `keep`, which is not removed.
+    All files are in a temporary folder, or in `keep`, which is not removed. `exactly_once`: the queries also write into
+    one Delta table, `target`.
     """
 
     def __init__(
@@ -52,7 +55,9 @@ class Fleet:
         keep: Path | None = None,
         *,
         listener: bool = True,
+        exactly_once: bool = False,
     ) -> None:
+        self._exactly_once = exactly_once
         self._partitions, self._rate = partitions, rate
         self._options, self._trigger, self._keep = dict(options), trigger, keep
         self._listener = listener
@@ -75,6 +80,7 @@ class Fleet:
         self.table = self.folder / "leases"
         self.store = open_store(str(self.table))
         self.sink = Sink(self.folder / "rows")
+        self.target = str(self.folder / "target") if self._exactly_once else ""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -95,10 +101,17 @@ class Fleet:
             **self._options,
         }
         run = sum(each.name == name for each in self._processes)
-        settings = Settings(str(folder), options, self._trigger, threads, self._listener)
+        settings = Settings(str(folder), options, self._trigger, threads, self._listener, self.target)
         process = QueryProcess(name, settings, self.folder / f"{name}-{run}.log")
         self._processes.append(process)
         return process
+
+    def target_rows(self) -> list[tuple[str, int, str]]:
+        """What the target holds: partition, sequence number and body of each row."""
+        if not deltalake.DeltaTable.is_deltatable(self.target):
+            return []
+        table = deltalake.DeltaTable(self.target).to_pyarrow_table(columns=["partition", "sequenceNumber", "body"])
+        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
     def snapshot(self) -> Snapshot:
         """The group's state. Raises `StoreError` while the table is unreachable."""

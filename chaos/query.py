@@ -1,15 +1,18 @@
 """One Spark application in its own process: `python -m chaos.query SETTINGS`, with `SETTINGS` as JSON.
 
 It reads commands as JSON lines from standard input and writes events as JSON lines to standard output. It restarts a
-failed query from its checkpoint, as a job scheduler does. The sink writes one Parquet file per batch and renames it
-into place, so a batch is visible completely or not at all. A batch that runs again makes another file, so no duplicate
-is hidden.
+failed query from its checkpoint, as a job scheduler does. The sink appends: it writes one Parquet file per batch and
+renames it into place, so a batch is visible completely or not at all. A batch that runs again makes another file, so no
+duplicate is hidden. With a `target`, `write_once` writes the batch into that Delta table before. The frame is not
+persisted: so `write_once` reads from the hub within its transaction, as it does alone, and may meet a lost lease there.
 
 | command | effect |
 |---|---|
 | `{"do": "start", "owner": …}` | starts a query with the owner id `owner`, which is also the name of its checkpoint |
 | `{"do": "stop"}` | `spark_ehbalance.stop(query)` |
 | `{"do": "cancel"}` | `query.stop()`, which interrupts the running batch |
+| `{"do": "halt", "step": …}` | the next batch waits, once, before this step of `write_once`, or when it is `written` |
+| `{"do": "go"}` | it goes on, or the order to wait is taken back |
 | end of input | the process ends |
 """
 
@@ -25,6 +28,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +38,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
+from spark_ehbalance.delta import write_once, writing
+from spark_ehbalance.delta.marks import Extents, missing
+from spark_ehbalance.delta.protocol import Begin, Commit, Confirm, Step
+from spark_ehbalance.delta.target import Target
+from spark_ehbalance.delta.writing import Batch, carry_out
 
 #: Seconds before a failed query is restarted.
 _RESTART_AFTER = 1.0
+
+#: Seconds after which a batch that waits for a fault goes on without one.
+_HALT_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,7 @@ class Settings:
     """The settings of a query process.
 
     `trigger` is a processing-time interval; with "" each batch starts after the last. `listener`: whether to report the
-    end of every batch to the planner (`spark_ehbalance.register`).
+    end of every batch to the planner (`spark_ehbalance.register`). `target`: a Delta table, or "".
     """
 
     folder: str
@@ -52,14 +64,40 @@ class Settings:
     trigger: str = ""
     threads: int = 2
     listener: bool = True
+    target: str = ""
 
     def to_json(self) -> str:
         """For the command line."""
         return json.dumps(asdict(self))
 
 
+class Halt:
+    """Lets a batch wait at a step of its sink, where a fault is to meet it."""
+
+    def __init__(self) -> None:
+        self._step = ""
+        self._go = threading.Event()
+
+    def order(self, step: str) -> None:
+        self._go.clear()
+        self._step = step
+
+    def go(self) -> None:
+        self._step = ""
+        self._go.set()
+
+    def reached(self, step: str) -> None:
+        """The batch has come to `step`, and waits if it is told to."""
+        if self._step == step:
+            self._step = ""
+            report("halted", step=step)
+            self._go.wait(_HALT_TIMEOUT)
+
+
 def main() -> None:
     settings = Settings(**json.loads(sys.argv[1]))
+    halt = Halt()
+    vars(writing)["carry_out"] = partial(_observed, halt)  # `write_once` does not tell what it does
     commands: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_listen, args=(commands,), daemon=True).start()
     spark = _session(settings)
@@ -75,17 +113,21 @@ def main() -> None:
                 report("failed", owner=owner, run=run, why=_why(query))
                 query = None
                 time.sleep(_RESTART_AFTER)
-                query, run = _start(spark, settings, owner)
+                query, run = _start(spark, settings, owner, halt)
             continue
         match command["do"]:
             case "start":
                 owner = command["owner"]
-                query, run = _start(spark, settings, owner)
+                query, run = _start(spark, settings, owner, halt)
             case "stop" | "cancel" if query is not None:
                 report("stopping", owner=owner, run=run)
                 spark_ehbalance.stop(query) if command["do"] == "stop" else query.stop()
                 query = None
                 report("stopped", owner=owner, run=run)
+            case "halt":
+                halt.order(command["step"])
+            case "go":
+                halt.go()
             case "end":
                 break
     if query is not None:
@@ -108,7 +150,7 @@ def _session(settings: Settings) -> SparkSession:
     temporary = Path(settings.folder) / "tmp"
     temporary.mkdir(exist_ok=True)
     java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
-    spark = (
+    builder = (
         # As on a cluster, a task runs again if its worker is killed.
         SparkSession.builder.master(f"local[{settings.threads}, 4]")
         .appName("chaos")
@@ -120,20 +162,34 @@ def _session(settings: Settings) -> SparkSession:
         .config("spark.sql.warehouse.dir", str(temporary / "warehouse"))
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.databricks.delta.snapshotPartitions", "2")
-        .getOrCreate()
     )
+    if settings.target:
+        builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension").config(
+            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        )
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
-def _start(spark: SparkSession, settings: Settings, owner: str) -> tuple[StreamingQuery, str]:
+def _start(spark: SparkSession, settings: Settings, owner: str, halt: Halt) -> tuple[StreamingQuery, str]:
     run = uuid.uuid4().hex[:12]
     checkpoint = Path(settings.folder) / "checkpoints" / owner
+    append = _append(Path(settings.folder) / "rows", checkpoint, owner, run)
+
+    def write(frame: DataFrame, batch: int) -> None:
+        began = time.time()
+        events = frame.selectExpr("partition", "sequenceNumber", "cast(body as string) as body", "partitionKey")
+        if settings.target:
+            write_once(events, batch, settings.target)
+        append(events, batch, began)
+        halt.reached("written")
+
     writer = (
         spark.readStream.format("ehbalance")
         .options(**{**settings.options, "ownerId": owner})
         .load()
-        .writeStream.foreachBatch(_sink(Path(settings.folder) / "rows", checkpoint, owner, run))
+        .writeStream.foreachBatch(write)
         .option("checkpointLocation", str(checkpoint))
     )
     if settings.trigger:
@@ -142,12 +198,10 @@ def _start(spark: SparkSession, settings: Settings, owner: str) -> tuple[Streami
     return writer.start(), run
 
 
-def _sink(rows: Path, checkpoint: Path, owner: str, run: str) -> Callable[[DataFrame, int], None]:
-    """A function that writes a batch: its events, their planned epochs, and the times of begin and end."""
+def _append(rows: Path, checkpoint: Path, owner: str, run: str) -> Callable[[DataFrame, int, float], None]:
+    """A function that appends a batch: its events, their planned epochs, and the times of begin and end."""
 
-    def write(frame: DataFrame, batch: int) -> None:
-        began = time.time()
-        events = frame.selectExpr("partition", "sequenceNumber", "cast(body as string) as body", "partitionKey")
+    def write(events: DataFrame, batch: int, began: float) -> None:
         table = events.toArrow()
         if not table.num_rows:
             return
@@ -161,6 +215,24 @@ def _sink(rows: Path, checkpoint: Path, owner: str, run: str) -> Callable[[DataF
         os.rename(draft, rows / f"{time.time():.6f}-{draft.name[1:]}.parquet")
 
     return write
+
+
+def _observed(halt: Halt, step: Step, df: DataFrame, batch: Batch, target: Target) -> Any:
+    """`carry_out`, which halts where it is told to, and reports what came of it."""
+    halt.reached(type(step).__name__)
+    answer = carry_out(step, df, batch, target)
+    match step:
+        case Begin() if held := _count(batch.read) - _count(missing(batch.read, answer)):
+            report("held", events=held)
+        case Confirm() if answer:
+            report("left out", partitions=len(answer))
+        case Commit():
+            report("committed" if answer is None else "refused", why=answer and answer.conflict.value)
+    return answer
+
+
+def _count(extents: Extents) -> int:
+    return sum(each.end - each.start for each in extents.values())
 
 
 def _epochs(offset: Path) -> dict[str, int]:

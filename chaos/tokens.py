@@ -89,6 +89,8 @@ class IdentityEndpoint:
 
 def _answer(life: float, stated: float, serial: int) -> dict[str, str]:
     now = time.time()
-    parts = {"alg": "none"}, {"exp": int(now + life), "jti": serial}
+    # What Azurite looks at: by whom, for whom, and when.
+    claims = {"iss": "https://sts.windows.net/tenant/", "aud": "https://storage.azure.com", "nbf": int(now)}
+    parts = {"alg": "none"}, {**claims, "iat": int(now), "exp": int(now + life), "jti": serial}
     token = ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
     return {"access_token": f"{token}.", "expires_on": str(int(now + stated)), "resource": "r", "token_type": "Bearer"}

@@ -7,14 +7,9 @@ variable, because command lines and Spark's UI show properties to everybody; wit
 (Entra ID) there is none. Other secrets are references: `env:NAME` or `file:PATH`. SIGTERM and SIGINT stop the job after
 the running batch.
 
-Exactly once: Delta's sink records in the table's log which batch of which query each append was, so a batch that Spark
-runs again after a crash is not appended twice. After a *crash*, the query that takes over may read events again that
-were appended but not yet checkpointed in the lease table. If that matters, write in `foreachBatch` with a MERGE on
-(partition, sequenceNumber), which identify an event, or drop duplicates by them when reading.
-
-Several queries may append to one table if its storage makes Delta's commits exclusive, as Azure storage and HDFS do. A
-local disk does not between two JVMs (Delta checks that the commit's file does not exist, then renames): give each query
-its own table there.
+Exactly once: a Delta table holds every event once, whatever happens to the job and to other jobs that write the same
+table with the same lease table (`spark_ehbalance.delta.once`). With `exactlyOnce=false`, and in other formats, events
+are there again that a job has written and not checkpointed in the lease table before it crashed.
 
 With a lease table the job refuses Spark's file sink (Parquet, JSON and others): of the queries that write into one
 folder, each silently skips the batches whose number another has written.
@@ -27,26 +22,43 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.java_gateway import ensure_callback_server_started
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
-from spark_ehbalance.errors import OptionError
+from spark_ehbalance.delta import once
+from spark_ehbalance.delta.target import check_name, is_path
+from spark_ehbalance.delta.writing import OPTIONS
+from spark_ehbalance.errors import OptionError, TargetError
 from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.values.locations import is_relative
 from spark_ehbalance.values.parsing import parse_duration
 from spark_ehbalance.values.secrets import REFERENCES, is_reference, looks_secret, shown
 
 PREFIX = "spark.ehbalance.job."
-SOURCE = PREFIX + "source."
+SOURCE, SINK = PREFIX + "source.", PREFIX + "sink."
 SECRET = "EHBALANCE_CONNECTION_STRING"
+
+#: What `once` takes: the writer's options, and the name under which the table remembers what was written.
+ONCE = (*OPTIONS, "source")
+
+#: Options of Spark's writer that are settings of the job, in lower case: Spark ignores the case.
+_OWN = {"path": "table", "checkpointlocation": "checkpointLocation"}
+
+#: Allowed values of options that Delta checks only when the first batch is written.
+_VALUES = {
+    "mergeschema": ("true|false", "true or false"),
+    "optimizewrite": ("true|false", "true or false"),
+    "maxrecordsperfile": ("[0-9]{1,18}", "a whole number"),
+}
 
 #: The formats that Spark writes with its file sink.
 FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
@@ -68,32 +80,35 @@ class Settings:
     checkpoint_location: str
     trigger: Mapping[str, Any]
     source: Mapping[str, str]
-
-    @property
-    def in_catalog(self) -> bool:
-        """Whether `table` is a name in Spark's catalog: paths and addresses have a slash."""
-        return not re.search(r"[/\\]", self.table)
+    exactly_once: bool
+    sink: Mapping[str, str]
 
     def check_format(self, format: str) -> None:
-        """Raise `SettingError` if `format` loses rows when queries share a hub."""
+        """Raise `SettingError` if `format` cannot be written exactly once, or loses rows when queries share a hub."""
         if format.lower() in FILE_FORMATS and any(name.lower() == "leasetable" for name in self.source):
             raise SettingError(
                 f"{PREFIX}table={self.table} is of the format {format}, and {SOURCE}leaseTable is set: queries that "
                 "write files into one folder lose rows in silence; use the format delta, or leave the lease table out"
+            )
+        if self.exactly_once and format.lower() != "delta":
+            raise SettingError(
+                f"{PREFIX}table={self.table} is of the format {format}, which cannot be written exactly once: "
+                f"leave {PREFIX}format out, or set it and {PREFIX}exactlyOnce=false"
             )
 
     @classmethod
     def read(cls, conf: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
         """Read and check Spark's properties and the environment. Raises `SettingError`."""
         source = {key.removeprefix(SOURCE): value for key, value in conf.items() if key.startswith(SOURCE)}
-        names = ("table", "format", "checkpointLocation", "trigger")
-        given = {key.removeprefix(PREFIX) for key in conf if key.startswith(PREFIX) and not key.startswith(SOURCE)}
-        if unknown := sorted(given - set(names)):
+        names = ("table", "format", "checkpointLocation", "trigger", "exactlyOnce")
+        sink = {key.removeprefix(SINK): value for key, value in conf.items() if key.startswith(SINK)}
+        given = {key for key in conf if key.startswith(PREFIX) and not key.startswith((SOURCE, SINK))}
+        if unknown := sorted(given - {PREFIX + name for name in names}):
             allowed = ", ".join(PREFIX + name for name in names)
             raise SettingError(
-                f"there is no setting {shown(PREFIX + unknown[0])}: allowed are {allowed} and {SOURCE}OPTION"
+                f"there is no setting {shown(unknown[0])}: allowed are {allowed}, {SOURCE}OPTION and {SINK}OPTION"
             )
-        table, format, checkpoint, trigger = (conf.get(PREFIX + name, "").strip() for name in names)
+        table, format, checkpoint, trigger, once = (conf.get(PREFIX + name, "").strip() for name in names)
         for name, value in (("table", table), ("checkpointLocation", checkpoint)):
             if not value:
                 raise SettingError(f"{PREFIX}{name} is not set: a path or an address that Spark can write is needed")
@@ -110,9 +125,39 @@ class Settings:
                 f"{SOURCE}leaseTable={shown(leases)} is a relative path, which every job on a cluster resolves "
                 "differently: write an address or an absolute path"
             )
-        settings = cls(table, format or "delta", checkpoint, _trigger(trigger), checked)
-        settings.check_format(settings.format)
+        format = format or "delta"
+        exactly_once = _exactly_once(once, format)
+        if exactly_once:
+            try:
+                check_name(table)
+            except TargetError as error:
+                raise SettingError(f"{PREFIX}table: {error}") from None
+        _check_sink(sink, exactly_once)
+        settings = cls(table, format, checkpoint, _trigger(trigger), checked, exactly_once, sink)
+        settings.check_format(format)
         return settings
+
+
+def _exactly_once(text: str, format: str) -> bool:
+    if text not in ("", "true", "false"):
+        raise SettingError(f"{PREFIX}exactlyOnce={shown(text)} is wrong: allowed is true or false")
+    return text == "true" or (text == "" and format.lower() == "delta")
+
+
+def _check_sink(options: Mapping[str, str], exactly_once: bool) -> None:
+    for name, value in options.items():
+        if looks_secret(value):
+            raise SettingError(f"{shown(SINK + name)} holds what looks like a key or a signed address, for all to see")
+        if exactly_once and name not in ONCE:
+            raise SettingError(
+                f"there is no setting {shown(SINK + name)}: a table that is written exactly once has "
+                + ", ".join(SINK + option for option in ONCE)
+            )
+        if own := _OWN.get(name.lower()):
+            raise SettingError(f"{SINK}{name} cannot be set: it is {PREFIX}{own}")
+        pattern, allowed = _VALUES.get(name.lower(), (None, ""))
+        if pattern and not re.fullmatch(pattern, value.lower()):
+            raise SettingError(f"{SINK}{name}={shown(value)} is wrong: allowed is {allowed}")
 
 
 def _trigger(text: str) -> dict[str, Any]:
@@ -159,29 +204,46 @@ def rows(spark: SparkSession, settings: Settings) -> DataFrame:
 
 
 def check_table(spark: SparkSession, settings: Settings) -> None:
-    """Check the catalog's table, if it exists. Raises `SettingError`."""
-    if not settings.in_catalog:
+    """Check the table, if it exists, or that its database does. Raises `SettingError`."""
+    if is_path(settings.table):
         return
     try:
         if not spark.catalog.tableExists(settings.table):
+            if (database := database_of(settings.table)) and not spark.catalog.databaseExists(database):
+                raise SettingError(f"{PREFIX}table={settings.table}: there is no database {database}, create it first")
             return
+        if spark.catalog.getTable(settings.table).tableType in ("TEMPORARY", "VIEW"):
+            raise SettingError(f"{PREFIX}table={settings.table} is a view: rows can be appended to tables only")
         described = spark.sql(f"DESCRIBE TABLE EXTENDED {settings.table}").collect()
     except AnalysisException as error:
         why = str(error).splitlines()[0]
         raise SettingError(f"{PREFIX}table={shown(settings.table)} is no path and cannot be looked up: {why}") from None
-    settings.check_format(next((row.data_type for row in described if row.col_name == "Provider"), settings.format))
+    settings.check_format(provider_of(described) or settings.format)
+
+
+def database_of(table: str) -> str:
+    """What stands before the last part of a name in the catalog; empty if it has one part."""
+    return re.sub(r"\.?(`([^`]|``)*`|[^.`]*)$", "", table, count=1)
+
+
+def provider_of(described: Iterable[Row]) -> str | None:
+    """The table's format by `DESCRIBE TABLE EXTENDED`, whose first rows are columns, which may have any name."""
+    table = dropwhile(lambda row: row.col_name != "# Detailed Table Information", described)
+    return next((row.data_type for row in table if row.col_name == "Provider"), None)
 
 
 def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
     """Start the query that appends `rows` to the table."""
     writer = (
         rows(spark, settings)
-        .writeStream.format(settings.format)
-        .outputMode("append")
+        .writeStream.outputMode("append")
         .option("checkpointLocation", settings.checkpoint_location)
         .trigger(**settings.trigger)
     )
-    return writer.toTable(settings.table) if settings.in_catalog else writer.start(settings.table)
+    if settings.exactly_once:
+        return writer.foreachBatch(once(settings.table, **settings.sink)).start()
+    writer = writer.format(settings.format).options(**settings.sink)
+    return writer.start(settings.table) if is_path(settings.table) else writer.toTable(settings.table)
 
 
 class StopRequest:

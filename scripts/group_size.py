@@ -1,7 +1,8 @@
 """How large a group one lease table carries: simulates cold starts of groups of several sizes at several latencies, and
-prints the table of docs/operations.md. Takes some minutes.
+prints the table of docs/operations.md. With --grow it simulates groups that grow, and prints the table of
+docs/design.md. Takes some minutes.
 
-    python scripts/group_size.py [--latency MS]... [--size MEMBERSxPARTITIONS]...
+    python scripts/group_size.py [--grow] [--latency MS]... [--size MEMBERSxPARTITIONS]...
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
+from spark_ehbalance.leases.model import Change
+from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate
-from spark_ehbalance.simulation.scenario import StoreSettings, load
+from spark_ehbalance.simulation.scenario import Event, StoreSettings, load
+from spark_ehbalance.strategies import STRATEGIES
 
 #: Milliseconds a request: a local disk, a storage account in the same region, one far away.
 LATENCIES = (1.0, 25.0, 100.0)
@@ -24,9 +28,16 @@ CYCLES = 60
 def main() -> None:
     """Print the table, row by row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--grow", action="store_true", help="a group that grows at 100 ms a request, by each strategy")
     parser.add_argument("--latency", type=float, action="append", help="milliseconds a request")
     parser.add_argument("--size", action="append", help="members x partitions, as 100x1024")
     arguments = parser.parse_args()
+    if arguments.grow:
+        print("| strategy | 20 → 100 members | last take after a kill | cold start of 100 |")
+        print("|---|---|---|---|")
+        for strategy in STRATEGIES:
+            print(growing(strategy), flush=True)
+        return
     print("| a request | members × partitions | balanced after | needless takes | lease duration | requests a day |")
     print("|---|---|---|---|---|---|")
     for latency in arguments.latency or LATENCIES:
@@ -40,14 +51,31 @@ def row(latency: float, members: int, partitions: int) -> str:
     start = replace(load("start-up"), members=members, partitions=partitions, cycles=CYCLES, store=store)
     result = simulate(start, "cooperative")
     seconds = result.seconds_to_balance
-    # Nobody dies: what is claimed from an owner had expired, or its handover was overdue.
-    taken = sum(each.event == "Claim" and each.owner_before not in (None, each.owner) for each in result.changes)
+    taken = len(takes(result))  # nobody dies
     balanced = "never" if seconds is None else f"{seconds:.0f} s"
     requests = result.operations_per_day / 1e6
     return (
         f"| {latency:g} ms | {members} × {partitions:,} | {balanced} | {taken} "
         f"| {result.lease_duration:.0f} s | {requests:.1f} million |"
     )
+
+
+def growing(strategy: str) -> str:
+    """The row of a strategy: 80 members join 20, one is killed ten minutes later; 100 start at the same moment."""
+    start = replace(load("start-up"), partitions=1024, cycles=150, store=StoreSettings(latency=0.1))
+    events = (Event(at=300.0, do="join", count=80), Event(at=900.0, do="crash"))
+    grown = simulate(replace(start, members=20, events=events), strategy)
+    (_, dead) = grown.marks[-1][1].split()
+    needless = [each for each in takes(grown) if each.owner_before != dead]
+    of_dead = [(each.at_ms - grown.began_ms) / 1000 - 900 for each in takes(grown) if each.owner_before == dead]
+    cold = simulate(replace(start, members=100, cycles=CYCLES), strategy)
+    last = f"{max(of_dead):.0f} s" if of_dead else "it had none"
+    return f"| `{strategy}` | {len(needless)} | {last} | {len(takes(cold))} |"
+
+
+def takes(result: Result) -> list[Change]:
+    """What was claimed from an owner: it had expired, or its handover was overdue."""
+    return [each for each in result.changes if each.event == "Claim" and each.owner_before not in (None, each.owner)]
 
 
 if __name__ == "__main__":

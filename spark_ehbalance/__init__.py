@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 __version__ = "0.1.0"
@@ -23,3 +23,10 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
     from spark_ehbalance import driver
 
     driver.stop(query, timeout)
+
+
+def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
+    """Upsert rows by partition and sequence number into a Delta table; see `spark_ehbalance.delta.merging.merge`."""
+    from spark_ehbalance.delta import merging
+
+    merging.merge(df, target, update=update)

@@ -62,3 +62,7 @@ class ConflictError(StoreError):
 
 class FencedError(EhBalanceError):
     """A later process started with the same identity (the same Spark checkpoint): this one must stop."""
+
+
+class TargetError(EhBalanceError):
+    """A table cannot be written exactly once, or not now. The text names what is in the way, and the remedy."""

@@ -18,11 +18,21 @@ LAYERS = (
     {"leases", "hub", "emulator"},
     {"strategies", "stores"},
     {"member"},
-    {"source", "simulation"},
-    {"driver", "cli"},
+    {"source", "simulation", "consumer"},
+    {"driver", "cli", "delta"},
 )
 #: What decides, and what encodes, has no clock, no I/O and no thread: such modules import none of `EDGES`.
-PURE = ("leases.", "strategies.", "member.", "emulator.amqp.", "source.batch_planning", "source.progress_policy")
+PURE = (
+    "leases.",
+    "strategies.",
+    "member.",
+    "emulator.amqp.",
+    "source.batch_planning",
+    "source.progress_policy",
+    "consumer.ownership",
+    "delta.marks",
+    "delta.protocol",
+)
 AT_THE_EDGE = {"member.keeper", "member.housekeeping"}
 EDGES = {"asyncio", "azure", "deltalake", "os", "pathlib", "pyspark", "selectors", "socket", "threading", "time"}
 #: The emulator knows nothing of the rest, and of the rest only its own command knows the emulator.

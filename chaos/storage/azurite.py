@@ -31,18 +31,21 @@ def missing() -> str | None:
 
 
 @contextlib.contextmanager
-def azurite() -> Iterator[str]:
+def azurite(certificate: Path | None = None) -> Iterator[str]:
     """Start an empty Azurite on a free port, and yield its address. It keeps everything in memory and ends with this
-    process, also if that is killed. Raises `OSError`."""
+    process, also if that is killed. With a `certificate`, a PEM file with its key, it has TLS and takes tokens of Entra
+    ID, whoever has signed them. Raises `OSError`."""
     if problem := missing():
         raise OSError(problem)
     command = ["node", "--import", _END_WITH_PARENT, str(_MAIN), "--blobPort", "0", "--inMemoryPersistence"]
     command += ["--skipApiVersionCheck", "--disableTelemetry", "--silent"]
+    if certificate is not None:
+        command += ["--cert", str(certificate), "--key", str(certificate), "--oauth", "basic"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
             for line in process.stdout:
-                if ready := re.search(r"listens on (http://\S+)", line):
+                if ready := re.search(r"listens on (https?://\S+)", line):
                     yield ready[1]
                     return
             raise OSError("Azurite did not start")

@@ -1,1 +1,1 @@
-"""The demo that `make run` starts: two queries share a hub, one of them is stopped, and no event is missing."""
+"""The demo that `make run` starts: two queries share a hub and a table, are killed and stopped: every event once."""

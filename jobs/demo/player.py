@@ -15,7 +15,8 @@ SLICE = 0.5
 
 
 class Player:
-    """Sends `bodies`, in their order within each partition, over `seconds`, in its own thread.
+    """Sends `bodies`, in their order within each partition, over `seconds`, in its own thread. It waits for `resume`
+    before it sends the last part, from `pause_at` of all on.
 
     Sending each event by its key would be one call per event. Here the partition is chosen by the key as a hub would
     choose it, and each event carries its key as the annotation that a hub puts on it.
@@ -29,6 +30,7 @@ class Player:
         bodies: Sequence[str],
         keys: Sequence[str | None],
         seconds: float,
+        pause_at: float,
     ) -> None:
         # Each call of the client waits this long for its socket.
         self._client = EventHubProducerClient.from_connection_string(
@@ -37,6 +39,8 @@ class Player:
         self._bodies, self._keys = bodies, keys
         self._partitions = partitions_of(keys, partitions)
         self._seconds = seconds
+        self._pause_at = pause_at * len(bodies)
+        self._resumed = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="player", daemon=True)
         self.sent = [0] * partitions  # events of each partition that the hub has accepted
@@ -46,9 +50,14 @@ class Player:
         """Start sending."""
         self._thread.start()
 
+    def resume(self) -> None:
+        """Send the last part too."""
+        self._resumed.set()
+
     def stop(self) -> None:
         """Stop sending, even before the end."""
         self._stopping.set()
+        self._resumed.set()
         if self._thread.ident is not None:
             self._thread.join(10)
 
@@ -64,6 +73,10 @@ class Player:
         self._send(range(min(size, len(self._bodies))))  # opening a connection per partition takes seconds
         began = time.monotonic()
         for number, start in enumerate(range(size, len(self._bodies), size), start=1):
+            if start >= self._pause_at:
+                paused = time.monotonic()
+                self._resumed.wait()
+                began += time.monotonic() - paused
             if self._stopping.wait(max(0.0, began + number * SLICE - time.monotonic())):
                 return
             self._send(range(start, min(start + size, len(self._bodies))))

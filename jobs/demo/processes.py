@@ -12,9 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-#: Seconds that a process has to end after SIGTERM.
-_PATIENCE = 5.0
-
 
 class DemoError(Exception):
     """The demo cannot go on, or broke a rule. The text is one line, sometimes with the end of a log."""
@@ -58,18 +55,16 @@ class Child:
         return DemoError(f"{self.name} {what}\n--- the last that {self.name} printed:\n{end}")
 
     def kill(self) -> None:
-        """Kill the process, its group and the groups that it started (Spark's Python workers have their own)."""
+        """Send SIGKILL to the process and to all that it started (Spark's Python workers have groups of their own)."""
+        if self._process.poll() is not None:
+            return
+        os.killpg(self._process.pid, signal.SIGSTOP)  # so that it starts no more
         family = _descendants(self._process.pid)
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        # Workers end by themselves without their parent.
-        deadline = time.monotonic() + _PATIENCE
-        while (left := family & _running().keys()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        for pid in left:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        for pid in family:  # none if there is no `ps`: they end by themselves without their parent
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self._process.wait()
 
 
 def start_emulator(hub: str, partitions: int, folder: Path) -> Child:
@@ -93,7 +88,7 @@ def emulator_address(emulator: Child) -> tuple[str, int]:
 def start_job(name: str, root: Path, settings: Mapping[str, str], connection_string: str, folder: Path) -> Child:
     """Start the job in `root` with spark-submit; `settings` override its file's, temporary files go into `folder`."""
     temporary = folder / f"{name}.tmp"
-    temporary.mkdir()
+    temporary.mkdir(exist_ok=True)  # a job that was killed left it
     environment = {
         **os.environ,
         "EHBALANCE_CONNECTION_STRING": connection_string,

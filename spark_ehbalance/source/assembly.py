@@ -7,13 +7,15 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from spark_ehbalance.errors import StoreUnavailableError
-from spark_ehbalance.hub.watcher import HubWatcher
+from spark_ehbalance.hub.watcher import REMEMBERED_OFFSETS, HubWatcher
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.member.keeper import Keeper
+from spark_ehbalance.member.membership import Resumed
 from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.member.turn import Participant
 from spark_ehbalance.source.batch_planning import progress_of
@@ -74,12 +76,13 @@ def start_planner(
         options.receiver_timeout,
         changed,
         patience=options.lease_duration / 3,  # no lease is renewed meanwhile
+        remembered_offsets=0 if options.offers.sequence_numbers else REMEMBERED_OFFSETS,
     )
     query = StreamOffset(owner, group=group_name(options.lease_table), hub=options.connection.hub.lower())
     policy: ProgressPolicy = SharedProgress(query, options.lease_table) if options.lease_table else AloneProgress(query)
     opener = _store_opener(options, logged, policy)
     keeper = _keeper(options, author, logged, opener, hub, changed)
-    control = PlannerControl(query.planner_name) if options.lease_table else None
+    control = PlannerControl(query.planner_name)
     planner = Planner(
         keeper,
         hub,
@@ -89,6 +92,7 @@ def start_planner(
         control=control,
         finished=finished,
         fail_on_data_loss=options.fail_on_data_loss,
+        hub_name=options.connection.hub_name,
         timings=timings,
     )
     try:
@@ -100,8 +104,7 @@ def start_planner(
                 f"the group could not be joined within {timings.join_timeout:g} s: the lease table at "
                 f"{options.lease_table} does not answer, or is contended"
             )
-        if control is not None:
-            control.start(planner.handle)
+        control.start(planner.handle)
     except BaseException:
         planner.stop()
         raise
@@ -129,12 +132,14 @@ def _keeper(
         reactive=name in REACTIVE,
         max_stall=options.max_stall,
     )
+    if not options.offers.atomic:
+        settings = replace(settings, per_lease=True, look_interval=options.balance_interval)
     participant = Participant(
         author,
         settings,
         random.Random(),
         progress=progress_of(logged.finished.ranges),
-        resume={p: each.start for p, each in logged.unfinished.ranges.items()},
+        resume={p: Resumed(each.start, each.since_ms) for p, each in logged.unfinished.ranges.items()},
     )
     return Keeper(participant, opener, hub, changed=changed)
 
@@ -146,7 +151,9 @@ def _join(options: Options, logged: _Logged, opener: OpenStore, hub: HubWatcher,
         check_alone(logged.last, options)
         return
     with opener() as store:
-        join_table(store, options, logged.last, logged.recorded(), hub.partition_ids(), author)
+        if not options.offers.epochs:
+            logged = _Logged(*(each.without_epochs() for each in logged))
+        join_table(store, options, logged.last, logged.recorded(), hub, author)
 
 
 def _store_opener(options: Options, logged: _Logged, policy: ProgressPolicy) -> OpenStore:
@@ -156,4 +163,4 @@ def _store_opener(options: Options, logged: _Logged, policy: ProgressPolicy) -> 
         return lambda: private
     # A commit that the storage does not answer takes two or three requests: they end before the lease does.
     patience = min(REQUEST_TIMEOUT, options.lease_duration / 6)
-    return partial(open_store, policy.location, options.storage_options, patience)
+    return partial(open_store, policy.location, options.storage_options, patience, options.group)

@@ -88,7 +88,7 @@ def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
         return Request.CATCH_UP
     counts = limit_by_backlog(backlogs, inputs.limit)
     ranges = {
-        partition: Range(partition, inputs.holdings[partition].epoch, start, start + counts.get(partition, 0))
+        partition: _range(partition, inputs.holdings[partition], start, start + counts.get(partition, 0))
         for partition, start in positions.items()
     }
     return BatchPlan(ranges, resets, tuple(warnings))
@@ -97,14 +97,28 @@ def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
 def plan_replay(ranges: Mapping[str, Range], holdings: Mapping[str, Holding]) -> dict[str, Range]:
     """What to read again of a batch that an earlier process of the query has logged, with the new epochs.
 
-    That is each partition that the query owns and whose checkpoint is still at the start of its range. Whoever owns
-    or has owned one of the others reads or has read it.
+    That is each partition whose checkpoint is still at the start of its range, and that the query has owned without a
+    break since it was logged. Whoever owns or has owned one of the others reads or has read it. If nobody has read it
+    meanwhile, the next batch does: the earlier process may have read and written a part of the range only, and a sink
+    that has written a batch of this number skips this one.
     """
     return {
-        partition: Range(partition, holdings[partition].epoch, each.start, each.end)
+        partition: _range(partition, holdings[partition], each.start, each.end)
         for partition, each in ranges.items()
-        if partition in holdings and holdings[partition].checkpoint.next == each.start
+        if partition in holdings
+        and holdings[partition].checkpoint.next == each.start
+        and _owned_without_break(each, holdings[partition])
     }
+
+
+def _owned_without_break(logged: Range, holding: Holding) -> bool:
+    """Whether nobody else can have owned the partition since the range was logged: the query's new process made the
+    only claim since then, or none of the claims since then was another member's."""
+    return holding.epoch <= logged.epoch + 1 or 0 < logged.since_ms == holding.since_ms
+
+
+def _range(partition: str, holding: Holding, start: int, end: int) -> Range:
+    return Range(partition, holding.epoch, start, end, holding.since_ms)
 
 
 def progress_of(ranges: Mapping[str, Range]) -> dict[str, Progress]:

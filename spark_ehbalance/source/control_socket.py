@@ -6,7 +6,8 @@ group. Processes of the same user on the same machine can use it: the listener t
 and `spark_ehbalance.stop`. Without these messages nothing is lost, but handovers wait for the next trigger. On systems
 without Unix sockets there are none.
 
-Wire format: one JSON object until the sender shuts its side down; the answer is `yes`, `no` or nothing (an error).
+Wire format: one JSON object until the sender shuts its side down; the answer is `yes`, `no`, a JSON object or nothing
+(an error).
 """
 
 from __future__ import annotations
@@ -36,10 +37,19 @@ MAX_SENDERS = 16
 #: Seconds that a message may take altogether, on a machine that is too busy.
 _TIMEOUT = 2.0
 
+#: Bytes of the longest path that a socket may have: 107 on Linux, 103 on macOS.
+_MAX_PATH_BYTES = 103
+
+_NAME_LENGTH = 24
+
+
+#: Answers a message: done or not, or an object.
+Handle = Callable[[dict[str, Any]], "bool | dict[str, Any]"]
+
 
 def socket_path(planner_name: str) -> Path:
-    """Where the planner of that name (`StreamOffset.planner_name`) listens. Short: 100 bytes are about the limit."""
-    return _folder() / hashlib.sha256(planner_name.encode()).hexdigest()[:24]
+    """Where the planner of that name (`StreamOffset.planner_name`) listens."""
+    return _folder() / hashlib.sha256(planner_name.encode()).hexdigest()[:_NAME_LENGTH]
 
 
 def send(planner_name: str, message: dict[str, Any]) -> bool | None:
@@ -47,20 +57,39 @@ def send(planner_name: str, message: dict[str, Any]) -> bool | None:
 
     A planner that does not answer in time, on a machine that is too busy, counts as having answered no.
     """
-    if not hasattr(socket, "AF_UNIX"):
+    try:
+        return {b"yes": True, b"no": False}.get(_exchange(planner_name, message))
+    except (TimeoutError, BlockingIOError):
+        return False
+    except OSError:
         return None
+
+
+def ask(planner_name: str, question: dict[str, Any]) -> dict[str, Any] | None:
+    """Send `question` to that planner and return the object that it answers; None if it answers nothing, in time.
+
+    Raises `ConnectionError` if there is no such planner on this machine.
+    """
+    try:
+        answer = _exchange(planner_name, question)
+    except (TimeoutError, BlockingIOError):
+        return None
+    except OSError as error:
+        raise ConnectionError(f"the query's planner cannot be asked: {error}") from error
+    return json.loads(answer) if answer.startswith(b"{") else None
+
+
+def _exchange(planner_name: str, message: dict[str, Any]) -> bytes:
+    """The planner's answer. Raises `OSError`, of which `TimeoutError` and `BlockingIOError` say that it is too busy."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise OSError("this system has no Unix sockets")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
         sender.settimeout(_TIMEOUT)
-        try:
-            _check_folder()
-            sender.connect(str(socket_path(planner_name)))
-            sender.sendall(json.dumps(message).encode())
-            sender.shutdown(socket.SHUT_WR)
-            return {b"yes": True, b"no": False}.get(sender.recv(3))
-        except (TimeoutError, BlockingIOError):
-            return False
-        except OSError:
-            return None
+        _check_folder()
+        sender.connect(str(socket_path(planner_name)))
+        sender.sendall(json.dumps(message).encode())
+        sender.shutdown(socket.SHUT_WR)
+        return _received(sender)
 
 
 class PlannerControl:
@@ -73,7 +102,7 @@ class PlannerControl:
         self._closed = threading.Event()
         self._socket: socket.socket | None = None
 
-    def start(self, handle: Callable[[dict[str, Any]], bool]) -> None:
+    def start(self, handle: Handle) -> None:
         """Listen until closed: each message is received in a thread of its own and passed to `handle`, one at a time,
         which returns the answer. Where no socket can be opened, warns and does nothing else."""
         if not hasattr(socket, "AF_UNIX"):
@@ -89,7 +118,7 @@ class PlannerControl:
             listener.bind(str(self._path))
             listener.listen()
             self._inode = self._path.stat().st_ino
-        except OSError as error:  # such as a temporary folder whose name is too long
+        except OSError as error:  # such as a folder that others can use
             listener.close()
             _LOG.warning("the control socket could not be opened, so that handovers wait for triggers: %s", error)
             return
@@ -107,7 +136,7 @@ class PlannerControl:
                     self._path.unlink()
             self._socket.close()
 
-    def _listen(self, listener: socket.socket, handle: Callable[[dict[str, Any]], bool]) -> None:
+    def _listen(self, listener: socket.socket, handle: Handle) -> None:
         while not self._closed.is_set():
             self._senders.acquire()
             try:
@@ -119,13 +148,14 @@ class PlannerControl:
                 self._senders.release()
                 self._closed.wait(1.0)
 
-    def _receive(self, sender: socket.socket, handle: Callable[[dict[str, Any]], bool]) -> None:
+    def _receive(self, sender: socket.socket, handle: Handle) -> None:
         with sender:
             try:
                 message = json.loads(_received(sender))
                 with self._handling:
                     answer = handle(message)
-                sender.sendall(b"yes" if answer else b"no")
+                text = json.dumps(answer) if isinstance(answer, dict) else "yes" if answer else "no"
+                sender.sendall(text.encode())
             except BaseException as error:  # of whatever kind: the query goes on
                 _LOG.warning("a control message could not be handled: %r", error)
             finally:
@@ -133,7 +163,10 @@ class PlannerControl:
 
 
 def _folder() -> Path:
-    return Path(tempfile.gettempdir()) / f"ehbalance-{os.getuid()}"
+    """In the temporary folder, or in /tmp if a socket's path would be too long there."""
+    name = f"ehbalance-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / name
+    return folder if len(os.fsencode(folder)) + 1 + _NAME_LENGTH <= _MAX_PATH_BYTES else Path("/tmp") / name
 
 
 def _check_folder() -> None:

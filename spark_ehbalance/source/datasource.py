@@ -169,7 +169,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
         leveled = shared and self._options.min_partitions is None
         owner, level = self._owner if shared else None, self._options.owner_level
-        return [Task(tuple((each, each.epoch if leveled else level) for each in ranges), owner) for ranges in tasks]
+        epochs = self._options.offers.epochs  # else all readers of the group have the level of the Azure SDKs
+        return [
+            Task(tuple((each, (each.epoch if epochs else 0) if leveled else level) for each in ranges), owner)
+            for ranges in tasks
+        ]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: Spark calls it one batch late, and never for the last one."""

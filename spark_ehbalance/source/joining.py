@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 from spark_ehbalance.errors import DataLossError, OptionError
 from spark_ehbalance.leases.model import Author
@@ -16,11 +18,19 @@ from spark_ehbalance.leases.transitions import Restore
 from spark_ehbalance.source.continuity import RecordedProgress, describe_loss, restore_transitions, skipped_events
 from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import Options
-from spark_ehbalance.stores.base import LeaseStore, commit_and_record
+from spark_ehbalance.stores.base import SHARED_LEVEL, LeaseStore, commit_and_record
+from spark_ehbalance.values.position import partition_order
 
 _LOG = logging.getLogger(__name__)
 
 _WHY = "the lease table did not know it any more"
+
+
+class Hub(Protocol):
+    """What is asked of the hub; see `HubWatcher`."""
+
+    def partition_ids(self) -> tuple[str, ...]: ...
+    def offsets(self, positions: Mapping[str, int], owner_level: int) -> Mapping[str, str]: ...
 
 
 def join_table(
@@ -28,13 +38,13 @@ def join_table(
     options: Options,
     known: StreamOffset,
     recorded: RecordedProgress,
-    partitions: Sequence[str],
+    hub: Hub,
     by: Author,
 ) -> None:
     """Create or check the lease table of `options`, open as `store`, before a query reads with it.
 
-    `known` is the query's last offset, `recorded` what its checkpoint records, `partitions` are the hub's. If the table
-    lacks some of `recorded`, raises `DataLossError` before anything is created; with failOnDataLoss=false restores it.
+    `known` is the query's last offset, `recorded` what its checkpoint records. If the table lacks some of `recorded`,
+    raises `DataLossError` before anything is created; with failOnDataLoss=false restores it.
     Raises `StoreFormatError`, `StoreUnavailableError`.
     """
     lost = "" if known.is_initial else _lost(store, options, known, recorded)
@@ -47,7 +57,7 @@ def join_table(
     store.create(options.connection.group(options.consumer_group))
     if lost:
         _LOG.warning("%s. Going on from what this query's own checkpoint knows, because failOnDataLoss=false", lost)
-        _restore(store, recorded, partitions, by)
+        _restore(store, recorded, hub, by)
 
 
 def check_alone(known: StreamOffset, options: Options) -> None:
@@ -80,9 +90,8 @@ def _lost(store: LeaseStore, options: Options, known: StreamOffset, recorded: Re
     if found is not None and found.group != options.connection.group(options.consumer_group):
         return ""  # that loses nothing: `create` raises the error for a table of another group
     lost = describe_loss(known, recorded, found)
-    without_ids = found is not None and found.table is None and known.table is None
-    if not lost and without_ids and known.group != group_name(options.lease_table):
-        lost = "that may be another table"  # only the location tells them apart
+    if not lost and found is not None and found.table is None and known.group != group_name(options.lease_table):
+        lost = "that may be another table"  # which has no id: only the location tells them apart
     read_with = f"this query's checkpoint has read with {_table_of(known)}"
     return f"leaseTable={options.lease_table}: {lost}; {read_with}" if lost else ""
 
@@ -98,15 +107,39 @@ def _command(options: Options) -> str:
     return f"ehbalance init {options.lease_table} {group}"
 
 
-def _restore(store: LeaseStore, recorded: RecordedProgress, partitions: Sequence[str], by: Author) -> None:
+def _restore(store: LeaseStore, recorded: RecordedProgress, hub: Hub, by: Author) -> None:
     found, at_ms = store.read(), time.time_ns() // 1_000_000
     same = found.table is not None and found.table.covers(recorded.lineages)
     restores = restore_transitions(recorded, found, by, at_ms, _WHY, older=same)
+    if not store.offers.sequence_numbers:
+        restores = _with_offsets(restores, hub)
     # Without a row these would count as added to the hub later, and be read from their first event.
-    unknown = [each for each in partitions if each not in recorded.positions and each not in found.leases]
+    unknown = [each for each in hub.partition_ids() if each not in recorded.positions and each not in found.leases]
     restores += [Restore(by=by, at_ms=at_ms, partition=each, epoch=0, checkpoint=None) for each in unknown]
     outcome = commit_and_record(store, found, restores, _LOG.warning)
     for partition, (first, last) in skipped_events(recorded, outcome.after).items():
         _LOG.warning("partition %s: events %d to %d are skipped: the table goes on after them", partition, first, last)
     if unknown:
         _LOG.warning("partitions %s are not known: they begin at startingPosition", ", ".join(unknown))
+
+
+def _with_offsets(restores: Sequence[Restore], hub: Hub) -> list[Restore]:
+    """`restores` with the offsets that Spark's checkpoint does not have, without those that the hub does not tell."""
+    positions = {
+        each.partition: each.checkpoint.sequence_number
+        for each in restores
+        if each.checkpoint is not None and each.checkpoint.lacks_offset
+    }
+    found = hub.offsets(positions, SHARED_LEVEL)
+    if missing := sorted(positions.keys() - found.keys(), key=partition_order):
+        _LOG.warning(
+            "partitions %s: their last events are not found in the hub: they begin at startingPosition",
+            ", ".join(missing),
+        )
+    return [
+        each
+        if each.checkpoint is None or each.partition not in found
+        else replace(each, checkpoint=replace(each.checkpoint, offset=found[each.partition]))
+        for each in restores
+        if each.partition not in missing
+    ]

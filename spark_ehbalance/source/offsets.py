@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from spark_ehbalance.errors import EhBalanceError
@@ -54,7 +54,8 @@ class StreamOffset:
 
     `group` is the `group_name`; empty without a lease table. `table` is None without a lease table and before the first
     batch was planned. `hub` is the event hub's name. `other_positions` are those of the partitions that the query held
-    beside the ones in the batch. Offsets of earlier versions have neither `hub` nor `other_positions`.
+    beside the ones in the batch. Offsets of earlier versions have neither `hub` nor `other_positions`, nor the ranges'
+    `since_ms`.
     """
 
     owner: str
@@ -82,6 +83,12 @@ class StreamOffset:
         """Identifies the query's planner on one machine. Owner ids alone are unique only within a group."""
         return f"{self.owner}@{self.group}"
 
+    def without_epochs(self) -> StreamOffset:
+        """The same for a store that does not keep epochs, so that no lower one tells that it was set back."""
+        ranges = {partition: replace(each, epoch=0) for partition, each in self.ranges.items()}
+        others = {partition: replace(each, epoch=0) for partition, each in self.other_positions.items()}
+        return replace(self, ranges=ranges, other_positions=others)
+
     def to_json(self) -> dict[str, Any]:
         """The offset as Spark stores it."""
         offset: dict[str, Any] = {"eventHub": self.hub} if self.hub else {}
@@ -89,9 +96,7 @@ class StreamOffset:
         if self.other_positions:
             offset["held"] = {p: asdict(position) for p, position in _in_order(self.other_positions)}
         offset["owner"] = self.owner
-        offset["partitions"] = {
-            p: {"epoch": each.epoch, "from": each.start, "to": each.end} for p, each in _in_order(self.ranges)
-        }
+        offset["partitions"] = {p: _range_json(each) for p, each in _in_order(self.ranges)}
         return offset | ({"table": asdict(self.table)} if self.table else {})
 
     @classmethod
@@ -122,7 +127,12 @@ def _range(partition: Any, json: Mapping[str, Any]) -> Range:
     start, end = _int64(json["from"]), _int64(json["to"])
     if end < start:
         raise TypeError(f"a range ends before it starts: {start} to {end}")
-    return Range(_string(partition), _int64(json["epoch"]), start, end)
+    return Range(_string(partition), _int64(json["epoch"]), start, end, _int64(json.get("since", 0)))
+
+
+def _range_json(each: Range) -> dict[str, int]:
+    json = {"epoch": each.epoch, "from": each.start, "to": each.end}
+    return json | {"since": each.since_ms} if each.since_ms else json
 
 
 def _table(json: Mapping[str, Any]) -> TableReference:

@@ -17,10 +17,13 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.connection import CREDENTIALS, Connection
 from spark_ehbalance.hub.unreadable import FAIL, POLICIES
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
+from spark_ehbalance.stores.base import Offers
 from spark_ehbalance.stores.opening import check_storage, location
-from spark_ehbalance.strategies import DEFAULT_STRATEGY, PARAMETERS, Parameters, parameter_options
+from spark_ehbalance.stores.opening import offers as offered
+from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY, PARAMETERS, Parameters, parameter_options
 from spark_ehbalance.values.declared import Declared, declarations, declared, option_name
-from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT, LEASE_DURATION
+from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT, LEASE_DURATION, PROCESSOR_LEASE_DURATION
+from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.parsing import flag, one_of, parse_duration, whole
 from spark_ehbalance.values.secrets import (
     REFERENCES,
@@ -79,7 +82,8 @@ class Options:
     lease_table: str | None = declared(
         None,
         location,
-        "path or address of the Delta table through which queries share. Refused are mounts such as `/dbfs` or "
+        "path or address of the Delta table through which queries share, or the address of a container to share "
+        "[with Azure's event processors](processors.md). Refused are mounts such as `/dbfs` or "
         "`/Volumes`, names in a catalog, and relative paths unless Spark's master is local. Without it one query reads "
         "all partitions and keeps its progress in Spark's checkpoint alone",
         shown="none",
@@ -102,7 +106,8 @@ class Options:
     strategy: str = declared(
         DEFAULT_STRATEGY,
         one_of(*PARAMETERS),
-        "how partitions are shared; all members of a group should have the same, see [Strategies](strategies.md)",
+        "how partitions are shared; all members of a group should have the same, see [Strategies](strategies.md). "
+        "Beside Azure's event processors: `balanced`, the default there, or `greedy`",
         only=STREAM,
     )
     strategy_parameters: Parameters = field(default_factory=Parameters)  # of the kind that the strategy has
@@ -158,7 +163,8 @@ class Options:
         LEASE_DURATION,
         parse_duration,
         "a query without a sign of life for this long loses its partitions; must be longer than `balanceInterval`. All "
-        "members use that of the oldest one, and a longer one where a large group needs it",
+        "members use that of the oldest one, and a longer one where a large group needs it. Beside Azure's event "
+        "processors each uses its own, and the default is 60 s",
         only=STREAM,
     )
     handover_timeout: float = declared(
@@ -195,6 +201,16 @@ class Options:
         "they can be read, and in `systemProperties` the reason (`ehbalance-malformed`) and the message's bytes in "
         "base64 (`ehbalance-raw`); or `skip` it, counted in a warning",
     )
+
+    @property
+    def group(self) -> Group:
+        """The group that the query belongs to."""
+        return self.connection.group(self.consumer_group)
+
+    @property
+    def offers(self) -> Offers:
+        """What the store of the leases keeps."""
+        return Offers() if self.lease_table is None else offered(self.lease_table)
 
     def __post_init__(self) -> None:
         if self.lease_duration <= self.balance_interval:
@@ -267,9 +283,9 @@ def checked_location(text: str, option: str = "leaseTable") -> str:
     return _checked(location, text, option)
 
 
-def checked_checkpoint(text: str) -> str:
-    """The checkpoint in `--from-checkpoint`: an address, or an absolute path. Raises `OptionError`."""
-    return _checked(checkpoint_location, text, "--from-checkpoint")
+def checked_checkpoint(text: str, option: str = "--from-checkpoint") -> str:
+    """The checkpoint in `option`: an address, or an absolute path. Raises `OptionError`."""
+    return _checked(checkpoint_location, text, option)
 
 
 def _checked(parse: Callable[[str], str], text: str, option: str) -> str:
@@ -319,10 +335,31 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
             _refuse_secret(names[name], text)
     connection = Connection.from_options({name: given.get(name.lower()) for name in _CONNECTION})
     values = _values(given, Options)
+    lease_table = values.get("lease_table")
+    if lease_table is not None and not offered(lease_table).members:
+        _join_processors(values, lease_table)
+        if connection.credential is not None:
+            public = {"credential": connection.credential} | public
     if where == STREAM:
         values["strategy_parameters"] = _strategy_parameters(given, values.get("strategy", DEFAULT_STRATEGY))
-    storage = storage_options(public, secret, values.get("lease_table"))
+    storage = storage_options(public, secret, lease_table)
     return Options(connection=connection, storage_options=storage, **values)
+
+
+def _join_processors(values: dict[str, Any], lease_table: str) -> None:
+    """Set the defaults of a group of Azure's event processors, and refuse what they know nothing of."""
+    allowed = [name for name, each in DECLARATIONS.items() if each.by_leases_alone]
+    given, why = f"with leaseTable={lease_table}", "as Azure's event processors, which share the group, know no"
+    if (strategy := values.setdefault("strategy", allowed[0])) not in allowed:
+        raise OptionError(
+            f"option strategy={strategy} is wrong: allowed is one of {', '.join(allowed)} {given}, {why} handovers and "
+            "no members without partitions"
+        )
+    if "handover_timeout" in values:
+        raise OptionError(
+            f"option handoverTimeout={values['handover_timeout']:g}s is wrong: allowed is none {given}, {why} handovers"
+        )
+    values.setdefault("lease_duration", PROCESSOR_LEASE_DURATION)
 
 
 def _pop_prefixed(given: dict[str, str], prefix: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from spark_ehbalance.errors import EhBalanceError
@@ -45,6 +45,8 @@ class PlannerTimings:
     load_interval: float = 5.0
     #: For the newest events after a batch: some round trips, also to another continent.
     catch_up_timeout: float = 0.5
+    #: For a look that the sink has asked for; it asks again.
+    look_timeout: float = 1.0
     #: Every `idle_wait_every`th answer that there is nothing to read waits so long for something to read. Spark asks
     #: again 10 ms after each answer, which is what an idle query costs; the other answers keep `latestOffset` fast.
     idle_wait: float = 0.05
@@ -59,6 +61,7 @@ class Hub(Protocol):
     def catch_up(self, patience: float) -> None: ...
     def refresh(self) -> None: ...
     def states(self) -> Mapping[str, PartitionState]: ...
+    def created_ms(self) -> int | None: ...
     def stop(self) -> None: ...
 
 
@@ -87,10 +90,12 @@ class Planner:
         control: PlannerControl | None = None,
         finished: StreamOffset | None = None,
         fail_on_data_loss: bool = True,
+        hub_name: str = "",
         timings: PlannerTimings | None = None,
     ) -> None:
         """`keeper` and `hub` set `changed` when what they return may have changed. `finished` is the end of the last
-        batch that the sink finished in an earlier process of the query."""
+        batch that the sink finished in an earlier process of the query. `hub_name` tells the event hub from all
+        others."""
         self._keeper = keeper
         self._hub = hub
         self._policy = policy
@@ -103,7 +108,10 @@ class Planner:
         self._last_finished = finished
         self._last_start: StreamOffset | None = None
         self._planned: StreamOffset | None = None
+        self._replay: StreamOffset | None = None
         self._replayed: Mapping[str, Range] = {}
+        self._ahead: Mapping[str, int] = {}
+        self._hub_name = hub_name
         self._fixed_ends: dict[str, int] | None = None
         self._idle = _NothingToRead()
         self._idle_answers = 0
@@ -125,7 +133,9 @@ class Planner:
                 return
             self._last_finished = end
             self._loads.batch_ends()
-            finished = progress_of(end.ranges if end == self._planned else self._replayed)
+            ranges, ahead = end.ranges if end == self._planned else self._replayed, self._ahead
+            finished = progress_of({p: replace(e, end=max(e.end, ahead.get(p, 0))) for p, e in ranges.items()})
+            self._ahead = {}
             self._progress.update(finished)
             self._keeper.finish(finished)
 
@@ -187,6 +197,7 @@ class Planner:
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in replay.items()})
         # Spark's log keeps the old epochs; these ranges, with the new ones, are checkpointed once the batch has ended.
         self._replayed = {partition: each for partition, each in replay.items() if partition in reserved}
+        self._replay = end
         if left_out := sorted(end.ranges.keys() - self._replayed.keys()):
             _LOG.info("replaying a batch without partitions %s: other members read them", ", ".join(left_out))
         return list(self._replayed.values())
@@ -201,22 +212,65 @@ class Planner:
 
     # --- what the query's driver says ----------------------------------------------------------------------------
 
-    def handle(self, message: dict[str, Any]) -> bool:
+    def handle(self, message: dict[str, Any]) -> bool | dict[str, Any]:
         """Carry out a control message: `finished` is the end of a batch that the sink has finished, and with `leave`
         the query leaves its group. Returns whether that is done; leaving takes until the batch in flight has ended.
+        Or it asks about the batch in flight; see `about_batch`.
 
         Raises `EhBalanceError` for a malformed message.
         """
+        if isinstance(message, dict) and "batch" in message:
+            try:
+                end = StreamOffset.from_json(message["batch"])
+                asked = {name: bool(message.get(name)) for name in ("look", "refresh")}
+                return self.about_batch(end, **asked, ahead=message.get("ahead", {}))
+            except EhBalanceError as error:
+                return {"error": str(error)}
         leave = message.get("leave", False) if isinstance(message, dict) else None
         if not isinstance(leave, bool):
             raise EhBalanceError("a control message has an offset as finished, and true or false as leave")
         end = StreamOffset.from_json(message.get("finished", {}))
-        if end == self._planned:
+        if end == self._planned or (self._planned is None and end == self._replay):
             self.finish(end)
         if leave:
             self._keeper.leave()
             return self._keeper.idle
         return True
+
+    def about_batch(
+        self, end: StreamOffset, *, look: bool = False, refresh: bool = False, ahead: Mapping[str, int]
+    ) -> dict[str, Any]:
+        """What the sink has to know of the batch that ends at `end`: the `hub` and when it was `created` (milliseconds
+        since 1970), the `ranges` that are read, which in a replay are not those in the offset, and the `ends` of these
+        partitions in the hub as last known, or with `refresh` as asked for after this call.
+
+        With `look` also which partitions are `lost`, by a look at the lease table that has begun after this call; None
+        if that takes too long. A range ends early only after its lease has got another epoch, and then its checkpoint
+        is refused. So whoever asks after the rows were read knows that all others were read to their ends.
+
+        `ahead` are sequence numbers up to which the sink holds the events of partitions already. Reading goes on there.
+
+        Raises `EhBalanceError` if it is not the batch in flight, what has ended the lease keeper, and
+        `HubUnavailableError` with `refresh`.
+        """
+        ranges = end.ranges if end == self._planned else self._replayed if end == self._replay else None
+        if ranges is None:
+            raise EhBalanceError("the batch that was asked about is not the one in flight")
+        read = {partition: each for partition, each in ranges.items() if len(each)}
+        if ahead:
+            with self._lock:
+                self._ahead = ahead
+        if refresh:
+            self._hub.refresh()
+        ends, bounds = self.latest(), {p: [each.start, each.end] for p, each in read.items()}
+        answer: dict[str, Any] = {"hub": self._hub_name, "created": self._hub.created_ms(), "ranges": bounds}
+        answer["ends"] = {p: ends[p] for p in read}
+        if look:
+            leases = self._keeper.look(self._timings.look_timeout)
+            answer["lost"] = (
+                None if leases is None else [p for p, each in read.items() if leases[p].epoch != each.epoch]
+            )
+        return answer
 
     # --- inside ------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections.abc import Generator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_ehbalance.errors import DataLossError, EhBalanceError, ForeignReaderError, HubUnavailableError
+from spark_ehbalance.errors import DataLossError, EhBalanceError, FencedError, ForeignReaderError, HubUnavailableError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.receiver import (
     Disconnected,
@@ -53,7 +53,7 @@ def read_range(
 
     `owner` is the member that holds the lease, None without leases. `receivers` are those that the process keeps open
     between tasks. Ends early, without an error, if the lease is lost while reading (the new owner reads the rest), and
-    soon after `ended` is set. Raises `ForeignReaderError`, `DataLossError`, `MalformedEventError`,
+    soon after `ended` is set. Raises `ForeignReaderError`, `FencedError`, `DataLossError`, `MalformedEventError`,
     `HubUnavailableError`, `StoreError`.
     """
     address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
@@ -196,11 +196,19 @@ class _RangeReader:
         A reader whose level is not higher than ours belongs to the group and leaves the range to us: one that another
         worker has kept open, another attempt of this task, or `ehbalance seek`, which looks up a time. A reader
         without level also waits for one that a former owner's worker has kept, which is closed soon.
+
+        Where the store has no epochs the next owner's reader has the same level, and takes its partition in the store
+        first. So ours opens again only while the lease is ours, and no two owners disconnect each other for ever.
         """
         if other.epoch is not None and other.epoch <= self._highest_own_level():
-            return False
+            if self._options.offers.epochs or self._owner is None or self._still_held(self._owner):
+                return False
+            return self._ends_early()
         if self._owner is None or self._still_held(self._owner):
             raise self._foreign(other) from other
+        return self._ends_early()
+
+    def _ends_early(self) -> bool:
         _LOG.info("partition %s: lease lost while reading, ending at %d", self._wanted.partition, self._position)
         return True
 
@@ -208,17 +216,30 @@ class _RangeReader:
         """The highest owner level at which another reader may belong to this group."""
         if self._owner_level is not None:
             return self._owner_level
+        if not self._options.offers.epochs:
+            return 0
         return -1 if self._owner is None else self._wanted.epoch - 1
 
     def _still_held(self, owner: str) -> bool:
-        """Whether the lease table has `owner` with the range's epoch.
+        """Whether the lease table has `owner` with the range's epoch. A lease that its owner has given back meanwhile
+        counts: under the same epoch nobody else has it, and its checkpoint is still accepted.
 
-        Raises `StoreError` if it cannot be read: then the batch has to fail, because nobody else may read the rest.
+        Raises `StoreError` if it cannot be read: then the batch has to fail, because nobody else may read the rest; and
+        `FencedError` if a later process of this query has claimed it.
         """
-        assert self._options.lease_table is not None
-        with open_store(self._options.lease_table, self._options.storage_options) as store:
+        options = self._options
+        assert options.lease_table is not None
+        with open_store(options.lease_table, options.storage_options, group=options.group) as store:
             lease = store.read().leases.get(self._wanted.partition)
-        return lease is not None and lease.owner == owner and lease.epoch == self._wanted.epoch
+        if lease is None or lease.owner not in (owner, None):
+            return False
+        if lease.epoch > self._wanted.epoch and 0 < lease.owned_since_ms == self._wanted.since_ms:
+            # A sink may take the rows of a batch that is cut short for the whole batch, which that process runs again.
+            raise FencedError(
+                f"partition {self._wanted.partition}: a later process of this query, {owner}, reads it now. The batch "
+                "of this process fails, so that nothing is written of it. Stop this process"
+            )
+        return lease.epoch == self._wanted.epoch or not options.offers.epochs
 
     def _foreign(self, other: Disconnected) -> EhBalanceError:
         return ForeignReaderError(

@@ -18,14 +18,16 @@ MAX_PIECES = 4
 class Range:
     """The events of one partition from sequence number `start` up to but not including `end`.
 
-    `epoch` is that of the lease under which they are read; 0 without leases. The length is `end - start`, which is more
-    than the number of events where sequence numbers have gaps.
+    `epoch` is that of the lease under which they are read, 0 without leases; `since_ms` is the `owned_since_ms` of that
+    lease, 0 where it is not known. The length is `end - start`, which is more than the number of events where sequence
+    numbers have gaps.
     """
 
     partition: str
     epoch: int
     start: int
     end: int
+    since_ms: int = 0
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -72,7 +74,7 @@ def split(ranges: list[Range], min_pieces: int | None) -> list[Range]:
     pieces = []
     for whole, count in zip(ranges, counts, strict=True):
         edges = [whole.start + len(whole) * i // count for i in range(count + 1)]
-        pieces += [Range(whole.partition, whole.epoch, *cut) for cut in pairwise(edges)]
+        pieces += [Range(whole.partition, whole.epoch, *cut, whole.since_ms) for cut in pairwise(edges)]
     return pieces
 
 

@@ -1,4 +1,5 @@
-"""Reads the offsets of `ehbalance` sources from a streaming query's checkpointLocation.
+"""Reads the offsets of a source from a streaming query's checkpointLocation: those of `ehbalance` sources here, those
+of the Scala connector in `scala_checkpoint`.
 
 Spark writes a file `offsets/N` for each batch N that it begins, with one line per source, and a file `commits/N` for
 each batch that the sink has finished. It keeps the last 100 (`spark.sql.streaming.minBatchesToRetain`).
@@ -6,20 +7,67 @@ each batch that the sink has finished. It keeps the last 100 (`spark.sql.streami
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from urllib.parse import unquote
 
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
-from spark_ehbalance.errors import OptionError
+from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.source.continuity import LoggedBatch
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.stores.opening import location
 from spark_ehbalance.values.locations import path_in_url, scheme
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFolder:
+    """The files of a checkpointLocation. Its methods raise what the storage raises: see `opened`."""
+
+    files: FileSystem
+
+    def planned(self) -> list[int]:
+        """The ids of the batches that were begun, in order."""
+        return self._batch_ids("offsets")
+
+    def finished(self) -> list[int]:
+        """The ids of the batches that the sink has finished, in order."""
+        return self._batch_ids("commits")
+
+    def offsets(self, batch: int) -> str:
+        """The text of the file `offsets/batch`."""
+        return self.text(f"offsets/{batch}")
+
+    def text(self, name: str) -> str:
+        """The text of the file `name`."""
+        text: str = self.files.open_input_file(name).read().decode(errors="replace")
+        return text
+
+    def _batch_ids(self, folder: str) -> list[int]:
+        """The ids of the batches that have a file in `folder`, which may be missing."""
+        found = self.files.get_file_info(FileSelector(folder, allow_not_found=True))
+        names = [each.base_name for each in found if each.type is FileType.File]
+        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+
+@contextlib.contextmanager
+def opened(location: str, storage_options: Mapping[str, str], option: str) -> Iterator[CheckpointFolder]:
+    """The checkpointLocation at `location`, which was given as `option`.
+
+    Raises `OptionError` if there is no such folder, or if it cannot be read.
+    """
+    try:
+        yield CheckpointFolder(_folder(location, storage_options))
+    except EhBalanceError:
+        raise
+    except (OSError, DeltaError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise OptionError(f"{option}={location} is wrong: it cannot be read: {reason}") from None
 
 
 def read_checkpoint(location: str, storage_options: Mapping[str, str]) -> list[list[LoggedBatch]]:
@@ -28,20 +76,15 @@ def read_checkpoint(location: str, storage_options: Mapping[str, str]) -> list[l
     Raises `OptionError` if there is no such folder, or no such batch in it.
     """
     logs: dict[int, list[LoggedBatch]] = {}
-    try:
-        files = _folder(location, storage_options)
-        finished = set(_batch_ids(files, "commits"))
-        for batch in _batch_ids(files, "offsets"):
-            text = files.open_input_file(f"offsets/{batch}").read().decode(errors="replace")
-            for source, end in logged_ends(text):
+    with opened(location, storage_options, "--from-checkpoint") as folder:
+        finished = set(folder.finished())
+        for batch in folder.planned():
+            for source, end in logged_ends(folder.offsets(batch)):
                 logs.setdefault(source, []).append(LoggedBatch(end, batch in finished))
-    except (OSError, DeltaError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise OptionError(f"--from-checkpoint={location} is wrong: it cannot be read: {reason}") from None
     if not logs:
         raise OptionError(
             f"--from-checkpoint={location} is wrong: allowed is the checkpointLocation of a query that has read from "
-            "ehbalance"
+            "ehbalance; the positions of the Scala connector are taken over by `ehbalance import-checkpoints`"
         )
     return list(logs.values())
 
@@ -81,10 +124,3 @@ def _folder(location: str, storage_options: Mapping[str, str]) -> FileSystem:
     files = LocalFileSystem()  # accepts any path, which delta-rs does not
     files.get_file_info(FileSelector(location))
     return SubTreeFileSystem(location, files)
-
-
-def _batch_ids(files: FileSystem, folder: str) -> list[int]:
-    """The ids of the batches that have a file in `folder`, which may be missing."""
-    found = files.get_file_info(FileSelector(folder, allow_not_found=True))
-    names = [each.base_name for each in found if each.type is FileType.File]
-    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.account import GRACE, Batch, Fault, account
+from chaos.account import GRACE, Batch, Fault, account, account_target
 from chaos.handover import idle_time
 
 SENT = {"0": [10, 11, 12], "1": [20]}
@@ -71,6 +71,17 @@ def test_a_kill_during_an_outage_explains_batches_without_a_checkpoint() -> None
     away = Fault("lease table unreachable", None, 1.5, 40)
     assert account(twice, SENT, [away, Fault("SIGKILL", "a", 30, 30)]).passed
     assert not account(twice, SENT, [away]).passed
+
+
+def test_a_target_must_hold_every_event_once() -> None:
+    rows = [("0", 0, "10"), ("0", 1, "11"), ("0", 2, "12"), ("1", 0, "20")]
+    assert account_target(rows, SENT).passed
+    assert account_target(rows[1:], SENT).missing == [("0", 0)]
+    assert account_target([*rows, rows[1]], SENT).duplicates == [("0", 1)]
+    for wrong in (("0", 2, "13"), ("0", 3, "12"), ("2", 0, "10")):
+        assert account_target([*rows, wrong], SENT).foreign == 1
+        assert not account_target([*rows, wrong], SENT).passed
+    assert account_target([*rows[:2], ("0", 2, "13"), rows[3]], SENT).missing == [("0", 2)]
 
 
 def test_events_must_be_in_order_within_a_tenure() -> None:

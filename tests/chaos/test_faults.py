@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.faults import ADD, KINDS, OUTAGE, PAUSE_PLANNER, PAUSE_QUERY, schedule
+from chaos.faults import ADD, KINDS, OUTAGE, PAUSES, schedule
 from chaos.outage import Outage
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.leases.model import Author
@@ -29,7 +29,7 @@ def test_every_kind_occurs_before_any_is_repeated(seed: int) -> None:
     assert {step.kind for step in steps[: len(KINDS)]} == set(KINDS)
     assert sum(step.kind == ADD for step in steps) == 2
     assert all(0 <= step.at < 600 and 0 <= step.victim < 1 for step in steps)
-    assert all(step.seconds > 6.0 for step in steps if step.kind in (PAUSE_PLANNER, PAUSE_QUERY, OUTAGE))
+    assert all(step.seconds > 6.0 for step in steps if step.kind in PAUSES | {OUTAGE})
 
 
 def test_during_an_outage_the_table_cannot_be_read_or_written(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import base64
 from pathlib import Path
 
 import pytest
+from pyspark.sql import Row
 
-from jobs.stream_to_delta import PREFIX, SECRET, SOURCE, SettingError, Settings
+from jobs.stream_to_delta import PREFIX, SECRET, SINK, SOURCE, SettingError, Settings, database_of, provider_of
 from spark_ehbalance.source.options import STREAM, option_names
 
 KEY = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode()
@@ -29,7 +30,8 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *(PREFIX + name for name in ("table", "checkpointLocation", "trigger", "unknown", KEY)),
+        *(PREFIX + name for name in ("table", "checkpointLocation", "trigger", "exactlyOnce", "unknown", KEY)),
+        *(SINK + name for name in ("mergeSchema", "unknown", KEY)),
         *(SOURCE + name for name in (*option_names(STREAM), "unknown", KEY) if "*" not in name),
         *(SOURCE + name for name in ("storageOptions.account_key", "storageOptions.endpoint", "storageSecrets.x")),
     ],
@@ -51,6 +53,84 @@ def test_a_secret_of_a_property_is_a_reference(name: str, tmp_path: Path) -> Non
         read({SOURCE + name: "short"})
     reference = f"file:{tmp_path / 'secret'}"
     assert read({SOURCE + name: reference}).source[name] == reference
+
+
+@pytest.mark.parametrize(
+    ("format", "given", "exactly_once"),
+    [("", "", True), ("DELTA", "", True), ("delta", "true", True), ("delta", "false", False), ("console", "", False)],
+)
+def test_delta_is_written_exactly_once_unless_told_otherwise(format: str, given: str, exactly_once: bool) -> None:
+    assert read({PREFIX + "format": format, PREFIX + "exactlyOnce": given}).exactly_once is exactly_once
+
+
+@pytest.mark.parametrize(
+    ("conf", "error"),
+    [
+        ({PREFIX + "exactlyOnce": "yes"}, f"{PREFIX}exactlyOnce='yes' is wrong: allowed is true or false"),
+        (
+            {PREFIX + "exactlyOnce": "true", PREFIX + "format": "console"},
+            f"{PREFIX}table=/t is of the format console, which cannot be written exactly once: leave {PREFIX}format "
+            f"out, or set it and {PREFIX}exactlyOnce=false",
+        ),
+        (
+            {SINK + "path": "/u"},
+            f"there is no setting '{SINK}path': a table that is written exactly once has {SINK}compression, "
+            f"{SINK}maxRecordsPerFile, {SINK}mergeSchema, {SINK}optimizeWrite, {SINK}userMetadata, "
+            f"{SINK}source",
+        ),
+        (
+            {SINK + "Path": "/u", PREFIX + "exactlyOnce": "false"},
+            f"{SINK}Path cannot be set: it is {PREFIX}table",
+        ),
+        (
+            {SINK + "checkpointLocation": "/u", PREFIX + "exactlyOnce": "false"},
+            f"{SINK}checkpointLocation cannot be set: it is {PREFIX}checkpointLocation",
+        ),
+        (
+            {PREFIX + "table": "delta.`/t`"},
+            f"{PREFIX}table: target 'delta.`/t`' is wrong: allowed are a path alone, and a name in the catalog",
+        ),
+        ({SINK + "mergeSchema": "banana"}, f"{SINK}mergeSchema='banana' is wrong: allowed is true or false"),
+        ({SINK + "optimizeWrite": ""}, f"{SINK}optimizeWrite='' is wrong: allowed is true or false"),
+        (
+            {SINK + "MERGESCHEMA": "1", PREFIX + "exactlyOnce": "false"},
+            f"{SINK}MERGESCHEMA='1' is wrong: allowed is true or false",
+        ),
+        ({SINK + "maxRecordsPerFile": "abc"}, f"{SINK}maxRecordsPerFile='abc' is wrong: allowed is a whole number"),
+    ],
+)
+def test_a_setting_of_the_sink_or_table_that_cannot_be_is_named(conf: dict[str, str], error: str) -> None:
+    with pytest.raises(SettingError) as refusal:
+        read(conf)
+    assert str(refusal.value) == error
+
+
+def test_options_of_the_writer_are_passed_on() -> None:
+    assert read({SINK + "mergeSchema": "true", SINK + "source": "new"}).sink == {"mergeSchema": "true", "source": "new"}
+    assert read({SINK + "any": "thing", PREFIX + "exactlyOnce": "false"}).sink == {"any": "thing"}
+    numbers = {"mergeSchema": "TRUE", "optimizeWrite": "false", "maxRecordsPerFile": "1000"}
+    assert read({SINK + name: value for name, value in numbers.items()}).sink == numbers
+
+
+@pytest.mark.parametrize(
+    ("table", "database"),
+    [
+        ("events", ""),
+        ("`a.b`", ""),
+        ("ops.events", "ops"),
+        ("main.ops.events", "main.ops"),
+        ("`my ops`.`a``.b`", "`my ops`"),
+    ],
+)
+def test_a_table_s_database_is_what_stands_before_the_last_part_of_its_name(table: str, database: str) -> None:
+    assert database_of(table) == database
+
+
+def test_a_column_named_provider_is_not_the_table_s_format() -> None:
+    columns = [Row(col_name="Provider", data_type="string"), Row(col_name="", data_type="")]
+    about = [Row(col_name="# Detailed Table Information", data_type=""), Row(col_name="Provider", data_type="delta")]
+    assert provider_of([*columns, *about]) == "delta"
+    assert provider_of(columns) is None
 
 
 def test_plans_contain_only_a_reference_to_the_connection_string() -> None:

@@ -100,8 +100,9 @@ class Query:
 class Group:
     """A hub of the emulator with a lease table, and queries that share it."""
 
-    def __init__(self, emulator: Emulator, path: Path) -> None:
-        emulator.add_hub(HUB, PARTITIONS)
+    def __init__(self, emulator: Emulator, path: Path, partitions: int = PARTITIONS) -> None:
+        emulator.add_hub(HUB, partitions)
+        self.partitions = partitions
         self.emulator = emulator
         self.table = path / "leases"
         self.raw: dict[str, object] = {
@@ -145,6 +146,11 @@ class Group:
         for partition in range(first, partitions):
             self.emulator.append(HUB, partition, [b"x"] * count)
 
+    def exists(self) -> bool:
+        """Whether there is a lease table."""
+        with DeltaStore(str(self.table)) as store:
+            return store.exists()
+
     def snapshot(self) -> Snapshot:
         with DeltaStore(str(self.table)) as store:
             return store.read()
@@ -162,7 +168,7 @@ class Group:
 
     def everything(self) -> Counter[Event]:
         """All events of the hub, once each."""
-        ends = {str(p): self.emulator.partition_state(HUB, p).next_sequence_number for p in range(PARTITIONS)}
+        ends = {str(p): self.emulator.partition_state(HUB, p).next_sequence_number for p in range(self.partitions)}
         return Counter((p, number) for p, end in ends.items() for number in range(end))
 
     def close(self) -> None:

@@ -7,10 +7,13 @@ import pyarrow as pa
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.receiver import Receiver
 from spark_ehbalance.source.options import Options, stream_options
-from spark_ehbalance.source.receivers import Key, Receivers
+from spark_ehbalance.source.receivers import RECEIVER_IDLE, Key, Receivers
 from tests.waiting import wait_until
 
 HUB = "hub"
+
+#: Seconds within which a receiver that nobody keeps has gone; one that is kept unused goes later.
+SOON = 0.9 * RECEIVER_IDLE
 
 
 def hub_options(emulator: Emulator, **raw: object) -> Options:

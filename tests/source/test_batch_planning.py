@@ -16,9 +16,9 @@ from spark_ehbalance.source.tasks import EVENTS_PER_TASK
 from spark_ehbalance.values.position import Position
 
 
-def held(next: int = 0, epoch: int = 1) -> Holding:
+def held(next: int = 0, epoch: int = 1, since_ms: int = 0) -> Holding:
     """A partition with a checkpoint at which reading goes on at `next`."""
-    return Holding(epoch, Position.before(next), renewed=0.0, lasts=30.0)
+    return Holding(epoch, Position.before(next), renewed=0.0, lasts=30.0, since_ms=since_ms)
 
 
 def events(begin: int, end: int) -> PartitionState:
@@ -155,9 +155,9 @@ def test_without_fail_on_data_loss_lost_events_reset_the_position(state: Partiti
 
 
 def test_a_logged_batch_is_replayed_with_the_new_epochs() -> None:
-    logged = {"0": Range("0", 1, 5, 10), "1": Range("1", 1, 0, 3)}
-    holdings = {"0": held(5, epoch=2), "1": held(0, epoch=4), "2": held(0)}
-    assert plan_replay(logged, holdings) == {"0": Range("0", 2, 5, 10), "1": Range("1", 4, 0, 3)}
+    logged = {"0": Range("0", 1, 5, 10), "1": Range("1", 1, 0, 3, since_ms=7)}
+    holdings = {"0": held(5, epoch=2), "1": held(0, epoch=4, since_ms=7), "2": held(0)}
+    assert plan_replay(logged, holdings) == {"0": Range("0", 2, 5, 10), "1": Range("1", 4, 0, 3, since_ms=7)}
 
 
 @pytest.mark.parametrize(
@@ -167,6 +167,8 @@ def test_a_logged_batch_is_replayed_with_the_new_epochs() -> None:
         ({"0": held(10, epoch=3)}, "another member has finished it"),
         ({"0": held(7, epoch=3)}, "another member has finished a part"),
         ({"0": held(2, epoch=3)}, "an operator has set the position back"),
+        ({"0": held(5, epoch=3)}, "another member may have had it, and the batch may have been cut short then"),
+        ({"0": held(5, epoch=3, since_ms=8)}, "another member has had it"),
     ],
 )
 def test_a_replay_skips_what_others_read_or_have_read(holdings: dict[str, Holding], why: str) -> None:

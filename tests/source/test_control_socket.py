@@ -8,6 +8,8 @@ import logging
 import os
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from spark_ehbalance.source.control_socket import (
     MAX_MESSAGE_BYTES,
     MAX_SENDERS,
     PlannerControl,
+    ask,
     send,
     socket_path,
 )
@@ -31,12 +34,12 @@ class FakePlanner:
 
     def __init__(self, name: str) -> None:
         self.messages: list[dict[str, Any]] = []
-        self.answer: bool | BaseException = True
+        self.answer: bool | dict[str, Any] | BaseException = True
         self.path = socket_path(name)
         self.control = PlannerControl(name)
         self.control.start(self._handle)
 
-    def _handle(self, message: dict[str, Any]) -> bool:
+    def _handle(self, message: dict[str, Any]) -> bool | dict[str, Any]:
         self.messages.append(message)
         if isinstance(self.answer, BaseException):
             raise self.answer
@@ -74,6 +77,16 @@ def test_a_message_arrives_and_is_answered(planner: FakePlanner, answer: bool) -
     planner.answer = answer
     assert send("ann", {"leave": True}) is answer
     assert planner.messages == [{"leave": True}]
+
+
+def test_a_question_is_answered_with_an_object(planner: FakePlanner) -> None:
+    planner.answer = {str(number): "x" * 100 for number in range(2000)}
+    assert ask("ann", {"n": 1}) == planner.answer
+    assert send("ann", {"n": 1}) is None, "which is no answer to a message"
+    planner.answer = KeyError("no answer")
+    assert ask("ann", {"n": 1}) is None
+    with pytest.raises(ConnectionError, match="the query's planner cannot be asked"):
+        ask("bob", {"n": 1})
 
 
 def test_a_large_message_arrives_whole(planner: FakePlanner) -> None:
@@ -136,7 +149,7 @@ def test_silent_senders_do_not_block_others(planner: FakePlanner) -> None:
         assert send("ann", {"n": 1}) is True
         # One more than may send at once: the others wait for a while.
         mutes.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)).connect(str(planner.path))
-        wait_until(lambda: send("ann", {"n": 2}), "others are heard", 20)
+        wait_until(lambda: send("ann", {"n": 2}), "others are heard")
 
 
 def test_a_slow_sender_is_cut_off(planner: FakePlanner) -> None:
@@ -150,7 +163,7 @@ def test_a_slow_sender_is_cut_off(planner: FakePlanner) -> None:
                 return True
             return False
 
-        wait_until(refused, "the connection is closed", 20)
+        wait_until(refused, "the connection is closed")
     assert send("ann", {"n": 1}) is True
 
 
@@ -166,7 +179,7 @@ def test_closing_removes_the_socket_and_ends_the_thread() -> None:
     assert made.path.is_socket()
     made.control.close()
     assert not made.path.exists()
-    wait_until(lambda: set(threading.enumerate()) <= before, "the thread has ended", 10)
+    wait_until(lambda: set(threading.enumerate()) <= before, "the thread has ended")
     made.control.close()
 
 
@@ -180,16 +193,47 @@ def test_an_earlier_process_that_closes_late_does_not_remove_the_later_one_s_soc
     assert not later.path.exists()
 
 
-@pytest.mark.parametrize("obstacle", ["a name too long", "a file in the way"])
-def test_without_a_socket_there_are_no_messages(
-    obstacle: str, folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_socket_can_be_opened_in_temporary_folders_of_any_length(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if obstacle == "a name too long":
-        long = folder / ("x" * 100)
+    for length in (1, 20, *range(40, 70), 200):
+        long = folder / ("x" * length)
         long.mkdir()
         monkeypatch.setattr(tempfile, "tempdir", str(long))
-    else:
-        socket_path("ann").parent.write_text("a file")
+        made = FakePlanner(f"planner of {folder}")  # no other test's: from some length on it listens in /tmp
+        assert made.path.is_socket()
+        assert send(f"planner of {folder}", {"n": 1}) is True
+        made.control.close()
+
+
+def test_in_a_long_temporary_folder_another_process_finds_the_planner(folder: Path) -> None:
+    long = folder / ("x" * 100)
+    long.mkdir()
+    listen = (
+        "import sys; from spark_ehbalance.source.control_socket import PlannerControl, socket_path\n"
+        "control = PlannerControl(sys.argv[1]); control.start(lambda message: {'got': message})\n"
+        "print(socket_path(sys.argv[1]), flush=True); sys.stdin.read(); control.close()"
+    )
+    tell = "import sys; from spark_ehbalance.source.control_socket import ask\nprint(ask(sys.argv[1], {'n': 1}))"
+    environment = {**os.environ, "TMPDIR": str(long)}
+    with subprocess.Popen(
+        [sys.executable, "-c", listen, str(folder)],
+        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as planner:  # fmt: skip
+        assert planner.stdin
+        assert planner.stdout
+        path = Path(planner.stdout.readline().strip())
+        told = subprocess.run(
+            [sys.executable, "-c", tell, str(folder)], env=environment, capture_output=True, text=True, timeout=60
+        )
+        planner.stdin.close()
+    assert told.stdout.strip() == "{'got': {'n': 1}}", told.stderr
+    assert path.parent.name == f"ehbalance-{os.getuid()}"
+    assert not path.exists(), "the planner has removed it"
+
+
+def test_without_a_socket_there_are_no_messages(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    socket_path("ann").parent.write_text("a file")
     with caplog.at_level(logging.WARNING):
         made = FakePlanner("ann")
     assert "the control socket could not be opened" in caplog.text

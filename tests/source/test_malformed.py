@@ -48,7 +48,14 @@ def read(emulator: Emulator, end: int, start: int = 0, **raw: object) -> pa.Tabl
     return pa.Table.from_batches(batches) if batches else pa.table({"body": [], "sequenceNumber": []})
 
 
-LAYOUTS = ["..x..", "x....", "....x", "x", "xxxxx", ".x.x.xx.", "." * 50 + "x" + "." * 50 + "xx"]
+LAYOUTS = [".x.x.xx.", "..x..", "x....", "....x", "x", "xxxxx", "." * 50 + "x" + "." * 50 + "xx"]
+
+#: By the public calls, which wait some seconds for what might come after a malformed event, each kind in one layout
+#: only, and each layout with one kind.
+CASES = [("fast", what, layout) for what in POISONS for layout in LAYOUTS] + [
+    ("public", what, layout) for what in POISONS for layout in LAYOUTS if layout == LAYOUTS[0] or what == "no number"
+]
+EACH = pytest.mark.parametrize(("way", "what", "layout"), CASES, indirect=["way"])
 
 
 def test_each_skipped_event_beside_a_gap_is_told_once(emulator: Emulator, caplog: pytest.LogCaptureFixture) -> None:
@@ -60,8 +67,7 @@ def test_each_skipped_event_beside_a_gap_is_told_once(emulator: Emulator, caplog
     assert sum(args[1] for args in told if isinstance(args, tuple)) == 2
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("what", POISONS)
+@EACH
 def test_malformed_events_are_skipped(
     emulator: Emulator, what: str, layout: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -74,8 +80,7 @@ def test_malformed_events_are_skipped(
     assert sum(args[1] for args in told if isinstance(args, tuple)) == layout.count("x")  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("what", POISONS)
+@EACH
 def test_malformed_events_are_kept_as_rows(emulator: Emulator, way: str, what: str, layout: str) -> None:
     fill(emulator, layout, POISONS[what])
     rows = read(emulator, len(layout), onMalformed="keep").to_pylist()

@@ -20,7 +20,7 @@ numbers = st.integers(0, 2**63 - 1)
 @st.composite
 def offsets(draw: st.DrawFn) -> StreamOffset:
     partitions = draw(st.lists(st.integers(0, 2000).map(str), unique=True, max_size=40))
-    ranges = {p: Range(p, draw(numbers), *sorted((draw(numbers), draw(numbers)))) for p in partitions}
+    ranges = {p: Range(p, draw(numbers), *sorted((draw(numbers), draw(numbers))), draw(numbers)) for p in partitions}
     table = draw(st.none() | st.builds(TableReference, st.text(), st.text()))
     return StreamOffset(draw(st.text()), ranges, draw(st.text()), table)
 

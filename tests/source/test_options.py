@@ -476,3 +476,39 @@ def test_a_change_on_one_side_alone_changes_the_table() -> None:
         changed = OPTIONS | {"balanceInterval": replace(OPTIONS["balanceInterval"], **change)}
         assert with_tables(written, {"options": table(changed)}) != written
     assert with_tables(written, {"options": table({**OPTIONS, "new": Declared(meaning="?")})}) != written
+
+
+# --- a group of Azure's event processors
+
+
+CONTAINER = {"leaseTable": "https://account.blob.core.windows.net/container", "storageSecrets.account_key": "a2V5"}
+
+
+def test_a_group_of_processors_has_defaults_of_its_own() -> None:
+    options = stream_options(KEYED | CONTAINER)
+    assert (options.strategy, options.balance_interval, options.lease_duration) == ("balanced", 10.0, 60.0)
+    given = stream_options(KEYED | CONTAINER | {"strategy": "greedy", "leaseDuration": "180s"})
+    assert (given.strategy, given.lease_duration) == ("greedy", 180.0)
+
+
+@pytest.mark.parametrize("strategy", sorted(PARAMETERS.keys() - {"balanced", "greedy"}))
+def test_strategies_that_processors_cannot_follow_are_refused(strategy: str) -> None:
+    message = refusal(KEYED | CONTAINER | {"strategy": strategy})
+    assert f"option strategy={strategy} is wrong: allowed is one of balanced, greedy with leaseTable=" in message
+    assert "handovers" in message
+    assert "\n" not in message
+
+
+def test_an_option_about_handovers_is_refused() -> None:
+    message = refusal(KEYED | CONTAINER | {"handoverTimeout": "40s"})
+    assert "option handoverTimeout=40s is wrong: allowed is none with leaseTable=" in message
+
+
+def test_a_storage_option_that_is_not_known_is_refused() -> None:
+    assert "conditional_put" in refusal(KEYED | CONTAINER | {"storageOptions.conditional_put": "etag"})
+
+
+def test_the_container_is_opened_as_the_hub_is() -> None:
+    by_identity = {"fullyQualifiedNamespace": "n.servicebus.windows.net", "eventHubName": "h", "credential": "azureCli"}
+    location = {"leaseTable": CONTAINER["leaseTable"]}
+    assert stream_options(by_identity | location).storage_options == {"credential": "azureCli"}

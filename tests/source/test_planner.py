@@ -270,16 +270,19 @@ def test_a_replay_skips_partitions_of_other_members(group: ValueGroup) -> None:
     assert Counter(again.seen + b.seen) == group.hub.everything(), "once"
 
 
-@pytest.mark.parametrize("read", [80, 40], ids=["all", "a part"])
-def test_a_replay_skips_what_another_member_has_finished(group: ValueGroup, read: int) -> None:
+@pytest.mark.parametrize("read", [80, 40, 0], ids=["all", "a part", "nothing"])
+def test_a_replay_skips_what_another_member_has_owned(group: ValueGroup, read: int) -> None:
+    """What the other has not finished is left to the next batch: this one may have been cut short when the other took
+    the partitions, and then written, so that its sink skips it."""
     group.hub.append(10)
     first = group.query("a")
     end = first.batch()
     first.stop()
     b = group.query("b")
     wait_until(lambda: len(b.owned()) == 8, "b has all")
-    b.read(read, limit=read)
-    b.planner.finish(b.finished)
+    if read:
+        b.read(read, limit=read)
+        b.planner.finish(b.finished)
     b.stop()
     again = group.query("a", None, end)
     wait_until(lambda: len(again.owned()) == 8, "it has all again")
@@ -287,6 +290,22 @@ def test_a_replay_skips_what_another_member_has_finished(group: ValueGroup, read
     group.hub.append(1)
     again.read(88 - read)
     assert Counter(b.seen + again.seen) == group.hub.everything()
+
+
+@ways
+@pytest.mark.parametrize("orderly", [(False, False, False), (True, True, True), (True, False, True)])
+def test_a_logged_batch_is_replayed_after_several_restarts(
+    group: ValueGroup, orderly: tuple[bool, ...], shared: bool
+) -> None:
+    group.hub.append(10)
+    again = group.query("a", shared=shared)
+    end = again.batch()
+    for stops in orderly:
+        if stops:
+            again.stop()
+        again = group.query("a", None, end, shared=shared)
+        wait_until(lambda: len(again.owned()) == 8, "it has all again")  # noqa: B023
+        assert {each.partition for each in again.planner.ranges(end)} == EVERYTHING
 
 
 def test_a_replay_skips_partitions_that_are_handed_over_at_that_moment(group: ValueGroup) -> None:
@@ -311,7 +330,7 @@ def test_a_later_process_with_the_same_owner_fences_the_earlier_one(group: Value
     planned = earlier.batch()
     later = group.query("a")
     with pytest.raises(FencedError, match="has started as a") as caught:
-        wait_until(lambda: earlier.planner.next_batch(planned, None) and False, "it is fenced", timeout=10)
+        wait_until(lambda: earlier.planner.next_batch(planned, None) and False, "it is fenced")
     assert "\n" not in str(caught.value)
     earlier.planner.finish(planned)
     earlier.stop()
@@ -430,10 +449,14 @@ def message(end: StreamOffset, **more: object) -> dict[str, object]:
     return {"finished": end.to_json(), **more}
 
 
-def test_a_control_message_that_a_batch_has_ended_checkpoints_it(group: ValueGroup) -> None:
+@pytest.mark.parametrize("replayed", [False, True])
+def test_a_control_message_that_a_batch_has_ended_checkpoints_it(group: ValueGroup, replayed: bool) -> None:
     group.hub.append(10)
     a = group.query("a")
     end = a.batch()
+    if replayed:
+        a = group.query("a", None, end)
+        a.run(end)
     assert a.planner.handle(message(end)) is True
     wait_until(lambda: group.checkpoints() == {10}, "it is checkpointed")
 
@@ -472,3 +495,69 @@ def test_a_leaving_query_answers_no_until_everything_is_given_back(group: ValueG
     wait_until(lambda: a.planner.handle(message(end, leave=True)), "everything is given back")
     assert not group.snapshot().owned_by("a")
     assert a.planner.next_batch(end, None) is end
+
+
+# --- what a sink asks ------------------------------------------------------------------------------------------
+
+
+def question(end: StreamOffset, **more: object) -> dict[str, object]:
+    return {"batch": end.to_json(), **more}
+
+
+def test_a_sink_is_told_what_its_batch_reads_and_what_was_taken_meanwhile(group: ValueGroup) -> None:
+    group.hub.append(10)
+    a = group.query("a")
+    end = a.batch()
+    a.run(end)
+    everything = {
+        "hub": "", "created": 1, "ranges": {p: [0, 10] for p in EVERYTHING}, "ends": dict.fromkeys(EVERYTHING, 10),
+    }  # fmt: skip
+    assert a.planner.handle(question(end)) == everything
+    group.hub.append(5)
+    assert a.planner.handle(question(end, refresh=True)) == {**everything, "ends": dict.fromkeys(EVERYTHING, 15)}
+    everything["ends"] = dict.fromkeys(EVERYTHING, 15)
+    assert a.planner.handle(question(end, look=True)) == {**everything, "lost": []}
+    group.steal("3")
+    assert a.planner.handle(question(end, look=True)) == {**everything, "lost": ["3"]}
+    assert a.planner.handle(question(replace(end, owner="b"))) == {
+        "error": "the batch that was asked about is not the one in flight"
+    }
+
+
+def test_a_sink_that_runs_a_batch_again_is_told_what_is_read_now(group: ValueGroup) -> None:
+    group.hub.append(10)
+    first = group.query("a")
+    end = first.batch()
+    first.stop()
+    group.query("b", max_owned=1)
+    group.wait_owned(1)
+    again = group.query("a", unfinished=end)
+    read = {each.partition: [each.start, each.end] for each in again.run(end)}
+    assert 0 < len(read) < 8
+    answer = again.planner.handle(question(end, look=True))
+    assert isinstance(answer, dict)
+    assert answer["ranges"] == read
+    assert answer["lost"] == []
+
+
+@ways
+def test_a_batch_of_a_query_that_ends_is_not_answered_for(group: ValueGroup, shared: bool) -> None:
+    group.hub.append(10)
+    a = group.query("a", shared=shared)
+    end = a.batch()
+    for lost in ([], None):  # there is no look any more
+        answer = a.planner.handle(question(end, look=True))
+        assert isinstance(answer, dict)
+        assert answer["lost"] == lost
+        a.stop()
+
+
+@ways
+def test_what_the_sink_holds_already_is_not_read(group: ValueGroup, shared: bool) -> None:
+    group.hub.append(10)
+    a = group.query("a", shared=shared)
+    end = a.batch(16)
+    a.run(end)
+    a.planner.handle(question(end, ahead={"0": 9, "1": 1}))
+    after = a.batch()
+    assert {p: each.start for p, each in after.ranges.items()} == {**dict.fromkeys(EVERYTHING, 2), "0": 9}

@@ -14,7 +14,13 @@ import pytest
 from azure.eventhub import EventData, EventHubConsumerClient, PartitionContext
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.errors import DataLossError, ForeignReaderError, HubUnavailableError, StoreUnavailableError
+from spark_ehbalance.errors import (
+    DataLossError,
+    FencedError,
+    ForeignReaderError,
+    HubUnavailableError,
+    StoreUnavailableError,
+)
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.leases.model import Lease
@@ -23,7 +29,7 @@ from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
-from tests.source.support import HUB, CountedReceivers, hub_options
+from tests.source.support import HUB, SOON, CountedReceivers, hub_options
 from tests.waiting import wait_until
 
 EVENTS = 5000
@@ -60,11 +66,13 @@ def read(
     epoch: int = 0,
     owner: str | None = None,
     level: int | None = None,
+    since_ms: int = 0,
     then: Callable[[], object] | None = None,
 ) -> list[int]:
     """The sequence numbers that are read; `then` is done when the first ones have come."""
     got: list[int] = []
-    for batch in read_range(options, Range("0", epoch, start, end), owner, level, receivers=WORKER, max_rows=ROWS):
+    wanted = Range("0", epoch, start, end, since_ms)
+    for batch in read_range(options, wanted, owner, level, receivers=WORKER, max_rows=ROWS):
         found = sequence_numbers(batch).to_pylist()
         assert 0 < len(found) <= ROWS
         assert batch["body"].to_pylist() == [b"%d" % number for number in found]
@@ -118,7 +126,7 @@ def test_without_owner_level_no_receiver_stays_open(emulator: Emulator, opened: 
     options = hub_options(emulator)
     for start in range(0, 900, 300):
         assert read(options, start, start + 300) == list(range(start, start + 300))
-        wait_until(lambda: emulator.connections() == 0, "its connection is closed", 5)
+        wait_until(lambda: emulator.connections() == 0, "its connection is closed", SOON)
     assert opened == [0, 300, 600]
 
 
@@ -145,7 +153,7 @@ def test_a_task_that_was_cut_short_is_run_again(emulator: Emulator) -> None:
     task = read_range(options, Range("0", 0, 0, 3000), None, 3, receivers=WORKER, max_rows=ROWS)
     next(task)
     task.close()
-    wait_until(lambda: emulator.connections() == 0, "its connection is closed", 5)
+    wait_until(lambda: emulator.connections() == 0, "its connection is closed", SOON)
     assert read(options, 0, 3000) == list(range(3000))
 
 
@@ -298,7 +306,7 @@ def table(emulator: Emulator, tmp_path: Path) -> DeltaStore:
     store = DeltaStore(str(tmp_path / "leases"))
     store.create(options.connection.group("$Default"))
     base = store.read()
-    lease = Lease("0", owner="me", epoch=5, renewal=9, checkpoint=Position(-1))
+    lease = Lease("0", owner="me", epoch=5, renewal=9, owned_since_ms=9, checkpoint=Position(-1))
     store.write(base, replace(base, leases={"0": lease}))
     return store
 
@@ -363,6 +371,19 @@ def test_a_lease_lost_before_reading_is_an_empty_range(
     assert read(shared(emulator, tmp_path), 0, EVENTS, epoch=5, owner="me", level=5) == []
 
 
+def test_a_later_process_of_the_query_fails_the_batch_instead_of_ending_it_early(
+    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
+) -> None:
+    """That process runs the batch again, and a sink that had this one, cut short, for the whole batch would skip it."""
+
+    def claimed_again() -> None:
+        lose(table, owner="me")
+        intruder(6).come()
+
+    with pytest.raises(FencedError, match="partition 0: a later process of this query, me, reads it now"):
+        read(shared(emulator, tmp_path), 0, EVENTS, epoch=5, owner="me", level=5, since_ms=9, then=claimed_again)
+
+
 def test_a_lost_lease_does_not_end_the_range_before_the_new_owner_reads(
     emulator: Emulator, tmp_path: Path, table: DeltaStore
 ) -> None:
@@ -425,7 +446,7 @@ def test_without_level_a_lower_level_that_stays_is_an_error(
     emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder], opened: list[int]
 ) -> None:
     intruder(4).come()
-    options = shared(emulator, tmp_path, minPartitions=2, receiverTimeout="3 s")
+    options = shared(emulator, tmp_path, minPartitions=2, receiverTimeout="6 s")
     with pytest.raises(ForeignReaderError, match=r"owner level 4, while this query holds it with 5"):
         read(options, 0, 100, epoch=5, owner="me")
     assert len(opened) > 1

@@ -95,7 +95,7 @@ def read(
 
 
 def until_detached(server: Emulator) -> None:
-    wait_until(lambda: server.readers(HUB, 0) == [], "the token is over, and the hub has detached the link", 10)
+    wait_until(lambda: server.readers(HUB, 0) == [], "the token is over, and the hub has detached the link")
 
 
 @pytest.mark.parametrize("level", [None, 3])

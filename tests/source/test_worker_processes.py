@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from tests.source.support import HUB
+from tests.source.support import HUB, SOON
 from tests.waiting import wait_until
 
 #: One more than the readers without owner level that Event Hubs allows a partition in a consumer group.
@@ -56,7 +56,7 @@ class Worker:
 
     def end(self) -> None:
         """Have it end by itself, which it does soon."""
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_more_workers_than_allowed_readers_read_a_partition_without_level(
     emulator.append(HUB, 0, [b"x"] * 10 * WORKERS)
     got = [each.read(emulator, "0", 10 * index, 10 * index + 10, None) for index, each in enumerate(workers)]
     assert got == [10] * WORKERS
-    wait_until(lambda: emulator.connections() == 0, "no connection is left", 5)
+    wait_until(lambda: emulator.connections() == 0, "no connection is left", SOON)
 
 
 def test_workers_that_take_turns_leave_one_connection_per_partition(emulator: Emulator, workers: list[Worker]) -> None:
@@ -88,4 +88,4 @@ def test_workers_that_take_turns_leave_one_connection_per_partition(emulator: Em
         for partition in range(partitions):
             worker = workers[(turn * partitions + partition * 2) % WORKERS]
             assert worker.read(emulator, str(partition), 10 * turn, 10 * turn + 10, 5) == 10
-    wait_until(lambda: emulator.connections() <= partitions, "only the last reader of each partition is left", 5)
+    wait_until(lambda: emulator.connections() <= partitions, "only the last reader of each partition is left", SOON)

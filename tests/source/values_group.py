@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.model import Author, Lease
 from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.transitions import Join, Steal
 from spark_ehbalance.member.keeper import Keeper
+from spark_ehbalance.member.membership import Resumed
 from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.member.turn import Participant
 from spark_ehbalance.source.batch_planning import progress_of
@@ -18,6 +20,7 @@ from spark_ehbalance.source.load_reporter import LoadReporter
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.planner import Planner, PlannerTimings
 from spark_ehbalance.source.progress_policy import AloneProgress, SharedProgress
+from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.strategies import REACTIVE, strategy
 from spark_ehbalance.values.group import Group
@@ -79,6 +82,9 @@ class ValueWatcher:
         self.asked.append("catch up")
         self._known = self._hub.states
 
+    def created_ms(self) -> int | None:
+        return 1
+
     def watch(self, partitions: Iterable[str], members: int = 1) -> None:
         pass
 
@@ -138,7 +144,7 @@ class ValueGroup:
             reactive=strategy_name in REACTIVE,
         )
         author = Author(owner, f"{owner}-{len(self.queries)}")
-        resume = {partition: each.start for partition, each in replay.ranges.items()}
+        resume = {partition: Resumed(each.start, each.since_ms) for partition, each in replay.ranges.items()}
         store = self._store if shared else MemoryStore(alone.snapshot(GROUP, read, replay))
         progress = progress_of(read.ranges)
         participant = Participant(author, settings, random.Random(), progress=progress, resume=resume)
@@ -155,8 +161,19 @@ class ValueGroup:
         )
         self.queries.append(Query(planner, owner, finished, unfinished))
         keeper.start()
-        assert keeper.wait_balanced(20)
+        assert keeper.wait_balanced(60)
         return self.queries[-1]
+
+    def steal(self, partition: str) -> None:
+        """A member that is no query takes the partition from its owner."""
+        thief, before = Author("thief", "1"), self._store.read()
+        join = Join(by=thief, at_ms=0, host="", max_owned=None, strategy="cooperative", lease_duration_ms=3000)
+        outcome = commit(
+            self._store,
+            before,
+            [join, Steal(by=thief, at_ms=0, partition=partition, epoch=before.leases[partition].epoch)],
+        )
+        assert not outcome.refused
 
     def snapshot(self) -> Snapshot:
         return self._store.read()

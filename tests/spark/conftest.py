@@ -9,7 +9,11 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.stores.delta import DeltaStore
+from tests.azure_storage.conftest import storage
+from tests.cli.conftest import ehbalance
 from tests.spark.query_process import QueryProcess
+
+__all__ = ["ehbalance", "storage"]
 
 HUB = "hub"
 
@@ -54,9 +58,19 @@ def _end_processes() -> Iterator[None]:
         process.kill()
 
 
+def _running(count: int) -> list[QueryProcess]:
+    _PROCESSES[:] = [process for process in _PROCESSES if process.alive]
+    _PROCESSES.extend(QueryProcess() for _ in range(count - len(_PROCESSES)))
+    return _PROCESSES[:count]
+
+
 @pytest.fixture
 def processes() -> list[QueryProcess]:
-    """Three processes with Spark, kept from test to test; one that a test has ended is replaced."""
-    _PROCESSES[:] = [process for process in _PROCESSES if process.alive]
-    _PROCESSES.extend(QueryProcess() for _ in range(3 - len(_PROCESSES)))
-    return _PROCESSES
+    """Three processes with Spark, kept from test to test; those that a test has ended are replaced."""
+    return _running(3)
+
+
+@pytest.fixture
+def pair() -> list[QueryProcess]:
+    """Two of them: a third that a test has ended is not replaced, which takes half a minute."""
+    return _running(2)

@@ -120,8 +120,8 @@ def _main() -> None:
                     .writeStream.format("delta")
                     .option("checkpointLocation", f"{folder}/checkpoint")
                 )
-                if command["trigger"]:
-                    writer = writer.trigger(**command["trigger"])
+                # Without a trigger the queries of a test would make batches all the time, and leave it no processor.
+                writer = writer.trigger(**(command["trigger"] or {"processingTime": "1 second"}))
                 queries[folder] = writer.start(f"{folder}/table")
             else:
                 queries.pop(folder).stop()

@@ -14,7 +14,7 @@ from spark_ehbalance.hub.rows import SPARK_SCHEMA
 from tests.spark.conftest import HUB
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 
 def test_start_and_end_positions(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:

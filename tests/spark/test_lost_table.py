@@ -19,7 +19,7 @@ from tests.spark.test_sharing import ehbalance
 from tests.spark.test_single_query import Rows, fill, rows, run_available
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 Options = dict[str, str]
 

@@ -13,7 +13,7 @@ from tests.source.poison import NUMBERED, UNNUMBERED, two_keys_of_one_text
 from tests.spark.conftest import HUB
 from tests.spark.test_single_query import run_available
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.spark.conftest import HUB
 from tests.spark.query_process import Query, QueryProcess
 from tests.waiting import wait_until as wait_until_within
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 Owners = Callable[[], list[str | None]]
 
@@ -89,16 +89,16 @@ def test_a_process_ends(
     hub: Emulator,
     shared_options: dict[str, str],
     owners: Owners,
-    processes: list[QueryProcess],
+    pair: list[QueryProcess],
     tmp_path: Path,
 ) -> None:
     traffic = Traffic(hub)
-    a = processes[0].start(shared_options, tmp_path / "a")
-    b = processes[1].start(shared_options, tmp_path / "b")
+    a = pair[0].start(shared_options, tmp_path / "a")
+    b = pair[1].start(shared_options, tmp_path / "b")
     wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4")
     traffic.expect_once(a, b)
 
-    processes[1].kill() if end == "SIGKILL" else processes[1].terminate()
+    pair[1].kill() if end == "SIGKILL" else pair[1].terminate()
     ended = time.monotonic()
     sent = traffic.send()
     # Killed: the lease duration of 6 s and an interval of 1 s have to pass; asked to end, it gives its leases back.
@@ -106,6 +106,7 @@ def test_a_process_ends(
     print(f"read elsewhere {time.monotonic() - ended:.1f} s after {end}")
     assert shares(owners) == [8]
     a.stop()
+    wait_until(lambda: not pair[1].alive, "it has ended, and no other test uses it")
 
 
 def ehbalance(command: str, options: dict[str, str], *arguments: str) -> str:
@@ -117,11 +118,11 @@ def ehbalance(command: str, options: dict[str, str], *arguments: str) -> str:
 
 
 def test_operators_orders_take_effect_in_running_queries(
-    hub: Emulator, shared_options: dict[str, str], owners: Owners, processes: list[QueryProcess], tmp_path: Path
+    hub: Emulator, shared_options: dict[str, str], owners: Owners, pair: list[QueryProcess], tmp_path: Path
 ) -> None:
     traffic = Traffic(hub)
-    a = processes[0].start(shared_options | {"ownerId": "a"}, tmp_path / "a")
-    b = processes[1].start(shared_options | {"ownerId": "b"}, tmp_path / "b")
+    a = pair[0].start(shared_options | {"ownerId": "a"}, tmp_path / "a")
+    b = pair[1].start(shared_options | {"ownerId": "b"}, tmp_path / "b")
     wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4")
     for _ in range(3):
         traffic.expect_once(a, b)

@@ -16,7 +16,7 @@ from spark_ehbalance.emulator import Emulator
 from tests.spark.conftest import HUB
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 Rows = list[tuple[str, int]]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import jobs.stream_to_delta as job
@@ -19,7 +20,7 @@ from tests.spark.conftest import HUB
 from tests.spark.test_sharing import Owners, shares
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 
@@ -119,8 +120,9 @@ def test_a_wrong_format_is_named(name: str) -> None:
 def test_the_job_refuses_a_catalogs_table_of_files_with_a_lease_table(spark: SparkSession, name: str) -> None:
     spark.sql("DROP TABLE IF EXISTS plain")
     spark.sql(f"CREATE TABLE plain (body STRING) USING {name}")
-    alone = job.Settings.read(conf(table="plain"), ENVIRONMENT)
-    job.check_table(spark, alone)
+    job.check_table(spark, job.Settings.read(conf(table="plain", format=name), ENVIRONMENT))
+    with pytest.raises(job.SettingError, match=f"table=plain is of the format {name}, which cannot be written exactly"):
+        job.check_table(spark, job.Settings.read(conf(table="plain"), ENVIRONMENT))
     for table in ("plain", "default.plain", "spark_catalog.default.plain"):
         shared = job.Settings.read(conf(table=table, source_leaseTable="/data/leases"), ENVIRONMENT)
         with pytest.raises(job.SettingError, match=f"table={table} is of the format {name}, and .*leaseTable is set"):
@@ -134,17 +136,44 @@ def test_a_table_that_cannot_be_looked_up_is_named(spark: SparkSession, table: s
         job.check_table(spark, settings)
 
 
+def test_a_view_is_refused(spark: SparkSession) -> None:
+    spark.sql("CREATE OR REPLACE TEMPORARY VIEW seen AS SELECT 1 AS a")
+    with pytest.raises(job.SettingError, match="table=seen is a view"):
+        job.check_table(spark, job.Settings.read(conf(table="seen"), ENVIRONMENT))
+
+
 @pytest.mark.usefixtures("stopped")
-def test_the_job_makes_a_table_in_the_catalog(
+def test_a_job_goes_on_exactly_once_after_one_of_an_earlier_version_with_deltas_own_sink(
     spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
 ) -> None:
+    """The earlier one crashes after the sink and before Spark has noted the batch, so that Spark runs it again."""
     spark.sql("DROP TABLE IF EXISTS made")
-    hub.append(HUB, "0", [b"event"])
-    settings = job.Settings("made", "delta", str(tmp_path / "checkpoint"), {"availableNow": True}, shared_options)
-    job.check_table(spark, settings)
-    assert job.start(spark, settings).awaitTermination(120)
-    assert [row.body for row in spark.table("made").collect()] == ["event"]
-    job.check_table(spark, settings)
+    checkpoint, noted = tmp_path / "checkpoint", tmp_path / "checkpoint" / "commits"
+
+    def settings(*, exactly_once: bool) -> job.Settings:
+        trigger = {"availableNow": True} if exactly_once else {"processingTime": "0 seconds"}
+        return job.Settings("made", "delta", str(checkpoint), trigger, shared_options, exactly_once, {})
+
+    def bodies() -> list[str]:
+        return sorted(row.body for row in spark.table("made").collect())
+
+    job.check_table(spark, settings(exactly_once=False))
+    earlier = job.start(spark, settings(exactly_once=False))
+    hub.append(HUB, "0", [b"a"])
+    wait_until(lambda: (noted / "0").exists(), "the first batch has ended", timeout=120)
+    (noted / "1").mkdir()
+    hub.append(HUB, "0", [b"b"])
+    with pytest.raises(StreamingQueryException):
+        earlier.awaitTermination(120)
+    (noted / "1").rmdir()
+    assert bodies() == ["a", "b"]
+    hub.append(HUB, "0", [b"c"])
+    hub.append(HUB, "1", [b"d"])
+    job.check_table(spark, settings(exactly_once=True))
+    query = job.start(spark, settings(exactly_once=True))
+    assert query.awaitTermination(120)
+    assert query.recentProgress[0].batchId == 1, "it was run again"
+    assert bodies() == ["a", "b", "c", "d"]
 
 
 def test_the_job_ends_before_anything_starts(hub: Emulator, tmp_path: Path) -> None:

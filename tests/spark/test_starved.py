@@ -25,7 +25,7 @@ from tests.spark.conftest import HUB
 from tests.spark.query_process import QueryProcess
 from tests.waiting import wait_until as wait_until_within
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.spark
 
 #: Seconds. Short, and still long enough for a planner on two busy cores.
 LEASE, INTERVAL = 3, 1
@@ -121,10 +121,10 @@ def test_a_query_whose_executors_are_starved_for_five_lease_durations_keeps_its_
     options: dict[str, str],
     join: Callable[[], Planner],
     table: Callable[[], Snapshot],
-    processes: list[QueryProcess],
+    pair: list[QueryProcess],
     tmp_path: Path,
 ) -> None:
-    query = processes[0].start({**options, "ownerId": "starved"}, tmp_path / "starved")
+    query = pair[0].start({**options, "ownerId": "starved"}, tmp_path / "starved")
     wait_until(lambda: len({partition for partition, _ in query.rows()}) == 8, "everything is read by one query")
     other = join()
     wait_until(lambda: len(other.holdings()) == 4, "two members share 4/4")
@@ -140,7 +140,7 @@ def test_a_query_whose_executors_are_starved_for_five_lease_durations_keeps_its_
     before, known = leases(table()), load.sent
     assert len(owned) == 4
     wait_until(lambda: {number for _, number in read()} > set(range(known)), "it is reading the four")
-    with starved(processes[0]):
+    with starved(pair[0]):
         first, rows = table(), read()
         until = time.monotonic() + 5 * LEASE
         while time.monotonic() < until:

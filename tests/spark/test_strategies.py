@@ -1,4 +1,5 @@
-"""Two queries share one hub under each of the strategies."""
+"""Two queries share one hub under other strategies than the default; `tests/consumer/test_query_strategies.py` has
+all."""
 
 from __future__ import annotations
 
@@ -7,38 +8,30 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.strategies import STRATEGIES
+from tests.consumer.mixed import PARAMETERS, STEALING
 from tests.spark.query_process import QueryProcess
 from tests.spark.test_sharing import Owners, Traffic, shares, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-#: These take partitions without their owner's help, who may have begun to read the same events.
-STEALING = {"balanced", "eph", "greedy"}
-
-#: Short times, as the defaults would take minutes.
-PARAMETERS = {
-    "race": {"race.minimumGrab": "1 s", "race.delayPerLease": "100 ms"},
-    "transfer": {"transfer.hitCount": "1", "transfer.coolDown": "2 s"},
-}
+pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+# In the one partitions are taken by force, in the other by turns; `test_sharing.py` has the default, by handover.
+@pytest.mark.parametrize("strategy", ["greedy", "race"])
 def test_a_query_joins_and_leaves(
     strategy: str,
     hub: Emulator,
     shared_options: dict[str, str],
     owners: Owners,
-    processes: list[QueryProcess],
+    pair: list[QueryProcess],
     tmp_path: Path,
 ) -> None:
     options = {**shared_options, "leaseDuration": "3 s", "strategy": strategy, **PARAMETERS.get(strategy, {})}
     traffic = Traffic(hub)
-    a = processes[0].start(options, tmp_path / "a")
+    a = pair[0].start(options, tmp_path / "a")
     wait_until(lambda: shares(owners) == [8], "one query has all")
     traffic.expect_once(a)
 
-    b = processes[1].start(options, tmp_path / "b")
+    b = pair[1].start(options, tmp_path / "b")
     wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4")
     if strategy in STEALING:
         sent = traffic.send()

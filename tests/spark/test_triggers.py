@@ -24,7 +24,7 @@ from spark_ehbalance.stores.delta import DeltaStore
 from tests.spark.conftest import HUB
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 Rows = list[tuple[str, int]]
 
@@ -196,7 +196,7 @@ def test_without_the_listener_a_long_trigger_loses_nothing(
     for partition in range(8):
         hub.append(HUB, partition, [b"event"] * 5)
     planner = other(handoverTimeout="2 s")
-    wait_until(lambda: len(planner.holdings()) == 4, "they are taken in the end", 30)
+    wait_until(lambda: len(planner.holdings()) == 4, "they are taken in the end")
     moved = set(planner.holdings())
     assert set(checkpoints(table()).values()) == {0}, "the planner cannot know that the batch has ended"
     again, end = read_rest(planner, 15)

@@ -1,0 +1,9 @@
+"""Exactly once into Delta, from any number of queries:
+
+import spark_ehbalance.delta
+stream.writeStream.foreachBatch(spark_ehbalance.delta.once("abfss://.../events")).start()
+"""
+
+from spark_ehbalance.delta.writing import once, write_once
+
+__all__ = ["once", "write_once"]

@@ -1,0 +1,87 @@
+"""What of a batch a Delta table holds already: marks, and what follows from them. Pure.
+
+A mark belongs to a partition of an event hub and is kept in the target's log, as the version of a transaction
+identifier (`SetTransaction`). It is the sequence number after the last event that was written: every event before it is
+in the target, or was left out by whoever wrote it. Marks and rows are in the same commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The events of one partition with sequence numbers from `start` up to but not including `end`."""
+
+    start: int
+    end: int
+
+
+#: By partition.
+Extents = Mapping[str, Extent]
+Marks = Mapping[str, int]
+
+
+def missing(read: Extents, marks: Marks) -> dict[str, Extent]:
+    """What of the events that were `read` the target does not hold, by its `marks`."""
+    return {
+        partition: Extent(max(each.start, marks.get(partition, each.start)), each.end)
+        for partition, each in read.items()
+        if max(each.start, marks.get(partition, each.start)) < each.end
+    }
+
+
+def skipped(read: Extents, marks: Marks) -> dict[str, Extent]:
+    """The events between the target's mark and the begin of what was read: nobody has written them. They have aged out
+    or were skipped by an order, or an earlier version of the query wrote them without marks."""
+    return {
+        partition: Extent(marks[partition], each.start)
+        for partition, each in read.items()
+        if marks.get(partition, each.start) < each.start
+    }
+
+
+def ahead(read: Extents, marks: Marks) -> dict[str, int]:
+    """The marks beyond what was read: the target holds events that the reader was not told of."""
+    return {partition: marks[partition] for partition, each in read.items() if marks.get(partition, 0) > each.end}
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one commit of the target's log says: the transaction identifiers it sets, and to what."""
+
+    version: int
+    identifiers: Mapping[str, int]
+
+    @classmethod
+    def parse(cls, version: int, text: str) -> Commit:
+        """The commit whose log file has that `text`: a JSON object in each line."""
+        actions = (json.loads(line) for line in text.split("\n") if '"txn"' in line)
+        return cls(version, {txn["appId"]: int(txn["version"]) for each in actions if (txn := each.get("txn"))})
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a writer knows of the target's transaction identifiers as of a `version` of the table with the id `table`.
+    An identifier that was asked for and is not set has None."""
+
+    table: str
+    version: int
+    identifiers: Mapping[str, int | None] = field(default_factory=dict)
+
+    def after(self, commits: Iterable[Commit]) -> Memory:
+        """The memory after the `commits` that follow on `version` without a gap."""
+        version, known = self.version, dict(self.identifiers)
+        for commit in commits:
+            if commit.version != version + 1:
+                raise ValueError(f"commit {commit.version} does not follow on {version}")
+            version = commit.version
+            known |= {name: mark for name, mark in commit.identifiers.items() if name in known}
+        return replace(self, version=version, identifiers=known)
+
+    def learnt(self, identifiers: Mapping[str, int | None]) -> Memory:
+        """The memory with `identifiers` as of the same version."""
+        return replace(self, identifiers={**self.identifiers, **identifiers})

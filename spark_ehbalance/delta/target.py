@@ -1,0 +1,253 @@
+"""A Delta table as the target of transactions, in the driver's JVM through py4j.
+
+The rows are written by the class behind Delta's own `df.write` (`WriteIntoDelta`), so that whatever the table has
+(partitions, column mapping, constraints, generated and identity columns, clustering, ...) and every writer option works
+as there. Only the transaction is ours: it also sets the marks. These classes are no public interface of delta-spark,
+so `delta.support` checks its version and the methods.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.sql import DataFrame
+
+from spark_ehbalance.delta.conflicts import JVM_ERRORS, cause_of, conflict_of
+from spark_ehbalance.delta.java import delta, java
+from spark_ehbalance.delta.local_lock import locked
+from spark_ehbalance.delta.marks import Commit, Extents, Marks, Memory
+from spark_ehbalance.delta.protocol import Refusal
+from spark_ehbalance.delta.selection import rows_of
+from spark_ehbalance.errors import TargetError
+
+#: Commits since the last one of ours that are read one by one; with more it is cheaper to ask Delta for the marks.
+_MOST_COMMITS = 100
+
+#: The property of a target to which somebody has written without marks: `delta.merging`.
+MERGED = "ehbalance.writeOnce"
+
+#: What the names of all marks begin with.
+_MARK = "ehb/"
+
+#: How long marks are kept, if that is limited, and the least in milliseconds: Event Hubs retains an event for 90 days
+#: at most, so that it cannot be read, and written, once more after its mark is gone.
+_RETENTION, _LEAST_RETENTION = "delta.setTransactionRetentionDuration", 90 * 24 * 3600 * 1000
+
+
+#: What to do about marks of an earlier hub.
+MADE_ANEW = (
+    "the event hub was made anew. Its events are others, although they have the same numbers: give write_once another "
+    "`source`, such as the hub's name with a date"
+)
+
+
+class MergedError(Exception):
+    """Somebody has written to the target without marks, so that they do not tell what it holds."""
+
+
+def is_path(target: str) -> bool:
+    """Whether `target` is a path or an address: names in a catalog have no slash."""
+    return "/" in target or "\\" in target
+
+
+def check_name(target: str) -> None:
+    """Raises `TargetError` for what is neither a path nor a name, such as both in one."""
+    if "`" in target and is_path(target):
+        raise TargetError(f"target {target!r} is wrong: allowed are a path alone, and a name in the catalog")
+
+
+class Target:
+    """One transaction after the other on the Delta table `name`, which is created if it is a path without a table.
+
+    `source` is the name under which the marks are kept, and `memory` what was known of them after the last batch. The
+    hub was `created` at that time, in milliseconds since 1970; that is kept too, so that one made anew is known.
+    `remembers`: the marks come from memory and the log since; if not, Delta is asked, which reconstructs the table's
+    state for it after every commit.
+    """
+
+    def __init__(
+        self,
+        df: DataFrame,
+        name: str,
+        source: str,
+        options: Mapping[str, str],
+        memory: Memory | None,
+        *,
+        created: int | None = None,
+        remembers: bool,
+    ) -> None:
+        """Raises `TargetError` if it is no Delta table."""
+        self.memory = memory
+        self._java, self._delta = java(df.sparkSession._jvm), delta(df.sparkSession._jvm)
+        self._session = df.sparkSession
+        self._spark = df._jdf.sparkSession()
+        self._name = name
+        self._source = source
+        self._created = created
+        self._remembers = remembers
+        self._options = self._delta.options(self._java.map(dict(options)), self._spark.sessionState().conf())
+        self._log, self._catalog = self._find(df)
+        self._transaction: Any = None
+        self._written: Any = None
+
+    @property
+    def location(self) -> str:
+        """The same for all names of the table."""
+        return str(self._log.dataPath().toString())
+
+    def appended(self, query: str, batch: int) -> bool:
+        """Whether Delta's own sink has written that batch of the query, whose id is its transaction identifier.
+
+        Raises `TargetError` if it has written a later one: then that batch may have had other events.
+        """
+        last = self._log.startTransaction(self._catalog, self._java.none).txnVersion(query)
+        if last > batch:
+            raise TargetError(
+                f"Delta's own sink has written batch {last} of this query to target {self._name!r}, and this is batch "
+                f"{batch}: the query's checkpoint was set back. Give the query a new checkpointLocation, with which it "
+                "goes on at the lease table's position, or without a lease table at startingPosition"
+            )
+        return bool(last == batch)
+
+    def sources(self) -> set[str]:
+        """The sources that have marks in the table. Delta computes the table's state for it."""
+        names = self._log.startTransaction(self._catalog, self._java.none).snapshot().transactions().keysIterator()
+        found = set()
+        while names.hasNext():
+            source, _, _ = str(names.next()).rpartition("/")
+            if source.startswith(_MARK):
+                found.add(source.removeprefix(_MARK))
+        return found
+
+    # --- the steps of the protocol -----------------------------------------------------------------------------
+
+    def begin(self, partitions: Iterable[str]) -> dict[str, int]:
+        """Start a transaction on the newest version. Returns the marks that are set in that version.
+
+        Raises `TargetError` for a table that cannot be written, and `MergedError`.
+        """
+        transaction = self._transaction = self._log.startTransaction(self._catalog, self._java.none)
+        version, metadata = transaction.readVersion(), transaction.metadata()
+        self._check(metadata)
+        self._log.protocolWrite(transaction.protocol())
+        names = {partition: self._identifier(partition) for partition in partitions}
+        hub = self._hub_identifier
+        memory = self._caught_up(metadata.id(), version) if self._remembers else None
+        memory = memory or Memory(metadata.id(), version)
+        asked = {
+            name: transaction.txnVersion(name) for name in (*names.values(), hub) if name not in memory.identifiers
+        }
+        self.memory = memory.learnt({name: None if mark < 0 else mark for name, mark in asked.items()})
+        if self._created is not None and self.memory.identifiers[hub] not in (None, self._created):
+            raise TargetError(f"the marks in target {self._name!r} are of an earlier {self._source}: {MADE_ANEW}")
+        marks = {partition: self.memory.identifiers[name] for partition, name in names.items()}
+        return {partition: mark for partition, mark in marks.items() if mark is not None}
+
+    def write(self, df: DataFrame, read: Extents, events: Extents) -> None:
+        """Write files with those rows of `df` that belong to `events`, a part of what was `read`."""
+        rows = rows_of(df, read, events)
+        command = self._delta.write(
+            self._log,
+            self._java.append,
+            self._options,
+            self._java.seq([]),
+            self._java.map({}),
+            rows._jdf,
+            self._catalog,
+            self._java.none,
+            False,
+        )
+        self._written = command.writeAndReturnCommitData(self._transaction, self._spark, self._java.none, False)
+
+    def commit(self, marks: Marks) -> Refusal | None:
+        """Commit the files and `marks`. Returns the refusal if that was refused or has an unknown outcome."""
+        assert self.memory is not None, "begun"
+        names = {self._identifier(partition): mark for partition, mark in marks.items()}
+        if self._created is not None and self.memory.identifiers[self._hub_identifier] is None:
+            names[self._hub_identifier] = self._created
+        jvm = self._java
+        now = jvm.some(jvm.long(time.time_ns() // 1_000_000))
+        set_marks = jvm.seq([self._delta.set_transaction(name, mark, now) for name, mark in names.items()])
+        operation = self._delta.write_operation(
+            jvm.append,
+            jvm.some(jvm.seq([])),
+            jvm.none,
+            self._options.userMetadata(),
+            *[jvm.none] * 5,
+        )
+        # What `txnVersion` does besides computing the table's state: Delta refuses the commit if somebody has set one
+        # of these since the transaction began.
+        self._transaction.readTxn().addAll(jvm.seq([*names]))
+        actions, tags = self._written.actions().appendedAll(set_marks), self._written.stringTags()
+        with locked(self._session, self.location):
+            try:
+                version = self._transaction.commit(actions, operation, tags)
+            except JVM_ERRORS as error:
+                conflict = conflict_of(error)
+                if conflict is None:
+                    raise
+                return Refusal(conflict, cause_of(error), error)
+        if version == self.memory.version + 1:  # else the log since, with this commit, is read next time
+            self.memory = self.memory.after([Commit(version, names)])
+            if version == 0:  # a table gets its id with its first commit
+                self.memory = replace(self.memory, table=str(self._transaction.metadata().id()))
+        return None
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _identifier(self, partition: str) -> str:
+        return f"{_MARK}{self._source}/{partition}"
+
+    @property
+    def _hub_identifier(self) -> str:
+        return f"ehb-created/{self._source}"
+
+    def _find(self, df: DataFrame) -> tuple[Any, Any]:
+        """The table's log, and its entry in the catalog."""
+        if is_path(self._name):
+            return self._delta.log.forTable(self._spark, self._java.path(self._name)), self._java.none
+        if not df.sparkSession.catalog.tableExists(self._name):
+            df.limit(0).write.format("delta").mode("ignore").saveAsTable(self._name)
+        try:
+            identifier = self._spark.sessionState().sqlParser().parseTableIdentifier(self._name)
+            table = self._delta.table.apply(self._spark, identifier, "write_once")
+            return table.deltaLog(), table.catalogTable()
+        except CapturedException as error:
+            raise TargetError(f"target {self._name!r} cannot be written exactly once: {_text(error)}") from error
+
+    def _check(self, metadata: Any) -> None:
+        properties = metadata.configuration()
+        if properties.contains(MERGED):
+            raise MergedError
+        if properties.contains(_RETENTION):
+            text = properties.apply(_RETENTION)
+            configs = self._delta.configs
+            if configs.getMilliSeconds(configs.parseCalendarInterval(text)) < _LEAST_RETENTION:
+                raise TargetError(
+                    f"target {self._name!r}: {_RETENTION} is {text}, so that Delta forgets which events were written "
+                    "while Event Hubs may still have them (90 days at most): unset it, or set interval 90 days or more"
+                )
+
+    def _caught_up(self, table: str, version: int) -> Memory | None:
+        """What is known of the marks in `version`; None if that is nothing, or if too much has happened since."""
+        memory = self.memory
+        if memory is None or memory.table != table or not 0 <= version - memory.version <= _MOST_COMMITS:
+            return None
+        if version == memory.version:
+            return memory
+        files = self._log.getChangeLogFiles(memory.version + 1, version, self._catalog, False)
+        store, configuration, commits = self._log.store(), self._log.newDeltaHadoopConf(), []
+        while files.hasNext():
+            file = files.next()
+            commits.append(Commit.parse(file._1(), store.read(file._2(), configuration).mkString("\n")))
+        if [each.version for each in commits] != list(range(memory.version + 1, version + 1)):
+            return None  # the log was cleaned up
+        return memory.after(commits)
+
+
+def _text(error: Exception) -> str:
+    return str(error).splitlines()[0]

@@ -1,0 +1,53 @@
+"""Two MERGEs of the same events into a table, of which one runs while the other is under way."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from spark_ehbalance.delta.conflicts import conflict_of
+from spark_ehbalance.delta.marks import Extent
+from spark_ehbalance.delta.merging import into
+from spark_ehbalance.delta.protocol import Conflict
+from tests.waiting import wait_until
+
+
+def race(spark: SparkSession, table: str, start: int, folder: Path) -> Conflict | None:
+    """Both merge five events, from the number `start` on. Returns why the one that began first was refused; None if it
+    was not. `folder` is for signals."""
+    extents = {"0": Extent(start, start + 5)}
+    began, goes_on = str(folder / "began"), str(folder / "goes-on")
+
+    @F.udf("string")
+    def waits(text: str) -> str:
+        import time
+        from pathlib import Path
+
+        Path(began).touch()
+        while not Path(goes_on).exists():
+            time.sleep(0.02)
+        return text
+
+    events = spark.range(start, start + 5, 1, 1)
+    rows = events.selectExpr("'0' AS partition", "id AS sequenceNumber", "'x' AS body")
+    slow = rows.withColumn("body", waits("body"))
+    errors = list[Exception]()
+
+    def first() -> None:
+        try:
+            into(table, slow, extents).whenNotMatched().insertAll().merge()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    try:
+        wait_until(lambda: Path(began).exists() or errors, "the first MERGE has begun")
+        into(table, rows, extents).whenNotMatched().insertAll().merge()
+    finally:
+        Path(goes_on).touch()
+        thread.join()
+    return conflict_of(errors[0]) if errors else None

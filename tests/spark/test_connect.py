@@ -1,0 +1,92 @@
+"""Spark Connect: `write_once` and `merge` without access to the JVM, in a server and a session of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from tests.spark.test_single_query import fill
+
+# It shares no Spark and waits for nothing that could be too slow, as those of secrets.
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("own spark")]
+
+
+def test_each_event_once_on_spark_connect(hub: Emulator, shared_options: dict[str, str], tmp_path: Path) -> None:
+    """A crash between sink and checkpoint; two MERGEs at the same time."""
+    sent = fill(hub, 20)
+    client = subprocess.run(
+        [sys.executable, "-m", "tests.spark.test_connect", json.dumps(shared_options), str(tmp_path)],
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_TESTING": "1",  # the server takes a free port
+        },
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=420,
+        check=True,
+    )
+    assert json.loads(client.stdout.splitlines()[-1]) == {"crashed": True, "conflict": "TABLE"}
+    table = deltalake.DeltaTable(str(tmp_path / "target")).to_pyarrow_table(columns=["partition", "sequenceNumber"])
+    held = Counter(zip(table["partition"].to_pylist(), table["sequenceNumber"].to_pylist(), strict=True))
+    assert held == Counter({*sent, *(("0", number) for number in range(1000, 1005))})
+
+
+def _main(options: dict[str, str], folder: Path) -> dict[str, Any]:
+    """The client. What `foreachBatch` is given runs in a Python of the server."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    import spark_ehbalance
+    from spark_ehbalance.delta import once
+    from tests.spark.merge_race import race
+
+    target, crashed = str(folder / "target"), str(folder / "crashed")
+    write = once(target)
+    spark = (
+        SparkSession.builder.remote("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.databricks.delta.snapshotPartitions", "2")
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+
+    def process(df: Any, batch_id: int) -> None:
+        import pathlib
+
+        write(df.select("partition", "sequenceNumber", df.body.cast("string").alias("body")), batch_id)
+        if not pathlib.Path(crashed).exists():
+            pathlib.Path(crashed).touch()
+            raise RuntimeError("a crash before the checkpoint")
+
+    failed = list[bool]()
+    for _ in range(2):
+        writer = spark.readStream.format("ehbalance").options(**options).load().writeStream.foreachBatch(process)
+        writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+        try:
+            writer.start().awaitTermination(120)
+            failed.append(False)
+        except PySparkException:
+            failed.append(True)
+    conflict = race(spark, f"delta.`{target}`", 1000, folder)
+    again = spark.range(1000, 1005).selectExpr("'0' AS partition", "id AS sequenceNumber", "'y' AS body")
+    spark_ehbalance.merge(again, target)
+    spark.stop()
+    return {"crashed": failed == [True, False], "conflict": conflict.name if conflict else None}
+
+
+if __name__ == "__main__":
+    print(json.dumps(_main(json.loads(sys.argv[1]), Path(sys.argv[2]))))

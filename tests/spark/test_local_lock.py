@@ -1,0 +1,118 @@
+"""Commits of several processes to one table on a local disk."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_ehbalance.delta.local_lock import local_lock
+from spark_ehbalance.delta.marks import Extent
+from spark_ehbalance.delta.merging import merge_once
+from spark_ehbalance.delta.protocol import Write
+from spark_ehbalance.delta.target import MERGED
+from spark_ehbalance.errors import TargetError
+from tests.spark.test_write_once import COLUMNS, Writer, events_of, held
+
+pytestmark = pytest.mark.spark
+
+READ = {"0": Extent(0, 5)}
+
+#: Another JVM, without Spark's session, that keeps the locks of two tables until it ends.
+_HOLDER = """
+import sys
+from pyspark.java_gateway import launch_gateway
+from spark_ehbalance.delta.local_lock import local_lock
+jvm = launch_gateway().jvm
+with local_lock(jvm, sys.argv[1], 0.5), local_lock(jvm, sys.argv[2], 0.5):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def another_process_commits(*targets: str) -> Iterator[None]:
+    """A process has the locks on both `targets` and is suspended, until the end, when it is killed."""
+    command = [sys.executable, "-c", _HOLDER, *targets]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "locked\n"
+        os.killpg(process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_writers_wait_while_another_process_commits(spark: SparkSession, tmp_path: Path) -> None:
+    target, merged = str(tmp_path / "new" / "target"), str(tmp_path / "merged")
+    spark.sql(f"CREATE TABLE delta.`{merged}` ({COLUMNS}) USING delta TBLPROPERTIES ('{MERGED}' = 'merge')")
+    writers = [Writer(spark, target, READ).through(Write) for _ in range(2)]
+    rows = spark.sql("SELECT '0' AS partition, id AS sequenceNumber, 'x' AS body FROM range(5)")
+    acts = [*(writer.finish for writer in writers), lambda: merge_once(rows, merged, None, {})]
+    waiting = [threading.Thread(target=act) for act in acts]
+    with another_process_commits(target, merged):
+        for thread in waiting:
+            thread.start()
+        for thread in waiting:
+            thread.join(1)
+            assert thread.is_alive()
+        with pytest.raises(TargetError, match=f"fuser {target}/_delta_log"), local_lock(spark._jvm, target, 0.1):
+            pass
+    for thread in waiting:
+        thread.join(60)
+    assert held(spark, target) == held(spark, merged) == events_of(READ)
+
+
+def test_the_lock_keeps_apart_the_threads_of_one_jvm(spark: SparkSession, tmp_path: Path) -> None:
+    jvm: Any = spark._jvm
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.mkdir()
+    link.symlink_to(target)
+    with local_lock(jvm, str(target)):
+        for path in (target, link):
+            with pytest.raises(TargetError), local_lock(jvm, str(path), 0):
+                pass
+        command = [sys.executable, "-c", _HOLDER, str(target), str(tmp_path / "free")]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as other:
+            while other.poll() is None:  # the collector would close a file that an attempt has left open
+                gc.collect()
+                jvm.System.gc()
+                time.sleep(0.1)
+            assert other.stderr
+            assert "TargetError" in other.stderr.read(), "the attempts of the second thread have not freed the lock"
+    with local_lock(jvm, str(link), 0):
+        pass
+
+
+def test_every_user_of_the_folder_can_lock(spark: SparkSession, tmp_path: Path) -> None:
+    with local_lock(spark._jvm, str(tmp_path)):
+        pass
+    (file,) = (tmp_path / "_delta_log").iterdir()
+    assert file.stat().st_mode & 0o222 == 0o222
+
+
+@pytest.mark.parametrize(("blocked", "cause"), [("_delta_log", "File exists"), (".ehbalance-lock", "Is a directory")])
+def test_a_file_that_cannot_be_locked(spark: SparkSession, tmp_path: Path, blocked: str, cause: str) -> None:
+    if blocked == "_delta_log":
+        (tmp_path / "_delta_log").touch()
+    else:
+        (tmp_path / "_delta_log" / blocked).mkdir(parents=True)
+    with (
+        pytest.raises(TargetError, match=f"{tmp_path}.*cannot be locked.*{cause}"),
+        local_lock(spark._jvm, str(tmp_path)),
+    ):
+        pass

@@ -1,0 +1,490 @@
+"""`write_once`: real transactions on real Delta tables, whatever happens between the steps."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_ehbalance import merge
+from spark_ehbalance.delta import once, write_once
+from spark_ehbalance.delta.marks import Extent, Extents
+from spark_ehbalance.delta.merging import merge_once
+from spark_ehbalance.delta.protocol import Begin, Commit, Conflict, Result, Step, write_exactly_once
+from spark_ehbalance.delta.selection import SEQUENCE_NUMBER
+from spark_ehbalance.delta.support import Support, support
+from spark_ehbalance.delta.target import MergedError, Target
+from spark_ehbalance.delta.writing import carry_out
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import EhBalanceError, TargetError
+from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.leases.model import Author
+from spark_ehbalance.leases.transitions import Join, Leave, Release, Steal
+from spark_ehbalance.stores.base import commit
+from spark_ehbalance.stores.delta import DeltaStore
+from tests.spark.conftest import HUB
+from tests.spark.merge_race import race
+from tests.spark.test_single_query import fill, run_available
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = "partition string, sequenceNumber long, body string"
+
+Events = Counter[tuple[str, int]]
+
+
+def held(spark: SparkSession, target: str) -> Events:
+    """How often the target holds which event."""
+    table = spark.read.format("delta").load(target) if "/" in target else spark.table(target)
+    return Counter((row.partition, row.sequenceNumber) for row in table.select("partition", "sequenceNumber").collect())
+
+
+def events_of(read: Extents) -> Events:
+    return Counter((partition, number) for partition, each in read.items() for number in range(each.start, each.end))
+
+
+class Writer:
+    """Writes one range of events to a target, step by step, without a query."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        target: str,
+        read: Extents,
+        *,
+        remembers: bool = True,
+        columns: str = "",
+        source: str = "namespace/hub",
+        **options: str,
+    ) -> None:
+        rows = "SELECT '{}' AS partition, id AS sequenceNumber, concat('event ', id) AS body{} FROM range({}, {}, 1, 1)"
+        self._df = spark.sql(" UNION ALL ".join(rows.format(p, columns, e.start, e.end) for p, e in read.items()))
+        self._target = Target(self._df, target, source, options, None, remembers=remembers)
+        self._steps = write_exactly_once(read)
+        self._next: Step | None = next(self._steps)
+        self.read = read
+        self.result: Result | None = None
+
+    def lost(self) -> frozenset[str]:
+        return frozenset()
+
+    def through(self, kind: type[Step]) -> Writer:
+        """Carry out steps up to the next one of this kind, which is the last."""
+        while self._next is not None:
+            reached = isinstance(self._next, kind)
+            self._step()
+            if reached:
+                break
+        return self
+
+    def finish(self) -> Result:
+        while self.result is None:
+            self._step()
+        return self.result
+
+    def _step(self) -> None:
+        assert self._next is not None
+        try:
+            self._next = self._steps.send(carry_out(self._next, self._df, self, self._target))
+        except StopIteration as end:
+            self._next, self.result = None, end.value
+
+
+def run(spark: SparkSession, target: str, read: Extents, **options: Any) -> Result:
+    return Writer(spark, target, read, **options).finish()
+
+
+# --- the transaction -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("remembers", [True, False], ids=["from memory", "by asking"])
+def test_two_writers_of_overlapping_events_in_every_order(spark: SparkSession, tmp_path: Path, remembers: bool) -> None:
+    """Files are visible with their commit, so that only the orders of begins and commits differ."""
+    target, expected = str(tmp_path / "target"), Counter[tuple[str, int]]()
+    run(spark, target, {"9": Extent(0, 1)})
+    expected += events_of({"9": Extent(0, 1)})
+    orders = {order for order in itertools.permutations("abAB") if order.index("a") < order.index("A")}
+    orders = {order for order in orders if order.index("b") < order.index("B")}
+    for start, order in zip(range(0, 100, 10), sorted(orders)[:: 1 if remembers else 3], strict=False):
+        a = {"0": Extent(start, start + 10), "1": Extent(start, start + 2)}
+        b = {"0": Extent(start, start + 4)}
+        writers = {name: Writer(spark, target, read, remembers=remembers) for name, read in (("a", a), ("b", b))}
+        for act in order:
+            if writers[act.lower()].result is None:
+                writers[act.lower()].through(Begin if act.islower() else Commit)
+        for writer in writers.values():
+            writer.finish()
+        expected += events_of(a)
+        assert held(spark, target) == expected, order
+    assert run(spark, target, {"0": Extent(0, 20), "1": Extent(0, 2)}, remembers=remembers).written == {}
+
+
+def test_what_others_do_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
+    target = str(tmp_path / "target")
+    table = f"delta.`{target}`"
+    run(spark, target, {"0": Extent(0, 5)})
+
+    def other_append() -> None:
+        spark.sql(f"INSERT INTO {table} VALUES ('other', 1, 'x')")
+
+    def other_changes() -> None:
+        spark.sql(f"ALTER TABLE {table} ADD COLUMN more string")
+
+    acts: Sequence[Callable[[], object]] = [
+        other_append,
+        lambda: spark.sql(f"OPTIMIZE {table}"),
+        lambda: spark.sql(f"DELETE FROM {table} WHERE partition = 'other'"),
+        other_changes,
+        lambda: run(spark, target, {"1": Extent(0, 5)}, columns=", id AS number", mergeSchema="true"),
+    ]
+    for number, act in enumerate(acts, 1):
+        writer = Writer(spark, target, {"0": Extent(0, 5 + number)}).through(Begin)
+        act()
+        assert writer.finish().written == {"0": Extent(4 + number, 5 + number)}
+    assert held(spark, target) == events_of({"0": Extent(0, 10), "1": Extent(0, 5)})
+    assert "number" in spark.read.format("delta").load(target).columns
+
+
+FEATURES: Mapping[str, tuple[str, str, str]] = {
+    "partitioned": (
+        COLUMNS + ", bucket long GENERATED ALWAYS AS (sequenceNumber % 2)",
+        "PARTITIONED BY (bucket)",
+        "'delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true', "
+        "'delta.enableChangeDataFeed' = 'true', 'delta.enableRowTracking' = 'true', 'delta.appendOnly' = 'true', "
+        "'delta.setTransactionRetentionDuration' = 'interval 90 days'",
+    ),
+    "clustered": (
+        COLUMNS + ", number long GENERATED ALWAYS AS IDENTITY, more string DEFAULT 'd'",
+        "CLUSTER BY (partition)",
+        "'delta.enableInCommitTimestamps' = 'true', 'delta.checkpointPolicy' = 'v2', "
+        "'delta.feature.allowColumnDefaults' = 'supported'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("columns", "layout", "properties"), FEATURES.values(), ids=FEATURES)
+def test_tables_with_features_by_name(spark: SparkSession, columns: str, layout: str, properties: str) -> None:
+    spark.sql("DROP TABLE IF EXISTS featured")
+    spark.sql(f"CREATE TABLE featured ({columns}) USING delta {layout} TBLPROPERTIES ({properties})")
+    spark.sql("ALTER TABLE featured ADD CONSTRAINT early CHECK (sequenceNumber < 100)")
+    read = {"0": Extent(0, 4), "1": Extent(2, 5)}
+    late = Writer(spark, "default.featured", read).through(Begin)
+    run(spark, "featured", read)
+    assert late.finish().written == {}
+    assert held(spark, "featured") == events_of(read)
+    with pytest.raises(Exception, match=r"(?i)early"):
+        run(spark, "featured", {"0": Extent(4, 101)})
+    assert held(spark, "featured") == events_of(read)
+    rows = spark.sql("SELECT '0' AS partition, id AS sequenceNumber, 'x' AS body FROM range(3, 6)")
+    merge_once(rows, "featured", None, {})
+    assert held(spark, "featured") == events_of({"0": Extent(0, 6), "1": Extent(2, 5)})
+
+
+def test_the_tested_version_of_delta_is_written_in_the_cheapest_way(spark: SparkSession) -> None:
+    assert support(spark.range(1)) is Support.MEMORY
+
+
+# --- what is refused -------------------------------------------------------------------------------------------
+
+
+def test_no_table_of_delta_is_refused_by_name(spark: SparkSession) -> None:
+    spark.sql("CREATE OR REPLACE TEMPORARY VIEW seen AS SELECT 1 AS a")
+    spark.sql("CREATE TABLE IF NOT EXISTS plain (a int) USING parquet")
+    rows = spark.sql("SELECT '0' AS partition, 0L AS sequenceNumber")
+    for name in ("seen", "plain"):
+        with pytest.raises(TargetError, match=f"target '{name}'"):
+            run(spark, name, {"0": Extent(0, 1)})
+        with pytest.raises(TargetError, match=f"target '{name}'"):
+            merge(rows, name)
+
+
+def test_marks_that_delta_would_forget_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    target = str(tmp_path / "target")
+    run(spark, target, {"0": Extent(0, 1)})
+    name = "delta.setTransactionRetentionDuration"
+    spark.sql(f"ALTER TABLE delta.`{target}` SET TBLPROPERTIES ('{name}' = 'interval 30 days')")
+    with pytest.raises(TargetError, match=f"{name} is interval 30 days"):
+        run(spark, target, {"0": Extent(1, 2)})
+
+
+def test_a_batch_that_deltas_own_sink_has_written_is_known_and_one_before_it_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows, path = spark.sql("SELECT '0' AS partition, 0L AS sequenceNumber"), str(tmp_path / "target")
+    rows.write.format("delta").options(txnAppId="query", txnVersion=5).save(path)
+    target = Target(rows, path, "namespace/hub", {}, None, remembers=True)
+    assert [target.appended("query", batch) for batch in (5, 6)] == [True, False]
+    with pytest.raises(
+        TargetError, match=r"batch 5 of this query .* and this is batch 4: the query's checkpoint was set"
+    ):
+        target.appended("query", 4)
+
+
+# --- MERGE -----------------------------------------------------------------------------------------------------
+
+
+def test_merge_adds_what_is_not_there_and_all_writers_merge_from_then_on(spark: SparkSession, tmp_path: Path) -> None:
+    target = str(tmp_path / "target")
+    run(spark, target, {"0": Extent(0, 5)})
+    rows = spark.sql("SELECT '0' AS partition, id AS sequenceNumber, 'x' AS body, 1 AS new FROM range(3, 8)")
+    merge(rows.limit(0), target)  # adds nothing, and changes nothing for other writers
+    writer = Writer(spark, target, {"0": Extent(3, 8)}).through(Begin)
+    for source in (None, "namespace/hub"):
+        merge_once(rows.union(rows), target, source, {"mergeSchema": "true"})
+        assert held(spark, target) == events_of({"0": Extent(0, 5)}) + Counter({("0", n): 2 for n in (5, 6, 7)})
+    assert "new" in spark.read.format("delta").load(target).columns
+    with pytest.raises(TargetError, match="another hub and namespace/hub"):
+        merge_once(rows, target, "another hub", {})
+    with pytest.raises(MergedError):
+        writer.finish()
+    with pytest.raises(MergedError):
+        run(spark, target, {"0": Extent(8, 9)})
+
+
+def test_merge_replaces_and_adds_and_reads_only_files_that_may_hold_its_events(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    target = str(tmp_path / "target")
+
+    def rows(start: int, end: int, body: str) -> DataFrame:
+        return spark.sql(f"SELECT '0' AS partition, id AS sequenceNumber, '{body}' AS body FROM range({start}, {end})")
+
+    run(spark, target, {"0": Extent(0, 5)})
+    hidden = [path.rename(path.with_suffix(".hidden")) for path in Path(target).glob("*.parquet")]
+    run(spark, target, {"0": Extent(5, 8)})
+    merge(rows(6, 10, "added"), target, update=False)  # to read what is hidden would fail
+    merge(rows(7, 9, "replaced"), target)
+    for path in hidden:
+        path.rename(path.with_suffix(".parquet"))
+    table = spark.read.format("delta").load(target).orderBy("sequenceNumber")
+    bodies = [row.body for row in table.select("body").collect()]
+    assert bodies == [*(f"event {number}" for number in range(7)), "replaced", "replaced", "added"]
+    for refused, why in (
+        (rows(0, 2, "a").union(rows(1, 3, "b")), "an event one row"),
+        (
+            rows(0, 2, "a").selectExpr("partition", "nullif(sequenceNumber, 1) AS sequenceNumber"),
+            "every row needs both",
+        ),
+    ):
+        with pytest.raises(TargetError, match=why):
+            merge(refused, target)
+
+
+def test_a_table_that_is_merged_into_holds_the_events_of_one_source(spark: SparkSession, tmp_path: Path) -> None:
+    """MERGE would take those of the second one for held already, and replace them by those of the first one."""
+    target, empty = str(tmp_path / "target"), str(tmp_path / "empty")
+    for source in ("namespace/hub", "namespace/other"):
+        run(spark, target, {"0": Extent(0, 5)}, source=source)
+    rows = spark.sql("SELECT '0' AS partition, 3L AS sequenceNumber, 'x' AS body")
+    with pytest.raises(TargetError, match="namespace/hub and namespace/other"):
+        merge(rows, target)
+    assert run(spark, target, {"0": Extent(0, 6)}, source="namespace/other").written == {"0": Extent(5, 6)}
+    merge(rows, empty)  # of which source is not known
+    for _ in range(2):
+        merge_once(rows, empty, "it's a \\token", {})
+    with pytest.raises(TargetError, match="another and it's a"):
+        merge_once(rows, empty, "another", {})
+    assert held(spark, empty) == events_of({"0": Extent(3, 4)})
+
+
+def test_of_two_merges_at_the_same_time_one_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    run(spark, str(tmp_path / "target"), {"0": Extent(0, 5)})
+    assert race(spark, f"delta.`{tmp_path}/target`", 5, tmp_path) is Conflict.TABLE
+    assert held(spark, str(tmp_path / "target")) == events_of({"0": Extent(0, 10)})
+
+
+# --- queries ---------------------------------------------------------------------------------------------------
+
+
+def test_a_crash_between_sink_and_checkpoint_and_a_stolen_range_that_ended_early(
+    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
+) -> None:
+    """The mark of the stolen partition must not be the planned end: nobody would ever write its events."""
+    target, batches, stolen = str(tmp_path / "target"), list[int](), list[Receiver]()
+    write = once(target)
+
+    def process(df: DataFrame, batch_id: int) -> None:
+        batches.append(batch_id)
+        if batch_id == 1 and not stolen:
+            stolen.append(steal(hub, shared_options["leaseTable"], "0"))
+        write(df.filter("sequenceNumber % 10 > 0").selectExpr("*", "1 AS added"), batch_id)
+        with pytest.raises(TargetError, match=f"batch {batch_id} is already in"):  # whose rows would be lost
+            write(df.selectExpr("*", "2 AS added"), batch_id)
+        if batches == [0]:
+            raise RuntimeError("a crash before the checkpoint")
+
+    sent = fill(hub, 20)
+    options = {**shared_options, "maxEventsPerTrigger": "80"}
+    with pytest.raises(StreamingQueryException, match="a crash"):
+        run_available(spark, options, tmp_path, process=process)
+    assert held(spark, target).total() == 8 * 9
+    run_available(spark, options, tmp_path, process=process)
+    assert batches[:3] == [0, 0, 1], "the first one was run again"
+    expected = Counter(each for each in sent if each[1] % 10)
+    assert held(spark, target) == Counter(each for each in expected if each[0] != "0" or each[1] < 10)
+    stolen[0].close()
+    give_back(shared_options["leaseTable"], "0")
+    run_available(spark, options, tmp_path, process=process)
+    assert held(spark, target) == expected
+
+
+def test_a_query_with_state_goes_on_after_a_crash_and_after_a_lost_partition(
+    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
+) -> None:
+    """The state has seen the events of a lost partition, which are not written: the batch fails, and is run again from
+    the state before it. A batch of the state alone asks no planner, which a restarted query does not have then."""
+    target, stolen = str(tmp_path / "target"), list[Receiver]()
+    write = once(target)
+    crash = True
+
+    def process(df: DataFrame, batch_id: int) -> None:
+        if crash and df.count() == 0:
+            raise RuntimeError("a crash in a batch of the state alone")
+        if batch_id > 1 and not stolen:
+            stolen.append(steal(hub, shared_options["leaseTable"], "0"))
+        write(df, batch_id)
+
+    def run_once() -> None:
+        events = spark.readStream.format("ehbalance").options(**shared_options).load()
+        first = events.withWatermark("enqueuedTime", "0 seconds").dropDuplicatesWithinWatermark(
+            ["partition", SEQUENCE_NUMBER]
+        )
+        writer = first.writeStream.foreachBatch(process).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        assert query.awaitTermination(120)
+
+    fill(hub, 10)
+    with pytest.raises(StreamingQueryException, match="a crash"):
+        run_once()
+    crash = False
+    run_once()
+    sent = fill(hub, 20)
+    with pytest.raises(StreamingQueryException, match=r"partitions 0 were lost .* keeps a state"):
+        run_once()
+    assert held(spark, target).total() == 8 * 10
+    stolen[0].close()
+    give_back(shared_options["leaseTable"], "0")
+    run_once()
+    assert held(spark, target) == Counter(sent)
+
+
+def test_events_of_a_hub_that_was_made_anew_are_not_taken_for_those_of_the_old_one(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
+) -> None:
+    target = str(tmp_path / "target")
+    fill(hub, 5)
+    run_available(spark, options, tmp_path, process=once(target))
+    hub.delete_hub(HUB)
+    hub.add_hub(HUB, 8)
+    sent = fill(hub, 8)  # beyond the marks
+    again = tmp_path / "again"
+    with pytest.raises(StreamingQueryException, match=r"are of an earlier .*/hub: the event hub was made anew"):
+        run_available(spark, options, again, process=once(target))
+    assert held(spark, target).total() == 8 * 5
+    run_available(spark, options, again, process=once(target, source="the new hub"))
+    assert held(spark, target).total() == 8 * 5 + len(sent)
+
+
+def test_a_query_with_two_targets_reads_all_also_what_one_of_them_holds_already(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
+) -> None:
+    first, second, sent = str(tmp_path / "first"), str(tmp_path / "second"), fill(hub, 10)
+    run_available(spark, options, tmp_path / "one", process=once(first))
+    writes = [once(first), once(second)]
+
+    def process(df: DataFrame, batch_id: int) -> None:
+        for write in writes:
+            write(df, batch_id)
+
+    run_available(spark, options | {"maxEventsPerTrigger": "20"}, tmp_path / "two", process=process)
+    assert held(spark, first) == held(spark, second) == Counter(sent)
+
+
+def test_a_query_is_told_of_another_one_that_writes_the_same_events(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target, sent = str(tmp_path / "target"), fill(hub, 10)
+
+    def process(df: DataFrame, batch_id: int) -> None:
+        write_once(df, batch_id, target)
+
+    options |= {"maxEventsPerTrigger": "40"}
+    run_available(spark, options, tmp_path / "one", process=process)
+    assert "another query has written them" not in caplog.text
+    run_available(spark, options, tmp_path / "two", process=process)
+    assert "batch 1: the target held events of partitions 0, 1, 2, 3, 4, 5, 6, 7 already" in caplog.text
+    assert "batch 0: the target held" not in caplog.text, "it may be one that is run again"
+    assert held(spark, target) == Counter(sent)
+
+
+THIEF = Author("thief", "1")
+
+
+def steal(hub: Emulator, lease_table: str, partition: str) -> Receiver:
+    """Take a partition in the lease table, and disconnect its reader by a receiver with the new epoch."""
+    with DeltaStore(lease_table) as store:
+        before = store.read()
+        join = Join(by=THIEF, at_ms=0, host="", max_owned=None, strategy="cooperative", lease_duration_ms=6000)
+        epoch = before.leases[partition].epoch
+        outcome = commit(store, before, [join, Steal(by=THIEF, at_ms=0, partition=partition, epoch=epoch)])
+    assert not outcome.refused
+    connection = Connection("localhost", HUB, connection_string=hub.connection_string(HUB))
+    level = outcome.after.leases[partition].epoch
+    receiver = Receiver(PartitionAddress(connection, "$Default", partition), 0, owner_level=level, prefetch=1)
+    receiver.receive(1, 5.0)
+    return receiver
+
+
+def give_back(lease_table: str, partition: str) -> None:
+    with DeltaStore(lease_table) as store:
+        before = store.read()
+        epoch = before.leases[partition].epoch
+        leave = [Release(by=THIEF, at_ms=0, partition=partition, epoch=epoch), Leave(by=THIEF, at_ms=0)]
+        assert not commit(store, before, leave).refused
+
+
+def test_only_batches_of_one_hub_with_both_columns_are_written(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
+) -> None:
+    fill(hub, 3)
+    errors = list[str]()
+
+    def refused(df: DataFrame, batch_id: int, **more: Any) -> None:
+        with pytest.raises((EhBalanceError, Py4JJavaError)) as refusal:
+            write_once(df, batch_id, str(tmp_path / "target"), **more)
+        errors.append(str(refusal.value))
+
+    def process(df: DataFrame, batch_id: int) -> None:
+        if errors:
+            return
+        refused(df.drop("sequenceNumber"), batch_id)
+        refused(df.withColumn("partition", df.partition.cast("int")), batch_id)
+        refused(df, batch_id + 7)
+        refused(df, batch_id, overwriteSchema=True)
+        refused(df.withColumn("sequenceNumber", df.sequenceNumber + 2), batch_id)
+
+    run_available(spark, options, tmp_path, process=process)
+    expected = ("sequenceNumber", "partition", "has no batch 7", "no option overwriteSchema", "of no event")
+    for error, what in zip(errors, expected, strict=True):
+        assert what in error
+    with pytest.raises(TargetError, match="in foreachBatch"):
+        write_once(spark.sql("SELECT '0' AS partition, 1L AS sequenceNumber"), 0, str(tmp_path / "target"))
+    for wrong in (lambda: write_once(spark.range(1), 0, "delta.`/a`"), lambda: once("delta.`/a`")):
+        with pytest.raises(TargetError, match="allowed are a path alone"):
+            wrong()
+    with pytest.raises(TargetError, match="no option overwriteSchema"):
+        once("/a", overwriteSchema=True)
+    one, two = (spark.readStream.format("ehbalance").options(**options).load() for _ in range(2))
+    writer = one.union(two).writeStream.foreachBatch(once(str(tmp_path / "target"))).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "two")).start()
+    with pytest.raises(StreamingQueryException, match="has 2"):
+        query.awaitTermination(120)
+    assert not list((tmp_path / "target").glob("_delta_log/*.json")), "nothing was committed"
