@@ -70,7 +70,7 @@ ConsumerGroup = Annotated[str, typer.Option(help="The consumer group that the qu
 
 
 def group_options(
-    lease_table: str,
+    lease_table: str | None,
     event_hub_name: str | None,
     namespace: str | None,
     connection_string: str | None,

@@ -7,6 +7,7 @@ import sys
 
 import typer
 
+from spark_ehbalance.cli.check import check
 from spark_ehbalance.cli.export_checkpoints import export_checkpoints
 from spark_ehbalance.cli.import_checkpoints import import_checkpoints
 from spark_ehbalance.cli.init import init
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 for command in (
     emulator,
+    check,
     init,
     import_checkpoints,
     export_checkpoints,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 #: Requests a second of a whole group: half of what Event Hubs answers, as others may read the hub as well.
-_MOST_REQUESTS = 25.0
+MOST_REQUESTS = 25.0
 
 #: Seconds by which the time between two requests grows for each second without a change.
 _GROWTH = 0.05
@@ -38,7 +38,7 @@ class PollSchedule:
     The members of a group make `most_requests` a second together.
     """
 
-    def __init__(self, intervals: PollIntervals = INTERVALS, *, most_requests: float = _MOST_REQUESTS) -> None:
+    def __init__(self, intervals: PollIntervals = INTERVALS, *, most_requests: float = MOST_REQUESTS) -> None:
         self.requested_at = 0.0  # time of the last request that was answered
         self._intervals = intervals
         self._most_requests = most_requests

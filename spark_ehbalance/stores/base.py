@@ -177,6 +177,12 @@ class LeaseTable(LeaseStore):
     def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
         """Raise `OptionError` if the storage would commit unsafely with these options and environment variables."""
 
+    @staticmethod
+    @abstractmethod
+    def beside(location: str, name: str) -> tuple[str, Group]:
+        """The location and the group of a table of its own that needs the rights which the table at `location` needs,
+        and in the same storage. Different names give different tables."""
+
     @abstractmethod
     def history(self) -> list[OwnershipChange]:
         """Everything that `record` was given, the oldest first. Raises `StoreUnavailableError`."""
@@ -192,6 +198,16 @@ class LeaseTable(LeaseStore):
 
         Raises `StoreFormatError`, `StoreUnavailableError`, and `StoreDamagedError` if nothing sound is left.
         """
+
+    @abstractmethod
+    def changed_at_ms(self) -> int:
+        """When the table was changed last, by the storage's clock, in milliseconds since 1970; for some storages in
+        whole seconds. Raises `StoreUnavailableError`."""
+
+    @abstractmethod
+    def erase(self) -> None:
+        """Remove the table with all that it holds, for one that was made to try its storage. Nobody else may use it.
+        Raises `StoreUnavailableError`."""
 
 
 def commit(

@@ -17,7 +17,7 @@ from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavail
 from spark_ehbalance.leases.model import Author, Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Heartbeat, Join, Transition
-from spark_ehbalance.stores.base import LeaseStore, Offers, commit
+from spark_ehbalance.stores.base import LeaseStore, LeaseTable, Offers, commit
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 from tests.stores.contenders import Opening, claim_all, create_group, create_own_group, renew_often
@@ -165,6 +165,16 @@ class StoreConformance(ABC):
                 early.read()
             late.create(GROUP)
             assert early.read() == Snapshot(GROUP)
+
+    def test_what_is_erased_was_never_there(self, mine: LeaseStore, new: Opening) -> None:
+        if not isinstance(mine, LeaseTable):
+            pytest.skip("this store has no place of its own")
+        assert mine.changed_at_ms() > 0
+        mine.erase()
+        with new() as store:
+            assert not store.exists() or not store.read().leases
+            store.create(GROUP)
+            assert store.read() == Snapshot(GROUP)
 
     # read and write
 

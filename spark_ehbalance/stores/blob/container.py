@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -114,6 +115,11 @@ class Container:
     def content(self, name: str) -> bytes:
         """The content of the blob; nothing if it is not there. Raises `StoreUnavailableError`."""
         return self._request("read", lambda: self._client.download_blob(name).readall()) or b""
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete the blobs; others may have deleted some of them already. Raises `StoreUnavailableError`."""
+        for name in names:
+            self._request("emptied", functools.partial(self._client.delete_blob, name))
 
     def close(self) -> None:
         """Close the connections."""

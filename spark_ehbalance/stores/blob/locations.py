@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.secrets import shown
 
 #: None of the names of a Delta table: an address of a blob service with a folder below the container is one.
@@ -47,6 +48,11 @@ def parse_location(text: str) -> str:
     if not is_container(text):
         raise ValueError(_FORM)
     return text.rstrip("/").lower()  # neither accounts nor containers have upper case
+
+
+def beside(location: str, name: str) -> tuple[str, Group]:
+    """The same container, and a group of its own in it; see `LeaseTable.beside`."""
+    return location, Group("ehbalance", "check", name)
 
 
 def account(location: str) -> str:

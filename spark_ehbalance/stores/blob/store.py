@@ -17,7 +17,7 @@ from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable, Offers, Par
 from spark_ehbalance.stores.blob import layout
 from spark_ehbalance.stores.blob.container import Blob, Container, LostError, RefusedError
 from spark_ehbalance.stores.blob.layout import Kind
-from spark_ehbalance.stores.blob.locations import check_storage, is_container, parse_location
+from spark_ehbalance.stores.blob.locations import beside, check_storage, is_container, parse_location
 from spark_ehbalance.stores.blob.rows import Found, Row, claims_or_renews, first_seen, seen_again
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position, partition_order
@@ -68,6 +68,7 @@ class BlobStore(LeaseTable):
     schemes = ("https", "http")
     parse_location = staticmethod(parse_location)
     check_storage = staticmethod(check_storage)
+    beside = staticmethod(beside)
 
     def __init__(
         self,
@@ -151,6 +152,16 @@ class BlobStore(LeaseTable):
     def repair(self) -> Repair:
         return Repair((), self.read().leases)
 
+    def changed_at_ms(self) -> int:
+        changed = [blob.modified_ms for blob in self._blobs().values()]
+        if not changed:
+            raise StoreUnavailableError(f"the group {self._group} has no blobs in {self._location}")
+        return max(changed)
+
+    def erase(self) -> None:
+        """Remove the group's blobs. The container stays: it may hold other groups."""
+        self._container.remove(self._blobs())
+
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown()
@@ -159,11 +170,16 @@ class BlobStore(LeaseTable):
 
     # --- reading -----------------------------------------------------------------------------------------------
 
-    def _listed(self) -> dict[str, Found]:
+    def _blobs(self) -> dict[str, Blob]:
+        """The blobs of the group, by name."""
         if self._group is None:
             self._group = self._only_group()
+        return self._container.list(layout.group_prefix(self._group))
+
+    def _listed(self) -> dict[str, Found]:
         blobs: dict[str, dict[Kind, Blob]] = {}
-        for name, blob in self._container.list(layout.group_prefix(self._group)).items():
+        for name, blob in self._blobs().items():
+            assert self._group is not None
             if parsed := layout.parse_name(self._group, name):
                 kind, partition = parsed
                 blobs.setdefault(partition, {})[kind] = blob

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -150,6 +151,15 @@ class Folder:
         for first in range(0, len(paths), _REMOVED_AT_ONCE):
             with contextlib.suppress(FileNotFoundError, NotFoundError):  # Azure removes the others nevertheless
                 obstore.delete(self._files, paths[first : first + _REMOVED_AT_ONCE])
+
+    def erase(self) -> None:
+        """Remove the folder with all that is in it."""
+        if self.is_local:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self.uri)
+            return
+        found = [each["path"] for chunk in obstore.list(self._files) for each in chunk]
+        self.remove(found)
 
     def copy(self, names: Iterable[str], to: Folder) -> None:
         """Copy files to another folder, which is made if it is missing."""

@@ -77,6 +77,11 @@ class History:
                 table.optimize.compact()
                 table.vacuum(retention_hours=keep_hours, dry_run=False, enforce_retention_duration=False)
 
+    def erase(self) -> None:
+        """Remove the table."""
+        with self._folder.errors("removed"):
+            self._folder.erase()
+
 
 def _append(table: DeltaTable | str, rows: pa.Table, **options: Any) -> None:
     write_deltalake(table, rows, mode="append", schema_mode="merge", **options)

@@ -26,7 +26,7 @@ from spark_ehbalance.stores.delta.data_file import Stored, encode
 from spark_ehbalance.stores.delta.features import unsupported
 from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
 from spark_ehbalance.stores.delta.history import History
-from spark_ehbalance.stores.delta.locations import SCHEMES, check_storage, parse_location
+from spark_ehbalance.stores.delta.locations import SCHEMES, beside, check_storage, parse_location
 from spark_ehbalance.stores.delta.log import (
     LOG,
     Head,
@@ -82,6 +82,7 @@ class DeltaStore(LeaseTable):
     schemes = SCHEMES
     parse_location = staticmethod(parse_location)
     check_storage = staticmethod(check_storage)
+    beside = staticmethod(beside)
 
     def __init__(
         self,
@@ -365,6 +366,19 @@ class DeltaStore(LeaseTable):
                 return repair.rewrite(self._folder, damage.problem)
             finally:
                 self._forget()
+
+    def changed_at_ms(self) -> int:
+        with self._folder.errors("read"):
+            files = self._folder.listed(LOG)
+            if not files:
+                raise FileNotFoundError(LOG)
+            return max(round(file.changed * 1000) for file in files)
+
+    def erase(self) -> None:
+        self._forget()
+        with self._folder.errors("removed"):
+            self._folder.erase()
+        self._history.erase()
 
     def close(self) -> None:
         self._forget()

@@ -1,0 +1,113 @@
+"""The checks of the event hub: connection, rights, the fast path, and the service's limits."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+
+from spark_ehbalance.cli.checks.findings import Finding, failed, ok, warning
+from spark_ehbalance.cli.common import iso
+from spark_ehbalance.errors import HubUnavailableError, MalformedEventError
+from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS
+from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, RefusedError, Unreachable
+
+_RIGHT = "that the credential has the role Azure Event Hubs Data Receiver, or the key the right Listen"
+
+#: Requests of which the median is told.
+_REQUESTS = 5
+
+#: Seconds for an event that is there to come.
+_PATIENCE = 10.0
+
+#: Seconds after which news of all partitions are late enough to be told of: those of a batch with a long trigger.
+_LATE_NEWS = 10.0
+
+
+def check_hub(connection: Connection, consumer_group: str) -> Iterator[Finding]:
+    """The findings one by one, as they are made; the last one is a failure if the others would fail as well."""
+    with HubMetadata(connection, consumer_group) as metadata:
+        began = time.monotonic()
+        try:
+            partitions = metadata.partition_ids()
+            connected = time.monotonic() - began
+            created = "" if metadata.created_ms is None else f", created {iso(metadata.created_ms)}"
+            yield ok(
+                "event hub",
+                f"{connection.hub!r} at {connection.namespace} has {len(partitions)} partitions{created}; "
+                f"connected in {connected:.2f} s",
+            )
+            times = []
+            for _ in range(_REQUESTS):
+                began = time.monotonic()
+                metadata.partition_states(partitions[:1])
+                times.append(time.monotonic() - began)
+            states = metadata.partition_states(partitions)
+        except HubUnavailableError as error:
+            yield failed(
+                "event hub",
+                str(error),
+                f"check the names of namespace and hub, that this machine may reach the namespace, and {_RIGHT}",
+            )
+            return
+    yield ok("answers", f"a question takes {1000 * statistics.median(times):.0f} ms (median of {_REQUESTS})")
+    yield _news(len(partitions))
+    yield _reading(connection, consumer_group, states)
+
+
+def _news(partitions: int) -> Finding:
+    """How long it takes to hear of all partitions."""
+    seconds = partitions / MOST_REQUESTS
+    text = f"{partitions} partitions are asked about within {max(1.0, seconds):.0f} s at most"
+    if seconds <= _LATE_NEWS:
+        return ok("limits", text)
+    return warning(
+        "limits",
+        f"{text}, as Event Hubs answers 50 such questions a second",
+        "expect the first event of a partition that was idle to be read that late",
+    )
+
+
+def _reading(connection: Connection, consumer_group: str, states: Mapping[str, PartitionState]) -> Finding:
+    """Whether events can be read: the last one of a partition, without an owner level, which disturbs no query."""
+    what = "reading"
+    partition, state = max(states.items(), key=lambda each: each[1].end - each[1].begin)
+    empty = state.begin >= state.end
+    address = PartitionAddress(connection, consumer_group, partition)
+    receiver = Receiver(address, state.end if empty else state.end - 1, owner_level=None, prefetch=1)
+    began = time.monotonic()
+    try:
+        rows, deadline = 0, began + _PATIENCE
+        while not rows and time.monotonic() < deadline:
+            rows = receiver.receive(1, 1.0, 1).num_rows
+            if empty:
+                break
+        seconds, fast = time.monotonic() - began, receiver.is_usable()
+    except Disconnected as other:
+        level = "no owner level" if other.epoch is None else f"owner level {other.epoch}"
+        return ok(
+            what, f"partition {partition} is being read by another reader, with {level}; the right to read is there"
+        )
+    except MalformedEventError as error:
+        return warning(what, str(error), "see the option onMalformed")
+    except (RefusedError, Unreachable) as error:
+        return failed(
+            what,
+            f"partition {partition} could not be read in consumer group {consumer_group!r}: {error}",
+            f"check that the consumer group exists, and {_RIGHT}",
+        )
+    finally:
+        receiver.close()
+    if not rows and not empty:
+        return failed(
+            what,
+            f"no event came of partition {partition} within {_PATIENCE:g} s, although it has {state.end - state.begin}",
+            "run the check again; if it stays so, look at the namespace's throttled requests",
+        )
+    text = f"consumer group {consumer_group!r}, partition {partition}: "
+    text += "attached, and empty" if empty else f"an event came within {seconds:.2f} s"
+    if fast:
+        return ok(what, f"{text}, by the fast path")
+    return warning(what, f"{text}, by the client's public calls", "install the version of azure-eventhub of the README")

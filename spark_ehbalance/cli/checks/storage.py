@@ -1,0 +1,178 @@
+"""The checks of the lease table and its storage, tried with a table of its own beside the lease table."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from spark_ehbalance.cli.checks.findings import Finding, Verdict, failed, ok, warning
+from spark_ehbalance.cli.common import age, now_ms
+from spark_ehbalance.errors import ConflictError, StoreDamagedError, StoreError, StoreUnavailableError
+from spark_ehbalance.leases.durations import LONGEST_COMMIT, STORE_SHARE
+from spark_ehbalance.leases.model import Author, MemberState
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.transitions import AddPartitions, Claim, Heartbeat, Join, Renew
+from spark_ehbalance.stores.base import LeaseTable, commit
+from spark_ehbalance.stores.opening import beside, open_store
+from spark_ehbalance.values.defaults import LEASE_DURATION
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import START_OFFSET, Position
+
+#: Commits and looks of which the median is told.
+_COMMITS = 5
+
+#: Partitions that two members claim at the same moment: storage that lets both have one does so nearly every time.
+_RACES = 5
+
+#: A clock that differs by more, in ms, invalidates the signatures of Azure's storage and of shared access signatures.
+_SKEW_MS = 60_000
+
+#: With an offset, which some stores need.
+_START = Position(-1, START_OFFSET)
+
+_RIGHTS = (
+    "give the credential the right to list, read, write and delete there, such as Storage Blob Data Contributor, and "
+    "check that this machine may reach the storage"
+)
+
+
+def check_table(store: LeaseTable, location: str, group: Group, partitions: Collection[str] | None) -> Finding:
+    """The lease table as it is. `partitions` are the hub's, None if they are not known."""
+    what = "lease table"
+    try:
+        if not store.exists():
+            return ok(what, f"there is none at {location} yet: the first query makes it")
+        snapshot = store.read()
+    except StoreError as error:
+        return failed(what, str(error), _RIGHTS if isinstance(error, StoreUnavailableError) else "choose another one")
+    if snapshot.group != group:
+        return failed(what, f"it belongs to {snapshot.group}, not to {group}", "give each group a table of its own")
+    unknown = sorted(snapshot.leases.keys() - set(partitions)) if partitions is not None else []
+    if unknown:
+        return failed(
+            what,
+            f"it has partitions {', '.join(unknown)}, which the event hub lacks: that was made anew, or is another one",
+            "use another lease table, or make the hub with as many partitions",
+        )
+    return ok(what, f"{snapshot.group}: {len(snapshot.leases)} partitions, {_members(snapshot)}")
+
+
+def _members(snapshot: Snapshot) -> str:
+    active = [each for each in snapshot.members.values() if each.state is MemberState.ACTIVE]
+    if not active:
+        return "no member"
+    heard = max(each.renewed_at_ms for each in active)
+    return f"{len(active)} members, the last one heard of {age(now_ms() - heard)} ago"
+
+
+def check_storage(location: str, options: Mapping[str, str]) -> Iterator[Finding]:
+    """Try the storage with a table beside the one at `location`, and remove it again."""
+    name = f"check_{uuid.uuid4().hex[:12]}"
+    trial, group = beside(location, name)
+    first, second = (open_store(trial, options, group=group) for _ in range(2))
+    with first, second:
+        try:
+            yield from _tried(first, second, group)
+        except StoreError as error:
+            yield failed("storage", str(error), _RIGHTS)
+        finally:
+            removed = _removed(first, trial)
+        if removed is not None:
+            yield removed
+
+
+def _removed(store: LeaseTable, trial: str) -> Finding | None:
+    try:
+        store.erase()
+    except StoreError as error:
+        return failed("removal", str(error), f"{_RIGHTS}; then remove {trial} by hand")
+    return None
+
+
+def _tried(first: LeaseTable, second: LeaseTable, group: Group) -> Iterator[Finding]:
+    partitions = tuple(str(each) for each in range(_RACES))
+    ann, bob = Author("ann", "1"), Author("bob", "1")
+    first.create(group)
+    joins = [Join(by=author, at_ms=now_ms()) for author in (ann, bob)]
+    add = AddPartitions(by=ann, at_ms=now_ms(), partitions=partitions, checkpoint=_START)
+    commit(first, first.read(), [*joins, add])
+    if not first.offers.members:  # then each handle knows the members that it was told of
+        commit(second, second.read(), [*joins, add])
+    yield ok("rights", "a table beside the lease table was made, written and read")
+    raced = _raced(first, second, ann, bob, partitions)
+    yield raced
+    if raced.verdict is Verdict.FAILED:
+        return
+    yield _clocks(first)
+    yield _times(first, ann, partitions)
+
+
+def _raced(first: LeaseTable, second: LeaseTable, ann: Author, bob: Author, partitions: tuple[str, ...]) -> Finding:
+    what = "compare-and-swap"
+    try:
+        won = [_claimed_by_both(first, second, ann, bob, partition) for partition in partitions]
+    except StoreDamagedError as damage:  # both have written the same version
+        won, damaged = [], f" ({damage.problem})"
+    else:
+        damaged = ""
+    if won == [1] * len(partitions):
+        return ok(what, f"of two claims at the same moment one was accepted, {len(won)} times of {len(won)}")
+    return failed(
+        what,
+        "of two claims of one partition at the same moment not exactly one was accepted, so that two queries would "
+        f"read the same partition{damaged}",
+        "use a storage that creates a file only if there is none, such as Azure's, S3 itself or a local disk",
+    )
+
+
+def _claimed_by_both(first: LeaseTable, second: LeaseTable, ann: Author, bob: Author, partition: str) -> int:
+    """How many of two claims of the partition were accepted: each was decided on before the other was written."""
+    tasks = [(store, by, store.read()) for store, by in ((first, ann), (second, bob))]
+
+    def claim(task: tuple[LeaseTable, Author, Snapshot]) -> bool:
+        store, by, base = task
+        epoch = base.leases[partition].epoch
+        claim = Claim(by=by, at_ms=now_ms(), partition=partition, epoch=epoch, starting_position=_START)
+        try:
+            return bool(commit(store, base, [claim], attempts=1).accepted)
+        except ConflictError:
+            return False
+
+    with ThreadPoolExecutor(2) as pool:
+        return sum(pool.map(claim, tasks))
+
+
+def _clocks(store: LeaseTable) -> Finding:
+    """How far this machine's clock is from the storage's, by what was written a moment ago."""
+    skew_ms = now_ms() - store.changed_at_ms()
+    text = f"this machine's is {age(abs(skew_ms))} {'ahead of' if skew_ms >= 0 else 'behind'} the storage's at most"
+    if abs(skew_ms) < _SKEW_MS:
+        return ok("clock", text)
+    return warning("clock", text, "have this machine set its clock by the network: tokens and signatures depend on it")
+
+
+def _times(store: LeaseTable, by: Author, partitions: tuple[str, ...]) -> Finding:
+    what, commits, looks = "latency", list[float](), list[float]()
+    for _ in range(_COMMITS):
+        began = time.monotonic()
+        found = store.read()
+        looks.append(time.monotonic() - began)
+        own = [
+            Renew(by=by, at_ms=now_ms(), partition=p, epoch=e.epoch)
+            for p, e in found.leases.items()
+            if e.owner == by.id
+        ]
+        outcome = commit(store, found, [Heartbeat(by=by, at_ms=now_ms()), *own])
+        commits.append(outcome.seconds or 0.0)
+    taken, look = statistics.median(commits), statistics.median(looks)
+    members = int(LEASE_DURATION * STORE_SHARE / 3 / max(taken, 0.0001))
+    text = f"a commit takes {1000 * taken:.0f} ms and a look {1000 * look:.0f} ms (medians of {_COMMITS})"
+    if not store.offers.atomic:
+        return ok(what, text)
+    text += f": {members:,} members keep a lease duration of {LEASE_DURATION:g} s, for more it grows"
+    if taken < LONGEST_COMMIT:
+        return ok(what, text)
+    return warning(what, text, "put the lease table in the region of the queries")

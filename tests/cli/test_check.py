@@ -1,0 +1,137 @@
+"""`ehbalance check`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.eventhub import EventData, EventHubProducerClient
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.stores.delta.folder import Folder
+from tests.cli.command import Command, kept
+from tests.cli.groups import HUB, connection, emulator, secrets, used
+
+__all__ = ["connection", "emulator", "secrets", "used"]
+
+
+def lines(printed: str) -> dict[str, dict[str, Any]]:
+    """The findings of `--json` by name."""
+    return {each["what"]: each for each in json.loads(printed)}
+
+
+def verdicts(found: Mapping[str, Mapping[str, Any]], verdict: str) -> set[str]:
+    return {what for what, each in found.items() if each["verdict"] == verdict}
+
+
+def test_all_is_well(ehbalance: Command, emulator: Emulator, table: Path, connection: Sequence[str]) -> None:
+    with EventHubProducerClient.from_connection_string(emulator.connection_string(HUB)) as producer:
+        producer.send_event(EventData("one"), partition_id="3")
+    outcome = ehbalance("check", table, *connection, "--json")
+    found = lines(outcome.out)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert verdicts(found, "ok") == found.keys()
+    assert "'hub' at localhost" in found["event hub"]["text"]
+    assert "has 4 partitions" in found["event hub"]["text"]
+    assert "partition 3: an event came" in found["reading"]["text"]
+    assert found["reading"]["text"].endswith("by the fast path")
+    assert "there is none" in found["lease table"]["text"]
+    assert "5 times of 5" in found["compare-and-swap"]["text"]
+    assert list(table.parent.iterdir()) == [], "what was tried is removed"
+
+
+def test_an_existing_table_stays_as_it_is(ehbalance: Command, used: Path, connection: Sequence[str]) -> None:
+    with DeltaStore(str(used)) as store:
+        before = store.read()
+    names = sorted(each.name for each in used.parent.iterdir())
+    found = lines(ehbalance("check", used, *connection, "--json").out)
+    with DeltaStore(str(used)) as store:
+        assert store.read() == before
+    assert sorted(each.name for each in used.parent.iterdir()) == names
+    assert found["lease table"]["verdict"] == "failed", "the hub has no partition 10"
+    assert "partitions 10, which the event hub lacks" in found["lease table"]["text"]
+
+
+def test_for_people(ehbalance: Command, table: Path, connection: Sequence[str]) -> None:
+    ehbalance("init", table, *connection)
+    outcome = ehbalance("check", table, *connection, "--consumer-group", "other")
+    assert outcome.code == 1
+    (line,) = [each for each in outcome.out.splitlines() if each.startswith("failed")]
+    assert "belongs to localhost" in line
+    assert "→ give each group a table of its own" in outcome.out
+
+
+def test_the_hub_alone(ehbalance: Command, connection: Sequence[str]) -> None:
+    outcome = ehbalance("check", *connection, "--json")
+    assert outcome.code == 0
+    assert lines(outcome.out).keys() == {"versions", "event hub", "answers", "limits", "reading"}
+
+
+def test_a_consumer_group_that_does_not_exist(ehbalance: Command, connection: Sequence[str]) -> None:
+    outcome = ehbalance("check", *connection, "--consumer-group", "missing", "--json")
+    found = lines(outcome.out)
+    assert (outcome.code, verdicts(found, "failed")) == (1, {"reading"})
+    assert "'missing'" in found["reading"]["text"]
+    assert "consumer group exists" in found["reading"]["remedy"]
+
+
+def test_a_wrong_key_and_a_hub_that_is_away(ehbalance: Command, emulator: Emulator, secrets: Path, table: Path) -> None:
+    wrong = emulator.connection_string(HUB).replace("SharedAccessKey=", "SharedAccessKey=x")
+    outcome = ehbalance("check", table, *kept(wrong, secrets), "--json")
+    found = lines(outcome.out)
+    assert (outcome.code, verdicts(found, "failed")) == (1, {"event hub"})
+    assert "refused the credentials" in found["event hub"]["text"]
+    assert found["compare-and-swap"]["verdict"] == "ok", "the storage is tried all the same"
+
+
+def test_a_partition_that_a_query_reads(ehbalance: Command, emulator: Emulator, connection: Sequence[str]) -> None:
+    from spark_ehbalance.hub.connection import Connection
+    from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+
+    given = {"connectionString": emulator.connection_string(HUB), "fullyQualifiedNamespace": None, "credential": None}
+    reader = Connection.from_options({**given, "eventHubName": None})
+    readers = [
+        Receiver(PartitionAddress(reader, "$Default", str(each)), 0, owner_level=7, prefetch=1) for each in range(4)
+    ]
+    try:
+        for each in readers:
+            each.receive(1, 0.1)
+        found = lines(ehbalance("check", *connection, "--json").out)
+        assert found["reading"]["verdict"] == "ok"
+        assert "with owner level 7" in found["reading"]["text"]
+        assert all(each.is_usable() for each in readers), "nobody was disturbed"
+    finally:
+        for each in readers:
+            each.close()
+
+
+def test_a_storage_without_compare_and_swap(
+    ehbalance: Command, table: Path, connection: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(folder: Folder, name: str, data: bytes) -> str:
+        folder.write(name, data)
+        return folder.tag(name) or ""
+
+    monkeypatch.setattr(Folder, "create", create)
+    outcome = ehbalance("check", table, *connection, "--json")
+    found = lines(outcome.out)
+    assert (outcome.code, verdicts(found, "failed")) == (1, {"compare-and-swap"})
+    assert "two queries would read the same partition" in found["compare-and-swap"]["text"]
+    assert list(table.parent.iterdir()) == []
+
+
+def test_a_storage_that_may_not_be_written(ehbalance: Command, tmp_path: Path, connection: Sequence[str]) -> None:
+    (tmp_path / "file").write_text("no folder")
+    outcome = ehbalance("check", tmp_path / "file" / "leases", *connection, "--json")
+    found = lines(outcome.out)
+    assert outcome.code == 1
+    assert "failed" in {each["verdict"] for each in found.values()}
+    assert any("right to list, read, write and delete" in each["remedy"] for each in found.values())
+
+
+def test_a_wrong_option(ehbalance: Command, table: Path) -> None:
+    assert "neither connectionString nor" in ehbalance.fails(2, "check", table)
