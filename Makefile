@@ -12,10 +12,10 @@ export PATH := $(VENV)/bin:$(PATH)
 # A SPARK_HOME would be used instead of the virtual environment's pyspark.
 unexport SPARK_HOME
 
-.PHONY: help setup run test bench chaos workers soak contention handover lint format types check clean
+.PHONY: help setup run test test-azure bench chaos workers soak contention handover lint format types check clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: ## Check what is needed, make .venv and fetch Delta's jars (again only when something changed)
 	@scripts/setup.sh
@@ -26,6 +26,9 @@ run: setup ## Run the demo: make run ARGS="..."
 # Tests mostly wait, so four of them run at once on two cores.
 test: setup ## Run the tests: make test ARGS="-k lease"
 	@.venv/bin/python -m pytest --numprocesses=4 --dist=loadgroup --no-loadscope-reorder $(ARGS)
+
+test-azure: setup ## What can be run against a real event hub, which the environment names: docs/real-service.md
+	@EHBALANCE_TEST_AZURE=1 .venv/bin/python -m pytest tests/service $(ARGS)
 
 bench: setup ## Measure speed, latency and cost beside their bars: make bench ARGS="--short"
 	@.venv/bin/python -m bench $(ARGS)

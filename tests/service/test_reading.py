@@ -1,0 +1,166 @@
+"""What is read, from where, and by whom."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from azure.eventhub import EventData
+from azure.eventhub.amqp import AmqpAnnotatedMessage
+
+from spark_ehbalance.hub.metadata import HubMetadata
+from spark_ehbalance.hub.receiver import Disconnected, Receiver, Unreachable
+from spark_ehbalance.hub.resolve import resolve
+from spark_ehbalance.hub.rows import sequence_numbers
+from spark_ehbalance.values.position import Position
+from spark_ehbalance.values.starting_positions import Edge
+from tests.service.hub import Hub
+from tests.waiting import wait_until
+
+#: Readers without an owner level that a partition takes in a consumer group.
+_MOST_READERS = 5
+
+#: Seconds in which a reader hears that it was disconnected.
+_PATIENCE = 60.0
+
+
+def events(count: int) -> list[EventData]:
+    return [EventData(f"event {number}") for number in range(count)]
+
+
+@contextlib.contextmanager
+def reading(hub: Hub, partition: str, start: Any, level: int | None = None, **settings: Any) -> Iterator[Receiver]:
+    settings = {"prefetch": 100, **settings}
+    with contextlib.closing(Receiver(hub.address(partition), start, owner_level=level, **settings)) as receiver:
+        yield receiver
+
+
+def read(hub: Hub, partition: str, wanted: range, **settings: Any) -> pa.Table:
+    """The events with these sequence numbers."""
+    batches: list[pa.RecordBatch] = []
+    with reading(hub, partition, wanted.start, **settings) as receiver:
+
+        def enough() -> bool:
+            batches.append(receiver.receive(len(wanted), 1.0, len(wanted)))
+            return sum(batch.num_rows for batch in batches) >= len(wanted)
+
+        wait_until(enough, f"{len(wanted)} events have come")
+    return pa.Table.from_batches(batches)
+
+
+def lost_to(receiver: Receiver) -> Disconnected:
+    """The error by which a reader that is disconnected, or refused, hears of another one."""
+    found: list[Disconnected] = []
+
+    def disconnected() -> bool:
+        try:
+            receiver.receive(100, 0.5)
+        except Disconnected as other:
+            found.append(other)
+        return bool(found)
+
+    wait_until(disconnected, "it is disconnected", _PATIENCE)
+    return found[0]
+
+
+def test_partitions_and_their_states_are_those_that_the_client_tells(hub: Hub) -> None:
+    hub.send("0", events(2))
+    with hub.metadata() as metadata, hub.connection.consumer_client(hub.consumer_group) as client:
+        ids = metadata.partition_ids()
+        assert list(ids) == client.get_partition_ids()
+        found = client.get_partition_properties("0")
+        state = metadata.partition_states(["0"])["0"]
+    assert state.end == found["last_enqueued_sequence_number"] + 1
+    assert state.last_offset == found["last_enqueued_offset"]
+    assert state.last_enqueued == found["last_enqueued_time_utc"]
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "public"])
+def test_every_kind_of_event(hub: Hub, fast: bool) -> None:
+    rich = EventData(b"\x00\xff binary")
+    rich.properties = {"text": "é", "number": 42, "yes": True, "ratio": 0.5, "bytes": b"\x01"}
+    rich.content_type, rich.correlation_id, rich.message_id = "application/json", "c-1", "m-1"
+    value = AmqpAnnotatedMessage(value_body={"a": 1})
+    large = EventData(b"x" * 200_000)
+    sent = hub.send("1", [EventData("plain"), EventData(b""), rich, large, value])
+    rows = read(hub, "1", sent, fast=fast)
+    assert sequence_numbers(rows).to_pylist() == list(sent)
+    assert rows["body"].to_pylist() == [b"plain", b"", b"\x00\xff binary", b"x" * 200_000, b'{"a": 1}']
+    properties = dict(rows["properties"].to_pylist()[2])
+    assert (properties["text"], properties["number"], properties["yes"]) == ("é", "42", "true")
+    assert rows["partition"].to_pylist() == ["1"] * 5
+    system = dict(rows["systemProperties"].to_pylist()[2])
+    assert system["content-type"].strip('"') == "application/json"
+
+
+def test_both_ways_give_the_same_rows(hub: Hub) -> None:
+    sent = hub.send("1", [EventData(f"{number}" * number) for number in range(1, 20)])
+    assert read(hub, "1", sent, fast=True).equals(read(hub, "1", sent, fast=False))
+
+
+def test_starting_positions(hub: Hub) -> None:
+    first = hub.send("2", events(3))
+    rows = read(hub, "2", first)
+    middle = rows["enqueuedTime"].to_pylist()[1]
+    with HubMetadata(hub.connection, hub.consumer_group) as metadata:
+        state = metadata.partition_states(["2"])["2"]
+    assert resolve(Edge.LATEST, hub.address("2"), state, 30) == Position(first.stop - 1, state.last_offset)
+    at = resolve(middle - timedelta(milliseconds=1), hub.address("2"), state, 30).next
+    assert first.start <= at <= first.start + 1, "the first event at or after that time"
+    with reading(hub, "2", rows["offset"].to_pylist()[1]) as receiver:
+        batch = wait_until(lambda: (b := receiver.receive(1, 1.0)) and b.num_rows and b, "an event has come")
+    assert sequence_numbers(batch).to_pylist() == [first.start + 1], "an offset is inclusive"
+
+
+def test_a_higher_owner_level_disconnects_a_lower_one_and_says_so(hub: Hub) -> None:
+    end = hub.states()["3"].end
+    with reading(hub, "3", end, 5) as low, reading(hub, "3", end, 6) as high:
+        low.receive(1, 0.5)
+        high.receive(1, 0.5)
+        assert lost_to(low).epoch == 6
+        assert high.is_usable()
+        with reading(hub, "3", end, 4) as lower, reading(hub, "3", end) as none:
+            assert lost_to(lower).epoch == 6
+            assert lost_to(none).epoch == 6
+        assert high.is_usable()
+        with reading(hub, "3", end, 6) as same:
+            same.receive(1, 0.5)
+            assert lost_to(high).epoch == 6, "of two with the same level the later one has it"
+
+
+def test_owner_levels_are_not_remembered_once_nobody_reads(hub: Hub) -> None:
+    end = hub.states()["3"].end
+    with reading(hub, "3", end, 1_000) as high:
+        high.receive(1, 0.5)
+
+    def attached() -> bool:
+        with reading(hub, "3", end, 2) as low:
+            try:
+                low.receive(1, 0.5)
+            except (Disconnected, Unreachable):
+                return False
+            return True
+
+    wait_until(attached, "a lower level is taken")
+
+
+def test_a_sixth_reader_without_owner_level_is_refused(hub: Hub) -> None:
+    end = hub.states()["3"].end
+    with contextlib.ExitStack() as stack:
+
+        def five_read() -> bool:
+            stack.pop_all().close()  # those of an earlier test may be going
+            try:
+                for _ in range(_MOST_READERS):
+                    stack.enter_context(reading(hub, "3", end)).receive(1, 0.3)
+            except (Disconnected, Unreachable):
+                return False
+            return True
+
+        wait_until(five_read, "five read")
+        with reading(hub, "3", end) as sixth, pytest.raises((Disconnected, Unreachable), match=r"(?i)receivers"):
+            sixth.receive(1, 0.5)

@@ -1,0 +1,94 @@
+"""Two queries that share the hub, and the command that checks it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+from azure.eventhub import EventData
+
+from spark_ehbalance.hub.rows import sequence_numbers
+from spark_ehbalance.source.assembly import start_planner
+from spark_ehbalance.source.offsets import StreamOffset, group_name
+from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.source.receivers import Receivers
+from tests.service.hub import Hub
+from tests.source.queries import Event, Query
+from tests.waiting import wait_until
+
+
+class ReadingQuery(Query):
+    """A query that reads its batches from the hub."""
+
+    def __init__(self, hub: Hub, owner: str, table: str) -> None:
+        self.options = hub.options(
+            leaseTable=table, startingPosition="latest", balanceInterval="2s", receiverTimeout="60s"
+        )
+        self.receivers = Receivers()
+        finished = StreamOffset(owner, group=group_name(self.options.lease_table))
+        super().__init__(start_planner(self.options, owner, finished), owner, finished)
+
+    def run(self, end: StreamOffset) -> list[Range]:
+        ranges = self.planner.ranges(end)
+        for each in ranges:
+            rows = read_range(self.options, each, self.owner, each.epoch, receivers=self.receivers)
+            self.seen += [(each.partition, number) for batch in rows for number in sequence_numbers(batch).to_pylist()]
+        self.finished = self.logged = end
+        return ranges
+
+    def stop(self) -> None:
+        super().stop()
+        self.receivers.close()
+
+
+def test_two_queries_share_and_every_event_is_read_once(hub: Hub, table: str) -> None:
+    sent: list[Event] = []
+
+    def send(count: int) -> None:
+        for partition in hub.states():
+            sent.extend((partition, n) for n in hub.send(partition, [EventData("x") for _ in range(count)]))
+
+    def read_all() -> bool:
+        for each in queries:
+            each.step()
+        return sum(len(each.seen) for each in queries) >= len(sent)
+
+    queries: list[Query] = [ReadingQuery(hub, "a", table)]
+    gone: list[Query] = []
+    try:
+        partitions = hub.states().keys()
+        wait_until(lambda: queries[0].owned() == partitions, "the first owns all")
+        send(3)
+        wait_until(read_all, "all is read")
+        queries.append(ReadingQuery(hub, "b", table))
+        wait_until(lambda: read_all() and len(queries[1].owned()) == len(partitions) // 2, "the second has its share")
+        send(3)
+        wait_until(read_all, "all is read")
+        assert queries[1].seen
+        gone.append(queries.pop(0))
+        assert gone[0].tell(), "as the driver does when its query is stopped"
+        gone[0].stop()
+        wait_until(lambda: queries[0].owned() == partitions, "the second has all")
+        send(2)
+        wait_until(lambda: read_all() or len(gone[0].seen) + len(queries[0].seen) >= len(sent), "all is read")
+        assert Counter(gone[0].seen + queries[0].seen) == Counter(sent)
+    finally:
+        for each in queries + gone:
+            each.stop()
+
+
+def test_the_check(hub: Hub, table: str) -> None:
+    command = [sys.executable, "-c", "from spark_ehbalance.cli import main; main()", "check", table, "--json"]
+    names = {"consumerGroup": "--consumer-group", "eventHubName": "--event-hub-name", "credential": "--credential"}
+    names["fullyQualifiedNamespace"] = "--fully-qualified-namespace"
+    command += [part for option, flag in names.items() if option in hub.raw for part in (flag, hub.raw[option])]
+    secret = {"EHBALANCE_CONNECTION_STRING": hub.raw["connectionString"]} if "connectionString" in hub.raw else {}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **secret})
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert not [each for each in found if each["verdict"] != "ok"]
+    assert done.returncode == 0
