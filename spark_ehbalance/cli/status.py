@@ -68,8 +68,9 @@ def status_json(snapshot: Snapshot, offers: Offers = _ALL) -> dict[str, Any]:
     """The state of a group for programs. What its store does not keep, by `offers`, is null.
 
     Times are ISO 8601. `sequenceNumber` is that of the last finished event. Rates are in events per second, backlogs in
-    events; `cpu` is from 0 to 1. Lease durations are in seconds: the group's, and the one by which each member renews;
-    null: not said. `commitMs` is what a commit takes the member.
+    events; `cpu` is from 0 to 1. `connections` to the namespace are open between two batches: one for each
+    partition that is owned, and one of each member. Lease durations are in seconds: the group's, and the one by
+    which each member renews; null: not said. `commitMs` is what a commit takes the member.
     """
     return {
         "namespace": snapshot.group.namespace,
@@ -78,6 +79,7 @@ def status_json(snapshot: Snapshot, offers: Offers = _ALL) -> dict[str, Any]:
         "version": snapshot.version if offers.atomic else None,
         "leader": snapshot.leader,
         "leaseDuration": _seconds(snapshot.lease_duration_ms),
+        "connections": _connections(snapshot, offers),
         "partitions": [
             {
                 "partition": lease.partition,
@@ -125,6 +127,11 @@ def _members(snapshot: Snapshot, offers: Offers) -> list[Member]:
     return [Member(id, "", 0, renewed_at_ms=at_ms) for id, at_ms in sorted(heard_of.items())]
 
 
+def _connections(snapshot: Snapshot, offers: Offers) -> int:
+    owned = sum(lease.owner is not None for lease in snapshot.leases.values())
+    return owned + len(_members(snapshot, offers))
+
+
 def _seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1000
 
@@ -143,6 +150,7 @@ def _partition_table(snapshot: Snapshot, now_ms: int, offers: Offers) -> Table:
     title = f"{snapshot.group}, {len(_members(snapshot, offers))} {'members' if offers.members else 'owners'}"
     if (seconds := _seconds(snapshot.lease_duration_ms)) is not None:
         title += f", lease duration {seconds:g} s"
+    title += f", {_connections(snapshot, offers)} connections"
     table = Table(title=cell(title), title_justify="left")
     for column in ("partition", "owner", "epoch", "read up to", "renewed", "owned for", "next owner", "pinned to"):
         table.add_column(column, justify="right" if column in ("partition", "epoch", "read up to") else "left")

@@ -66,7 +66,8 @@ def test_status_shows_the_lease_duration_in_force(ehbalance: Command, used: Path
     state = json.loads(ehbalance("status", used, "--json").out)
     assert state["leaseDuration"] == 46.875
     assert [(each["leaseDuration"], each["commitMs"]) for each in state["members"]] == [(None, None), (37.5, 61.5)]
-    assert "2 members, lease duration 46.875 s" in " ".join(ehbalance("status", used).out.split())
+    assert state["connections"] == 2 + 2, "of two partitions that are owned, and of two members"
+    assert "2 members, lease duration 46.875 s, 4 connections" in " ".join(ehbalance("status", used).out.split())
 
 
 def test_status_shows_loads_strategies_and_orders(ehbalance: Command, used: Path) -> None:
