@@ -24,6 +24,7 @@ from spark_ehbalance.hub.socket_timeout import cut_off_after
 from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle, until_gap
 from spark_ehbalance.hub.wire.decoder import Decoder
 from spark_ehbalance.hub.wire.link import FastLink, incompatibility, untested_version
+from spark_ehbalance.hub.wire.tracking import Newest, newest, without_annotations
 from spark_ehbalance.hub.wire.values import MALFORMED
 
 _LOG = logging.getLogger(__name__)
@@ -76,7 +77,8 @@ class Receiver:
     None it shares the partition with up to four others. `prefetch` is how many events the hub sends ahead.
     `json_properties` is as for `rows.record_batch`, `on_malformed` as for `unreadable.settle`. Without `fast`, or if
     the fast path is not compatible with the installed client, events come by the client's public calls: the same rows
-    at more than ten times the cost, by a new connection after each `public_life` seconds.
+    at more than ten times the cost, by a new connection after each `public_life` seconds. With `track` the service says
+    with each event which one is the partition's newest.
 
     Sequence numbers of a hub that is not compacted have no gaps, so a gap in what comes is not passed over: the rows
     before it are returned, and the receiver is closed. One that starts at the gap tells whether there are such events.
@@ -96,11 +98,14 @@ class Receiver:
         on_malformed: str = FAIL,
         fast: bool = True,
         public_life: float = LIFE,
+        track: bool = False,
     ) -> None:
         #: The lowest sequence number that the next event can have, None if it is not known.
         self.next = start if isinstance(start, int) else None
         #: The sequence number of the first event of the last call, None if it is not known.
         self.first: int | None = None
+        #: With `track` and by the fast path: the partition's newest event when the last one of these was sent.
+        self.newest: Newest | None = None
         self.closed = False
         #: Whether gaps are passed over, because the hub is compacted.
         self.gaps = False
@@ -113,6 +118,7 @@ class Receiver:
         self._on_malformed = on_malformed
         self._fast = fast
         self._public_life = public_life
+        self._track = track
         self._failure: str | None = None  # of the event after those that were returned
         self._skipped = 0
         self._link: FastLink | None = None
@@ -263,6 +269,7 @@ class Receiver:
             owner_level=self._owner_level,
             prefetch=self._prefetch,
             event_position_inclusive=True,
+            track_last_enqueued_event_properties=self._track,
         )
         # No keep-alive thread: every close would wait for it, and a process that forks must not have one. The service
         # drops a receiver that is idle for too long, and it is opened again.
@@ -284,7 +291,11 @@ class Receiver:
 
     def _receive_fast(self, link: FastLink, most: int, wait: float, wanted: int | None) -> Rows:
         try:
-            return self._decoder.record_batch(link.receive(most, wait, wanted))
+            messages = link.receive(most, wait, wanted)
+            if self._track and len(messages):
+                self.newest = newest(messages[-1]) or self.newest
+                messages = without_annotations(messages)
+            return self._decoder.record_batch(messages)
         except (EventHubError, Unreachable):
             raise
         except Exception as error:

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timezone
 
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.clearing import clear
@@ -16,6 +18,7 @@ from spark_ehbalance.hub.offsets import find_offset
 from spark_ehbalance.hub.poll_schedule import PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import resolve
+from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.values.position import START_OFFSET, Position
 from spark_ehbalance.values.starting_positions import StartingPositions
 
@@ -30,6 +33,10 @@ _RESOLVED_AT_ONCE = 8
 
 #: Newest events of a partition whose offsets are remembered: a batch may end at any of them, some minutes later.
 REMEMBERED_OFFSETS = 1000
+
+#: Seconds for which receivers' news count more than an answer of the hub that knows less: longer than an answer takes,
+#: and short enough that a hub which was made anew is noticed.
+_TRUST_NEWS = 60.0
 
 #: Seconds between two attempts while the hub does not answer.
 _RETRY_INTERVAL = 1.0
@@ -69,6 +76,7 @@ class HubWatcher:
         self._partitions: tuple[str, ...] = ()
         self._created_ms: int | None = None
         self._states: dict[str, PartitionState] = {}
+        self._told_at: dict[str, float] = {}  # when receivers knew a newer state than the hub's answers
         self._offsets: dict[str, dict[int, str]] = {}  # by partition and sequence number, the oldest first
         self._remembered_offsets = remembered_offsets
         self._schedule = schedule or PollSchedule()
@@ -130,6 +138,30 @@ class HubWatcher:
             if self._last_error is not None and time.monotonic() - self._answered_at > self._timeout:
                 raise self._last_error
             return self._states
+
+    def round_time(self) -> float:
+        """Seconds in which the hub can be asked about each watched partition once."""
+        with self._condition:
+            return self._schedule.round_time()
+
+    def told(self, news: Mapping[str, Newest]) -> None:
+        """What receivers have been told of partitions' newest events just now.
+
+        A response that knows less is older, even if it comes later, unless the hub was made anew; so it counts only
+        after `_TRUST_NEWS` seconds.
+        """
+        now = time.monotonic()
+        with self._condition:
+            known = {p: self._states[p] for p in news if p in self._states}
+            newer = {
+                p: _told_state(state, news[p]) for p, state in known.items() if news[p].sequence_number >= state.end
+            }
+            self._told_at.update(dict.fromkeys(newer, now))
+            self._schedule.told(known, now)
+            if newer:
+                self._remember_offsets(newer)
+                self._states = {**self._states, **newer}
+                self._changed.set()
 
     def created_ms(self) -> int | None:
         """When the hub was created, in milliseconds since 1970, as last known: tells it from one made anew."""
@@ -255,6 +287,7 @@ class HubWatcher:
             requested = self._schedule.choose(partitions, everything=everything, also_others=listing)
         states = metadata.partition_states(requested)
         with self._condition:
+            states = {p: self._newest_of(p, state) for p, state in states.items()}
             self._remember_offsets(states)
             changed = partitions != self._partitions or any(self._states.get(p) != state for p, state in states.items())
             if changed or self._last_error:
@@ -267,6 +300,17 @@ class HubWatcher:
             if everything:
                 self._all_requested_at = began
             self._condition.notify_all()
+
+    def _newest_of(self, partition: str, answered: PartitionState) -> PartitionState:
+        """The state that the hub has `answered`, unless receivers have been told of newer events just before."""
+        known = self._states.get(partition)
+        told_at = self._told_at.get(partition)
+        if known is None or told_at is None:
+            return answered
+        if answered.end < known.end and time.monotonic() - told_at < _TRUST_NEWS:
+            return replace(known, begin=answered.begin)
+        del self._told_at[partition]
+        return answered
 
     def _remember_offsets(self, states: Mapping[str, PartitionState]) -> None:
         for partition, state in states.items():
@@ -283,3 +327,8 @@ class HubWatcher:
             if partition not in self._states:
                 raise HubUnavailableError(f"the state of partition {partition} is not known yet")
             return self._states[partition]
+
+
+def _told_state(state: PartitionState, newest: Newest) -> PartitionState:
+    enqueued = datetime.fromtimestamp(newest.enqueued_ms / 1000, timezone.utc)
+    return PartitionState(state.begin, newest.sequence_number + 1, newest.offset, enqueued)

@@ -93,6 +93,7 @@ def start_planner(
         finished=finished,
         fail_on_data_loss=options.fail_on_data_loss,
         hub_name=options.connection.hub_name,
+        namespace=options.connection.namespace.partition(":")[0],
         timings=timings,
     )
     try:

@@ -21,11 +21,14 @@ from pyspark.sql.types import StructType
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.rows import SPARK_SCHEMA
+from spark_ehbalance.hub.wire.tracking import Newest
+from spark_ehbalance.source import news
 from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.batch_read import batch_ranges
 from spark_ehbalance.source.concurrent_reader import read_together
 from spark_ehbalance.source.host import mint_owner_id, spark_master
 from spark_ehbalance.source.logs import set_up_logging
+from spark_ehbalance.source.news import NewsAddress
 from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import Options, batch_options, check_options, stream_options
 from spark_ehbalance.source.planner import Planner
@@ -71,16 +74,22 @@ class EhBalanceDataSource(DataSource):
 
 @dataclass
 class Task(InputPartition):
-    """One task: ranges, each with its AMQP owner level, and the member that holds their leases (None without)."""
+    """One task: ranges, each with its AMQP owner level, the member that holds their leases (None without), and where to
+    tell what it hears of new events (None: nowhere)."""
 
     ranges: tuple[tuple[Range, int | None], ...]
     owner: str | None
+    news: NewsAddress | None = None
 
 
 def _read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
     set_up_logging()
-    readers = [partial(read_range, options, wanted, task.owner, level) for wanted, level in task.ranges]
-    return read_together(readers)
+    found: dict[str, Newest] = {}
+    heard = None if task.news is None else found.__setitem__
+    readers = [partial(read_range, options, wanted, task.owner, level, heard=heard) for wanted, level in task.ranges]
+    yield from read_together(readers)
+    if task.news is not None:
+        news.send(task.news, found)
 
 
 class BatchReader(DataSourceReader):
@@ -170,8 +179,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         leveled = shared and self._options.min_partitions is None
         owner, level = self._owner if shared else None, self._options.owner_level
         epochs = self._options.offers.epochs  # else all readers of the group have the level of the Azure SDKs
+        address = planner.news_address()
         return [
-            Task(tuple((each, (each.epoch if epochs else 0) if leveled else level) for each in ranges), owner)
+            Task(tuple((each, (each.epoch if epochs else 0) if leveled else level) for each in ranges), owner, address)
             for ranges in tasks
         ]
 

@@ -7,7 +7,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,7 @@ from spark_ehbalance.hub.receiver import (
     Unreachable,
 )
 from spark_ehbalance.hub.rows import sequence_numbers
+from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS, Key, Receivers
@@ -48,18 +49,22 @@ def read_range(
     *,
     receivers: Receivers = RECEIVERS,
     max_rows: int = MAX_ROWS,
+    heard: Callable[[str, Newest], object] | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
     """The events of `wanted` as rows, in record batches of up to `max_rows`.
 
     `owner` is the member that holds the lease, None without leases. `receivers` are those that the process keeps open
     between tasks. Ends early, without an error, if the lease is lost while reading (the new owner reads the rest), and
-    soon after `ended` is set. Raises `ForeignReaderError`, `FencedError`, `DataLossError`, `MalformedEventError`,
+    soon after `ended` is set. `heard` is called at the end with the partition and its newest event, if the service has
+    told it. Raises `ForeignReaderError`, `FencedError`, `DataLossError`, `MalformedEventError`,
     `HubUnavailableError`, `StoreError`.
     """
     address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
-    key = Key(address, owner_level, options.json_properties, options.on_malformed)
+    key = Key(address, owner_level, options.json_properties, options.on_malformed, track=heard is not None)
     with contextlib.closing(_RangeReceiver(receivers, key, options.prefetch, wanted.end, max_rows)) as receiver:
         yield from _RangeReader(options, wanted, owner, owner_level, receiver).read(ended or threading.Event())
+        if heard is not None and receiver.newest is not None:
+            heard(wanted.partition, receiver.newest)
 
 
 class _RangeReceiver:
@@ -76,6 +81,7 @@ class _RangeReceiver:
         #: As of the receiver, after the last call of `receive`.
         self.first: int | None = None
         self.next = 0
+        self.newest: Newest | None = None
 
     def receive(self, position: int) -> pa.RecordBatch:
         """Up to `max_rows` from `position` on. Raises what a `Receiver` raises; the next call opens another one."""
@@ -94,6 +100,7 @@ class _RangeReceiver:
             self.close()
             raise
         self._one_by_one = self._one_by_one and not receiver.closed
+        self.newest = receiver.newest
         self.first, self.next = receiver.first, position if receiver.next is None else receiver.next
         return batch
 

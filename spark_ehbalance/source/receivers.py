@@ -42,6 +42,7 @@ class Key(NamedTuple):
     owner_level: int | None
     json_properties: bool
     on_malformed: str
+    track: bool = False
 
 
 class Receivers:
@@ -90,6 +91,7 @@ class Receivers:
             prefetch=prefetch,
             json_properties=key.json_properties,
             on_malformed=key.on_malformed,
+            track=key.track,
         )
 
     def keep(self, key: Key, receiver: Receiver) -> None:

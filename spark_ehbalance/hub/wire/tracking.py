@@ -1,0 +1,61 @@
+"""What the service says of a partition's newest event with each message, if the receiver asks for it when it attaches.
+
+It comes as delivery annotations, which are in no column: they are read from one message and left out of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spark_ehbalance.hub.wire.scan import Scan, big_endian
+from spark_ehbalance.hub.wire.transfers import Messages
+from spark_ehbalance.hub.wire.values import MALFORMED, decode
+
+#: How delivery annotations begin.
+_SECTION = bytes((0x00, 0x53, 0x71))
+
+_SEQUENCE_NUMBER, _OFFSET, _TIME = (
+    b"last_enqueued_sequence_number",
+    b"last_enqueued_offset",
+    b"last_enqueued_time_utc",
+)
+
+
+class Newest(NamedTuple):
+    """A partition's newest event when the message was sent: its sequence number and offset, and when it was enqueued,
+    in milliseconds since 1970."""
+
+    sequence_number: int
+    offset: str
+    enqueued_ms: int
+
+
+def newest(message: bytes) -> Newest | None:
+    """What `message` says; None if it says nothing that can be read."""
+    try:
+        found: Any = decode(message, 3)[0] if message.startswith(_SECTION) else None
+        if not isinstance(found, Mapping):
+            return None
+        number, offset, at = found[_SEQUENCE_NUMBER], found[_OFFSET], found[_TIME]
+        if not isinstance(number, int) or not isinstance(at, int) or number < 0:
+            return None
+        return Newest(number, bytes(offset).decode(), at)
+    except (*MALFORMED, KeyError):
+        return None
+
+
+def without_annotations(messages: Messages) -> Messages:
+    """The messages without the delivery annotations that they begin with; what came in several frames keeps them."""
+    scan = Scan(messages.data, np.maximum(messages.starts, 0))
+    rows = scan.look(8)
+    wide = rows[:, 3] == 0xD1
+    sizes = np.where(wide, 8 + big_endian(rows, 4, 4), 5 + rows[:, 4].astype(np.int64))
+    annotated = scan.good & (messages.starts >= 0) & (rows[:, :3] == np.frombuffer(_SECTION, np.uint8)).all(axis=1)
+    annotated &= wide | (rows[:, 3] == 0xC1)
+    starts = messages.starts + np.where(annotated, sizes, 0)
+    # A size that lies beyond the message is for the tiers to find out, with the message as it is.
+    starts = np.where(starts < messages.ends, starts, messages.starts)
+    return Messages(messages.data, starts, messages.ends, messages.joined)

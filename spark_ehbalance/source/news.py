@@ -1,0 +1,117 @@
+"""What tasks learn of the partitions' newest events while they read, told to the query's planner.
+
+Event Hubs answers 50 questions about partitions a second, so that with hundreds of them the planner would hear of each
+only now and then. But a receiver is told with each event which one is the partition's newest. So each task tells the
+planner what its receivers have heard, in datagrams: they need no answer, and one that is lost, or that a firewall does
+not let through, costs nothing, because the planner goes on asking. Each is signed with a key that the planner has made
+and that only its tasks know: a made-up one could have the planner wait for events that do not exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from spark_ehbalance.hub.wire.tracking import Newest
+
+_LOG = logging.getLogger(__name__)
+
+#: Partitions in a datagram: about 1,000 bytes, so that it passes every network in one packet.
+_IN_ONE = 16
+
+#: Bytes of the largest datagram that is read.
+_MOST_BYTES = 4096
+
+_SIGNATURE_BYTES = hashlib.sha256().digest_size
+
+#: The environment variable by which Spark is told the address that other hosts reach this one by.
+_SPARK_ADDRESS = "SPARK_LOCAL_IP"
+
+
+@dataclass(frozen=True, slots=True)
+class NewsAddress:
+    """Where a planner listens. The key is not in `repr`."""
+
+    host: str
+    port: int
+    key: bytes = field(repr=False)
+
+
+def send(address: NewsAddress, news: Mapping[str, Newest]) -> None:
+    """Tell the planner at `address` the newest event of each partition. Never fails: it hears of them anyway."""
+    remaining = iter(news.items())
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        out.setblocking(False)
+        while some := dict(islice(remaining, _IN_ONE)):
+            out.sendto(_encoded(some, address.key), (address.host, address.port))
+
+
+class NewsListener:
+    """Receives news in a thread of its own and passes them to `told`, between `start` and `close`."""
+
+    def __init__(self, told: Callable[[Mapping[str, Newest]], None]) -> None:
+        self._told = told
+        self._key = secrets.token_bytes(32)
+        self._socket: socket.socket | None = None
+        self._closed = False
+
+    def start(self, peer: str) -> NewsAddress | None:
+        """Listen at the address by which this host reaches the host `peer`; None, with a warning, if it cannot."""
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            made.bind((os.environ.get(_SPARK_ADDRESS) or _address_towards(peer), 0))
+        except OSError as error:
+            made.close()
+            _LOG.warning("no port for what tasks hear of new events (%s): the hub is asked, which takes longer", error)
+            return None
+        self._socket = made
+        host, port = made.getsockname()
+        threading.Thread(target=self._run, args=(made,), name="ehbalance-news", daemon=True).start()
+        return NewsAddress(host, port, self._key)
+
+    def close(self) -> None:
+        """Stop listening. May be called twice."""
+        self._closed, listening = True, self._socket
+        if listening is not None:
+            with contextlib.suppress(OSError):
+                listening.sendto(b"", listening.getsockname())  # wakes the thread, which closes the socket
+
+    def _run(self, listening: socket.socket) -> None:
+        with listening:
+            while not self._closed:
+                datagram = b""
+                with contextlib.suppress(OSError):
+                    datagram = listening.recv(_MOST_BYTES)
+                news = _decoded(datagram, self._key)
+                if news is not None:
+                    self._told(news)
+
+
+def _address_towards(peer: str) -> str:
+    """The address of the interface by which this host reaches `peer`. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((peer, 9))
+        return str(probe.getsockname()[0])
+
+
+def _encoded(news: Mapping[str, Newest], key: bytes) -> bytes:
+    text = json.dumps(news).encode()
+    return hmac.digest(key, text, "sha256") + text
+
+
+def _decoded(datagram: bytes, key: bytes) -> dict[str, Newest] | None:
+    """The news; None if they are not signed with `key`."""
+    signature, text = datagram[:_SIGNATURE_BYTES], datagram[_SIGNATURE_BYTES:]
+    if not hmac.compare_digest(signature, hmac.digest(key, text, "sha256")):
+        return None
+    return {partition: Newest(*each) for partition, each in json.loads(text).items()}

@@ -1,0 +1,138 @@
+"""Tasks tell the planner of the newest events that they have heard of, where the hub cannot be asked often enough."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.hub import watcher
+from spark_ehbalance.hub.poll_schedule import PollSchedule
+from spark_ehbalance.hub.wire.tracking import Newest
+from spark_ehbalance.source import news
+from spark_ehbalance.source.datasource import StreamReader, Task
+from spark_ehbalance.source.news import NewsAddress, NewsListener
+from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.receivers import RECEIVERS
+from tests.source.support import HUB, hub_options
+from tests.waiting import wait_until
+
+#: Partitions, and how often the hub is asked about one: once a minute about each.
+MANY, REQUESTS_A_SECOND = 12, 0.2
+
+FIRST = Newest(7, "seven", 1_790_000_000_000)
+
+
+class Heard:
+    """What a listener was told."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Newest] = {}
+
+    def __call__(self, told: Mapping[str, Newest]) -> None:
+        self.found.update(told)
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def address(heard: Heard) -> Iterator[NewsAddress]:
+    listener = NewsListener(heard)
+    found = listener.start("localhost")
+    assert found is not None
+    yield found
+    listener.close()
+
+
+def raw(address: NewsAddress, *datagrams: bytes) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        for each in datagrams:
+            out.sendto(each, (address.host, address.port))
+
+
+def test_news_of_many_partitions_arrive(heard: Heard, address: NewsAddress) -> None:
+    sent = {str(number): Newest(number, f"offset {number}", 1) for number in range(100)}
+    news.send(address, sent)
+    wait_until(lambda: heard.found == sent, "all news have come")
+
+
+def test_what_is_not_signed_counts_for_nothing_and_ends_nothing(heard: Heard, address: NewsAddress) -> None:
+    news.send(replace(address, key=b"another"), {"0": FIRST})
+    raw(address, b"", b"x", b"\0" * 32 + b'{"0": [1, "1", 1]}', b"\0" * 60_000)
+    news.send(address, {"1": FIRST})
+    wait_until(lambda: heard.found, "the signed news have come")
+    assert heard.found == {"1": FIRST}
+
+
+def test_to_a_planner_that_is_gone_nothing_is_told(heard: Heard) -> None:
+    listener = NewsListener(heard)
+    address = listener.start("localhost")
+    assert address is not None
+    listener.close()
+    listener.close()
+    news.send(address, {"0": FIRST})
+    assert not heard.found
+
+
+def test_without_a_port_the_hub_is_asked(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "192.0.2.1")  # an address that no host has
+    assert NewsListener(print).start("localhost") is None
+    assert "the hub is asked, which takes longer" in caplog.text
+
+
+def test_the_key_is_not_shown(address: NewsAddress) -> None:
+    assert "key" not in repr(address)
+    assert "key" not in repr(Task((), None, address))
+
+
+@pytest.fixture
+def _close_kept() -> Iterator[None]:
+    yield
+    RECEIVERS.close()
+
+
+@pytest.mark.usefixtures("_close_kept")
+def test_what_the_tasks_of_a_batch_hear_is_known_to_the_next_one(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "PollSchedule", partial(PollSchedule, most_requests=REQUESTS_A_SECOND))
+    emulator.add_hub(HUB, MANY)
+    for partition in range(MANY):
+        emulator.append(HUB, partition, [b"x"] * 2)
+    reader = StreamReader(hub_options(emulator, startingPosition="earliest", maxEventsPerTrigger=MANY))
+    try:
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        ranges = StreamOffset.from_json(end).ranges
+        assert {p: each.end for p, each in ranges.items()} == {str(p): 1 for p in range(MANY)}
+        for partition in range(MANY):
+            emulator.append(HUB, partition, [b"y"] * 3)  # after the hub was asked
+        for task in reader.partitions(start, end):
+            assert isinstance(task, Task)
+            assert task.news is not None
+            assert sum(batch.num_rows for batch in reader.read(task)) == len(task.ranges)
+        planner = reader._planner
+        assert planner is not None
+        wait_until(lambda: set(planner.latest().values()) == {5}, "all news have come", 30)
+    finally:
+        reader.stop()
+
+
+@pytest.mark.usefixtures("_close_kept")
+def test_a_hub_with_few_partitions_is_asked(emulator: Emulator) -> None:
+    emulator.add_hub(HUB, 4)
+    emulator.append(HUB, 0, [b"x"])
+    reader = StreamReader(hub_options(emulator, startingPosition="earliest"))
+    try:
+        start = reader.initialOffset()
+        tasks = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+        assert [task.news for task in tasks if isinstance(task, Task)] == [None]
+    finally:
+        reader.stop()
