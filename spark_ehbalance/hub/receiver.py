@@ -119,6 +119,7 @@ class Receiver:
         self._fast = fast
         self._public_life = public_life
         self._track = track
+        self._waiting: bytes | None = None  # the event that was sent ahead
         self._failure: str | None = None  # of the event after those that were returned
         self._skipped = 0
         self._link: FastLink | None = None
@@ -166,11 +167,20 @@ class Receiver:
 
     def is_usable(self) -> bool:
         """Whether it can be kept for later: not if it was disconnected, if its token is about to expire, or if events
-        come by the client's public calls, which do not tell."""
+        come by the client's public calls, which do not tell.
+
+        With `track` the hub may send one event ahead, so that `newest` changes when there is one.
+        """
+        if self._link is None:
+            return False
         try:
-            return self._link is not None and self._link.is_usable()
+            usable = self._link.is_usable(1 if self._track else 0)
+            if self._track and self._waiting is None and (waiting := self._link.waiting()) is not None:
+                self._waiting = waiting
+                self.newest = newest(waiting) or self.newest
         except Exception:  # any error ends it
             return False
+        return usable
 
     def close(self) -> None:
         """Close the connection. May be called twice."""
@@ -291,6 +301,7 @@ class Receiver:
 
     def _receive_fast(self, link: FastLink, most: int, wait: float, wanted: int | None) -> Rows:
         try:
+            self._waiting = None
             messages = link.receive(most, wait, wanted)
             if self._track and len(messages):
                 self.newest = newest(messages[-1]) or self.newest

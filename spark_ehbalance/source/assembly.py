@@ -23,6 +23,7 @@ from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress
 from spark_ehbalance.source.control_socket import PlannerControl
 from spark_ehbalance.source.joining import check_alone, check_hub, join_table
 from spark_ehbalance.source.load_reporter import LoadReporter
+from spark_ehbalance.source.news import NewsListener
 from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.planner import Planner, PlannerTimings
@@ -93,7 +94,7 @@ def start_planner(
         finished=finished,
         fail_on_data_loss=options.fail_on_data_loss,
         hub_name=options.connection.hub_name,
-        namespace=options.connection.namespace.partition(":")[0],
+        news=NewsListener(hub.told, hub.round_time, options.connection.namespace.partition(":")[0]),
         timings=timings,
     )
     try:

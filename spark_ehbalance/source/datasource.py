@@ -21,8 +21,6 @@ from pyspark.sql.types import StructType
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.rows import SPARK_SCHEMA
-from spark_ehbalance.hub.wire.tracking import Newest
-from spark_ehbalance.source import news
 from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.batch_read import batch_ranges
 from spark_ehbalance.source.concurrent_reader import read_together
@@ -84,12 +82,8 @@ class Task(InputPartition):
 
 def _read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
     set_up_logging()
-    found: dict[str, Newest] = {}
-    heard = None if task.news is None else found.__setitem__
-    readers = [partial(read_range, options, wanted, task.owner, level, heard=heard) for wanted, level in task.ranges]
-    yield from read_together(readers)
-    if task.news is not None:
-        news.send(task.news, found)
+    readers = [partial(read_range, options, wanted, task.owner, level, news=task.news) for wanted, level in task.ranges]
+    return read_together(readers)
 
 
 class BatchReader(DataSourceReader):

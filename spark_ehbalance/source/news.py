@@ -26,11 +26,18 @@ from spark_ehbalance.hub.wire.tracking import Newest
 
 _LOG = logging.getLogger(__name__)
 
+#: Seconds that asking about all partitions may take before tasks are to tell: with fewer partitions a batch is about as
+#: long.
+SLOW = 5.0
+
 #: Partitions in a datagram: about 1,000 bytes, so that it passes every network in one packet.
 _IN_ONE = 16
 
 #: Bytes of the largest datagram that is read.
 _MOST_BYTES = 4096
+
+#: Takes the newest event of each partition that a task has heard of.
+Told = Callable[[Mapping[str, Newest]], None]
 
 _SIGNATURE_BYTES = hashlib.sha256().digest_size
 
@@ -57,31 +64,43 @@ def send(address: NewsAddress, news: Mapping[str, Newest]) -> None:
 
 
 class NewsListener:
-    """Receives news in a thread of its own and passes them to `told`, between `start` and `close`."""
+    """Receives news in a thread of its own and passes them to `told`, once they are needed."""
 
-    def __init__(self, told: Callable[[Mapping[str, Newest]], None]) -> None:
+    def __init__(self, told: Told, round_time: Callable[[], float], peer: str) -> None:
+        """They are needed from when `round_time`, the seconds in which the hub can be asked about each partition, is
+        longer than `SLOW`. `peer` is the hub's host: tasks on other hosts reach this one by the address by which it
+        reaches that one."""
         self._told = told
+        self._round_time = round_time
+        self._peer = peer
         self._key = secrets.token_bytes(32)
+        self._tried = self._closed = False
         self._socket: socket.socket | None = None
-        self._closed = False
 
-    def start(self, peer: str) -> NewsAddress | None:
-        """Listen at the address by which this host reaches the host `peer`; None, with a warning, if it cannot."""
+    def address(self) -> NewsAddress | None:
+        """Where tasks send their news; None while none are needed, or if this host cannot listen."""
+        if not self._tried and self._round_time() > SLOW:
+            self._tried = True
+            self._start()
+        if self._socket is None:
+            return None
+        host, port = self._socket.getsockname()
+        return NewsAddress(host, port, self._key)
+
+    def _start(self) -> None:
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
-            made.bind((os.environ.get(_SPARK_ADDRESS) or _address_towards(peer), 0))
+            made.bind((os.environ.get(_SPARK_ADDRESS) or _address_towards(self._peer), 0))
         except OSError as error:
             made.close()
             _LOG.warning("no port for what tasks hear of new events (%s): the hub is asked, which takes longer", error)
-            return None
+            return
         self._socket = made
-        host, port = made.getsockname()
         threading.Thread(target=self._run, args=(made,), name="ehbalance-news", daemon=True).start()
-        return NewsAddress(host, port, self._key)
 
     def close(self) -> None:
         """Stop listening. May be called twice."""
-        self._closed, listening = True, self._socket
+        listening, self._socket, self._tried, self._closed = self._socket, None, True, True
         if listening is not None:
             with contextlib.suppress(OSError):
                 listening.sendto(b"", listening.getsockname())  # wakes the thread, which closes the socket

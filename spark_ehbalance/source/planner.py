@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
@@ -53,9 +52,6 @@ class PlannerTimings:
     #: again 10 ms after each answer, which is what an idle query costs; the other answers keep `latestOffset` fast.
     idle_wait: float = 0.05
     idle_wait_every: int = 3
-    #: Tasks tell what they hear of new events where asking about all partitions takes longer. A batch with fewer takes
-    #: about as long as asking.
-    slow_news: float = 5.0
 
 
 class Hub(Protocol):
@@ -67,8 +63,6 @@ class Hub(Protocol):
     def refresh(self) -> None: ...
     def states(self) -> Mapping[str, PartitionState]: ...
     def created_ms(self) -> int | None: ...
-    def round_time(self) -> float: ...
-    def told(self, news: Mapping[str, Newest]) -> None: ...
     def stop(self) -> None: ...
 
 
@@ -98,12 +92,12 @@ class Planner:
         finished: StreamOffset | None = None,
         fail_on_data_loss: bool = True,
         hub_name: str = "",
-        namespace: str = "localhost",
+        news: NewsListener | None = None,
         timings: PlannerTimings | None = None,
     ) -> None:
         """`keeper` and `hub` set `changed` when what they return may have changed. `finished` is the end of the last
         batch that the sink finished in an earlier process of the query. `hub_name` tells the event hub from all
-        others; `namespace` is its host."""
+        others. `news` listens to what tasks hear of new events."""
         self._keeper = keeper
         self._hub = hub
         self._policy = policy
@@ -120,10 +114,7 @@ class Planner:
         self._replayed: Mapping[str, Range] = {}
         self._ahead: Mapping[str, int] = {}
         self._hub_name = hub_name
-        self._namespace = namespace
-        self._news = NewsListener(hub.told)
-        self._news_address: NewsAddress | None = None
-        self._listens = False
+        self._news = news
         self._fixed_ends: dict[str, int] | None = None
         self._idle = _NothingToRead()
         self._idle_answers = 0
@@ -133,7 +124,8 @@ class Planner:
         """Give the leases back and leave the group; takes a few seconds at most. Not guaranteed on SIGKILL."""
         if self._control:
             self._control.close()
-        self._news.close()
+        if self._news:
+            self._news.close()
         self._hub.stop()
         self._keeper.stop()
 
@@ -221,10 +213,7 @@ class Planner:
 
     def news_address(self) -> NewsAddress | None:
         """Where the tasks of a batch tell what they hear of new events; None if the hub can be asked soon enough."""
-        if not self._listens and self._hub.round_time() > self._timings.slow_news:
-            self._listens = True
-            self._news_address = self._news.start(self._namespace)
-        return self._news_address
+        return self._news.address() if self._news else None
 
     def holdings(self) -> Mapping[str, Holding]:
         """The partitions that a batch may be planned with now; see `Keeper.holdings`."""

@@ -7,7 +7,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,7 @@ from spark_ehbalance.hub.receiver import (
 )
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.wire.tracking import Newest
+from spark_ehbalance.source.news import NewsAddress, send
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS, Key, Receivers
@@ -49,22 +50,21 @@ def read_range(
     *,
     receivers: Receivers = RECEIVERS,
     max_rows: int = MAX_ROWS,
-    heard: Callable[[str, Newest], object] | None = None,
+    news: NewsAddress | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
     """The events of `wanted` as rows, in record batches of up to `max_rows`.
 
     `owner` is the member that holds the lease, None without leases. `receivers` are those that the process keeps open
-    between tasks. Ends early, without an error, if the lease is lost while reading (the new owner reads the rest), and
-    soon after `ended` is set. `heard` is called at the end with the partition and its newest event, if the service has
-    told it. Raises `ForeignReaderError`, `FencedError`, `DataLossError`, `MalformedEventError`,
-    `HubUnavailableError`, `StoreError`.
+    between tasks. `news` is where the planner is told of new events. Ends early, without an error, if the lease is lost
+    while reading (the new owner reads the rest), and soon after `ended` is set. Raises `ForeignReaderError`,
+    `FencedError`, `DataLossError`, `MalformedEventError`, `HubUnavailableError`, `StoreError`.
     """
     address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
-    key = Key(address, owner_level, options.json_properties, options.on_malformed, track=heard is not None)
+    key = Key(address, owner_level, options.json_properties, options.on_malformed, news)
     with contextlib.closing(_RangeReceiver(receivers, key, options.prefetch, wanted.end, max_rows)) as receiver:
         yield from _RangeReader(options, wanted, owner, owner_level, receiver).read(ended or threading.Event())
-        if heard is not None and receiver.newest is not None:
-            heard(wanted.partition, receiver.newest)
+        if news is not None and receiver.newest is not None:
+            send(news, {wanted.partition: receiver.newest})
 
 
 class _RangeReceiver:

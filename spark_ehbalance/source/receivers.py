@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.hub.wire.tracking import Newest
+from spark_ehbalance.source import news
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,6 +31,10 @@ MOST_RECEIVERS = 256
 #: Seconds after which an unused receiver is closed: if batches are further apart, opening one for each costs little;
 #: and a token's last tenth, in which it must be renewed, is rarely shorter.
 RECEIVER_IDLE = 10.0
+
+#: Seconds after which a receiver that tells a planner of new events is closed: longer than the planner takes to ask
+#: about each of a thousand partitions.
+_TELLING_IDLE = 60.0
 
 #: Seconds between two checks of the kept receivers: several during the shortest batch, at 5 µs of CPU for each
 #: receiver.
@@ -42,14 +48,23 @@ class Key(NamedTuple):
     owner_level: int | None
     json_properties: bool
     on_malformed: str
-    track: bool = False
+    news: news.NewsAddress | None = None  # who is told of new events
+
+
+class _Kept(NamedTuple):
+    """A receiver that no task uses: since when, and what its planner was told."""
+
+    since: float
+    receiver: Receiver
+    told: Newest | None
 
 
 class Receivers:
     """The open receivers of this process that no task uses, one per key. For several threads.
 
     While there are any, a daemon thread closes those that were disconnected, whose token is about to expire, or that
-    have been unused for `idle` seconds; it checks them every `check_interval` seconds. A receiver that was taken
+    have been unused for `idle` seconds; it checks them every `check_interval` seconds. Where there are too many
+    partitions to ask about, they wait for one more event each, and the planner is told of it. A receiver that was taken
     belongs to its taker alone.
     """
 
@@ -70,13 +85,14 @@ class Receivers:
     def forget(self) -> None:
         """Drop all without closing them: in a forked process they are the parent's."""
         self._lock = threading.Lock()
-        self._kept: dict[Key, tuple[float, Receiver]] = {}
+        self._kept: dict[Key, _Kept] = {}
         self._thread: threading.Thread | None = None
 
     def take(self, key: Key, position: int, prefetch: int) -> Receiver:
         """A receiver whose next event is `position`: a kept one if it can be used, else a new one."""
         with self._lock:
-            _, kept = self._kept.pop(key, (0.0, None))
+            found = self._kept.pop(key, None)
+            kept = found and found.receiver
             useless = self._pop(each for each in self._kept if each.address == key.address)  # another epoch
         if kept is not None:
             if kept.next == position and kept.is_usable():
@@ -91,7 +107,7 @@ class Receivers:
             prefetch=prefetch,
             json_properties=key.json_properties,
             on_malformed=key.on_malformed,
-            track=key.track,
+            track=key.news is not None,
         )
 
     def keep(self, key: Key, receiver: Receiver) -> None:
@@ -100,12 +116,13 @@ class Receivers:
         A receiver without owner level is closed: Event Hubs allows five of them per partition, and there may be more
         workers. One with a level has disconnected those of other workers.
         """
+        told = receiver.newest  # by the task; more may have come since
         if key.owner_level is None or not receiver.is_usable():
             receiver.close()
             return
         with self._lock:
             surplus = self._pop([key])
-            self._kept[key] = (time.monotonic(), receiver)
+            self._kept[key] = _Kept(time.monotonic(), receiver, told)
             surplus += self._pop(list(self._kept)[: -self._most])
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._watch, name="ehbalance-receivers", daemon=True)
@@ -122,20 +139,34 @@ class Receivers:
         """Close receivers that are of no more use, until none is kept."""
         while True:
             time.sleep(self._check_interval)
-            unused_since = time.monotonic() - self._idle
             with self._lock:
-                useless = [
-                    key for key, (used, each) in self._kept.items() if used < unused_since or not each.is_usable()
-                ]
+                useless = [key for key, each in self._kept.items() if not self._is_useful(key, each)]
                 closing = self._pop(useless)
+                heard = self._heard()
                 if not self._kept:
                     self._thread = None
             _close(closing)
+            for address, found in heard.items():
+                news.send(address, found)
             if self._thread is not threading.current_thread():
                 return
 
+    def _is_useful(self, key: Key, kept: _Kept) -> bool:
+        idle = self._idle if key.news is None else _TELLING_IDLE
+        return time.monotonic() - kept.since < idle and kept.receiver.is_usable()
+
+    def _heard(self) -> dict[news.NewsAddress, dict[str, Newest]]:
+        """What each planner is to be told: the newest event of each partition of which it has not been told yet."""
+        heard: dict[news.NewsAddress, dict[str, Newest]] = {}
+        for key, each in self._kept.items():
+            newest = each.receiver.newest
+            if key.news is not None and newest is not None and newest != each.told:
+                heard.setdefault(key.news, {})[key.address.partition] = newest
+                self._kept[key] = each._replace(told=newest)
+        return heard
+
     def _pop(self, keys: Iterable[Key]) -> list[Receiver]:
-        return [self._kept.pop(key)[1] for key in list(keys) if key in self._kept]
+        return [self._kept.pop(key).receiver for key in list(keys) if key in self._kept]
 
 
 def _close(receivers: list[Receiver]) -> None:

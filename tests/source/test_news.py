@@ -12,13 +12,17 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub import watcher
 from spark_ehbalance.hub.poll_schedule import PollSchedule
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.source import news
 from spark_ehbalance.source.datasource import StreamReader, Task
-from spark_ehbalance.source.news import NewsAddress, NewsListener
+from spark_ehbalance.source.news import SLOW, NewsAddress, NewsListener
 from spark_ehbalance.source.offsets import StreamOffset
-from spark_ehbalance.source.receivers import RECEIVERS
-from tests.source.support import HUB, hub_options
+from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.source.receivers import RECEIVERS, Key
+from tests.source.support import HUB, CountedReceivers, hub_options
 from tests.waiting import wait_until
 
 #: Partitions, and how often the hub is asked about one: once a minute about each.
@@ -44,8 +48,8 @@ def heard() -> Heard:
 
 @pytest.fixture
 def address(heard: Heard) -> Iterator[NewsAddress]:
-    listener = NewsListener(heard)
-    found = listener.start("localhost")
+    listener = NewsListener(heard, lambda: 2 * SLOW, "localhost")
+    found = listener.address()
     assert found is not None
     yield found
     listener.close()
@@ -72,18 +76,22 @@ def test_what_is_not_signed_counts_for_nothing_and_ends_nothing(heard: Heard, ad
 
 
 def test_to_a_planner_that_is_gone_nothing_is_told(heard: Heard) -> None:
-    listener = NewsListener(heard)
-    address = listener.start("localhost")
+    listener = NewsListener(heard, lambda: 2 * SLOW, "localhost")
+    address = listener.address()
     assert address is not None
     listener.close()
     listener.close()
+    assert listener.address() is None
     news.send(address, {"0": FIRST})
     assert not heard.found
 
 
 def test_without_a_port_the_hub_is_asked(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "192.0.2.1")  # an address that no host has
-    assert NewsListener(print).start("localhost") is None
+    listener = NewsListener(print, lambda: 2 * SLOW, "localhost")
+    assert listener.address() is None
+    assert listener.address() is None
+    assert caplog.text.count("no port") == 1
     assert "the hub is asked, which takes longer" in caplog.text
 
 
@@ -96,6 +104,57 @@ def test_the_key_is_not_shown(address: NewsAddress) -> None:
 def _close_kept() -> Iterator[None]:
     yield
     RECEIVERS.close()
+
+
+def test_a_kept_receiver_tells_when_there_is_another_event(
+    emulator: Emulator, heard: Heard, address: NewsAddress
+) -> None:
+    emulator.add_hub(HUB, 2)
+    options, worker = hub_options(emulator), CountedReceivers()
+
+    def read(start: int, end: int) -> list[int]:
+        batches = read_range(options, Range("1", 0, start, end), None, 5, receivers=worker, news=address)
+        return [number for batch in batches for number in sequence_numbers(batch).to_pylist()]
+
+    try:
+        emulator.append(HUB, 1, [b"x"] * 4)
+        assert read(0, 3) == [0, 1, 2]
+        wait_until(lambda: heard.found.keys() == {"1"} and heard.found["1"].sequence_number == 3, "what was there")
+        assert read(3, 4) == [3], "the event that was sent ahead"
+        heard.found.clear()
+        emulator.append(HUB, 1, [b"y"])
+        wait_until(lambda: heard.found.keys() == {"1"}, "the next event is told of")
+        emulator.append(HUB, 1, [b"y"] * 500)
+        assert read(4, 505) == [*range(4, 505)]
+        assert worker.opened == [0], "one receiver has done all that"
+        wait_until(lambda: heard.found["1"].sequence_number == 504, "the newest of all")
+    finally:
+        worker.close()
+
+
+def test_what_was_sent_ahead_while_it_was_put_away_is_told(
+    emulator: Emulator, heard: Heard, address: NewsAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator.add_hub(HUB, 1)
+    emulator.append(HUB, 0, [b"x"])
+    receivers, is_usable = CountedReceivers(), Receiver.is_usable
+
+    def slowly(receiver: Receiver) -> bool:
+        usable = is_usable(receiver)
+        emulator.append(HUB, 0, [b"y"] if receiver.newest == first else [])
+        return usable and wait_until(lambda: is_usable(receiver) and receiver.newest != first, "the event has come")
+
+    key = Key(PartitionAddress(hub_options(emulator).connection, "$Default", "0"), 5, False, "fail", address)
+    receiver = receivers.take(key, 0, 10)
+    try:
+        wait_until(lambda: receiver.receive(1, 1.0, 1).num_rows, "the first event has come")
+        first = receiver.newest
+        monkeypatch.setattr(Receiver, "is_usable", slowly)
+        receivers.keep(key, receiver)
+        wait_until(lambda: heard.found.get("0") == receiver.newest, "it is told")
+    finally:
+        monkeypatch.undo()
+        receivers.close()
 
 
 @pytest.mark.usefixtures("_close_kept")

@@ -162,23 +162,31 @@ class FastLink:
             if len(_SPARE) < _MOST_SPARE:
                 _SPARE.append(large)
 
-    def is_usable(self) -> bool:
+    def is_usable(self, ahead: int = 0) -> bool:
         """Whether `receive` can go on later: not if the token is about to expire, or if the small buffer is full.
 
-        Handles the frames that have come meanwhile. Raises as `receive` does.
+        Handles the frames that have come meanwhile. The peer may send `ahead` messages before they are asked for.
+        Raises as `receive` does.
         """
         if time.time() >= self._token._expires_on - self._token._refresh_window:
             return False
-        self._wanted = 0
+        self._wanted = ahead
         if self._returned == len(self._transfers):
             self._clear()
             self._compact()
+            if ahead:
+                self._find()
         while room := len(self._data) - SLACK - self._have > _IDLE_BYTES // 2:
             if not self._read(0):
                 break
             self._find()
         self._check()
         return room
+
+    def waiting(self) -> bytes | None:
+        """The next message that `receive` will return, if it has come already."""
+        first = self._returned
+        return self._transfers.messages(self._data, first, first + 1)[0] if first < len(self._transfers) else None
 
     def close(self) -> None:
         """Close the socket: the client leaves it open if the connection was broken before."""
