@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bench import exactly_once, latency, leases, planner, processors, reader, simulator, tasks, throughput
+from bench import exactly_once, latency, leases, partitions, planner, processors, reader, simulator, tasks, throughput
 from bench.certificate import make
 from bench.common import Log, Row, session
 from bench.shapes import SHAPES
 
-_ALL = reader, leases, processors, simulator, planner, latency, throughput, exactly_once, tasks
+_ALL = reader, leases, processors, simulator, planner, latency, throughput, exactly_once, tasks, partitions
 SUBJECTS = {each.SUBJECT: each for each in _ALL}
 
 
@@ -61,6 +61,9 @@ def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterato
         if tasks.SUBJECT in subjects:  # last, because workers that keep many receivers are large
             size = {"partitions": 16, "count": 3, "runs": 1} if short else {"partitions": 256, "count": 40, "runs": 3}
             yield from tasks.measure(spark, folder, log, **size)
+        if partitions.SUBJECT in subjects:
+            size = {"partitions": 150, "seconds": 5} if short else {"partitions": 1024, "seconds": 60}
+            yield from partitions.measure(spark, folder, log, **size)
     finally:
         spark.stop()
 

@@ -136,7 +136,7 @@ def _under_load(query: StreamingQuery, producer: Producer, seconds: float) -> li
         producing.join()
     _wait_for(query, producer.sent)
     under = batches(query)[before:]
-    return [each for each in under if _began(each) - _began(under[0]) > warm_up]
+    return [each for each in under if began(each) - began(under[0]) > warm_up]
 
 
 def _wait_for(query: StreamingQuery, rows: int, timeout: float = 120.0) -> list[Mapping[str, Any]]:
@@ -150,12 +150,13 @@ def _wait_for(query: StreamingQuery, rows: int, timeout: float = 120.0) -> list[
     raise TimeoutError(f"the query has not read {rows} events in {timeout:g} s: {query.exception()}")
 
 
-def _began(batch: Mapping[str, Any]) -> float:
+def began(batch: Mapping[str, Any]) -> float:
+    """When a batch has begun, in seconds since 1970."""
     return datetime.fromisoformat(batch["timestamp"].replace("Z", "+00:00")).timestamp()
 
 
 def _finished(batch: Mapping[str, Any]) -> float:
-    return _began(batch) + _took(batch)
+    return began(batch) + _took(batch)
 
 
 def _took(batch: Mapping[str, Any]) -> float:

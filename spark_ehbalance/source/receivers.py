@@ -32,6 +32,10 @@ MOST_RECEIVERS = 256
 #: and a token's last tenth, in which it must be renewed, is rarely shorter.
 RECEIVER_IDLE = 10.0
 
+#: Receivers kept where they tell a planner of new events: a partition without one is only asked about. Each takes about
+#: 130 KB.
+_MOST_TELLING = 1024
+
 #: Seconds after which a receiver that tells a planner of new events is closed: longer than the planner takes to ask
 #: about each of a thousand partitions.
 _TELLING_IDLE = 60.0
@@ -123,7 +127,8 @@ class Receivers:
         with self._lock:
             surplus = self._pop([key])
             self._kept[key] = _Kept(time.monotonic(), receiver, told)
-            surplus += self._pop(list(self._kept)[: -self._most])
+            most = self._most if key.news is None else max(self._most, _MOST_TELLING)
+            surplus += self._pop(list(self._kept)[:-most])
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._watch, name="ehbalance-receivers", daemon=True)
                 self._thread.start()

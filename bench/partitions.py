@@ -1,0 +1,49 @@
+"""How long an event takes to the sink where the hub has so many partitions that asking about each takes long: one event
+a second in each. Compared with a query without owner level, whose receivers are not kept: the hub is only asked."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from bench.common import Bar, Log, Row, batches, emulator, start
+from bench.latency import Producer, began, latencies
+from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS
+
+SUBJECT = "partitions"
+
+_ASKED, _TOLD = "asking alone", "told by tasks"
+
+
+def measure(spark: SparkSession, folder: Path, log: Log, *, partitions: int, seconds: float) -> Iterator[Row]:
+    """A query of each kind under load for `seconds`, after as long as asking about each partition takes twice."""
+    warm_up = 2 * partitions / MOST_REQUESTS
+    found: dict[str, tuple[float, float]] = {}
+    for how in (_ASKED, _TOLD):
+        log(f"{partitions} partitions, {how}: {warm_up + seconds:.0f} s")
+        with emulator(partitions) as server:
+            producer, stopped, run_folder = Producer(server.control, partitions), threading.Event(), folder / how
+            options = {"connectionString": server.address, "startingPosition": "earliest"}
+            options |= {"leaseTable": str(run_folder / "leases")} if how == _TOLD else {}
+            query = start(spark, options, run_folder)
+            producing = threading.Thread(target=producer.run, args=(float(partitions), stopped))
+            producing.start()
+            try:
+                stopped.wait(warm_up)
+                since = time.time()
+                stopped.wait(seconds)
+                times = latencies([each for each in batches(query) if began(each) > since], producer)
+            finally:
+                stopped.set()
+                producing.join()
+                query.stop()
+        found[how] = statistics.median(times), statistics.quantiles(times, n=20)[-1]
+    for index, name in enumerate(("median", "95 %")):
+        asked, told = found[_ASKED][index], found[_TOLD][index]
+        what = f"{partitions:,} partitions, an event a second each: event to sink, {name}"
+        yield Row(SUBJECT, what, "s", (told,), None if index else Bar("most", asked / 2), {_ASKED: (asked,)})
