@@ -34,6 +34,12 @@ def emulator(
     certificate: Annotated[
         Path | None, typer.Option(help="Listen with TLS, with this PEM file of a private key and its certificate.")
     ] = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Listen with TLS, with a certificate made on the spot; prints the CA's file.")
+    ] = False,
+    websocket_port: Annotated[
+        int | None, typer.Option(help="Also take AMQP over websocket, on this port; 0 takes a free one.")
+    ] = None,
     control_port: Annotated[
         int | None, typer.Option(help="Accept control calls on this port of the loopback address; 0 takes a free one.")
     ] = None,
@@ -50,11 +56,16 @@ def emulator(
             consumer_groups=consumer_group or (),
             sas_keys=dict(_key(text) for text in sas_key) if sas_key else None,
             certificate=certificate,
+            tls=tls,
+            websocket_port=None if websocket_port is None else _port("--websocket-port", websocket_port),
         )
         run(server, None if control_port is None else _port("--control-port", control_port))
     except ValueError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(2) from None
+    except ImportError as error:
+        typer.echo(f"Error: {error}: pip install 'spark-ehbalance[emulator]'", err=True)
+        raise typer.Exit(1) from None
     except (OSError, LogCorruptError) as error:
         typer.echo(f"Error: the emulator cannot start: {error}", err=True)
         raise typer.Exit(1) from None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +15,7 @@ from typing import Any, TypeVar
 
 from .administration import Administration
 from .broker import HubSpec
+from .certificates import LOCAL_NAMES, TemporaryCertificate, server_context
 from .control import ControlServer, execute
 from .message import Event
 from .server import Server, Settings
@@ -29,8 +32,11 @@ class Emulator(Administration):
     memory. `consumer_groups` are added to $Default. With `sas_keys` (name to key) tokens are checked; without, every
     token is accepted. A client that is silent for `handshake_timeout` or `idle_timeout` seconds is disconnected.
 
-    With `certificate`, a PEM file of a private key and its certificate, the emulator listens with TLS. Clients then
-    need a `custom_endpoint_address`: they take the port from a connection string only without TLS.
+    With `tls` the emulator listens with TLS: its certificate is made on the spot, also for the host names `tls_names`,
+    and clients verify it with `ca_file`. Or it is that of `certificate`, a PEM file of a private key and its
+    certificate. Clients then need a `custom_endpoint_address`: they take the port from a connection string only without
+    TLS. With `websocket_port` (0 takes a free one) it also takes AMQP over websocket there, for which they always need
+    one.
     """
 
     def __init__(
@@ -46,8 +52,14 @@ class Emulator(Administration):
         handshake_timeout: float = 20.0,
         idle_timeout: float = 240.0,
         certificate: str | Path | None = None,
+        tls: bool = False,
+        tls_names: Iterable[str] = (),
+        websocket_port: int | None = None,
     ) -> None:
-        """Nothing happens before `start`. Raises ValueError for an invalid hub."""
+        """Nothing happens before `start`. Raises ValueError for an invalid hub, or if a certificate is given and to be
+        made."""
+        if tls and certificate is not None:
+            raise ValueError("a certificate is given, and another to be made: one is needed for TLS")
         self._hubs = [HubSpec(name, partitions) for name, partitions in (hubs or {}).items()]
         self._settings = Settings(
             host,
@@ -58,8 +70,11 @@ class Emulator(Administration):
             sas_keys,
             handshake_timeout,
             idle_timeout,
-            None if certificate is None else Path(certificate),
+            websocket_port=websocket_port,
         )
+        self._certificate = None if certificate is None else Path(certificate)
+        self._tls, self._tls_names = tls, tuple(tls_names)
+        self._made: TemporaryCertificate | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._server: Server | None = None
@@ -79,10 +94,20 @@ class Emulator(Administration):
             raise
 
     async def _begin(self) -> None:
-        self._server = Server(self._settings)
+        self._server = Server(replace(self._settings, tls=self._server_context()))
         for spec in self._hubs:
             self._server.operations.add_hub(spec.name, spec.partitions)
         await self._server.start()
+
+    def _server_context(self) -> ssl.SSLContext | None:
+        if self._tls:
+            host = self._settings.host
+            others = () if host in (*LOCAL_NAMES, *_LOCAL_HOSTS) else (host,)
+            self._made = TemporaryCertificate.made((*LOCAL_NAMES, *others, *self._tls_names))
+            context = self._made.server_context()
+            self._made.server_file.unlink()  # it holds the private key
+            return context
+        return None if self._certificate is None else server_context(self._certificate)
 
     def stop(self) -> None:
         """Drop all connections and close all files; a second call does nothing."""
@@ -97,6 +122,9 @@ class Emulator(Administration):
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+        if self._made is not None:
+            self._made.remove()
+            self._made = None
 
     def __enter__(self) -> Emulator:
         self.start()
@@ -112,12 +140,26 @@ class Emulator(Administration):
         """The port on which it listens. Raises RuntimeError unless it is started."""
         return self._running().port
 
+    @property
+    def websocket_port(self) -> int:
+        """The port on which it takes websockets. Raises RuntimeError unless it is started with one."""
+        if (port := self._running().websocket_port) is None:
+            raise RuntimeError("the emulator was started without a port for websockets")
+        return port
+
+    @property
+    def ca_file(self) -> Path:
+        """The certificate by which clients verify the one that was made. Raises RuntimeError unless one was."""
+        if self._made is None:
+            raise RuntimeError("the emulator has made no certificate")
+        return self._made.ca_file
+
     def connection_string(self, hub: str | None = None, key_name: str | None = None, key: str | None = None) -> str:
         """The connection string for clients. `key_name` and `key` default to the first of `sas_keys`."""
         name, value = next(iter((self._settings.sas_keys or {}).items()), _DEFAULT_KEY)
         host = "localhost" if self._settings.host in _LOCAL_HOSTS else self._settings.host
         entity = f"EntityPath={hub}" if hub else ""
-        plain = "UseDevelopmentEmulator=true;" if self._settings.certificate is None else ""
+        plain = "" if self._tls or self._certificate is not None else "UseDevelopmentEmulator=true;"
         return (
             f"Endpoint=sb://{host}:{self.port};SharedAccessKeyName={key_name or name};"
             f"SharedAccessKey={key or value};{plain}{entity}"

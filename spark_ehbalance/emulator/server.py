@@ -10,7 +10,7 @@ import logging
 import math
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -47,7 +47,8 @@ class Settings:
     sas_keys: Mapping[str, str] | None = None
     handshake_timeout: float = 20.0
     idle_timeout: float = 240.0
-    certificate: Path | None = None
+    tls: ssl.SSLContext | None = None
+    websocket_port: int | None = None
 
     def __repr__(self) -> str:
         return f"Settings(host={self.host!r}, port={self.port})"  # the keys must not be logged
@@ -61,31 +62,39 @@ class Server:
         self.handshake_timeout = settings.handshake_timeout
         self.idle_timeout = settings.idle_timeout
         self.port = settings.port
+        self.websocket_port = settings.websocket_port
         self._settings = settings
         self._broker = Broker(settings.data_directory, settings.retention, settings.consumer_groups)
         self._faults = Faults()
         self._connections: set[ClientConnection] = set()
         self.operations = Operations(self._broker, self._faults, self._connections)
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._ticker: asyncio.Task[None] | None = None
         self._handlers: dict[str, Handler] = {"$cbs": self._put_token, "$management": self._manage}
 
     async def start(self) -> None:
-        """Listen. Raises OSError if the port is not available."""
-        loop, context = asyncio.get_running_loop(), None
-        if self._settings.certificate is not None:
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            context.load_cert_chain(self._settings.certificate)
-        self._listener = await loop.create_server(
-            lambda: ClientConnection(self), self._settings.host, self._settings.port, ssl=context
-        )
-        self.port = self._listener.sockets[0].getsockname()[1]
-        self._ticker = loop.create_task(self._tick())
+        """Listen. Raises OSError if a port is not available, ImportError without websockets where it is needed."""
+        self.port = await self._listen(lambda: ClientConnection(self), self._settings.port)
+        if self._settings.websocket_port is not None:
+            from .websocket import WebSocketConnection  # not needed without a websocket
+
+            self.websocket_port = await self._listen(
+                lambda: WebSocketConnection(lambda: ClientConnection(self), self.handshake_timeout),
+                self._settings.websocket_port,
+            )
+        self._ticker = asyncio.get_running_loop().create_task(self._tick())
+
+    async def _listen(self, make: Callable[[], asyncio.Protocol], port: int) -> int:
+        """Listen on `port`, which is returned; 0 takes a free one."""
+        loop, settings = asyncio.get_running_loop(), self._settings
+        self._listeners.append(await loop.create_server(make, settings.host, port, ssl=settings.tls))
+        bound: int = self._listeners[-1].sockets[0].getsockname()[1]
+        return bound
 
     async def stop(self) -> None:
         """Close all connections and files."""
-        if self._listener:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         if self._ticker:
             self._ticker.cancel()
         for connection in list(self._connections):

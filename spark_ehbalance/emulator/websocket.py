@@ -1,0 +1,157 @@
+"""AMQP over websocket: what stands between a client's websocket and the AMQP connection behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, cast
+
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import OPEN
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+#: The path and the subprotocol that Event Hubs serves.
+PATH = "/$servicebus/websocket"
+SUBPROTOCOL = Subprotocol("AMQPWSB10")
+
+#: Bytes of one message that is sent. How the service cuts what it sends is not documented. Here the cuts have nothing
+#: to do with AMQP's frames, so that a client which relies on them fails.
+_PIECE = 65_500
+
+#: Bytes of one message that is received.
+_LARGEST = 4 << 20
+
+
+class WebSocketConnection(asyncio.Protocol):
+    """The websocket of one client. `make` makes the protocol behind it, once the client has asked for the right path
+    and subprotocol, which it must within `handshake_timeout` seconds."""
+
+    def __init__(self, make: Callable[[], asyncio.Protocol], handshake_timeout: float) -> None:
+        self._make = make
+        self._handshake_timeout = handshake_timeout
+        self._websocket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=_LARGEST)
+        self._inner: asyncio.Protocol | None = None
+
+    # --- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._timer = asyncio.get_running_loop().call_later(self._handshake_timeout, self._transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._websocket.receive_data(data)
+        self._handle_events()
+
+    def eof_received(self) -> bool:
+        self._websocket.receive_eof()
+        self._handle_events()
+        return False
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    # --- what the protocol behind it calls
+
+    def send(self, data: bytes) -> None:
+        """Send `data`, in one message or in several."""
+        if self._websocket.state is OPEN:
+            for start in range(0, len(data), _PIECE):
+                self._websocket.send_binary(data[start : start + _PIECE])
+            self._flush()
+
+    def send_close(self) -> None:
+        """Tell the client that nothing more comes."""
+        if self._websocket.state is OPEN:
+            self._websocket.send_close(CloseCode.NORMAL_CLOSURE)
+            self._flush()
+
+    def _handle_events(self) -> None:
+        for event in self._websocket.events_received():
+            if isinstance(event, Request):
+                self._answer(event)
+            elif isinstance(event, Frame):
+                self._handle_frame(event)
+        self._flush()
+        if self._websocket.close_expected() and self._inner is None:
+            self._transport.close()
+
+    def _answer(self, request: Request) -> None:
+        if request.path.rstrip("/").lower() != PATH:
+            self._websocket.send_response(self._websocket.reject(HTTPStatus.NOT_FOUND, f"AMQP is at {PATH}\n"))
+            return
+        self._websocket.send_response(self._websocket.accept(request))  # or why not
+        if self._websocket.state is OPEN:
+            self._timer.cancel()
+            self._flush()
+            self._inner = self._make()
+            self._inner.connection_made(_Transport(self, self._transport))
+
+    def _handle_frame(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.TEXT:
+            self._websocket.fail(CloseCode.UNSUPPORTED_DATA, "AMQP is binary")
+        elif frame.opcode in (Opcode.BINARY, Opcode.CONT) and self._inner is not None:
+            self._inner.data_received(bytes(frame.data))
+
+    def _flush(self) -> None:
+        for data in self._websocket.data_to_send():
+            if self._transport.is_closing():
+                return
+            if data:
+                self._transport.write(data)
+            else:  # the websocket has ended
+                self._transport.close()
+
+
+class _Transport(asyncio.Transport):
+    """The websocket as the protocol behind it sees it: a stream of bytes."""
+
+    def __init__(self, websocket: WebSocketConnection, below: asyncio.Transport) -> None:
+        super().__init__()
+        self._websocket = websocket
+        self._below = below
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        self._websocket.send(bytes(data))
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self._websocket.send_close()
+
+    def abort(self) -> None:
+        self._below.abort()
+
+    def close(self) -> None:
+        self._below.close()
+
+    def is_closing(self) -> bool:
+        return self._below.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._below.get_extra_info(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._below.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._below.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        self._below.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._below.resume_reading()
