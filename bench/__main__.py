@@ -18,7 +18,6 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from bench import exactly_once, latency, leases, partitions, planner, processors, reader, simulator, tasks, throughput
-from bench.certificate import make
 from bench.common import Log, Row, session
 from bench.shapes import SHAPES
 
@@ -29,10 +28,9 @@ SUBJECTS = {each.SUBJECT: each for each in _ALL}
 def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterator[Row]:
     """Measure `subjects` and yield each result at once. With `short` only to see that every part works."""
     if reader.SUBJECT in subjects:
-        certificate = make(folder)
         few: Any = {"shapes": ["1 KB"], "partitions": [8], "events": 2_000, "runs": 1}
         all_: Any = {"shapes": [*SHAPES], "partitions": [8, 32], "events": 60_000, "runs": 5}
-        yield from reader.measure(log, certificate, **(few if short else all_))
+        yield from reader.measure(log, **(few if short else all_))
     if leases.SUBJECT in subjects:
         yield from leases.measure(folder, log, commits=40 if short else 20_000, runs=1 if short else 3)
     if processors.SUBJECT in subjects:

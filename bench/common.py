@@ -14,18 +14,23 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from azure.eventhub import EventHubConsumerClient, TransportType
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.certificate import trusting
 from spark_ehbalance.emulator.control import EmulatorControl
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.network import AMQP, WEBSOCKET, Network
 
 HUB, GROUP = "hub", "$Default"
 
 #: Events that are sent to the emulator and copied there: sending every event would take most of the time.
 _SENT = 100
+
+#: The line that the emulator prints when it is ready.
+_READY = re.compile(
+    r"Emulator ready: (?P<string>\S+:(?P<port>\d+);\S+) \(control port (?P<control>\d+)"
+    r"(, websocket port (?P<websocket>\d+))?(, CA file (?P<ca>.+))?\)\n"
+)
 
 #: Shows what is being measured.
 Log = Callable[[str], None]
@@ -72,24 +77,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class TlsConnection(Connection):
-    """An emulator that listens with TLS."""
-
-    port: int = 0
-    certificate: Path | None = None
-
-    def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
-        assert self.certificate is not None
-        return super().consumer_client(
-            consumer_group,
-            custom_endpoint_address=f"sb://localhost:{self.port}",
-            transport_type=TransportType.Amqp,
-            ssl_context=trusting(self.certificate),
-            **settings,
-        )
-
-
-@dataclass(frozen=True)
 class Emulator:
     """An emulator with `HUB` in its own process, so that its CPU time is not counted."""
 
@@ -110,25 +97,23 @@ class Emulator:
 
 
 @contextlib.contextmanager
-def emulator(partitions: int, certificate: Path | None = None) -> Iterator[Emulator]:
-    """Start an emulator, with TLS if there is a certificate."""
+def emulator(partitions: int, *, tls: bool = False, websocket: bool = False) -> Iterator[Emulator]:
+    """Start an emulator, with TLS or without, and a connection to it, by websocket or without."""
     command = [sys.executable, "-m", "spark_ehbalance.emulator", "--port", "0", "--control-port", "0"]
     command += ["--hub", f"{HUB}:{partitions}"]
-    if certificate is not None:
-        command += ["--certificate", str(certificate)]
+    command += ["--tls"] if tls else []
+    command += ["--websocket-port", "0"] if websocket else []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
-            ready = re.fullmatch(r"Emulator ready: (\S+:(\d+);\S+) \(control port (\d+)\)\n", process.stdout.readline())
+            ready = _READY.fullmatch(process.stdout.readline())
             if ready is None:
                 raise OSError("the emulator did not start")
-            string = f"{ready[1].rstrip(';')};EntityPath={HUB}"
-            connection = (
-                Connection("localhost", HUB, connection_string=string)
-                if certificate is None
-                else TlsConnection("localhost", HUB, None, string, int(ready[2]), certificate)
-            )
-            with EmulatorControl("127.0.0.1", int(ready[3])) as control:
+            string = f"{ready['string'].rstrip(';')};EntityPath={HUB}"
+            transport, port = (WEBSOCKET, ready["websocket"]) if websocket else (AMQP, ready["port"])
+            network = Network(transport, endpoint=("localhost", int(port)), ca_file=ready["ca"])
+            connection = Connection("localhost", HUB, connection_string=string, network=network)
+            with EmulatorControl("127.0.0.1", int(ready["control"])) as control:
                 yield Emulator(control, connection, process.pid)
         finally:
             process.terminate()

@@ -15,7 +15,6 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from azure.eventhub import EventData, PartitionContext
@@ -105,13 +104,12 @@ def _cost(begun: float, cpu: float, events: int) -> Cost:
     return Cost((time.process_time() - cpu) / events * 1e6, begun, time.time(), events, memory)
 
 
-def measure(
-    log: Log, certificate: Path, *, shapes: Sequence[str], partitions: Sequence[int], events: int, runs: int
-) -> Iterator[Row]:
-    """All `shapes`; and events of 1 KB by TLS, and from several `partitions` in one task."""
+def measure(log: Log, *, shapes: Sequence[str], partitions: Sequence[int], events: int, runs: int) -> Iterator[Row]:
+    """All `shapes`; events of 1 KB by TLS and by websocket; and from several `partitions` in one task."""
     for name in shapes:
-        yield from _shape(name, None, events, runs, log)
-    yield from _shape("1 KB", certificate, events, runs, log)
+        yield from _shape(name, events, runs, log)
+    yield from _shape("1 KB", events, runs, log, tls=True)
+    yield from _shape("1 KB", events, runs, log, tls=True, websocket=True)
     for several in partitions:
         log(f"reader: {several} partitions in one task")
         each = 2 * events // several
@@ -122,12 +120,12 @@ def measure(
         yield from _rows(f"1 KB, {several} partitions in one task", {"": found})
 
 
-def _shape(name: str, certificate: Path | None, events: int, runs: int, log: Log) -> Iterator[Row]:
-    label = f"{name}, TLS" if certificate else name
+def _shape(name: str, events: int, runs: int, log: Log, *, tls: bool = False, websocket: bool = False) -> Iterator[Row]:
+    label = name + (", TLS" if tls else "") + (", websocket" if websocket else "")
     log(f"reader: {label}")
     events = max(1000, events // FEWER.get(name, 1))
     few, fewer = max(1000, events // _SLOWER), max(1, runs // 2)
-    with emulator(2, certificate) as server:
+    with emulator(2, tls=tls, websocket=websocket) as server:
         SHAPES[name](server, "0", events)
         SHAPES[name](server, "1", few)
         found = {

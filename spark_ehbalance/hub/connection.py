@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from azure.core.credentials import TokenCredential
 from azure.eventhub import EventHubConsumerClient, parse_connection_string
 
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.hub.network import DIRECT, Network
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.secrets import REFERENCES, hidden_by_spark, looks_secret, resolved, shown
 
@@ -39,10 +40,12 @@ class Connection:
     hub: str
     credential: str | None = None
     connection_string: str | None = field(default=None, repr=False)
+    network: Network = DIRECT
 
     @classmethod
     def from_options(cls, options: Mapping[str, str | None]) -> Connection:
-        """From `connectionString`, or `fullyQualifiedNamespace` with `credential`; and `eventHubName`.
+        """From `connectionString`, or `fullyQualifiedNamespace` with `credential`; `eventHubName`; and what
+        `Network.from_options` takes.
 
         The connection string may be a reference to a secret. Raises `OptionError`, which never repeats it.
         """
@@ -52,7 +55,8 @@ class Connection:
         if text is not None and (namespace is not None or options["credential"] is not None):
             other = "fullyQualifiedNamespace" if namespace is not None else "credential"
             raise OptionError(f"connectionString and {other} are both set: set one way in")
-        return cls._by_key(text, options) if text is not None else cls._by_identity(str(namespace), options)
+        made = cls._by_key(text, options) if text is not None else cls._by_identity(str(namespace), options)
+        return replace(made, network=Network.from_options(options))
 
     @classmethod
     def _by_key(cls, given: str, options: Mapping[str, str | None]) -> Connection:
@@ -98,7 +102,11 @@ class Connection:
         return Group.of(self.namespace, self.hub, consumer_group)
 
     def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
-        """A new client; `settings` are the keyword arguments of `EventHubConsumerClient`. Does no I/O."""
+        """A new client; `settings` are more keyword arguments of `EventHubConsumerClient`. Connects later.
+
+        Raises `NetworkError` if this machine cannot read the CA file.
+        """
+        settings = self.network.client_settings(self.namespace) | settings
         if self.connection_string is not None:
             return EventHubConsumerClient.from_connection_string(
                 self.connection_string, consumer_group, eventhub_name=self.hub, **settings

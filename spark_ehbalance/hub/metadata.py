@@ -20,6 +20,7 @@ from azure.eventhub.exceptions import AuthenticationError, EventHubError
 
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.socket_timeout import cut_off_after
 from spark_ehbalance.hub.wire.link import untested_version
 from spark_ehbalance.hub.wire.management import Management, ManagementRequest, management_incompatibility
@@ -128,6 +129,7 @@ class HubMetadata:
 
     def _request(self, requests: Sequence[ManagementRequest]) -> list[dict[bytes, Any]] | None:
         """The responses over the open management connection; None if only the public calls can be used."""
+        network = self._connection.network
         for attempt in (1, 2):
             if self._public_only:
                 return None
@@ -144,7 +146,7 @@ class HubMetadata:
                 self.close()
                 # A second attempt with a new connection and token: the service may have closed a connection that was
                 # kept open, and its token may have been an expired one from a cache.
-                refused = _is_refusal(error)
+                refused = _is_refusal(error) and network.problem(error, self._connection.namespace) is None
                 if attempt == 2 or (fresh and not refused):
                     raise self._unavailable(error) from error
                 if refused:
@@ -158,21 +160,33 @@ class HubMetadata:
         client: Any = self._connection.consumer_client(self._consumer_group, **_SETTINGS)
         self._client = client
         self._auth = client._create_auth()
-        transport = client._amqp_transport
+        transport, network = client._amqp_transport, self._connection.network
         handler = transport.create_mgmt_client(client._address, mgmt_auth=self._auth, config=client._config)
         self._handler = handler
+        if network.websocket:  # the client does not pass it on
+            handler._socket_timeout = network.opening_timeout(0.0)
         with cut_off_after(self._response_timeout, lambda: handler._connection):
             connection = client._conn_manager.get_connection(endpoint=client._address.hostname, auth=self._auth)
-            handler.open(connection=connection)
-            while not handler.client_ready():
-                time.sleep(0.002)
-            operation = _open_operation(handler)
+            operation = self._opened_operation(handler, connection)
         reason = management_incompatibility(handler, operation)
         if reason is None:
             self._management = Management(handler, operation, transport.get_error)
             self._opened, self._token_until = time.monotonic(), 0.0
         else:
             self._use_public_calls(reason)
+
+    def _opened_operation(self, handler: Any, connection: Any) -> Any:
+        """The client's operation on the hub's `$management`, with connection and links open."""
+        try:
+            handler.open(connection=connection)
+            while not handler.client_ready():
+                time.sleep(0.002)
+            return _open_operation(handler)
+        except TypeError as error:
+            if not self._connection.network.websocket:
+                raise
+            # so the client takes a websocket that was closed, or was silent
+            raise ConnectionError("the websocket was closed while the connection was opened") from error
 
     def _current_token(self) -> str:
         now = time.monotonic()
@@ -203,11 +217,13 @@ class HubMetadata:
 
     def _unavailable(self, error: Exception) -> HubUnavailableError:
         where = f"event hub {self._connection.hub!r} at {self._connection.namespace}"
-        what = "refused the credentials" if _is_refusal(error) else "did not answer"
+        problem = self._connection.network.problem(error, self._connection.namespace)
+        kind = NetworkError if problem and self._connection.network.is_final(error) else HubUnavailableError
+        what = "refused the credentials" if _is_refusal(error) and not problem else "did not answer"
         # Errors from below the public calls have their text in the description only.
-        text = getattr(error, "description", None) or str(error)
+        text = problem or getattr(error, "description", None) or str(error)
         lines = (text.decode() if isinstance(text, bytes) else str(text)).splitlines() or [type(error).__name__]
-        return HubUnavailableError(f"{where} {what} (asked for its properties over AMQP): {lines[0]}")
+        return kind(f"{where} {what} (asked for its properties over AMQP): {lines[0]}")
 
 
 def _state(response: dict[bytes, Any]) -> PartitionState:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import time
 
-from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, RefusedError, Unreachable
+from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, Unreachable
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.unreadable import KEEP
 from spark_ehbalance.values.position import START_OFFSET
@@ -36,7 +37,7 @@ def find_offset(address: PartitionAddress, sequence_number: int, owner_level: in
             receiver.gaps = True
             with contextlib.closing(receiver):
                 found = _last_up_to(receiver, sequence_number, most, deadline)
-        except (Disconnected, Unreachable, RefusedError):
+        except (Disconnected, Unreachable, HubUnavailableError):
             time.sleep(0.1)
             continue
         if found is not None or start == 0:

@@ -150,9 +150,11 @@ class PublicReceiver:
 
     def _fail(self, error: Exception) -> None:
         if not isinstance(error, EventHubError):
-            error = EventHubError(str(error) or repr(error))
+            cause, error = error, EventHubError(str(error) or repr(error))
+            error.__cause__ = cause
         elif "Failed to initiate the connection" in str(error):
-            error = EventHubError(f"no connection could be made to {self._namespace}")
+            cause, error = error, EventHubError(f"no connection could be made to {self._namespace}")
+            error.__cause__ = cause
         self._deliver(error)
 
     def _deliver(self, delivered: list[EventData] | EventHubError) -> None:

@@ -18,6 +18,7 @@ from azure.eventhub.exceptions import AuthenticationError, EventHubError
 from spark_ehbalance.errors import HubUnavailableError, MalformedEventError
 from spark_ehbalance.hub import rows
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.public import LIFE, SETTINGS, PublicReceiver
 from spark_ehbalance.hub.rows import Rows
 from spark_ehbalance.hub.socket_timeout import cut_off_after
@@ -84,7 +85,7 @@ class Receiver:
     before it are returned, and the receiver is closed. One that starts at the gap tells whether there are such events.
 
     It connects at the first call of `receive`. For one thread at a time. Receiving raises `Disconnected`,
-    `Unreachable`, `MalformedEventError` or `RefusedError`, and the receiver is closed then.
+    `Unreachable`, `MalformedEventError`, `RefusedError` or `NetworkError`, and the receiver is closed then.
     """
 
     def __init__(
@@ -125,7 +126,8 @@ class Receiver:
         self._link: FastLink | None = None
         self._public: PublicReceiver | None = None
         self._decoder = Decoder(address.partition, json_properties)
-        self._client: Any = self._make_client(retry_total=0, socket_timeout=SOCKET_TIMEOUT)
+        timeout = address.connection.network.opening_timeout(SOCKET_TIMEOUT)
+        self._client: Any = self._make_client(retry_total=0, socket_timeout=timeout)
         self._consumer: Any = None
 
     def receive(self, most: int, wait: float, wanted: int | None = None) -> pa.RecordBatch:
@@ -160,7 +162,7 @@ class Receiver:
                 left = rows.unreadable(None, rows.UnreadableError(reason))
                 return self._settled(self._rows_of([left])._replace(unreadable={0: reason}))
             raise _meaning(error, self._address) from error
-        except Unreachable:
+        except (Unreachable, NetworkError):
             self.close()
             raise
         return self._settled(received)
@@ -237,7 +239,7 @@ class Receiver:
     def _make_public(self) -> PublicReceiver:
         address = self._address
         return PublicReceiver(
-            self._make_client(socket_timeout=SOCKET_TIMEOUT, **SETTINGS),
+            self._make_client(socket_timeout=address.connection.network.public_timeout(SOCKET_TIMEOUT), **SETTINGS),
             address.connection.namespace,
             address.partition,
             self._start if self.next is None else self.next,
@@ -260,7 +262,7 @@ class Receiver:
             if reason is None:
                 self._link = FastLink(handler, handler._link, self._prefetch)
                 return None
-        except (EventHubError, Unreachable):
+        except (EventHubError, Unreachable, NetworkError):
             raise
         except Exception as error:
             raise self._consumer._handle_exception(error, is_consumer=True) from error
@@ -294,10 +296,10 @@ class Receiver:
                 while not self._consumer._open():
                     if time.monotonic() >= deadline:
                         raise Unreachable(f"{self._address.connection.namespace} has not attached the link in time")
-            except Exception:
+            except Exception as error:
                 if self._consumer.running:
                     raise
-                raise Unreachable(f"no connection could be made to {self._address.connection.namespace}") from None
+                raise _not_opened(error, self._address) from None
 
     def _receive_fast(self, link: FastLink, most: int, wait: float, wanted: int | None) -> Rows:
         try:
@@ -328,7 +330,18 @@ def _undecodable(error: BaseException) -> str | None:
     return f"the client's decoder: {cause!r}" if isinstance(cause, (*MALFORMED, LookupError)) else _undecodable(cause)
 
 
+def _not_opened(error: BaseException, address: PartitionAddress) -> Exception:
+    """What to raise when no connection could be opened: an error that names the option to look at."""
+    namespace, network = address.connection.namespace, address.connection.network
+    problem = network.problem(error, namespace)
+    if problem is not None and network.is_final(error):
+        return NetworkError(f"partition {address.partition}: {problem}")
+    return Unreachable(problem or f"no connection could be made to {namespace}")
+
+
 def _meaning(error: EventHubError, address: PartitionAddress) -> Exception:
+    if address.connection.network.problem(error, address.connection.namespace) is not None:
+        return _not_opened(error, address)
     text = (str(error).splitlines() or [type(error).__name__])[0]
     # The first epoch in the text is the other receiver's; the word alone may be part of a hub's name.
     epoch = re.search(r" epoch (?:of )?'(\d+)'", text)

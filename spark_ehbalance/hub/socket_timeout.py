@@ -18,7 +18,8 @@ def cut_off_after(seconds: float, connection: Callable[[], Any]) -> Iterator[Non
 
     def cut_off() -> None:
         with contextlib.suppress(AttributeError, OSError):  # there may be no socket yet, or it may be closed
-            connection()._transport.sock.shutdown(socket.SHUT_RDWR)
+            opened = connection()._transport.sock
+            getattr(opened, "sock", opened).shutdown(socket.SHUT_RDWR)  # a websocket has one below
 
     timer = threading.Timer(seconds, cut_off)
     timer.daemon = True

@@ -75,6 +75,25 @@ class Options:
                     meaning=f"which credential of azure-identity is used: {_CREDENTIALS}", default="`default`"
                 ),
                 "eventHubName": Declared(meaning="the event hub"),
+                "transportType": Declared(
+                    meaning="`Amqp`, on port 5671, or `AmqpOverWebsocket`, on port 443, see [Networks](networks.md)",
+                    default="`Amqp`, with `httpProxy` `AmqpOverWebsocket`",
+                ),
+                "httpProxy": Declared(
+                    meaning="`http://HOST:PORT` of an HTTP proxy; with user and password "
+                    "[by reference](operations.md#secrets): `http://USER:PASSWORD@HOST:PORT`",
+                    default="none",
+                ),
+                "customEndpointAddress": Declared(
+                    meaning="`HOST` or `HOST:PORT` to connect to instead of the namespace: a gateway or a private "
+                    "endpoint, with a certificate of its own name",
+                    default="none",
+                ),
+                "caFile": Declared(
+                    meaning="PEM file, at the same path on all machines, of the authorities that may have signed the "
+                    "certificate of the other side",
+                    default="certifi's",
+                ),
             }
         }
     )
@@ -331,7 +350,7 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
     if unknown := sorted(given.keys() - names.keys()):
         raise OptionError(f"{where} has no option {shown(unknown[0])}: there are {', '.join(sorted(names.values()))}")
     for name, text in given.items():
-        if names[name] != "connectionString":
+        if names[name] not in ("connectionString", "httpProxy"):  # they check themselves
             _refuse_secret(names[name], text)
     connection = Connection.from_options({name: given.get(name.lower()) for name in _CONNECTION})
     values = _values(given, Options)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.certificate import make
 from chaos.storage.azurite import ACCOUNT, azurite
 from chaos.tokens import IdentityEndpoint
+from spark_ehbalance.emulator.certificates import make
 from spark_ehbalance.leases.transitions import AddPartitions, Join
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.blob import BlobStore
@@ -23,8 +23,8 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a container, which is not there yet, in an Azurite with TLS."""
     require_azurite()
     certificate = make(tmp_path_factory.mktemp("certificate"))
-    with pytest.MonkeyPatch.context() as patch, azurite(certificate) as address:
-        patch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    with pytest.MonkeyPatch.context() as patch, azurite(certificate.server_file) as address:
+        patch.setenv("REQUESTS_CA_BUNDLE", str(certificate.ca_file))
         yield f"{address.replace('127.0.0.1', 'localhost')}/{ACCOUNT}/leases"  # the certificate's name
 
 

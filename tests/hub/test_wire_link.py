@@ -20,8 +20,6 @@ from azure.eventhub._pyamqp.utils import generate_sas_token
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.certificate import make
-from bench.common import TlsConnection
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub import public
@@ -449,18 +447,13 @@ def test_an_expired_token_is_refused(guarded: Emulator, handlers: list[Any]) -> 
 # --- TLS -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("certificate"))
-
-
 @pytest.fixture
-def encrypted(certificate: Path) -> Iterator[tuple[Emulator, PartitionAddress]]:
+def encrypted() -> Iterator[tuple[Emulator, PartitionAddress]]:
     """An emulator that listens with TLS, with events of many sizes, and its partition 0."""
-    with Emulator({HUB: 1}, certificate=certificate) as running:
+    with Emulator({HUB: 1}, tls=True) as running:
         running.append(HUB, 0, [bytes(n % 2000) for n in range(3000)] + [bytes(1_000_000)] * 3)
-        string = running.connection_string(HUB)
-        yield running, address_of(running, TlsConnection("localhost", HUB, None, string, running.port, certificate))
+        trusting = hub_options(running, customEndpointAddress=f"localhost:{running.port}", caFile=running.ca_file)
+        yield running, address_of(running, trusting.connection)
 
 
 def test_with_tls_the_rows_are_the_same(encrypted: tuple[Emulator, PartitionAddress]) -> None:
