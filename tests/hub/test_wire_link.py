@@ -67,7 +67,7 @@ def web_socket(handler: Any) -> None:
 #: Changes of the client's handler, and the reason why it is incompatible then.
 INCOMPATIBLE: dict[str, tuple[Callable[[Any], object], str]] = {
     "attribute": (lambda handler: delattr(handler._session, "next_incoming_id"), "lacks session.next_inc"),
-    "transport": (web_socket, "WebSocket and not a plain or TLS socket"),
+    "transport": (web_socket, "WebSocket, and neither a socket nor a websocket"),
     "handle": (lambda handler: handler._session._input_handles.clear(), "attached in an unexpected way"),
     "thread": (lambda handler: setattr(handler, "_keep_alive_thread", threading.Thread()), "a thread"),
     "counter": (lambda handler: setattr(handler._link, "delivery_count", None), "counters"),
@@ -444,20 +444,26 @@ def test_an_expired_token_is_refused(guarded: Emulator, handlers: list[Any]) -> 
         assert SECRET not in str(caught.value)
 
 
-# --- TLS -------------------------------------------------------------------------------------------------------
+# --- TLS and websockets ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def encrypted() -> Iterator[tuple[Emulator, PartitionAddress]]:
-    """An emulator that listens with TLS, with events of many sizes, and its partition 0."""
-    with Emulator({HUB: 1}, tls=True) as running:
+@pytest.fixture(params=["TLS", "websocket", "TLS, websocket"])
+def wrapped(request: pytest.FixtureRequest) -> Iterator[tuple[Emulator, PartitionAddress]]:
+    """An emulator that listens so, with events of many sizes, and its partition 0."""
+    tls, websocket = "TLS" in request.param, "websocket" in request.param
+    with Emulator({HUB: 1}, tls=tls, websocket_port=0) as running:
         running.append(HUB, 0, [bytes(n % 2000) for n in range(3000)] + [bytes(1_000_000)] * 3)
-        trusting = hub_options(running, customEndpointAddress=f"localhost:{running.port}", caFile=running.ca_file)
-        yield running, address_of(running, trusting.connection)
+        way: dict[str, object] = {"customEndpointAddress": f"localhost:{running.port}"}
+        if websocket:
+            port = running.websocket_port
+            way = {"customEndpointAddress": f"localhost:{port}", "transportType": "AmqpOverWebsocket"}
+        if tls:
+            way["caFile"] = running.ca_file
+        yield running, address_of(running, hub_options(running, **way).connection)
 
 
-def test_with_tls_the_rows_are_the_same(encrypted: tuple[Emulator, PartitionAddress]) -> None:
-    _, source = encrypted
+def test_with_tls_or_websocket_the_rows_are_the_same(wrapped: tuple[Emulator, PartitionAddress]) -> None:
+    _, source = wrapped
     tables = []
     for fast in (True, False):
         with reading(source, fast=fast, prefetch=1000) as reader:
@@ -468,8 +474,8 @@ def test_with_tls_the_rows_are_the_same(encrypted: tuple[Emulator, PartitionAddr
 
 
 @pytest.mark.parametrize("end", ["dropped", "stolen"])
-def test_with_tls_it_ends_as_without(encrypted: tuple[Emulator, PartitionAddress], end: str) -> None:
-    emulator, source = encrypted
+def test_with_tls_or_websocket_it_ends_as_without(wrapped: tuple[Emulator, PartitionAddress], end: str) -> None:
+    emulator, source = wrapped
     with reading(source, owner_level=1) as reader, contextlib.ExitStack() as stack:
         reader.receive(10, 5.0)
         if end == "dropped":
@@ -480,8 +486,10 @@ def test_with_tls_it_ends_as_without(encrypted: tuple[Emulator, PartitionAddress
             receive_until_error(reader, 0.2)
 
 
-def test_with_tls_waiting_for_nothing_takes_the_given_time(encrypted: tuple[Emulator, PartitionAddress]) -> None:
-    emulator, source = encrypted
+def test_with_tls_or_websocket_waiting_takes_the_given_time(
+    wrapped: tuple[Emulator, PartitionAddress],
+) -> None:
+    emulator, source = wrapped
     with reading(source, start=3003) as reader:
         assert reader.receive(10, 0.3).num_rows == 0
         emulator.append(HUB, 0, [b"x"])

@@ -1,4 +1,4 @@
-"""Reads from the client's socket in the client's place: the beginning of the fast path.
+"""Reads what the client receives in the client's place: the beginning of the fast path.
 
 The client has opened and authenticated the connection and attached the link. Frames other than transfers to the link go
 to the client's own handlers, and the client does the sending. That needs many attributes of the client that are not
@@ -8,14 +8,13 @@ public, so `incompatibility` checks that it is a client for which this was writt
 from __future__ import annotations
 
 import contextlib
-import socket
-import ssl
 import sys
 import time
 from typing import Any
 
 import azure.eventhub
 
+from spark_ehbalance.hub.wire.sources import incompatible_transport, source_of
 from spark_ehbalance.hub.wire.transfers import SLACK, Messages, Transfers
 from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
 
@@ -89,8 +88,8 @@ def incompatibility(handler: Any, link: Any, *, granted: int = 0) -> str | None:
         missing = [f"{part}.{name}" for part, name in used if not hasattr(parts[part], name)]
         if missing:
             return f"its client lacks {', '.join(missing)}"
-        if type(transport).__name__ != "SASLTransport" or not isinstance(transport.sock, socket.socket):
-            return f"it has a {type(transport).__name__} and not a plain or TLS socket"
+        if (reason := incompatible_transport(transport)) is not None:
+            return reason
         if session._input_handles.get(link.remote_handle) is not link:
             return "its link is attached in an unexpected way"
         if session not in connection._incoming_endpoints.values():
@@ -106,7 +105,7 @@ def incompatibility(handler: Any, link: Any, *, granted: int = 0) -> str | None:
 
 
 class FastLink:
-    """Reads the transfers to `link` in large pieces from the socket of the client's `handler`.
+    """Reads the transfers to `link` in large pieces from the socket or websocket of the client's `handler`.
 
     `incompatibility` must have returned None for both.
 
@@ -119,7 +118,7 @@ class FastLink:
         self._token = handler._cbs_authenticator
         self._connection, self._session, self._link = handler._connection, handler._session, link
         self._transport = self._connection._transport
-        self._socket: socket.socket = self._transport.sock
+        self._source = source_of(self._transport)
         self._prefetch = prefetch
         self._wanted = 0  # messages wanted now and later: no credit is granted beyond them
         channel = next(key for key, value in self._connection._incoming_endpoints.items() if value is self._session)
@@ -290,23 +289,10 @@ class FastLink:
                 large = bytearray(MOST_BYTES + _READ_BYTES + SLACK)
             large[: self._have] = self._data[: self._have]
             self._data = large
-        before, have, records = self._socket.gettimeout(), self._have, isinstance(self._socket, ssl.SSLSocket)
-        self._socket.settimeout(pause)
-        try:
-            with memoryview(self._data) as view:
-                end = min(len(view) - SLACK, have + _READ_BYTES)
-                while self._have < end:
-                    received = self._socket.recv_into(view[self._have : end])
-                    if not received:
-                        raise ConnectionError("the peer has closed the connection")
-                    self._have += received
-                    if not records:
-                        break
-                    self._socket.settimeout(0)  # a TLS record has at most 16 KB: take all that have come
-        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
-            pass
-        finally:
-            self._socket.settimeout(before)
-        if self._have > have:
+        with memoryview(self._data) as view:
+            end = min(len(view) - SLACK, self._have + _READ_BYTES)
+            received = self._source.read_into(view[self._have : end], pause)
+        self._have += received
+        if received:
             self._connection._last_frame_received_time = time.time()
-        return self._have > have
+        return received > 0
