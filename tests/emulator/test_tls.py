@@ -1,0 +1,137 @@
+"""TLS with a certificate that is made on the spot, for the real client."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import ssl
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from azure.eventhub import EventHubConsumerClient, TransportType
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.certificates import make
+
+from .clients import DEADLINE, numbers, producer, reader
+from .test_command import COMMAND
+
+
+def trusting(emulator: Emulator, port: int | None = None) -> dict[str, object]:
+    """The settings of a client that trusts the emulator's authority."""
+    return {
+        "custom_endpoint_address": f"sb://localhost:{port or emulator.port}",
+        "connection_verify": str(emulator.ca_file),
+        "transport_type": TransportType.Amqp,
+    }
+
+
+@pytest.fixture
+def secure() -> Iterator[Emulator]:
+    with Emulator({"hub": 1}, tls=True) as running:
+        yield running
+
+
+def test_the_real_client_sends_reads_and_asks(secure: Emulator) -> None:
+    from azure.eventhub import EventData
+
+    string, settings = secure.connection_string("hub"), trusting(secure)
+    with producer(string, **settings) as client:
+        client.send_batch([EventData(bytes(n)) for n in range(300)], partition_id="0")
+    with reader(string, **settings) as events:
+        assert numbers(events.read(300)) == list(range(300))
+    with EventHubConsumerClient.from_connection_string(string, "$Default", **settings) as client:  # type: ignore[arg-type]
+        assert client.get_partition_properties("0")["last_enqueued_sequence_number"] == 299
+
+
+@contextlib.contextmanager
+def connected(port: int, context: ssl.SSLContext, name: str = "localhost") -> Iterator[ssl.SSLSocket]:
+    plain = socket.create_connection(("127.0.0.1", port), 10)
+    with plain, context.wrap_socket(plain, server_hostname=name) as wrapped:
+        yield wrapped
+
+
+def strict(ca_file: Path) -> ssl.SSLContext:
+    """As newer versions of Python verify by default."""
+    context = ssl.create_default_context(cafile=str(ca_file))
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    return context
+
+
+def test_only_its_authority_is_proof_of_it(secure: Emulator, tmp_path: Path) -> None:
+    for name in ("localhost", "127.0.0.1"):
+        with connected(secure.port, strict(secure.ca_file), name) as wrapped:
+            assert wrapped.version() in ("TLSv1.2", "TLSv1.3")
+    with pytest.raises(ssl.SSLCertVerificationError), connected(secure.port, strict(make(tmp_path).ca_file)):
+        pass
+    with pytest.raises(ssl.SSLCertVerificationError), connected(secure.port, strict(secure.ca_file), "other.test"):
+        pass
+
+
+def test_other_names_can_be_certified() -> None:
+    with (
+        Emulator(tls=True, tls_names=("hub.test",)) as running,
+        connected(running.port, strict(running.ca_file), "hub.test"),
+    ):
+        pass
+
+
+def test_the_private_key_is_in_no_file_and_nothing_is_left() -> None:
+    with Emulator(tls=True) as running:
+        folder = running.ca_file.parent
+        assert [each.name for each in folder.iterdir()] == ["ca.pem"]
+        assert "PRIVATE" not in running.ca_file.read_text()
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert not folder.exists()
+    with pytest.raises(RuntimeError):
+        _ = running.ca_file
+
+
+def test_a_key_that_is_made_can_be_read_by_its_owner_alone(tmp_path: Path) -> None:
+    made = make(tmp_path, ("a.test", "10.0.0.1"))
+    assert stat.S_IMODE(made.server_file.stat().st_mode) == 0o600
+    with Emulator(certificate=made.server_file) as running, connected(running.port, made.client_context(), "10.0.0.1"):
+        assert "UseDevelopmentEmulator" not in running.connection_string()
+
+
+def test_a_certificate_cannot_be_given_and_made() -> None:
+    with pytest.raises(ValueError, match="one is needed"):
+        Emulator(tls=True, certificate="some.pem")
+
+
+def test_a_peer_without_tls_disturbs_nobody(secure: Emulator) -> None:
+    secure.append("hub", 0, [b"x"])
+    with reader(secure.connection_string("hub"), **trusting(secure)) as events:
+        for garbage in (b"AMQP\x03\x01\x00\x00", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(100)):
+            with socket.create_connection(("127.0.0.1", secure.port), 10) as peer:
+                peer.sendall(garbage)
+                peer.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(ConnectionResetError):
+                    while peer.recv(1000):
+                        pass
+        assert len(events.read(1)) == 1
+
+
+def test_the_command_prints_where_the_authority_and_the_ports_are() -> None:
+    command = [*COMMAND, "--port", "0", "--hub", "hub:1", "--tls", "--websocket-port", "0", "--control-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.fullmatch(
+                r"Emulator ready: (\S+:(\d+);\S+) \(control port \d+, websocket port (\d+), CA file (.+)\)\n", line
+            )
+            assert found is not None, line
+            ca_file = Path(found[4])
+            for port in (found[2], found[3]):
+                with connected(int(port), strict(ca_file)):
+                    pass
+            process.terminate()
+            assert process.wait(DEADLINE) == 0
+            assert not ca_file.parent.exists()
+        finally:
+            process.kill()

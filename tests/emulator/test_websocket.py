@@ -1,0 +1,250 @@
+"""AMQP over websocket, for the real client; and peers that break its protocol."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import random
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from azure.eventhub import EventData, EventHubConsumerClient, TransportType
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, SASL_HEADER
+
+from .clients import Reader, numbers, producer, reader
+
+PATH, SUBPROTOCOL = "/$servicebus/websocket", "AMQPWSB10"
+CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+
+
+def settings(emulator: Emulator) -> dict[str, object]:
+    return {
+        "custom_endpoint_address": f"sb://localhost:{emulator.websocket_port}",
+        "transport_type": TransportType.AmqpOverWebsocket,
+        "socket_timeout": 1.5,  # with less it may give up while it connects
+        "retry_total": 3,
+    }
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "TLS"])
+def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
+    with Emulator({"hub": 2}, tls=request.param, websocket_port=0) as running:
+        yield running
+
+
+@pytest.fixture
+def plain() -> Iterator[Emulator]:
+    with Emulator({"hub": 2}, websocket_port=0, handshake_timeout=1.0) as running:
+        yield running
+
+
+def test_the_real_client_sends_reads_and_asks(emulator: Emulator) -> None:
+    string, way = emulator.connection_string("hub"), settings(emulator)
+    if "UseDevelopmentEmulator" not in string:
+        way["connection_verify"] = str(emulator.ca_file)
+    with producer(string, **way) as client:
+        client.send_batch([EventData(bytes(n)) for n in range(300)], partition_id="0")
+        client.send_batch([EventData(bytes(900_000))], partition_id="0")
+    emulator.append("hub", 0, [bytes(900_000)] * 2)
+    events: list[EventData] = []
+    consumer = EventHubConsumerClient.from_connection_string(string, "$Default", **way)  # type: ignore[arg-type]
+
+    def take(_: object, batch: list[EventData]) -> None:
+        events.extend(batch)
+        if len(events) == 303:
+            consumer.close()
+
+    with consumer:
+        assert consumer.get_partition_properties("0")["last_enqueued_sequence_number"] == 302
+        consumer.receive_batch(take, partition_id="0", starting_position="-1")  # type: ignore[arg-type]
+    assert numbers(events) == list(range(303))
+    assert [len(event.body_as_str()) for event in events[298:]] == [298, 299, 900_000, 900_000, 900_000]
+
+
+def test_both_ports_serve_the_same_hubs(plain: Emulator) -> None:
+    with producer(plain.connection_string("hub"), **settings(plain)) as client:
+        client.send_batch([EventData(b"x")], partition_id="1")
+    with reader(plain.connection_string("hub"), "1") as events:
+        assert numbers(events.read(1)) == [0]
+
+
+# --- peers of its own ------------------------------------------------------------------------------------------------
+
+
+class Peer:
+    """A websocket by hand."""
+
+    def __init__(self, emulator: Emulator, path: str = PATH, subprotocol: str | None = SUBPROTOCOL) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", emulator.websocket_port), timeout=10)
+        lines = [
+            f"GET {path} HTTP/1.1", "Host: localhost", "Upgrade: websocket", "Connection: Upgrade",
+            f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}", "Sec-WebSocket-Version: 13",
+        ]  # fmt: skip
+        lines += [] if subprotocol is None else [f"Sec-WebSocket-Protocol: {subprotocol}"]
+        self.socket.sendall("\r\n".join([*lines, "", ""]).encode())
+        self.head = b""
+        while not self.head.endswith(b"\r\n\r\n"):
+            self.head += self.socket.recv(1) or b"\r\n\r\n"
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes, kind: int = BINARY, *, last: bool = True, masked: bool = True) -> None:
+        mask = os.urandom(4) if masked else b""
+        size = bytes([len(data) | 0x80 * masked]) if len(data) < 126 else bytes([126 | 0x80 * masked])
+        size += b"" if len(data) < 126 else struct.pack(">H", len(data))
+        body = bytes(each ^ mask[n % 4] for n, each in enumerate(data)) if masked else data
+        self.socket.sendall(bytes([kind | 0x80 * last]) + size + mask + body)
+
+    def next(self) -> tuple[int, bytes]:
+        """Kind and data of the next frame. Raises EOFError at the end."""
+        head = self._take(2)
+        size = head[1]
+        if size == 126:
+            (size,) = struct.unpack(">H", self._take(2))
+        return head[0] & 0x0F, self._take(size)
+
+    def closed(self) -> int | None:
+        """The code with which the server closes the websocket, None if it does so without one."""
+        try:
+            while (frame := self.next())[0] != CLOSE:
+                pass
+            return int.from_bytes(frame[1][:2], "big")
+        except (EOFError, ConnectionResetError):
+            return None
+
+    def _take(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self.socket.recv(count - len(data))
+            if not more:
+                raise EOFError
+            data += more
+        return data
+
+
+@pytest.fixture
+def bystander(plain: Emulator) -> Iterator[Reader]:
+    """A real client that is still served at the end of the test."""
+    with reader(plain.connection_string("hub")) as events:
+        yield events
+        plain.append("hub", 0, [b"x"] * 3)
+        assert numbers(events.read(3)) == [0, 1, 2]
+
+
+def test_amqp_in_any_frames(plain: Emulator) -> None:
+    with Peer(plain) as peer:
+        assert peer.head.startswith(b"HTTP/1.1 101 ")
+        assert b"sec-websocket-protocol: amqpwsb10" in peer.head.lower()
+        assert b"sec-websocket-extensions" not in peer.head.lower()
+        peer.send(b"AM", last=False)
+        peer.send(b"between", PING)
+        peer.send(b"QP", CONTINUED, last=False)
+        peer.send(b"", CONTINUED, last=False)
+        peer.send(AMQP_HEADER[4:], CONTINUED)
+        assert peer.next() == (PONG, b"between")
+        assert peer.next() == (BINARY, AMQP_HEADER)
+        peer.send(b"", PONG)
+        peer.send(struct.pack(">H", 1000), CLOSE)
+        assert peer.closed() == 1000
+        with pytest.raises(EOFError):
+            peer.next()
+
+
+@pytest.mark.parametrize(
+    ("path", "subprotocol", "status"),
+    [("/", SUBPROTOCOL, b"404"), ("/hub", SUBPROTOCOL, b"404"), (PATH, None, b"400"), (PATH, "chat", b"400")],
+)
+def test_another_path_or_subprotocol_is_refused(
+    plain: Emulator, bystander: Reader, path: str, subprotocol: str | None, status: bytes
+) -> None:
+    with Peer(plain, path, subprotocol) as peer:
+        assert peer.head.startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"AMQP\x03\x01\x00\x00",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+        b"POST / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 10_000,
+        bytes(100_000),
+    ],
+)
+def test_garbage_instead_of_a_request_ends_the_connection(plain: Emulator, bystander: Reader, sent: bytes) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", plain.websocket_port), timeout=10) as peer,
+        contextlib.suppress(OSError),
+    ):
+        peer.sendall(sent)
+        peer.shutdown(socket.SHUT_WR)
+        while peer.recv(1000):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        ((b"text", TEXT), 1003),
+        ((b"x", 3), 1002),
+        ((b"x", CONTINUED), 1002),
+        ((b"x" * 126, PING), 1002),
+    ],
+)
+def test_a_wrong_frame_closes_the_websocket(
+    plain: Emulator, bystander: Reader, frame: tuple[bytes, int], code: int
+) -> None:
+    with Peer(plain) as peer:
+        peer.send(*frame)
+        assert peer.closed() == code
+
+
+def test_a_client_must_mask(plain: Emulator, bystander: Reader) -> None:
+    with Peer(plain) as peer:
+        peer.send(b"AMQP", masked=False)
+        assert peer.closed() == 1002
+
+
+def test_garbage_in_frames_ends_the_connection_as_without(plain: Emulator, bystander: Reader) -> None:
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n", SASL_HEADER + b"\xff" * 100):
+        with Peer(plain) as peer:
+            peer.send(garbage)
+            assert peer.closed() == 1000
+
+
+def test_mutated_streams(plain: Emulator, bystander: Reader) -> None:
+    randomly = random.Random(7)
+    stream = b"\x82\x88" + b"\0" * 4 + SASL_HEADER + b"\x89\x80" + b"\0" * 4 + b"\x82\xfe\x04\x00" + b"\0" * 1028
+    for _ in range(100):
+        mutated = bytearray(stream)
+        for _ in range(randomly.randint(1, 6)):
+            mutated[randomly.randrange(40)] = randomly.randrange(256)
+        with Peer(plain) as peer, contextlib.suppress(OSError):
+            peer.socket.sendall(mutated[: randomly.randrange(len(mutated))])
+            peer.socket.shutdown(socket.SHUT_WR)
+            while peer.socket.recv(1 << 16):
+                pass
+
+
+def test_who_asks_for_nothing_is_disconnected(plain: Emulator) -> None:
+    with socket.create_connection(("127.0.0.1", plain.websocket_port), timeout=10) as silent:
+        assert silent.recv(1) == b""
+    with Peer(plain) as peer:  # which says nothing in AMQP
+        assert peer.closed() is None
+
+
+def test_faults_reach_websockets_too(plain: Emulator) -> None:
+    with Peer(plain) as peer:
+        peer.send(AMQP_HEADER)
+        peer.next()
+        plain.drop_connections()
+        assert peer.closed() is None
