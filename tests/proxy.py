@@ -54,6 +54,14 @@ class HttpProxy:
         """Break all connections."""
         asyncio.run_coroutine_threadsafe(self._drop(), self._loop).result()
 
+    async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
+        """Pass everything on to this port of this machine, and back."""
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
+        finally:
+            back.close()
+
     async def _start(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
@@ -88,12 +96,8 @@ class HttpProxy:
             await self._refuse(writer, "403 Forbidden")
         else:
             self.connected += 1
-            there, back = await asyncio.open_connection("127.0.0.1", self._targets[target])
             writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            try:
-                await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
-            finally:
-                back.close()
+            await self.join(reader, writer, self._targets[target])
 
     async def _refuse(self, writer: asyncio.StreamWriter, status: str) -> None:
         self.refused += 1
