@@ -23,6 +23,7 @@ from spark_ehbalance.cli.common import (
     EventHubName,
     Namespace,
     StorageOption,
+    Way,
     cell,
     console,
     group_options,
@@ -51,6 +52,7 @@ def check(
     connection_string: ConnectionString = None,
     credential: Credential = None,
     consumer_group: ConsumerGroup = "$Default",
+    network: Way = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     storage_option: StorageOption = None,
 ) -> None:
@@ -67,6 +69,7 @@ def check(
         credential,
         consumer_group,
         storage_option,
+        network,
     )
     found = list[Finding]()
     for finding in _findings(options, lease_table, storage_option):

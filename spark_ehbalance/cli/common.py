@@ -18,6 +18,7 @@ from rich.text import Text
 
 from spark_ehbalance.errors import ConflictError, EhBalanceError, OptionError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.hub.network import OPTIONS as NETWORK_OPTIONS
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome, Transition, apply
@@ -66,6 +67,14 @@ ConnectionString = Annotated[
     ),
 ]
 Credential = Annotated[str | None, typer.Option(help="Which Entra ID credential to use.")]
+Way = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--network",
+        metavar="NAME=VALUE",
+        help=f"An option of the way to the hub, as a query has it: {', '.join(NETWORK_OPTIONS)}. May be repeated.",
+    ),
+]
 ConsumerGroup = Annotated[str, typer.Option(help="The consumer group that the queries share.")]
 
 
@@ -77,8 +86,13 @@ def group_options(
     credential: str | None,
     consumer_group: str,
     storage_option: list[str] | None,
+    network: list[str] | None = None,
 ) -> Options:
     """The options of a query of the group. Raises `OptionError`."""
+    names = {name.lower(): name for name in NETWORK_OPTIONS}
+    way = {names.get(name.lower(), name): value for name, value in pairs(network, "--network").items()}
+    if unknown := sorted(way.keys() - {*NETWORK_OPTIONS}):
+        raise OptionError(f"--network has no {shown(unknown[0])}: allowed are {', '.join(NETWORK_OPTIONS)}")
     if connection_string is not None and not is_reference(connection_string):
         raise OptionError(f"--connection-string is wrong: anybody can see command lines, write {REFERENCES}")
     if connection_string is None and namespace is None and os.environ.get(_CONNECTION_STRING):
@@ -90,6 +104,7 @@ def group_options(
         "connectionString": connection_string,
         "credential": credential,
         "consumerGroup": consumer_group,
+        **way,
         **{f"storageOptions.{name}": value for name, value in pairs(storage_option).items()},
     }
     return stream_options({name: value for name, value in given.items() if value is not None})

@@ -17,6 +17,7 @@ from spark_ehbalance.cli.common import (
     LeaseTable,
     Namespace,
     StorageOption,
+    Way,
     check_positions,
     group_options,
     open_store,
@@ -79,6 +80,7 @@ def export_checkpoints(
     connection_string: ConnectionString = None,
     credential: Credential = None,
     consumer_group: ConsumerGroup = "$Default",
+    network: Way = None,
     to_option: Annotated[
         list[str] | None,
         typer.Option("--to-option", metavar="NAME=VALUE", help="As --storage-option, for where the positions go."),
@@ -107,6 +109,7 @@ def export_checkpoints(
         credential,
         consumer_group,
         storage_option,
+        network,
     )
     group = options.connection.group(options.consumer_group)
     if found.group != group:

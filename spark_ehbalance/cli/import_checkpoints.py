@@ -18,6 +18,7 @@ from spark_ehbalance.cli.common import (
     LeaseTable,
     Namespace,
     StorageOption,
+    Way,
     Why,
     check_positions,
     group_options,
@@ -81,6 +82,7 @@ def import_checkpoints(
     connection_string: ConnectionString = None,
     credential: Credential = None,
     consumer_group: ConsumerGroup = "$Default",
+    network: Way = None,
     from_option: Annotated[
         list[str] | None,
         typer.Option(
@@ -104,6 +106,7 @@ def import_checkpoints(
         credential,
         consumer_group,
         storage_option,
+        network,
     )
     group = options.connection.group(options.consumer_group)
     with open_store(lease_table, storage_option, lacks=_LACKS) as store:

@@ -10,6 +10,7 @@ from spark_ehbalance.cli.common import (
     LeaseTable,
     Namespace,
     StorageOption,
+    Way,
     check_positions,
     group_options,
     open_store,
@@ -30,6 +31,7 @@ def init(
     connection_string: ConnectionString = None,
     credential: Credential = None,
     consumer_group: ConsumerGroup = "$Default",
+    network: Way = None,
     from_checkpoint: FromCheckpoint = None,
     replaces: Replaces = None,
     storage_option: StorageOption = None,
@@ -47,6 +49,7 @@ def init(
         credential,
         consumer_group,
         storage_option,
+        network,
     )
     # The hub is asked last: running queries read on, and no checkpoint may seem to be beyond the hub's end.
     memory = remembered(from_checkpoint or [], replaces, options) if from_checkpoint or replaces else None

@@ -16,6 +16,7 @@ from spark_ehbalance.cli.common import (
     LeaseTable,
     Namespace,
     StorageOption,
+    Way,
     Why,
     group_options,
     now_ms,
@@ -120,6 +121,7 @@ def seek(
     connection_string: ConnectionString = None,
     credential: Credential = None,
     consumer_group: ConsumerGroup = "$Default",
+    network: Way = None,
     storage_option: StorageOption = None,
 ) -> None:
     """Continue reading a partition at another position, forward or back.
@@ -141,6 +143,7 @@ def seek(
         credential,
         consumer_group,
         storage_option,
+        network,
     )
     with open_store(lease_table, storage_option, lacks=_LACKS) as store:
         epochs = _epochs(store.read(), options, partition)

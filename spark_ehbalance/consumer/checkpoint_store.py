@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
-from azure.eventhub import CheckpointStore
+from azure.eventhub import CheckpointStore, TransportType
 from azure.eventhub.exceptions import OwnershipLostError
 
 from spark_ehbalance.consumer.hub import Hub, HubAccess, NoHub
@@ -20,6 +21,7 @@ from spark_ehbalance.consumer.ownership import checkpoint as checkpoint_entry
 from spark_ehbalance.consumer.ownership import etag, ownership
 from spark_ehbalance.errors import OptionError, StoreFormatError
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.network import Network
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseStore
 from spark_ehbalance.stores.delta import DeltaStore
@@ -63,7 +65,9 @@ class DeltaCheckpointStore(CheckpointStore):
     itself: it finds where partitions begin that nobody has read yet (`starting_position`, as the queries'
     `startingPosition`; the client's own is not used), and disconnects receivers that a former owner has left open, for
     which the client would have to wait for up to ten seconds. Without, a consumer joins once every partition has a
-    position.
+    position. `transport_type`, `http_proxy`, `custom_endpoint_address` and `connection_verify` are for that: give what
+    the client is given, because a client does not tell its store. `transport_type` is `Amqp` by default, and with
+    `http_proxy` `AmqpOverWebsocket`.
 
     `load_balancing_interval` and `partition_ownership_expiration_interval`, in seconds, must be those that the client
     is given; the defaults are the same. A consumer that has not called for the expiration interval is taken for dead.
@@ -85,6 +89,10 @@ class DeltaCheckpointStore(CheckpointStore):
         storage_options: Mapping[str, str] | None = None,
         connection_string: str | None = None,
         credential: str | None = None,
+        transport_type: TransportType | None = None,
+        http_proxy: Mapping[str, Any] | None = None,
+        custom_endpoint_address: str | None = None,
+        connection_verify: str | None = None,
         starting_position: str = "latest",
         load_balancing_interval: float = _LOAD_BALANCING_INTERVAL,
         partition_ownership_expiration_interval: float | None = None,
@@ -114,6 +122,7 @@ class DeltaCheckpointStore(CheckpointStore):
                 raise OptionError(f"{name} is wrong: allowed is a string, not {type(text).__name__}")
         if connection_string is not None and credential is not None:
             raise OptionError("connection_string and credential are both set: set one way in")
+        self._network = Network.of_client(transport_type, http_proxy, custom_endpoint_address, connection_verify)
         self._location = _parsed("location", parse_location, str(location))
         if not offers(self._location).members:
             raise OptionError(
@@ -295,7 +304,7 @@ class DeltaCheckpointStore(CheckpointStore):
             "eventHubName": named["eventhub_name"],
         }
         try:
-            connection = Connection.from_options(options)
+            connection = replace(Connection.from_options(options), network=self._network)
         except OptionError as error:  # which names the queries' options
             text = str(error).replace("connectionString", "connection_string").replace("eventHubName", "eventhub_name")
             raise OptionError(text) from None

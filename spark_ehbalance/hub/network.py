@@ -15,7 +15,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -91,6 +91,33 @@ class Network:
             None if endpoint is None else _endpoint(endpoint),
             None if ca_file is None else _ca_file(ca_file),
         )
+
+    @classmethod
+    def of_client(
+        cls,
+        transport_type: TransportType | None,
+        http_proxy: Mapping[str, Any] | None,
+        custom_endpoint_address: str | None,
+        connection_verify: str | None,
+    ) -> Network:
+        """From the keyword arguments of azure-eventhub's clients. Raises `OptionError`, which names them."""
+        names = ("transport_type", "http_proxy", "custom_endpoint_address", "connection_verify")
+        transport = None if transport_type is None else getattr(transport_type, "name", str(transport_type))
+        proxy = None
+        if http_proxy is not None:
+            found = [http_proxy.get(name) for name in ("proxy_hostname", "proxy_port", "username", "password")]
+            if not isinstance(found[0], str) or not isinstance(found[1], int):
+                raise OptionError("http_proxy is wrong: allowed is a mapping with proxy_hostname and proxy_port")
+            proxy = Proxy(found[0], found[1], found[2], found[3])
+        try:
+            given = (transport, None, custom_endpoint_address, connection_verify)
+            made = cls.from_options(dict(zip(OPTIONS, given, strict=True)))
+            return made if proxy is None else replace(made, proxy=proxy, transport=_transport(transport, proxied=True))
+        except OptionError as error:
+            text = str(error)
+            for option, name in zip(OPTIONS, names, strict=True):
+                text = text.replace(option, name)
+            raise OptionError(text) from None
 
     @property
     def websocket(self) -> bool:

@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.eventhub import TransportType
 from azure.eventhub.exceptions import OwnershipLostError
 
 from spark_ehbalance.consumer import DeltaCheckpointStore
+from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import DataLossError, FencedError, OptionError, StoreFormatError
 from spark_ehbalance.leases.orders import Seek
 from spark_ehbalance.leases.transitions import Drain
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
 from tests.consumer.consumers import OPERATOR, Consumers, Ownership
+from tests.proxy import HttpProxy
 from tests.source.queries import Query
 from tests.source.support import HUB
 from tests.waiting import wait_until
@@ -246,11 +249,47 @@ def test_names_differ_only_by_case(consumers: Consumers) -> None:
         ({"storage_options": "azure_use_emulator"}, "storage_options is wrong: allowed is a mapping"),
         ({"storage_options": {"timeout": 5}}, "storage_options is wrong: allowed is a mapping"),
         ({"connection_string": object(), "hub": False}, "connection_string is wrong: allowed is a string, not object"),
+        ({"connection_verify": "/no/such/file"}, "option connection_verify='/no/such/file' is wrong"),
+        ({"custom_endpoint_address": "https://x"}, "option custom_endpoint_address='https://x' is wrong"),
+        ({"http_proxy": {"proxy_hostname": "x"}}, "http_proxy is wrong: allowed is a mapping with proxy_hostname"),
+        (
+            {"transport_type": TransportType.Amqp, "http_proxy": {"proxy_hostname": "x", "proxy_port": 1}},
+            "transport_type=Amqp and http_proxy are both set",
+        ),
     ],
 )
 def test_wrong_options_are_refused_by_name(consumers: Consumers, options: dict[str, Any], named: str) -> None:
     with pytest.raises(OptionError, match=named):
         consumers.store(**options)
+
+
+def test_the_store_reaches_the_hub_as_its_client_does(tmp_path: Path) -> None:
+    namespace = "space.servicebus.invalid"
+    with Emulator({HUB: 2}, tls=True, tls_names=(namespace,), websocket_port=0) as secure:
+        secure.append(HUB, 0, [b"x"] * 5)
+        string = secure.connection_string(HUB).replace(f"localhost:{secure.port}", namespace)
+        with HttpProxy({f"{namespace}:443": secure.websocket_port}, user="me", password="not for all") as proxy:
+            store = DeltaCheckpointStore(
+                str(tmp_path / "leases"),
+                connection_string=string,
+                http_proxy={
+                    "proxy_hostname": "localhost",
+                    "proxy_port": proxy.port,
+                    "username": "me",
+                    "password": "not for all",
+                },
+                connection_verify=str(secure.ca_file),
+                starting_position="2020-01-01T00:00:00Z",  # which takes a receiver to resolve
+                load_balancing_interval=0.5,
+            )
+            named = {"fully_qualified_namespace": namespace, "eventhub_name": HUB, "consumer_group": "$Default"}
+            wanted = [{**named, "partition_id": each, "owner_id": "ann"} for each in ("0", "1")]
+            with store:
+                wait_until(lambda: len(store.claim_ownership(wanted)) == 2, "it owns both")
+                found = {each["partition_id"]: each for each in store.list_checkpoints(**named)}
+            assert found["0"]["sequence_number"] == -1
+            assert proxy.connected >= 2
+            assert not proxy.refused
 
 
 def test_a_wrong_connection_string_is_refused_by_the_parameters_name(consumers: Consumers) -> None:

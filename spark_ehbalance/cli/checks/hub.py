@@ -12,7 +12,7 @@ from spark_ehbalance.errors import HubUnavailableError, MalformedEventError
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS
-from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, RefusedError, Unreachable
+from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, Unreachable
 
 _RIGHT = "that the credential has the role Azure Event Hubs Data Receiver, or the key the right Listen"
 
@@ -49,7 +49,7 @@ def check_hub(connection: Connection, consumer_group: str) -> Iterator[Finding]:
             yield failed(
                 "event hub",
                 str(error),
-                f"check the names of namespace and hub, that this machine may reach the namespace, and {_RIGHT}",
+                f"check the names of namespace and hub, the way to it (docs/networks.md), and {_RIGHT}",
             )
             return
     yield ok("answers", f"a question takes {1000 * statistics.median(times):.0f} ms (median of {_REQUESTS})")
@@ -92,7 +92,7 @@ def _reading(connection: Connection, consumer_group: str, states: Mapping[str, P
         )
     except MalformedEventError as error:
         return warning(what, str(error), "see the option onMalformed")
-    except (RefusedError, Unreachable) as error:
+    except (HubUnavailableError, Unreachable) as error:
         return failed(
             what,
             f"partition {partition} could not be read in consumer group {consumer_group!r}: {error}",
