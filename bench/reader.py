@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -105,11 +105,11 @@ def _cost(begun: float, cpu: float, events: int) -> Cost:
 
 
 def measure(log: Log, *, shapes: Sequence[str], partitions: Sequence[int], events: int, runs: int) -> Iterator[Row]:
-    """All `shapes`; events of 1 KB by TLS and by websocket; and from several `partitions` in one task."""
+    """All `shapes`; events of 1 KB by TLS and by websocket; and events from several `partitions` in one task."""
     for name in shapes:
         yield from _shape(name, events, runs, log)
     yield from _shape("1 KB", events, runs, log, tls=True)
-    yield from _shape("1 KB", events, runs, log, tls=True, websocket=True)
+    yield from _ways(events, runs, log)
     for several in partitions:
         log(f"reader: {several} partitions in one task")
         each = 2 * events // several
@@ -120,12 +120,12 @@ def measure(log: Log, *, shapes: Sequence[str], partitions: Sequence[int], event
         yield from _rows(f"1 KB, {several} partitions in one task", {"": found})
 
 
-def _shape(name: str, events: int, runs: int, log: Log, *, tls: bool = False, websocket: bool = False) -> Iterator[Row]:
-    label = name + (", TLS" if tls else "") + (", websocket" if websocket else "")
+def _shape(name: str, events: int, runs: int, log: Log, *, tls: bool = False) -> Iterator[Row]:
+    label = f"{name}, TLS" if tls else name
     log(f"reader: {label}")
     events = max(1000, events // FEWER.get(name, 1))
     few, fewer = max(1000, events // _SLOWER), max(1, runs // 2)
-    with emulator(2, tls=tls, websocket=websocket) as server:
+    with emulator(2, tls=tls) as server:
         SHAPES[name](server, "0", events)
         SHAPES[name](server, "1", few)
         found = {
@@ -138,6 +138,28 @@ def _shape(name: str, events: int, runs: int, log: Log, *, tls: bool = False, we
     less = statistics.median(each.cpu for each in found["receive_batch"])
     bar = Bar("least", TIMES_LESS) if label == "1 KB" else None
     yield Row(SUBJECT, f"{label}, less than receive_batch", "times", tuple(less / each.cpu for each in found[""]), bar)
+
+
+def _ways(events: int, runs: int, log: Log) -> Iterator[Row]:
+    """By websocket with TLS, compared with TLS and with neither; in turns, with one process for each way."""
+    label = "1 KB, websocket and TLS"
+    log(f"reader: {label}")
+    ways: dict[str, dict[str, bool]] = {"": {"tls": True, "websocket": True}, "TLS": {"tls": True}, "plain": {}}
+    found: dict[str, list[Cost]] = {way: [] for way in ways}
+    with ExitStack() as stack:
+        servers = {way: stack.enter_context(emulator(1, **settings)) for way, settings in ways.items()}
+        processes = {way: stack.enter_context(ProcessPoolExecutor(1, _PROCESSES)) for way in ways}
+        for server in servers.values():
+            SHAPES["1 KB"](server, "0", events)
+        for run in range(runs + 1):
+            for way, server in servers.items():
+                cost = processes[way].submit(ours, server.connection, 1, events).result()
+                found[way] += [cost] if run else []  # the first run warms up
+    every = {way: tuple(each.rate for each in costs) for way, costs in found.items()}
+    yield from _rows(label, found)
+    for way in ("TLS", "plain"):
+        shares = tuple(mine / theirs for mine, theirs in zip(every[""], every[way], strict=True))
+        yield Row(SUBJECT, f"{label}, events/s of {way}", "times", shares)
 
 
 def _alone(reader: Any, runs: int, *arguments: Any) -> list[Cost]:
