@@ -16,6 +16,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.certificates import make
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.hub import network as network_module
+from spark_ehbalance.hub import receiver as receiver_module
 from spark_ehbalance.hub.clearing import clear
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata
@@ -262,6 +263,24 @@ def test_a_server_that_says_nothing(
 
 
 @pytest.mark.parametrize("websocket", [False, True])
+def test_a_server_that_says_nothing_in_amqp(websocket: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_module, "_STEP", 0.5)
+    monkeypatch.setattr(receiver_module, "_OPEN_TIMEOUT", 1.0)
+    with Emulator({HUB: 1}, tls=True, websocket_port=0) as mute:
+        options = by(mute, websocket=websocket)
+        mute.silence_connections()
+        with HubMetadata(options.connection, "$Default", response_timeout=1.0) as metadata:
+            with pytest.raises(HubUnavailableError, match="did not answer"):
+                metadata.partition_ids()
+            mute.silence_connections(False)
+            assert metadata.partition_ids() == ("0",), "by the fast way, as before"
+            assert not metadata._public_only
+        mute.silence_connections()
+        with pytest.raises(Unreachable), reading(PartitionAddress(options.connection, "$Default", "0")) as reader:
+            reader.receive(1, 1.0)
+
+
+@pytest.mark.parametrize("websocket", [False, True])
 def test_a_port_that_is_closed(secure: Emulator, websocket: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -328,6 +347,20 @@ def test_the_proxy_is_away(secure: Emulator) -> None:
         assert "check httpProxy" in str(error)
     for error in planner_and_executor_say(through(secure, "http://no.such.invalid:80")):
         assert "the name of the proxy no.such.invalid:80 does not resolve" in str(error)
+
+
+def test_a_slow_way_is_waited_for(secure: Emulator) -> None:
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(1.2)  # longer than the client's own limit of 1 s
+        await way.join(reader, writer, secure.websocket_port)
+
+    with HttpProxy(handler=slow) as way:
+        options = by(secure, websocket=True, customEndpointAddress=f"localhost:{way.port}")
+        with HubMetadata(options.connection, "$Default") as metadata:
+            assert metadata.partition_ids() == ("0",)
+        with reading(PartitionAddress(options.connection, "$Default", "0")) as reader:
+            assert reader.receive(1, 10.0).num_rows == 1
+            assert reader.is_usable()
 
 
 def test_what_is_called_a_proxy_is_none(secure: Emulator) -> None:

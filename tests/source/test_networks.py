@@ -14,9 +14,12 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub import receiver as receiver_module
+from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import Receivers
 from tests.proxy import HttpProxy
 from tests.source.queries import Event, Group, Query
@@ -139,3 +142,17 @@ def test_queries_share_a_hub(
         assert way.used is None or way.used() > before > 0
     slow = [each for each in caplog.messages if "public calls" in each or "requests are slow" in each]
     assert not slow
+
+
+def test_an_executor_does_not_try_again_what_is_set_wrong(
+    hub: Emulator, receivers: Receivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add_hub(HUB, 1)
+    hub.append(HUB, 0, [b"x"])
+    with HttpProxy({f"{NOWHERE}:443": hub.websocket_port}, user="me", password="another") as proxy:
+        monkeypatch.setenv("HUB_PROXY", f"http://me:wrong@localhost:{proxy.port}")
+        string = hub.connection_string(HUB).replace(f"localhost:{hub.port}", NOWHERE)
+        options = stream_options({"connectionString": string, "httpProxy": "env:HUB_PROXY", "caFile": str(hub.ca_file)})
+        with pytest.raises(NetworkError, match=r"partition 0: the proxy .* \(status 407\): check httpProxy"):
+            list(read_range(options, Range("0", 0, 0, 1), None, None, receivers=receivers))
+        assert proxy.refused == 1
