@@ -153,7 +153,10 @@ def test_nothing_comes_within_the_time(peer: Peer) -> None:
 def test_closing_tells_the_peer_and_does_not_wait_for_it(peer: Peer) -> None:
     peer.socket.sendall(frame(b"x" * 1000)[:500])  # the client's own would read on from here
     peer.read(400)
+    read = list[int]()
+    peer.websocket.recv_frame = lambda: read.append(1)
     peer.websocket.close()
+    assert not read
     assert peer.sent()[0] == CLOSE
     assert peer.socket.recv(1) == b""
     assert peer.websocket.sock is None
