@@ -41,6 +41,9 @@ Told = Callable[[Mapping[str, Newest]], None]
 
 _SIGNATURE_BYTES = hashlib.sha256().digest_size
 
+#: An address of no host, from RFC 5737.
+_ANYWHERE = "192.0.2.1"
+
 #: The environment variable by which Spark is told the address that other hosts reach this one by.
 _SPARK_ADDRESS = "SPARK_LOCAL_IP"
 
@@ -117,9 +120,13 @@ class NewsListener:
 
 
 def _address_towards(peer: str) -> str:
-    """The address of the interface by which this host reaches `peer`. Sends nothing."""
+    """The address of the interface by which this host reaches `peer`, or any other host if that name means nothing
+    here, as behind a proxy. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((peer, 9))
+        try:
+            probe.connect((peer, 9))
+        except OSError:
+            probe.connect((_ANYWHERE, 9))
         return str(probe.getsockname()[0])
 
 
