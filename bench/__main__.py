@@ -17,11 +17,23 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bench import exactly_once, latency, leases, partitions, planner, processors, reader, simulator, tasks, throughput
+from bench import (
+    connections,
+    exactly_once,
+    latency,
+    leases,
+    partitions,
+    planner,
+    processors,
+    reader,
+    simulator,
+    tasks,
+    throughput,
+)
 from bench.common import Log, Row, session
 from bench.shapes import SHAPES
 
-_ALL = reader, leases, processors, simulator, planner, latency, throughput, exactly_once, tasks, partitions
+_ALL = reader, connections, leases, processors, simulator, planner, latency, throughput, exactly_once, tasks, partitions
 SUBJECTS = {each.SUBJECT: each for each in _ALL}
 
 
@@ -31,6 +43,8 @@ def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterato
         few: Any = {"shapes": ["1 KB"], "partitions": [8], "events": 2_000, "runs": 1}
         all_: Any = {"shapes": [*SHAPES], "partitions": [8, 32], "events": 60_000, "runs": 5}
         yield from reader.measure(log, **(few if short else all_))
+    if connections.SUBJECT in subjects:
+        yield from connections.measure(log, partitions=4 if short else 32, runs=1 if short else 5)
     if leases.SUBJECT in subjects:
         yield from leases.measure(folder, log, commits=40 if short else 20_000, runs=1 if short else 3)
     if processors.SUBJECT in subjects:
@@ -39,7 +53,7 @@ def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterato
         yield from processors.measure(folder, log, **(little if short else whole))
     if simulator.SUBJECT in subjects:
         yield from simulator.measure(log, cycles=1 if short else 500, runs=1)
-    if not {*subjects} - {each.SUBJECT for each in (reader, leases, processors, simulator)}:
+    if not {*subjects} - {each.SUBJECT for each in (reader, connections, leases, processors, simulator)}:
         return
     log("starting Spark")
     spark = session(folder)

@@ -89,6 +89,13 @@ class Emulator:
         """Its connection string."""
         return str(self.connection.connection_string)
 
+    @property
+    def port(self) -> int:
+        """On which it listens."""
+        endpoint = self.connection.network.endpoint
+        assert endpoint is not None
+        return endpoint[1] or 0
+
     def fill(self, partition: int | str, body: bytes, events: int, properties: Mapping[str, Any] | None = None) -> None:
         """Append `events` equal events."""
         for some, copies in ((_SENT, events // _SENT), (events % _SENT, 1)):
