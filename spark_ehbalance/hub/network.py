@@ -196,14 +196,14 @@ class Network:
             return str(error)
         if isinstance(error, ssl.SSLCertVerificationError):
             return self._certificate_problem(error, server, option)
-        if isinstance(error, ssl.SSLError):
-            if _speaks_no_tls(error):
-                return f"{server} does not speak TLS on this port: check {option}"
-            return f"no TLS connection to {server} ({error.reason or error}): check {option} and what is in between"
         if kind == _PROXY_REFUSED:
             return self._proxy_problem(error, server)
         if kind == _BAD_STATUS:
             return f"{server} answers the websocket's request with status {_status(error)}: check {option}"
+        if isinstance(error, ssl.SSLError) and opening:
+            if _speaks_no_tls(error):
+                return f"{server} does not speak TLS on this port: check {option}"
+            return f"no TLS connection to {server} ({error.reason or error}): check {option} and what is in between"
         called, option = self._called(namespace)
         firewall = ""
         if called.endswith(f":{_AMQP_PORT}") and self.endpoint is None:
@@ -222,6 +222,8 @@ class Network:
         why = error.verify_message.rstrip(".")
         if error.verify_code in (62, 64):  # the host's name or address differs
             return f"the certificate of {server} is for another name: check {option} ({why})"
+        if error.verify_code in (9, 10):  # its time has not come, or is over
+            return f"the certificate of {server} is not valid now: check the clock of {socket.gethostname()} ({why})"
         trusted = f"caFile={self.ca_file}" if self.ca_file else "the public authorities of certifi"
         return (
             f"the certificate of {server} is not signed by an authority that is trusted, which are those of {trusted}: "
@@ -254,7 +256,11 @@ class Network:
         """Host and port that this machine connects to, and the option that names it."""
         if self.proxy is not None:
             return f"the proxy {self.proxy.host}:{self.proxy.port}", "httpProxy"
-        return self._server(namespace)
+        server, option = self._server(namespace)
+        if self.websocket and ("https_proxy" in os.environ or "HTTPS_PROXY" in os.environ):
+            # which of the two is called depends on no_proxy; the variable may hold a password
+            return f"{server}, or the proxy that the environment names,", f"{option}, and https_proxy and no_proxy"
+        return server, option
 
 
 #: Straight to the hub's own address.

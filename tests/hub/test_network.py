@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -212,6 +213,21 @@ def test_an_authority_that_is_not_trusted(secure: Emulator, stranger: Path, webs
     assert "set caFile" in str(planner_and_executor_say(public)[0])
 
 
+def test_a_certificate_whose_time_is_over(secure: Emulator) -> None:
+    error = ssl.SSLCertVerificationError(1, "...")
+    error.verify_code, error.verify_message = 10, "certificate has expired"
+    problem = by(secure, websocket=False).connection.network.problem(error, NAMESPACE)
+    assert problem is not None
+    assert "is not valid now: check the clock of" in problem
+
+
+def test_by_public_calls_too(secure: Emulator, stranger: Path) -> None:
+    for websocket in (False, True):
+        address = PartitionAddress(by(secure, websocket=websocket, caFile=stranger).connection, "$Default", "0")
+        with reading(address, fast=False) as reader, pytest.raises(NetworkError, match=r"partition 0: .*set caFile"):
+            reader.receive(1, 10.0)
+
+
 @pytest.mark.parametrize("websocket", [False, True])
 def test_a_certificate_for_another_name(secure: Emulator, websocket: bool) -> None:
     port = secure.websocket_port if websocket else secure.port
@@ -361,6 +377,24 @@ def test_a_slow_way_is_waited_for(secure: Emulator) -> None:
         with reading(PartitionAddress(options.connection, "$Default", "0")) as reader:
             assert reader.receive(1, 10.0).num_rows == 1
             assert reader.is_usable()
+
+
+def test_the_proxy_of_the_environment(secure: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = by(secure, websocket=True, customEndpointAddress="hub.test:443")
+    with HttpProxy({"hub.test:443": secure.websocket_port}, user="me", password="right") as proxy:
+        monkeypatch.setenv("https_proxy", f"http://me:right@localhost:{proxy.port}")
+        with HubMetadata(options.connection, "$Default") as metadata:
+            assert metadata.partition_ids() == ("0",)
+        assert proxy.connected == 1
+        monkeypatch.setenv("https_proxy", f"http://me:wrong@localhost:{proxy.port}")
+        for error in planner_and_executor_say(options):
+            assert "the proxy that the environment names (https_proxy) refuses the credentials" in str(error)
+            assert "wrong" not in str(error)
+    for error in planner_and_executor_say(options):
+        assert "hub.test:443, or the proxy that the environment names, (Connection refused)" in str(error)
+    monkeypatch.setenv("no_proxy", "hub.test")
+    for error in planner_and_executor_say(options):
+        assert "does not resolve" in str(error)
 
 
 def test_what_is_called_a_proxy_is_none(secure: Emulator) -> None:
