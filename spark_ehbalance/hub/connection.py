@@ -40,7 +40,7 @@ class Connection:
     hub: str
     credential: str | None = None
     connection_string: str | None = field(default=None, repr=False)
-    network: Network = DIRECT
+    network: Network = field(default=DIRECT, kw_only=True)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str | None]) -> Connection:
