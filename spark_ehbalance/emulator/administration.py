@@ -64,6 +64,15 @@ class Administration(ABC):
         """Create a consumer group, if it does not exist."""
         self._invoke("add_consumer_group", hub=hub, name=name)
 
+    def delete_consumer_group(self, hub: str, name: str) -> None:
+        """Delete a consumer group, and detach its readers. $Default cannot be deleted."""
+        self._invoke("delete_consumer_group", hub=hub, name=name)
+
+    def disable_hub(self, name: str, disable: bool = True) -> None:
+        """Refuse whoever sends to a hub, reads it or asks for its properties, until called with False. Detaches its
+        links."""
+        self._invoke("disable_hub", name=name, disable=disable)
+
     def trim(self, hub: str, partition: str | int, before_sequence_number: int) -> None:
         """Delete the events before a sequence number, as retention does."""
         self._invoke("trim", hub=hub, partition=str(partition), before_sequence_number=before_sequence_number)
@@ -111,6 +120,32 @@ class Administration(ABC):
                 )
             start = part.stop
 
+    def append_from_kafka(
+        self,
+        hub: str,
+        partition: str | int,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Add an event as one that a Kafka client has sent: without body if `value` is None, headers and key binary."""
+        self._invoke(
+            "append_from_kafka", hub=hub, partition=str(partition), value=value, key=key, headers=dict(headers or {})
+        )
+
+    def append_from_iot_hub(
+        self,
+        hub: str,
+        partition: str | int,
+        body: bytes,
+        device: str,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add an event as an IoT Hub passes it on from a device, with its annotations."""
+        self._invoke(
+            "append_from_iot_hub", hub=hub, partition=str(partition), body=body, device=device, properties=properties
+        )
+
     def connections(self) -> int:
         """The number of open TCP connections."""
         return int(self._invoke("connections"))
@@ -136,7 +171,8 @@ class Administration(ABC):
         self._invoke("detach", hub=hub, partition=partition, condition=condition, description=description, group=group)
 
     def server_busy(self, count: int = 0, seconds: float = 0.0) -> None:
-        """Refuse the next `count` attaches, sends and deliveries with com.microsoft:server-busy, and all for `seconds`.
+        """Refuse the next `count` attaches, sends, deliveries and requests for properties with
+        com.microsoft:server-busy, and all for `seconds`.
 
         A reader is detached when events are about to be sent to it. Both 0 ends it.
         """

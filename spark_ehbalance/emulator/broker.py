@@ -60,20 +60,21 @@ class Hub:
     partitions: list[PartitionLog]
     groups: dict[str, str]
     directory: Path | None = None
+    disabled: bool = False  # until enabled, or until the emulator ends
     readers: dict[tuple[str, str], list[Reader]] = field(default_factory=dict)
     _next_partition: int = 0
 
     def partition(self, partition: str) -> PartitionLog:
-        """Raises AmqpError (amqp:not-found) for an id that the hub does not have."""
+        """Raises AmqpError (com.microsoft:argument-out-of-range) for an id that the hub does not have."""
         if not re.fullmatch("0|[1-9][0-9]{0,3}", partition) or int(partition) >= len(self.partitions):
-            raise service_errors.not_found(f"{self.name}/Partitions/{partition[:50]}")
+            raise service_errors.no_such_partition(len(self.partitions))
         return self.partitions[int(partition)]
 
     def group(self, group: str) -> str:
         """The name with which the group was created; `group` may be in any case. Raises AmqpError (amqp:not-found)."""
         name = self.groups.get(group.lower())
         if name is None:
-            raise service_errors.not_found(f"{self.name}/ConsumerGroups/{group[:50]}")
+            raise service_errors.group_not_found(self.name, group[:50])
         return name
 
     def route(self, partition_key: str | None) -> str:
@@ -145,6 +146,16 @@ class Broker:
             for description in sorted(data_directory.glob("*/hub.json")):
                 self._load(description)
 
+    def open_hub(self, name: str, path: str | None = None) -> Hub:
+        """A hub that a client asks for by `path`. Raises AmqpError if there is none (amqp:not-found), or if it is
+        disabled (com.microsoft:entity-disabled)."""
+        if name.lower() not in self._hubs:
+            raise service_errors.not_found((path or name)[:300])
+        hub = self._hubs[name.lower()]
+        if hub.disabled:
+            raise service_errors.disabled(hub.name)
+        return hub
+
     def hub(self, name: str) -> Hub:
         """Raises AmqpError (amqp:not-found) for a hub that does not exist."""
         hub = self._hubs.get(name.lower())
@@ -174,6 +185,16 @@ class Broker:
         """Create a consumer group, if it does not exist. Raises ValueError for an invalid name."""
         _check_group(group)
         self._extend(self.hub(name), 0, (group,))
+
+    def delete_consumer_group(self, name: str, group: str) -> Hub:
+        """Delete a consumer group; returns its hub. The caller disconnects its readers. Raises ValueError for $Default,
+        AmqpError for one that does not exist."""
+        hub = self.hub(name)
+        if hub.group(group) == DEFAULT_GROUP:
+            raise ValueError(f"consumer group {DEFAULT_GROUP}: it cannot be deleted")
+        del hub.groups[group.lower()]
+        hub.save()
+        return hub
 
     def delete_hub(self, name: str) -> Hub:
         """Delete a hub with its events. The caller disconnects its readers."""

@@ -40,6 +40,16 @@ def emulator(
     websocket_port: Annotated[
         int | None, typer.Option(help="Also take AMQP over websocket, on this port; 0 takes a free one.")
     ] = None,
+    max_connections: Annotated[int, typer.Option(min=1, help="Connections that are accepted at a time.")] = 5000,
+    management_requests: Annotated[
+        int, typer.Option(min=0, help="Requests for properties that a hub answers in a second; 0 is no limit.")
+    ] = 50,
+    unsettled: Annotated[
+        bool, typer.Option("--unsettled", help="Deliver events unsettled, each with a tag of its own.")
+    ] = False,
+    idle_link_timeout: Annotated[
+        str, typer.Option(help="A link on which nothing happens for so long is detached: a number and s, m, h or d.")
+    ] = "30m",
     control_port: Annotated[
         int | None, typer.Option(help="Accept control calls on this port of the loopback address; 0 takes a free one.")
     ] = None,
@@ -52,12 +62,16 @@ def emulator(
             host=host,
             port=_port("--port", port),
             data_dir=data,
-            retention=_retention(retention),
+            retention=_duration("--retention", retention),
             consumer_groups=consumer_group or (),
             sas_keys=dict(_key(text) for text in sas_key) if sas_key else None,
             certificate=certificate,
             tls=tls,
             websocket_port=None if websocket_port is None else _port("--websocket-port", websocket_port),
+            max_connections=max_connections,
+            management_requests=management_requests or None,
+            settled=not unsettled,
+            idle_link_timeout=_duration("--idle-link-timeout", idle_link_timeout).total_seconds(),
         )
         run(server, None if control_port is None else _port("--control-port", control_port))
     except ValueError as error:
@@ -88,10 +102,10 @@ def _hub(text: str) -> tuple[str, int]:
     return spec.name, spec.partitions
 
 
-def _retention(text: str) -> timedelta:
+def _duration(option: str, text: str) -> timedelta:
     match = re.fullmatch(r"(\d{1,6})([smhd])", text)
     if match is None or int(match[1]) == 0:
-        raise ValueError(f"--retention {text!r}: expected a number and s, m, h or d, for example 7d")
+        raise ValueError(f"{option} {text!r}: expected a number and s, m, h or d, for example 7d")
     return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
 
 

@@ -34,6 +34,8 @@ class LinkEndpoint:
     def __init__(self, connection: ClientConnection, link: Link) -> None:
         self.connection = connection
         self.link = link
+        #: On the monotonic clock: when the client last sent something or asked for something, or got a message.
+        self.last_active = time.monotonic()
 
     def detach(self, error: AmqpError | None = None) -> None:
         """End the link and send the client the reason; ignored if it has ended."""
@@ -57,6 +59,9 @@ class Application(Protocol):
 
     def connected(self, connection: ClientConnection) -> bool:
         """A client has connected. Returns whether it is ever answered."""
+
+    def opened(self, connection: ClientConnection) -> None:
+        """The client has opened the AMQP connection. Raises AmqpError to refuse it."""
 
     def disconnected(self, connection: ClientConnection) -> None:
         """The TCP connection has ended."""
@@ -182,9 +187,11 @@ class ClientConnection(asyncio.Protocol):
         match event:
             case events.MessageReceived(link, message, message_format, delivery_id):
                 if (endpoint := self.endpoints.get(link)) is not None:
+                    endpoint.last_active = self._last_received
                     endpoint.on_message(message, message_format, delivery_id)
             case events.CreditChanged(link):
                 if (endpoint := self.endpoints.get(link)) is not None:
+                    endpoint.last_active = self._last_received
                     endpoint.on_room()
             case events.AttachRequested(link):
                 self._attach(link)
@@ -194,6 +201,7 @@ class ClientConnection(asyncio.Protocol):
             case events.AuthenticationRequested(mechanism, response):
                 self._authenticate(mechanism, response)
             case events.ConnectionOpened(interval):
+                self._application.opened(self)
                 if interval is not None:
                     self._send_heartbeats(interval)
             case events.SessionFailed(channel, error):

@@ -32,6 +32,10 @@ class Emulator(Administration):
     memory. `consumer_groups` are added to $Default. With `sas_keys` (name to key) tokens are checked; without, every
     token is accepted. A client that is silent for `handshake_timeout` or `idle_timeout` seconds is disconnected.
 
+    The limits are those of the service (docs/service-rules.md): `max_connections` of the namespace, answers to
+    `management_requests` a second for each hub (None: no limit), `idle_link_timeout` seconds after which a link is
+    detached on which nothing has happened. Events are delivered `settled` or, each with a tag of its own, unsettled.
+
     With `tls` the emulator listens with TLS: its certificate is made on the spot, also for the host names `tls_names`,
     and clients verify it with `ca_file`. Or it is that of `certificate`, a PEM file of a private key and its
     certificate. Clients then need a `custom_endpoint_address`: they take the port from a connection string only without
@@ -55,6 +59,10 @@ class Emulator(Administration):
         tls: bool = False,
         tls_names: Iterable[str] = (),
         websocket_port: int | None = None,
+        max_connections: int = 5000,
+        management_requests: int | None = 50,
+        settled: bool = True,
+        idle_link_timeout: float = 1800.0,
     ) -> None:
         """Nothing happens before `start`. Raises ValueError for an invalid hub, or if a certificate is given and to be
         made."""
@@ -71,6 +79,10 @@ class Emulator(Administration):
             handshake_timeout,
             idle_timeout,
             websocket_port=websocket_port,
+            max_connections=max_connections,
+            management_requests=management_requests,
+            settled=settled,
+            idle_link_timeout=idle_link_timeout,
         )
         self._certificate = None if certificate is None else Path(certificate)
         self._tls, self._tls_names = tls, tuple(tls_names)

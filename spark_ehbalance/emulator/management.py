@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from . import service_errors
 from .amqp.codec import Array, Int, Timestamp
-from .amqp.errors import AmqpError
+from .amqp.errors import NOT_FOUND, AmqpError
 from .broker import Broker, Hub
 from .message import Response, Sections
 
 NEVER_MS = -62_135_596_800_000  # the year 1 in milliseconds since 1970: Azure's value for "never"
 
 
-def answer(request: Sections, broker: Broker, may_read: Callable[[str], bool]) -> Response:
-    """Answer a READ of a hub or a partition; `may_read` is whether the client may read a hub's properties."""
+_STATUS = {NOT_FOUND: 404, service_errors.SERVER_BUSY: 503}
+
+
+class RequestLimit:
+    """How many requests a hub answers in any second; the others are refused. None: all are answered."""
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._answered: dict[str, deque[float]] = {}  # times of the last answers, by hub in lower case
+
+    def check(self, hub: str) -> None:
+        """Call it before each answer. Raises AmqpError (com.microsoft:server-busy)."""
+        if self._most is None:
+            return
+        answered, now = self._answered.setdefault(hub.lower(), deque(maxlen=self._most)), time.monotonic()
+        if len(answered) == self._most and now - answered[0] < 1.0:
+            raise service_errors.server_busy()
+        answered.append(now)
+
+
+def answer(
+    request: Sections, broker: Broker, may_read: Callable[[str], bool], check: Callable[[str], None]
+) -> Response:
+    """Answer a READ of a hub or a partition.
+
+    `may_read` is whether the client may read a hub's properties. `check` raises AmqpError if it is too busy for that.
+    """
     fields = request.application
     name, partition = fields.get("name"), fields.get("partition")
     if fields.get("operation") != "READ" or not isinstance(name, str):
@@ -23,13 +50,14 @@ def answer(request: Sections, broker: Broker, may_read: Callable[[str], bool]) -
     if not may_read(name):
         return Response(401, "Unauthorized access. A token for this event hub is required.")
     try:
-        hub = broker.hub(name)
+        hub = broker.open_hub(name)
+        check(hub.name)
         if fields.get("type") == "com.microsoft:eventhub":
             return Response(200, "OK", _hub(hub))
         if fields.get("type") == "com.microsoft:partition":
             return Response(200, "OK", _partition(hub, str(partition)))
     except AmqpError as error:
-        return Response(404, error.description)
+        return Response(_STATUS.get(error.condition, 400), error.description, condition=error.condition)
     return Response(400, "The type must be com.microsoft:eventhub or com.microsoft:partition.")
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from time import time_ns
 from typing import Any, NamedTuple
 
-from .amqp.codec import Described, Symbol, ULong, decode, encode, skip, skip_descriptor
+from .amqp.codec import Described, Symbol, Timestamp, ULong, decode, encode, skip, skip_descriptor
 from .amqp.errors import DecodeError
 
 BATCH_FORMAT = 0x80013700  # Event Hubs' own message format: each data section of the body is an encoded message
@@ -36,7 +37,7 @@ _TYPES: dict[int, type] = {
     _VALUE: object,
     _FOOTER: dict,
 }
-PARTITION_KEY, PUBLISHER = "x-opt-partition-key", "x-opt-publisher"
+PARTITION_KEY, PUBLISHER, KAFKA_KEY = "x-opt-partition-key", "x-opt-publisher", "x-opt-kafka-key"
 _SERVICE_KEYS = {"x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time", PARTITION_KEY, PUBLISHER}
 _SEQUENCE_KEY = encode(Symbol("x-opt-sequence-number")) + b"\x81"
 _OFFSET_KEY = encode(Symbol("x-opt-offset")) + b"\xa1"
@@ -104,11 +105,13 @@ class Sections(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The response to a request: an HTTP status code, one line of text, and the requested value."""
+    """The response to a request: an HTTP status code, one line of text, the requested value, and an error's
+    condition."""
 
     status: int
     description: str
     value: Any = None
+    condition: str | None = None
 
 
 def _pair(name: str, value: str) -> bytes:
@@ -231,6 +234,30 @@ def build_events(
         Event(b"", b"", 0, b"".join((section, b"\x00\x53\x75\xb0", len(body).to_bytes(4, "big"), body)), partition_key)
         for section, body in zip(each_section, bodies, strict=True)
     ]
+
+
+def kafka_event(value: bytes | None, key: bytes | None, headers: Mapping[str, bytes]) -> Event:
+    """An event as Event Hubs makes it of a Kafka record: headers are binary properties, the key is a binary annotation,
+    and a record without value has no body."""
+    annotations = b"" if key is None else encode(Symbol(KAFKA_KEY)) + encode(key)
+    properties = b"\x00\x53\x74" + encode(dict(headers)) if headers else b""
+    body = b"" if value is None else b"\x00\x53\x75\xb0" + len(value).to_bytes(4, "big") + value
+    return Event(b"", annotations, 2 if annotations else 0, properties + body)
+
+
+def iot_hub_event(body: bytes, device: str, properties: Mapping[str, Any] | None) -> Event:
+    """An event as an IoT Hub passes it on from `device`, with the annotations that it adds to telemetry."""
+    event = build_event(body, properties)
+    method = '{"scope":"device","type":"sas","issuer":"iothub","acceptingIpFilterRule":null}'
+    for name, value in (
+        ("iothub-connection-device-id", device),
+        ("iothub-connection-auth-method", method),
+        ("iothub-connection-auth-generation-id", "637000000000000000"),
+        ("iothub-message-source", "Telemetry"),
+    ):
+        event = event.annotated(name, value)
+    time = encode(Symbol("iothub-enqueuedtime")) + encode(Timestamp(time_ns() // 1_000_000))
+    return event._replace(annotations=event.annotations + time, items=event.items + 2)
 
 
 def with_delivery_annotations(message: bytes, annotations: dict[Symbol, Any]) -> bytes:

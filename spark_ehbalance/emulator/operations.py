@@ -10,7 +10,7 @@ from . import service_errors
 from .broker import Broker, HubSpec
 from .client_connection import ClientConnection
 from .faults import Faults
-from .message import Event, build_events
+from .message import Event, build_events, iot_hub_event, kafka_event
 from .publisher import PublisherEndpoint
 from .reader import ReaderEndpoint
 
@@ -52,6 +52,17 @@ class Operations:
     def add_consumer_group(self, hub: str, name: str) -> None:
         self._broker.add_consumer_group(hub, name)
 
+    def delete_consumer_group(self, hub: str, name: str) -> None:
+        found = self._broker.delete_consumer_group(hub, name)
+        for endpoint in self._endpoints(found.name, group=name):
+            endpoint.detach(service_errors.deleted(f"{found.name}|{name}"))
+
+    def disable_hub(self, name: str, disable: bool) -> None:
+        hub = self._broker.hub(name)
+        hub.disabled = disable
+        for endpoint in self._endpoints(hub.name) if disable else ():
+            endpoint.detach(service_errors.disabled(hub.name))
+
     def trim(self, hub: str, partition: str, before_sequence_number: int) -> None:
         self._broker.hub(hub).partition(partition).trim(before_sequence_number)
 
@@ -85,6 +96,14 @@ class Operations:
             raise ValueError(f"copies={copies}: allowed are numbers from 1 on")
         events = build_events(bodies, properties if isinstance(properties, list) else [properties], partition_key)
         self._broker.append(self._broker.hub(hub), partition, events * copies)
+
+    def append_from_kafka(
+        self, hub: str, partition: str, value: bytes | None, key: bytes | None, headers: dict[str, bytes]
+    ) -> None:
+        self._broker.append(self._broker.hub(hub), partition, [kafka_event(value, key, headers)])
+
+    def append_from_iot_hub(self, hub: str, partition: str, body: bytes, device: str, properties: Any) -> None:
+        self._broker.append(self._broker.hub(hub), partition, [iot_hub_event(body, device, properties)])
 
     def append_encoded(self, hub: str, partition: str, events: Sequence[Event]) -> None:
         """Store `events` as they are, also such as no sender could send."""

@@ -94,6 +94,7 @@ class ReaderEndpoint(LinkEndpoint):
                 return
             self._faults.check_busy()
             sent += self._send_some(room)
+            self.last_active = time.monotonic()
             self.connection.flush()  # updates `writable`
             if sent >= _TURN_BYTES:
                 self.on_room()
@@ -101,7 +102,7 @@ class ReaderEndpoint(LinkEndpoint):
 
     def _send_some(self, room: int) -> int:
         """Send the next events; returns their size in bytes."""
-        if self._with_metrics or self._log.largest_record > self.connection.max_frame_size:
+        if self._with_metrics or not self.link.settled or self._log.largest_record > self.connection.max_frame_size:
             chunk = self._log.read(self._next, 1, _CHUNK_BYTES)
             message = bytes(chunk.data[HEADER_SIZE:])
             self._next += 1

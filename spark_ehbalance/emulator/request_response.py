@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
-from .amqp.codec import Int
+from .amqp.codec import Int, Symbol
 from .amqp.errors import RESOURCE_LIMIT, AmqpError
 from .amqp.frames import ACCEPTED, rejected
 from .amqp.link import IncomingLink, OutgoingLink
@@ -65,12 +66,14 @@ class RequestEndpoint(LinkEndpoint):
         response = self._handler(self.connection, request)
         message_id = request.properties[0] if request.properties else None
         # $cbs and $management, and clients of different ages, use different names
-        application = {
+        application: dict[str, Any] = {
             "status-code": Int(response.status),
             "statusCode": Int(response.status),
             "status-description": response.description,
             "statusDescription": response.description,
         }
+        if response.condition is not None:
+            application["error-condition"] = Symbol(response.condition)
         receiver.send(build_response(message_id, application, response.value))
 
     def _receiver(self) -> ResponseEndpoint | None:

@@ -37,7 +37,10 @@ _MAX_GRANTS = 1000  # tokens that a connection may hold; a client holds one per 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run the server. Times in seconds unless they are timedeltas; `sas_keys` None accepts every token."""
+    """How to run the server. Times in seconds unless they are timedeltas; `sas_keys` None accepts every token.
+
+    `Emulator` documents each.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -49,6 +52,10 @@ class Settings:
     idle_timeout: float = 240.0
     tls: ssl.SSLContext | None = None
     websocket_port: int | None = None
+    max_connections: int = 5000
+    management_requests: int | None = 50
+    settled: bool = True
+    idle_link_timeout: float = 1800.0
 
     def __repr__(self) -> str:
         return f"Settings(host={self.host!r}, port={self.port})"  # the keys must not be logged
@@ -66,6 +73,7 @@ class Server:
         self._settings = settings
         self._broker = Broker(settings.data_directory, settings.retention, settings.consumer_groups)
         self._faults = Faults()
+        self._request_limit = management.RequestLimit(settings.management_requests)
         self._connections: set[ClientConnection] = set()
         self.operations = Operations(self._broker, self._faults, self._connections)
         self._listeners: list[asyncio.Server] = []
@@ -109,6 +117,7 @@ class Server:
                 for connection in list(self._connections):
                     connection.check_timeouts(time.monotonic())
                     self._detach_expired(connection)
+                    self._detach_idle(connection)
                 self._broker.expire()
             except OSError as error:
                 _log.error("cannot delete old events: %s", error)
@@ -120,6 +129,13 @@ class Server:
                 reads = isinstance(endpoint.link, OutgoingLink)
                 endpoint.detach(service_errors.token_expired(endpoint.path, reads))
 
+    def _detach_idle(self, connection: ClientConnection) -> None:
+        """Detach the publishers and readers on whose links nothing has happened for too long."""
+        limit = self._settings.idle_link_timeout
+        for endpoint in list(connection.endpoints.values()):
+            if endpoint.path is not None and time.monotonic() - endpoint.last_active > limit:
+                endpoint.detach(service_errors.idle(endpoint.path, isinstance(endpoint.link, OutgoingLink), limit))
+
     # --- what connections ask (client_connection.Application)
 
     def connected(self, connection: ClientConnection) -> bool:
@@ -128,6 +144,10 @@ class Server:
             return False
         self._connections.add(connection)
         return not self._faults.silence_connections
+
+    def opened(self, connection: ClientConnection) -> None:
+        if len(self._connections) > self._settings.max_connections:
+            raise service_errors.too_many_connections()
 
     def disconnected(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
@@ -160,10 +180,11 @@ class Server:
 
     def _hub_endpoint(self, connection: ClientConnection, link: Link, address: str) -> LinkEndpoint:
         entity = parse_entity(address)
-        hub = self._broker.hub(entity.hub)
+        hub = self._broker.open_hub(entity.hub, entity_path(address))
         self._faults.check_busy()
         if isinstance(link, IncomingLink):
             return PublisherEndpoint(connection, link, self._broker, hub, entity, self._faults)
+        link.settled = self._settings.settled
         return ReaderEndpoint(connection, link, hub, entity, self._faults)
 
     def _may_use(self, connection: ClientConnection, path: str) -> bool:
@@ -186,4 +207,8 @@ class Server:
             # Go's client puts a token for "hub/$management" only, and sends the hub's with each request
             return self._may_use(connection, hub) or (keys is not None and cbs.allows(token, keys, hub))
 
-        return management.answer(request, self._broker, lambda hub: may_read(hub.lower()))
+        def check(hub: str) -> None:
+            self._faults.check_busy()
+            self._request_limit.check(hub)
+
+        return management.answer(request, self._broker, lambda hub: may_read(hub.lower()), check)

@@ -17,7 +17,10 @@ from .amqp.errors import (
     AmqpError,
 )
 
-_SERVER_BUSY = "com.microsoft:server-busy"
+SERVER_BUSY = "com.microsoft:server-busy"
+ENTITY_DISABLED = "com.microsoft:entity-disabled"
+OUT_OF_RANGE = "com.microsoft:argument-out-of-range"
+_NAMESPACE = "emulator"  # in texts that name it
 
 
 class NamedReader(Protocol):
@@ -33,16 +36,55 @@ def service_error(condition: str, text: str) -> AmqpError:
     return AmqpError(condition, f"{text} TrackingId:{uuid.uuid4()}, SystemTracker:emulator, Timestamp:{now}")
 
 
-def not_found(entity: str) -> AmqpError:
+def not_found(path: str) -> AmqpError:
+    """There is no hub at `path`, the path of a link."""
+    return service_error(NOT_FOUND, f"The messaging entity 'sb://{_NAMESPACE}/{path}' could not be found.")
+
+
+def group_not_found(hub: str, group: str) -> AmqpError:
+    """The hub does not have this consumer group; its number among the service's containers is made up."""
+    entity = f"{_NAMESPACE}:eventhub:{hub.lower()}~32766|{group}"
     return service_error(NOT_FOUND, f"The messaging entity '{entity}' could not be found.")
 
 
-def deleted(hub: str) -> AmqpError:
-    return service_error(RESOURCE_DELETED, f"The messaging entity '{hub}' has been deleted.")
+def no_such_partition(count: int) -> AmqpError:
+    """The hub has `count` partitions, and this is none of them."""
+    return service_error(
+        OUT_OF_RANGE,
+        "The specified partition is invalid for an EventHub partition sender or receiver. "
+        f"It should be between 0 and {count - 1}.",
+    )
+
+
+def deleted(entity: str) -> AmqpError:
+    return service_error(RESOURCE_DELETED, f"The messaging entity '{entity}' has been deleted.")
+
+
+def disabled(hub: str) -> AmqpError:
+    return service_error(ENTITY_DISABLED, f"Messaging entity 'sb://{_NAMESPACE}/{hub}' is currently disabled.")
 
 
 def server_busy() -> AmqpError:
-    return service_error(_SERVER_BUSY, "The request was terminated because the entity is being throttled.")
+    return service_error(
+        SERVER_BUSY,
+        "The request was terminated because the entity is being throttled. Error code : 50002. "
+        "Please wait 4 seconds and try again.",
+    )
+
+
+def too_many_connections() -> AmqpError:
+    return service_error(RESOURCE_LIMIT, f"ConnectionsQuotaExceeded for namespace {_NAMESPACE}.")
+
+
+def idle(path: str, reads: bool, seconds: float) -> AmqpError:
+    """For a link on which nothing has been sent or asked for in `seconds`."""
+    kind = "Consumer" if reads else "Publisher"
+    span = f"{int(seconds // 3600):02}:{int(seconds // 60 % 60):02}:{int(seconds % 60):02}"
+    return service_error(
+        DETACH_FORCED,
+        f"The link '{path}' is force detached by the broker due to errors occurred in {kind.lower()}. "
+        f"Detach origin: AmqpEventHub{kind}.IdleTimerExpired: Idle timeout: {span}.",
+    )
 
 
 def unauthorized(path: str, reads: bool) -> AmqpError:

@@ -190,7 +190,7 @@ def test_the_control_port_takes_the_same_calls(emulator: Emulator, connection: s
         control.server_busy()
         control.refuse_connections()
         control.refuse_connections(False)
-        with pytest.raises(ValueError, match="'nohub' could not be found"):
+        with pytest.raises(ValueError, match="/nohub' could not be found"):
             control.partition_state("nohub", 0)
         with pytest.raises(ValueError, match="call '__class__': allowed are add_consumer_group"):
             control._invoke("__class__")

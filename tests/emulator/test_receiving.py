@@ -128,17 +128,6 @@ def test_the_default_group_in_any_case(connection: str) -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("hub", "options"), [("hub", {"group": "unknown"}), ("hub", {"partition": "9"}), ("nohub", {})]
-)
-def test_an_unknown_hub_group_or_partition_is_not_found(
-    emulator: Emulator, connection: str, hub: str, options: Any
-) -> None:
-    with pytest.raises(EventHubError) as caught, reader(emulator.connection_string(hub), **options):
-        pass
-    assert caught.value.error == "not-found"
-
-
 @pytest.mark.parametrize("epoch", [5, 6])
 def test_a_higher_or_equal_epoch_takes_over(emulator: Emulator, connection: str, epoch: int) -> None:
     emulator.append("hub", 0, [b"x"] * 3)

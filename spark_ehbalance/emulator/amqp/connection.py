@@ -35,7 +35,7 @@ from .session import Session
 
 MAX_FRAME_SIZE = 65536  # bytes, as Azure announces; larger messages come in several frames
 _SASL_FRAME_SIZE = 512  # bytes; by the specification, until the opens have been exchanged
-_CHANNEL_MAX = 255  # sessions per connection, far above what a client uses
+_CHANNEL_MAX = 4999  # the highest channel of a session, as Azure announces
 _MIN_IDLE_TIMEOUT_MS = 200  # a shorter one would cost more heartbeats than anything else
 
 
@@ -157,7 +157,8 @@ class Connection:
             raise AmqpError(NOT_ALLOWED, "a second open")
         self.opened = True
         self._send_open()
-        self._output.max_frame_size = usable_frame_size(peer.max_frame_size, self._output.max_frame_size)
+        # the smaller of the two limits holds for both directions
+        self._output.max_frame_size = usable_frame_size(peer.max_frame_size, MAX_FRAME_SIZE)
         if not peer.idle_time_out:
             return [ConnectionOpened(None)]
         if peer.idle_time_out < _MIN_IDLE_TIMEOUT_MS:
@@ -167,7 +168,7 @@ class Connection:
     def _send_open(self) -> None:
         if not self._open_sent:
             self._open_sent = True
-            idle_ms = round(self._idle_timeout * 500)  # half of the real limit, as the specification advises
+            idle_ms = round(self._idle_timeout * 1000)
             self._output.write(encode_frame(0, Open(self._container_id, None, MAX_FRAME_SIZE, _CHANNEL_MAX, idle_ms)))
 
     def _on_begin(self, channel: int, begin: Begin) -> list[Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 
 from .channel import ID_SPAN, Channel, difference
@@ -13,7 +14,7 @@ from .frames import Attach, Detach, Disposition, Flow, Transfer, encode_frame, e
 MAX_MESSAGE_SIZE = 1 << 20  # Azure's limit in bytes for one event or batch in the standard tier
 _INITIAL_CREDIT = 1000  # deliveries a sender may have in flight; TCP's flow control bounds the memory
 _TRANSFER_OVERHEAD = 64  # bytes of a transfer frame besides its payload, rounded up
-_SETTLED, _MIXED = 1, 2  # sender settle modes: all deliveries settled, either
+_UNSETTLED, _SETTLED, _MIXED = 0, 1, 2  # sender settle modes: none of the deliveries settled, all, either
 
 
 class _Link:
@@ -128,16 +129,23 @@ class IncomingLink(_Link):
 
 
 class OutgoingLink(_Link):
-    """The peer receives. Send with `send` or `send_records` while `room` is positive."""
+    """The peer receives. Send with `send` or `send_records` while `room` is positive.
 
-    _snd_settle_mode = _SETTLED
+    Deliveries are settled, with one tag for all; or, if `settled` is made False before `accept`, each has a tag of its
+    own, and waits for nothing although the peer may settle it. `send_records` is for settled ones.
+    """
 
     def __init__(self, channel: Channel, attach: Attach) -> None:
         super().__init__(channel, attach)
+        self.settled = True
         self._delivery_count = 0
         self._credit = 0
         self._drain = False
         self._rest: bytes = b""  # of a message whose first frames are sent; waits for the session's window
+
+    @property
+    def _snd_settle_mode(self) -> int:  # type: ignore[override]
+        return _SETTLED if self.settled else _UNSETTLED
 
     def on_flow(self, flow: Flow) -> None:
         """Update the credit; answer a peer that asks for this side's state."""
@@ -174,19 +182,21 @@ class OutgoingLink(_Link):
         self.channel.write_transfers(data, count)
 
     def send(self, message: bytes) -> None:
-        """Send one message of any size, settled, in as many frames as it needs; `room` must be positive."""
+        """Send one message of any size, in as many frames as it needs; `room` must be positive."""
         delivery_id = self.channel.take_delivery_ids(1)
         self._count_deliveries(1)
         self._rest = message
+        tag = b"\x00" if self.settled else uuid.uuid4().bytes
+        settled = self.settled
         self._send_frame(
-            Transfer(self.handle, delivery_id, b"\x00", UInt(0), True, False, None, None, False, False, False)
+            Transfer(self.handle, delivery_id, tag, UInt(0), settled, False, None, None, False, False, False)
         )
         self.continue_message()
 
     def continue_message(self) -> bool:
         """Send more of an incomplete message, as far as the window allows. Returns whether it is complete."""
         while self._rest and self.channel.remote_window > 0 and not self.detached:
-            self._send_frame(Transfer(self.handle, settled=True))
+            self._send_frame(Transfer(self.handle, settled=self.settled))
         return not self._rest
 
     def _send_frame(self, transfer: Transfer) -> None:

@@ -1,0 +1,276 @@
+"""The rules of Event Hubs in `docs/service-rules.md`, as real clients meet them: the emulator keeps each."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from azure.eventhub import EventData
+from azure.eventhub.exceptions import ConnectError, EventHubError
+
+from spark_ehbalance.emulator import Emulator, EmulatorControl, management
+from spark_ehbalance.emulator.amqp.errors import AmqpError
+from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, Attach, Close, Detach, Open, Transfer
+
+from .clients import bodies, numbers, producer, reader, wait_until
+from .raw import RawPeer
+
+PARTITION_0 = "hub/ConsumerGroups/$Default/Partitions/0"
+
+
+@pytest.fixture
+def connection(emulator: Emulator) -> str:
+    emulator.add_hub("hub", 2)
+    return emulator.connection_string("hub")
+
+
+def refusal(connection: str, **options: Any) -> EventHubError:
+    """The error with which a receiver is refused."""
+    with pytest.raises(EventHubError) as caught, reader(connection, **options):
+        pass
+    return caught.value
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_sixth_receiver_without_owner_level_is_refused(connection: str) -> None:
+    with contextlib.ExitStack() as five:
+        for _ in range(5):
+            five.enter_context(reader(connection))
+        assert "allowed receivers per partition in a consumer group which is 5" in str(refusal(connection))
+        with reader(connection, "1"):
+            pass
+    with reader(connection):
+        pass
+
+
+def test_a_connection_beyond_the_namespace_s_limit_is_refused() -> None:
+    with Emulator({"hub": 1}, max_connections=2) as emulator, RawPeer(emulator) as first:
+        first.open()
+        with RawPeer(emulator) as second:
+            second.open()
+            with RawPeer(emulator) as third:
+                third.socket.sendall(AMQP_HEADER)
+                assert third._take(8) == AMQP_HEADER
+                third.send(Open("third"))
+                error = third.expect(Close).error.value
+                assert error[0] == "amqp:resource-limit-exceeded"
+                assert "ConnectionsQuotaExceeded" in error[1]
+        wait_until(lambda: emulator.connections() == 1, "the others have gone")
+        with RawPeer(emulator) as again:
+            again.open()
+
+
+def test_more_requests_than_a_hub_answers_in_a_second_are_refused() -> None:
+    """One by one: the limit is low, so that no machine is too slow to reach it."""
+    with (
+        Emulator({"hub": 1, "other": 1}, management_requests=2) as emulator,
+        producer(emulator.connection_string("hub"), retry_total=0) as client,
+        producer(emulator.connection_string("other"), retry_total=0) as other,
+    ):
+        refused: list[str] = []
+
+        def ask() -> bool:
+            try:
+                client.get_eventhub_properties()
+            except ConnectError as error:
+                refused.append(str(error))
+                return False
+            return True
+
+        wait_until(lambda: not ask(), "a request is refused")
+        assert "503" in refused[0]
+        assert "being throttled" in refused[0]
+        assert other.get_eventhub_properties()["eventhub_name"] == "other"
+        wait_until(ask, "it answers again")
+
+
+def test_fifty_requests_are_answered_in_a_second_and_no_more(emulator: Emulator, monkeypatch: Any) -> None:
+    now = 100.0
+    monkeypatch.setattr(management.time, "monotonic", lambda: now)
+    limit = management.RequestLimit(50)
+    for _ in range(50):
+        limit.check("hub")
+    with pytest.raises(AmqpError, match="server-busy"):
+        limit.check("HUB")
+    limit.check("other")
+    now += 1.0
+    limit.check("hub")
+
+
+def test_what_is_announced_is_what_the_service_announces(emulator: Emulator) -> None:
+    """`OPEN [.., 65536, 4999, 240000]`, as in azure-sdk-for-python issue 5316."""
+    with RawPeer(emulator) as peer:
+        peer.socket.sendall(AMQP_HEADER)
+        peer._take(8)
+        peer.send(Open("test"))
+        opened = peer.expect(Open)
+        assert (opened.max_frame_size, opened.channel_max, opened.idle_time_out) == (65_536, 4_999, 240_000)
+
+
+def test_a_large_event_comes_in_frames_of_at_most_64_kib(emulator: Emulator, connection: str) -> None:
+    emulator.append("hub", 0, [b"x" * 200_000])
+    with RawPeer(emulator) as peer:
+        peer.open(max_frame_size=1 << 20)
+        peer.attach_receiver(PARTITION_0)
+        peer.expect(Attach)
+        peer.credit(10)
+        payloads, more = [], True
+        while more:
+            transfer, payload = peer.expect(Transfer)
+            payloads.append(payload)
+            more = bool(transfer.more)
+        assert sum(map(len, payloads)) > 200_000
+        assert max(map(len, payloads)) <= 65_536
+
+
+# --- deliveries -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[True, False], ids=["settled", "unsettled"])
+def delivering(request: pytest.FixtureRequest) -> Iterator[tuple[Emulator, bool]]:
+    with Emulator({"hub": 1}, settled=request.param) as running:
+        yield running, request.param
+
+
+def test_deliveries_are_settled_or_have_tags_of_their_own(delivering: tuple[Emulator, bool]) -> None:
+    emulator, settled = delivering
+    emulator.append("hub", 0, [b"x", b"y" * 200_000, b"z"])
+    with RawPeer(emulator) as peer:
+        peer.open()
+        peer.attach_receiver(PARTITION_0)
+        assert peer.expect(Attach).snd_settle_mode == (1 if settled else 0)
+        peer.credit(10)
+        tags: list[bytes] = []
+        while len(tags) < 3:
+            transfer, _ = peer.expect(Transfer)
+            assert bool(transfer.settled) is settled
+            tags += [transfer.delivery_tag] if transfer.delivery_tag else []
+        assert len(set(tags)) == (1 if settled else 3)
+
+
+def test_a_client_reads_all_either_way(delivering: tuple[Emulator, bool]) -> None:
+    emulator, _ = delivering
+    emulator.append("hub", 0, [b"%d" % number for number in range(1000)] + [b"x" * 500_000])
+    with reader(emulator.connection_string("hub")) as events:
+        assert numbers(events.read(1001)) == list(range(1001))
+
+
+def test_a_link_on_which_nothing_happens_is_detached() -> None:
+    with Emulator({"hub": 2}, idle_link_timeout=1.5) as emulator, RawPeer(emulator) as peer:
+        peer.open()
+        peer.attach_receiver(PARTITION_0, 0)
+        peer.attach_receiver("hub/ConsumerGroups/$Default/Partitions/1", 1)
+        peer.credit(1_000_000, 1, window=1_000_000)
+        end = time.monotonic() + 60
+        while True:  # the other one gets events, and stays
+            assert time.monotonic() < end
+            emulator.append("hub", 1, [b"x"])
+            frame = peer.next()
+            if frame is not None and isinstance(frame[0], Detach):
+                break
+        assert frame[0].handle == 0
+        condition, text, *_ = frame[0].error.value
+        assert condition == "amqp:link:detach-forced"
+        assert "IdleTimerExpired" in text
+        assert len(emulator.readers("hub", 1)) == 1
+
+
+# --- what there is not ------------------------------------------------------------------------------------------------
+
+
+def test_a_hub_that_does_not_exist_is_refused(emulator: Emulator) -> None:
+    error = refusal(emulator.connection_string("nohub"))
+    assert error.error == "not-found"
+    assert "nohub/ConsumerGroups/$Default/Partitions/0' could not be found" in str(error)
+    with producer(emulator.connection_string("nohub"), retry_total=0) as client:
+        with pytest.raises(ConnectError, match="404"):
+            client.get_eventhub_properties()
+        with pytest.raises(EventHubError) as caught:
+            client.send_event(EventData(b"x"))
+        assert caught.value.error == "not-found"
+
+
+def test_a_consumer_group_that_does_not_exist_is_refused(emulator: Emulator, connection: str) -> None:
+    error = refusal(connection, group="later")
+    assert error.error == "not-found"
+    assert "|later' could not be found" in str(error)
+    emulator.add_consumer_group("hub", "later")
+    with reader(connection, group="later") as events:
+        emulator.delete_consumer_group("hub", "LATER")
+        with pytest.raises(EventHubError):
+            wait_until(events.poll, "the receiver is detached")
+    assert refusal(connection, group="later").error == "not-found"
+    with pytest.raises(ValueError, match="cannot be deleted"):
+        emulator.delete_consumer_group("hub", "$default")
+
+
+def test_a_partition_that_does_not_exist_is_refused(connection: str) -> None:
+    error = refusal(connection, partition="9")
+    assert error.error == "argument-out-of-range"
+    assert "It should be between 0 and 1" in str(error)
+    with producer(connection, retry_total=0) as client, pytest.raises(ConnectError, match="400"):
+        client.get_partition_properties("9")
+
+
+def test_a_disabled_hub_is_refused(emulator: Emulator, connection: str) -> None:
+    with reader(connection) as events, producer(connection, retry_total=0) as client:
+        emulator.disable_hub("hub")
+        with pytest.raises(EventHubError) as caught:
+            wait_until(events.poll, "the receiver is detached")
+        assert caught.value.error == "entity-disabled"
+        with pytest.raises(ConnectError, match="currently disabled"):
+            client.get_eventhub_properties()
+    assert refusal(connection).error == "entity-disabled"
+    emulator.disable_hub("hub", False)
+    with reader(connection):
+        pass
+
+
+def test_server_busy_refuses_requests_for_properties_too(emulator: Emulator, connection: str) -> None:
+    with producer(connection, retry_total=0) as client:
+        emulator.server_busy(seconds=60)
+        with pytest.raises(ConnectError, match="Please wait 4 seconds"):
+            client.get_eventhub_properties()
+        emulator.server_busy()
+        client.get_eventhub_properties()
+
+
+# --- events of others -------------------------------------------------------------------------------------------------
+
+
+def test_events_as_kafka_clients_make_them(emulator: Emulator, connection: str) -> None:
+    emulator.append_from_kafka("hub", 0, b"value", b"\x00key", {"header": b"\xff"})
+    emulator.append_from_kafka("hub", 0, None, b"key")
+    with EmulatorControl("127.0.0.1", emulator.open_control_port()) as control:
+        control.append_from_kafka("hub", 0, b"\xff")
+    with reader(connection) as events:
+        first, tombstone, last = events.read(3)
+    assert bodies([first, last]) == [b"value", b"\xff"]
+    assert first.properties == {b"header": b"\xff"}
+    assert first.raw_amqp_message.annotations[b"x-opt-kafka-key"] == b"\x00key"
+    assert last.properties == {}
+    assert b"x-opt-kafka-key" not in last.raw_amqp_message.annotations
+    assert tombstone.raw_amqp_message.annotations[b"x-opt-kafka-key"] == b"key"
+    with RawPeer(emulator) as peer:
+        peer.open()
+        peer.attach_receiver(PARTITION_0)
+        peer.credit(2)
+        peer.expect(Transfer)
+        assert b"\x00\x53\x75" not in peer.expect(Transfer)[1], "a tombstone has no body"
+
+
+def test_events_as_an_iot_hub_passes_them_on(emulator: Emulator, connection: str) -> None:
+    emulator.append_from_iot_hub("hub", 0, b"21.5", "thermometer", {"unit": "C"})
+    with reader(connection) as events:
+        (event,) = events.read(1)
+    annotations = event.raw_amqp_message.annotations
+    assert bodies([event]) == [b"21.5"]
+    assert event.properties == {b"unit": b"C"}
+    assert annotations[b"iothub-connection-device-id"] == b"thermometer"
+    assert annotations[b"iothub-message-source"] == b"Telemetry"
+    assert isinstance(annotations[b"iothub-enqueuedtime"], int)
