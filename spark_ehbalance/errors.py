@@ -20,6 +20,15 @@ class HubUnavailableError(EhBalanceError):
     """The event hub is unreachable or refused the request. The text names what was tried."""
 
 
+class MissingError(HubUnavailableError):
+    """The event hub, consumer group or partition does not exist, or is disabled: to try again does not help. The text
+    says which, and what to do; unless `sure`, the hub or its consumer group."""
+
+    def __init__(self, text: str, *, sure: bool = True) -> None:  # unpickling passes the text alone
+        super().__init__(text)
+        self.sure = sure
+
+
 class DataLossError(EhBalanceError):
     """The hub no longer has events that were to be read: they expired, or the hub was recreated."""
 

@@ -18,9 +18,12 @@ from typing import Any, TypeVar
 from azure.eventhub import EventHubConsumerClient
 from azure.eventhub.exceptions import AuthenticationError, EventHubError
 
-from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.errors import HubUnavailableError, MissingError
+from spark_ehbalance.hub.busy import BUSY
+from spark_ehbalance.hub.conditions import FINAL, Meaning, busy_wait, condition_of, explained, meaning
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
+from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, Pace
 from spark_ehbalance.hub.socket_timeout import cut_off_after
 from spark_ehbalance.hub.wire.link import untested_version
 from spark_ehbalance.hub.wire.management import Management, ManagementRequest, management_incompatibility
@@ -32,8 +35,8 @@ _T = TypeVar("_T")
 #: Seconds after which a management connection is replaced, well before its token expires (20 to 60 minutes).
 _CONNECTION_AGE = 600.0
 
-#: Requests under way at a time: Event Hubs answers 50 a second.
-_REQUESTS_AT_ONCE = 50
+#: Seconds for which a hub may be too busy for every request: seven or eight waits.
+_BUSY_PATIENCE = 35.0
 
 #: Seconds for which a token is sent again, at most half of its life: the client makes a new one whenever it is asked
 #: for one, and then all requests must be encoded again.
@@ -65,11 +68,19 @@ class HubMetadata:
     """Requests a hub's own description. A context manager that closes its connection; for one thread at a time.
 
     Connects at the first request. Every request raises `HubUnavailableError`, which names the hub and what failed, if
-    no response comes within `response_timeout` seconds.
+    no response comes within `response_timeout` seconds, and `MissingError` for a hub or partition that does not exist.
+
+    Event Hubs refuses what is more than 50 requests a second for all readers together. So at most `most_requests` are
+    made in a second (None: no limit), and what was refused is asked for again after the wait of Azure's clients.
     """
 
     def __init__(
-        self, connection: Connection, consumer_group: str, *, response_timeout: float = _RESPONSE_TIMEOUT
+        self,
+        connection: Connection,
+        consumer_group: str,
+        *,
+        response_timeout: float = _RESPONSE_TIMEOUT,
+        most_requests: float | None = MOST_REQUESTS,
     ) -> None:
         self._connection = connection
         self._consumer_group = consumer_group
@@ -81,6 +92,7 @@ class HubMetadata:
         self._opened = 0.0
         self._token, self._token_until = "", 0.0
         self._public_only = False
+        self._pace = None if most_requests is None else Pace(most_requests)
         #: When the hub was created, in milliseconds since 1970; None before its partitions were listed.
         self.created_ms: int | None = None
 
@@ -92,27 +104,32 @@ class HubMetadata:
 
     def partition_ids(self) -> tuple[str, ...]:
         """The ids of the hub's partitions. Sets `created_ms`."""
-        responses = self._request([(_HUB, (("name", self._connection.hub),))])
-        if responses is None:
-            found = self._public(lambda client: client.get_eventhub_properties())
-            self.created_ms = round(found["created_at"].timestamp() * 1000)
-            return tuple(found["partition_ids"])
-        self.created_ms = responses[0][b"created_at"]
-        return tuple(id.decode() for id in responses[0][b"partition_ids"])
+        found = self._answers([(_HUB, (("name", self._connection.hub),))], lambda _: self._public_ids())[0]
+        if isinstance(found, dict):
+            found = round(found[b"created_at"]), tuple(id.decode() for id in found[b"partition_ids"])
+        self.created_ms, partitions = found
+        return tuple(partitions)
 
     def partition_states(self, partitions: Iterable[str]) -> dict[str, PartitionState]:
-        """The state of each of `partitions`."""
+        """The state of each of `partitions`. So many that the rate of requests would be exceeded take a while."""
         remaining, states = list(partitions), dict[str, PartitionState]()
         while remaining:
-            some, remaining = remaining[:_REQUESTS_AT_ONCE], remaining[_REQUESTS_AT_ONCE:]
-            names = [(("name", self._connection.hub), ("partition", partition)) for partition in some]
-            responses = self._request([(_PARTITION, name) for name in names])
-            states.update(
-                {partition: self._public_state(partition) for partition in some}
-                if responses is None
-                else {partition: _state(response) for partition, response in zip(some, responses, strict=True)}
-            )
+            count = self._wait_for_room(len(remaining))
+            some, remaining = remaining[:count], remaining[count:]
+            requests = [(_PARTITION, (("name", self._connection.hub), ("partition", each))) for each in some]
+            found = self._answers(requests, lambda request: self._public_state(dict(request[1])["partition"]))
+            for partition, each in zip(some, found, strict=True):
+                states[partition] = each if isinstance(each, PartitionState) else _state(each)
         return states
+
+    def _wait_for_room(self, wanted: int) -> int:
+        """How many of `wanted` requests to make now, after a wait if a second's worth has been made."""
+        if self._pace is None:
+            return wanted
+        while (room := self._pace.room(time.monotonic())) < 1:
+            time.sleep(self._pace.wait(time.monotonic()))
+        self._pace.take(min(wanted, room), time.monotonic())
+        return min(wanted, room)
 
     def close(self) -> None:
         """Close the connection; the next request opens a new one."""
@@ -127,9 +144,36 @@ class HubMetadata:
 
     # --- over the open connection ------------------------------------------------------------------------------
 
-    def _request(self, requests: Sequence[ManagementRequest]) -> list[dict[bytes, Any]] | None:
-        """The responses over the open management connection; None if only the public calls can be used."""
-        network = self._connection.network
+    def _answers(self, requests: Sequence[ManagementRequest], public: Callable[[ManagementRequest], Any]) -> list[Any]:
+        """The response to each request, or what `public` returns for it if only the client's public calls can be used.
+        Waits and asks again as long as the hub is too busy."""
+        found: dict[int, Any] = {}
+        give_up = time.monotonic() + _BUSY_PATIENCE
+        while True:
+            left = [index for index in range(len(requests)) if index not in found]
+            answers = self._request([requests[index] for index in left])
+            if answers is None:
+                return [self._public_answer(public, each) for each in requests]
+            refused = [each for each in answers if isinstance(each, Exception)]
+            found.update({i: each for i, each in zip(left, answers, strict=True) if not isinstance(each, Exception)})
+            if not refused:
+                return [found[index] for index in range(len(requests))]
+            if len(refused) < len(answers):
+                give_up = time.monotonic() + _BUSY_PATIENCE
+            self._wait_while_busy(refused[0], len(refused), give_up)
+
+    def _wait_while_busy(self, error: Exception, count: int, give_up: float) -> None:
+        """The hub was too busy for `count` requests. Raises `HubUnavailableError` if it has been for too long."""
+        BUSY.note(self._connection.hub_name, count)
+        wait = busy_wait()
+        if time.monotonic() + wait > give_up:
+            raise self._unavailable(error) from error
+        time.sleep(wait)
+
+    def _request(self, requests: Sequence[ManagementRequest]) -> list[Any] | None:
+        """The responses over the open management connection, errors where the hub was too busy; None if only the public
+        calls can be used."""
+        network, failed = self._connection.network, requests[0]
         for attempt in (1, 2):
             if self._public_only:
                 return None
@@ -139,11 +183,19 @@ class HubMetadata:
                     self.close()
                     self._open()
                 if self._management is not None:
-                    return self._management.request(requests, self._current_token(), self._response_timeout)
+                    answers = self._management.request(requests, self._current_token(), self._response_timeout)
+                    for index, each in enumerate(answers):
+                        if isinstance(each, Exception) and _meaning(each) is not Meaning.BUSY:
+                            failed = requests[index]
+                            raise each
+                    return answers
             except (AttributeError, TypeError, ImportError) as error:
                 self._use_public_calls(str(error))
             except Exception as error:
                 self.close()
+                what = _meaning(error)
+                if what in FINAL:
+                    raise self._missing(what, failed) from error
                 # A second attempt with a new connection and token: the service may have closed a connection that was
                 # kept open, and its token may have been an expired one from a cache.
                 refused = _is_refusal(error) and network.problem(error, self._connection.namespace) is None
@@ -202,6 +254,23 @@ class HubMetadata:
         self._public_only = True
         self.close()
 
+    def _public_answer(self, public: Callable[[ManagementRequest], Any], request: ManagementRequest) -> Any:
+        give_up = time.monotonic() + _BUSY_PATIENCE
+        while True:
+            try:
+                return public(request)
+            except EventHubError as error:
+                what = _meaning(error)
+                if what in FINAL:
+                    raise self._missing(what, request) from error
+                if what is not Meaning.BUSY:
+                    raise self._unavailable(error) from error
+                self._wait_while_busy(error, 1, give_up)
+
+    def _public_ids(self) -> tuple[int, tuple[str, ...]]:
+        found = self._public(lambda client: client.get_eventhub_properties())
+        return round(found["created_at"].timestamp() * 1000), tuple(found["partition_ids"])
+
     def _public_state(self, partition: str) -> PartitionState:
         found = self._public(lambda client: client.get_partition_properties(partition))
         begin, last = found["beginning_sequence_number"], found["last_enqueued_sequence_number"]
@@ -209,21 +278,33 @@ class HubMetadata:
         return _partition_state(begin, last, found["is_empty"], offset, enqueued)
 
     def _public(self, call: Callable[[Any], _T]) -> _T:
-        try:
-            with self._connection.consumer_client(self._consumer_group, **_SETTINGS) as client:
-                return call(client)
-        except EventHubError as error:
-            raise self._unavailable(error) from error
+        with self._connection.consumer_client(self._consumer_group, **_SETTINGS) as client:
+            return call(client)
+
+    def _missing(self, what: Meaning, request: ManagementRequest) -> MissingError:
+        partition = dict(request[1]).get("partition") if what is Meaning.NO_PARTITION else None
+        connection = self._connection
+        return MissingError(explained(what, connection.namespace, connection.hub, self._consumer_group, partition))
 
     def _unavailable(self, error: Exception) -> HubUnavailableError:
         where = f"event hub {self._connection.hub!r} at {self._connection.namespace}"
         problem = self._connection.network.problem(error, self._connection.namespace)
         kind = NetworkError if problem and self._connection.network.is_final(error) else HubUnavailableError
-        what = "refused the credentials" if _is_refusal(error) and not problem else "did not answer"
-        # Errors from below the public calls have their text in the description only.
-        text = problem or getattr(error, "description", None) or str(error)
-        lines = (text.decode() if isinstance(text, bytes) else str(text)).splitlines() or [type(error).__name__]
-        return kind(f"{where} {what} (asked for its properties over AMQP): {lines[0]}")
+        busy = _meaning(error) is Meaning.BUSY
+        refused = _is_refusal(error) and not problem
+        what = "refused the credentials" if refused else "is too busy" if busy else "did not answer"
+        return kind(f"{where} {what} (asked for its properties over AMQP): {problem or _text(error)}")
+
+
+def _meaning(error: BaseException) -> Meaning:
+    return meaning(condition_of(error), _text(error))
+
+
+def _text(error: BaseException) -> str:
+    """One line. Errors from below the public calls have their text in the description only."""
+    text = getattr(error, "description", None) or str(error)
+    lines = (text.decode() if isinstance(text, bytes) else str(text)).splitlines() or [type(error).__name__]
+    return lines[0]
 
 
 def _state(response: dict[bytes, Any]) -> PartitionState:

@@ -10,7 +10,8 @@ import contextlib
 import time
 
 from spark_ehbalance.errors import HubUnavailableError
-from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, Unreachable
+from spark_ehbalance.hub.conditions import busy_wait
+from spark_ehbalance.hub.receiver import Busy, Disconnected, PartitionAddress, Receiver, Unreachable
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.unreadable import KEEP
 from spark_ehbalance.values.position import START_OFFSET
@@ -37,8 +38,8 @@ def find_offset(address: PartitionAddress, sequence_number: int, owner_level: in
             receiver.gaps = True
             with contextlib.closing(receiver):
                 found = _last_up_to(receiver, sequence_number, most, deadline)
-        except (Disconnected, Unreachable, HubUnavailableError):
-            time.sleep(0.1)
+        except (Disconnected, Unreachable, HubUnavailableError) as error:
+            time.sleep(busy_wait() if isinstance(error, Busy) else 0.1)
             continue
         if found is not None or start == 0:
             return found or START_OFFSET

@@ -7,11 +7,16 @@ nothing comes, and rarely while a batch runs.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-#: Requests a second of a whole group: half of what Event Hubs answers, as others may read the hub as well.
-MOST_REQUESTS = 25.0
+#: Requests a second of a whole group, and of a query that starts: not quite half of what Event Hubs answers, so that
+#: both stay within the limit together, lists of partitions included.
+MOST_REQUESTS = 24.0
+
+#: Seconds in which requests are counted: a little more than one, because they may come closer together than they went.
+_SECOND = 1.1
 
 #: Seconds by which the time between two requests grows for each second without a change.
 _GROWTH = 0.05
@@ -32,6 +37,28 @@ class PollIntervals(NamedTuple):
 INTERVALS = PollIntervals()
 
 
+class Pace:
+    """Spreads requests over time: at most `most` in any second."""
+
+    def __init__(self, most: float) -> None:
+        self._most = max(1, int(most))
+        self._made: deque[tuple[float, int]] = deque()  # times of requests that still count, and how many
+
+    def room(self, now: float) -> int:
+        """How many requests may be made now."""
+        while self._made and self._made[0][0] <= now - _SECOND:
+            self._made.popleft()
+        return self._most - sum(count for _, count in self._made)
+
+    def take(self, count: int, now: float) -> None:
+        """So many requests are made now."""
+        self._made.append((now, count))
+
+    def wait(self, now: float) -> float:
+        """Seconds until there is more room than now."""
+        return max(0.001, self._made[0][0] + _SECOND - now) if self._made else 0.0
+
+
 class PollSchedule:
     """Which partitions to request, and when. For one thread at a time.
 
@@ -46,9 +73,10 @@ class PollSchedule:
         self._rate = most_requests  # requests a second of this member
         self._resting = False
         self._wanted = False  # request now, as far as the limit allows
+        self._stale: dict[str, float] = {}  # partitions to be renewed, by a request after this time
         self._known_at: dict[str, float] = {}  # time of the request for each partition's known state
         self._changed_at = 0.0  # time of the last request whose response differed from the one before
-        self._not_before = 0.0  # the next request is not due sooner, because of the limit
+        self.not_before = 0.0  # the next request is not due sooner, because of the limit
 
     def watch(self, partitions: Iterable[str], members: int) -> bool:
         """The query waits for events of `partitions`, and shares the limit with `members`.
@@ -58,7 +86,7 @@ class PollSchedule:
         watched, self._rate = frozenset(partitions), self._most_requests / max(1, members)
         added, waits = bool(watched - self._watched), self._resting
         if added:
-            self._not_before = 0.0  # a partition from another member does not wait for the limit; that is rare
+            self.not_before = 0.0  # a partition from another member does not wait for the limit; that is rare
         self._watched, self._resting, self._wanted = watched, False, self._wanted or added or waits
         return added or waits
 
@@ -70,12 +98,21 @@ class PollSchedule:
         """A request is due now, as far as the limit allows."""
         self._wanted = True
 
+    def renew(self, partitions: Iterable[str], now: float) -> None:
+        """The states of `partitions` are wanted as of requests after `now`, as soon as the limit allows, beside those
+        that the query waits for."""
+        self._stale.update(dict.fromkeys(partitions, now))
+
+    def renewed(self, partition: str) -> bool:
+        """Whether the last `renew` of `partition`, if there was one, was answered."""
+        return partition not in self._stale
+
     def due(self) -> float:
         """When the next request is due, as things are."""
         shortest, longest, resting = self._intervals
         waiting = min(max(shortest, _GROWTH * (self.requested_at - self._changed_at)), longest)
-        pause = 0.0 if self._wanted else resting if self._resting else waiting
-        return max(self._not_before, self.requested_at + pause)
+        pause = 0.0 if self._wanted or self._stale else resting if self._resting else waiting
+        return max(self.not_before, self.requested_at + pause)
 
     def round_time(self) -> float:
         """Seconds in which each watched partition is requested once, by the limit."""
@@ -90,19 +127,34 @@ class PollSchedule:
         return self._known_at.get(partition, 0.0)
 
     def choose(self, partitions: Sequence[str], *, everything: bool, also_others: bool) -> list[str]:
-        """Which of the hub's `partitions` to request now: all with `everything`; else the new ones, and of the watched
-        ones (with `also_others` of all) as many as a second allows, those with the oldest state first."""
+        """Which of the hub's `partitions` to request now: all with `everything`; else the new ones, and of those to be
+        renewed and of the watched ones (with `also_others` of all) together as many as a second allows, those with the
+        oldest state first."""
         self._wanted = False
         if everything:
             return list(partitions)
+        most = max(1, int(self._rate))
         new = [partition for partition in partitions if partition not in self._known_at]
         wanted = self._known_at.keys() & (partitions if also_others else self._watched)
-        return new + sorted(wanted, key=self.known_at)[: max(1, int(self._rate))]
+        oldest = sorted(wanted, key=self.known_at)[:most]
+        for gone in self._stale.keys() - {*partitions}:
+            del self._stale[gone]
+        # those that the query waits for have half of the requests, if they need so many
+        stale = sorted(self._stale.keys() - {*new}, key=self.known_at)[: max((most + 1) // 2, most - len(oldest))]
+        return new + list(dict.fromkeys(stale + oldest))[:most]
 
-    def answered(self, requested: Sequence[str], began: float, *, changed: bool) -> None:
-        """The states of the partitions `requested` at `began` have come; `changed`: one differs from before."""
+    def answered(
+        self, requested: Sequence[str], began: float, *, changed: bool, others: int = 0, ended: float | None = None
+    ) -> None:
+        """The states of the partitions `requested` at `began` have come; `changed`: one differs from before. `others`
+        are requests that were made besides; `ended` is when the last one was made, if that took a while."""
+        for each in requested:
+            if self._stale.get(each, began) < began:
+                del self._stale[each]
         self._known_at.update(dict.fromkeys(requested, began))
         self.requested_at = began
         self._changed_at = began if changed else self._changed_at
         # Requests beyond the rate, made because they were urgent, delay the next one by a second at the most.
-        self._not_before = began + min(len(requested), max(1.0, self._rate)) / self._rate
+        self.not_before = (began if ended is None else ended) + min(
+            len(requested) + others, max(1.0, self._rate)
+        ) / self._rate

@@ -7,16 +7,19 @@ import functools
 import logging
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
 from azure.eventhub import EventHubConsumerClient
 from azure.eventhub.exceptions import AuthenticationError, EventHubError
 
-from spark_ehbalance.errors import HubUnavailableError, MalformedEventError
+from spark_ehbalance.errors import HubUnavailableError, MalformedEventError, MissingError
 from spark_ehbalance.hub import rows
+from spark_ehbalance.hub.busy import BUSY
+from spark_ehbalance.hub.conditions import FINAL, Meaning, condition_of, explained, meaning
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.public import LIFE, SETTINGS, PublicReceiver
@@ -26,9 +29,12 @@ from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle, until_gap
 from spark_ehbalance.hub.wire.decoder import Decoder
 from spark_ehbalance.hub.wire.link import FastLink, incompatibility, untested_version
 from spark_ehbalance.hub.wire.tracking import Newest, newest, without_annotations
+from spark_ehbalance.hub.wire.transfers import Messages
 from spark_ehbalance.hub.wire.values import MALFORMED
 
 _LOG = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 #: Seconds for which the client waits on its socket at a time. Its default of 0.2 delays every short read by that.
 SOCKET_TIMEOUT = 0.02
@@ -54,6 +60,11 @@ class RefusedError(HubUnavailableError):
 
 class Unreachable(Exception):
     """The connection broke or was refused for a reason that may pass: a new receiver may succeed."""
+
+
+class Busy(Unreachable):
+    """The service was too busy to serve the receiver, which is counted. A new one is to be opened after
+    `conditions.busy_wait`."""
 
 
 class Undecodable(Unreachable):
@@ -85,7 +96,8 @@ class Receiver:
     before it are returned, and the receiver is closed. One that starts at the gap tells whether there are such events.
 
     It connects at the first call of `receive`. For one thread at a time. Receiving raises `Disconnected`,
-    `Unreachable`, `MalformedEventError`, `RefusedError` or `NetworkError`, and the receiver is closed then.
+    `Unreachable`, `MalformedEventError`, `RefusedError`, `NetworkError` or `MissingError`, and the receiver is closed
+    then.
     """
 
     def __init__(
@@ -166,6 +178,21 @@ class Receiver:
             self.close()
             raise
         return self._settled(received)
+
+    def confirm(self, wait: float) -> None:
+        """Connect, and wait until the hub has accepted the receiver, for at most `wait` seconds. By the client's public
+        calls nothing is known of that. Raises as `receive` does."""
+        try:
+            if self._link is None and self._public is None:
+                self._connect()
+            if self._link is not None:
+                self._by_client(lambda link: link.confirm(wait), self._link)
+        except EventHubError as error:
+            self.close()
+            raise _meaning(error, self._address) from error
+        except Unreachable:
+            self.close()
+            raise
 
     def is_usable(self) -> bool:
         """Whether it can be kept for later: not if it was disconnected, if its token is about to expire, or if events
@@ -304,17 +331,24 @@ class Receiver:
     def _receive_fast(self, link: FastLink, most: int, wait: float, wanted: int | None) -> Rows:
         try:
             self._waiting = None
-            messages = link.receive(most, wait, wanted)
-            if self._track and len(messages):
-                self.newest = newest(messages[-1]) or self.newest
-                messages = without_annotations(messages)
-            return self._decoder.record_batch(messages)
+            return self._by_client(lambda link: self._decoded(link.receive(most, wait, wanted)), link)
+        finally:
+            link.release()
+
+    def _decoded(self, messages: Messages) -> Rows:
+        if self._track and len(messages):
+            self.newest = newest(messages[-1]) or self.newest
+            messages = without_annotations(messages)
+        return self._decoder.record_batch(messages)
+
+    def _by_client(self, call: Callable[[FastLink], _T], link: FastLink) -> _T:
+        """What `call` returns; its errors as those of the client."""
+        try:
+            return call(link)
         except (EventHubError, Unreachable):
             raise
         except Exception as error:
             raise self._consumer._handle_exception(error, is_consumer=True) from error
-        finally:
-            link.release()
 
 
 @functools.cache
@@ -352,4 +386,12 @@ def _meaning(error: EventHubError, address: PartitionAddress) -> Exception:
         return RefusedError(
             f"partition {address.partition}: event hub {hub!r} at {namespace} refused the credentials: {text}"
         )
+    what = meaning(condition_of(error), text)
+    if what in FINAL:
+        connection, group = address.connection, address.consumer_group
+        text = explained(what, connection.namespace, connection.hub, group, address.partition)
+        return MissingError(text, sure=what is not Meaning.MISSING)
+    if what is Meaning.BUSY:
+        BUSY.note(address.connection.hub_name)
+        return Busy(text)
     return Unreachable(text)

@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import TypeVar
 
 from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.hub.conditions import busy_wait
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, RefusedError, Unreachable
+from spark_ehbalance.hub.receiver import Busy, Disconnected, PartitionAddress, Receiver, RefusedError, Unreachable
 from spark_ehbalance.hub.unreadable import KEEP
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.starting_positions import Edge, UnresolvedPosition
@@ -109,7 +110,7 @@ def _received(
                 raise
             refused, last_error = True, refusal
             address.connection.renew()
-        time.sleep(0.2)
+        time.sleep(busy_wait() if isinstance(last_error, Busy) else 0.2)
     raise HubUnavailableError(
         f"partition {address.partition}: {what} could not be found within {timeout:g} s: {last_error}"
     )

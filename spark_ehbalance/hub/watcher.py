@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.errors import HubUnavailableError, MissingError
 from spark_ehbalance.hub.clearing import clear
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.group_check import check_group
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.offsets import find_offset
 from spark_ehbalance.hub.poll_schedule import PollSchedule
@@ -40,6 +41,11 @@ _TRUST_NEWS = 60.0
 
 #: Seconds between two attempts while the hub does not answer.
 _RETRY_INTERVAL = 1.0
+
+
+#: Seconds for which a hub must be missing: the service moves hubs between its machines, and one wrong answer must not
+#: fail a query.
+_MISSING_FOR = 2.0
 
 
 class HubWatcher:
@@ -81,9 +87,10 @@ class HubWatcher:
         self._remembered_offsets = remembered_offsets
         self._schedule = schedule or PollSchedule()
         self._list_interval, self._retry_interval = list_interval, retry_interval
-        self._all_requested_at = 0.0  # time of the last request of all states that was answered
+        self._listed_at = 0.0  # time of the last request of the list of partitions that was answered
+        self._list_since = 0.0  # a caller of `refresh` waits for the list as of a request after this time
         self._answered_at = 0.0
-        self._refreshing = False  # a caller of `refresh` waits for the states of all partitions
+        self._missing_since: float | None = None
         self._last_error: HubUnavailableError | None = None
         self._changed = changed or threading.Event()
         self._stopping = False
@@ -92,11 +99,13 @@ class HubWatcher:
     def start(self) -> None:
         """Request the states of all partitions, then go on in the background. To be called once.
 
-        Raises `HubUnavailableError` if no response comes, `OptionError` if the starting positions do not match the
-        hub's partitions.
+        Raises `HubUnavailableError` if no response comes, `MissingError` if hub or consumer group do not exist,
+        `OptionError` if the starting positions do not match the hub's partitions.
         """
-        with HubMetadata(self._connection, self._consumer_group) as metadata:
+        with HubMetadata(self._connection, self._consumer_group) as metadata, ThreadPoolExecutor(1) as beside:
+            group = beside.submit(check_group, PartitionAddress(self._connection, self._consumer_group, "0"))
             self._poll(metadata, everything=True)
+            group.result()
         self._starting_positions.check(self._partitions)
         self._thread.start()
 
@@ -132,10 +141,10 @@ class HubWatcher:
     def states(self) -> Mapping[str, PartitionState]:
         """The last known state of each partition: the same mapping until one has changed.
 
-        Raises `HubUnavailableError` if the hub has been silent for the timeout.
+        Raises `HubUnavailableError` if the hub has been silent for the timeout, and `MissingError` if it is gone.
         """
         with self._condition:
-            if self._last_error is not None and time.monotonic() - self._answered_at > self._timeout:
+            if self._last_error is not None and (self._gone() or time.monotonic() - self._answered_at > self._timeout):
                 raise self._last_error
             return self._states
 
@@ -168,13 +177,47 @@ class HubWatcher:
         with self._condition:
             return self._created_ms
 
-    def refresh(self) -> None:
-        """Wait for the states of all partitions, requested after this call. Raises `HubUnavailableError`."""
+    def refresh(self, partitions: Iterable[str] | None = None) -> None:
+        """Wait for the states of these partitions (all, if it is None) and the list of partitions, requested after this
+        call. With many partitions that takes a while, because of the limit, in which others are served as well.
+
+        Raises `HubUnavailableError` if the hub is silent for the timeout, `MissingError` if it is gone.
+        """
+        wanted = self._partitions if partitions is None else tuple(partitions)
+        since = self._renew(wanted)
+        if set(self._renewed(wanted, since)) != set(wanted).intersection(self._partitions):
+            raise self._last_error or HubUnavailableError(f"the event hub has not answered for {self._timeout:g} s")
+
+    def _renew(self, wanted: Sequence[str], patience: float = float("inf")) -> float:
+        """Wait until the hub has answered for all that it has of `wanted` partitions, is silent for the timeout or is
+        gone; `patience` seconds at most. Returns the time of the call."""
         with self._condition:
-            since, self._refreshing = time.monotonic(), True
+            since = self._list_since = time.monotonic()
+            self._schedule.renew(wanted, since)
             self._condition.notify_all()
-            if not self._condition.wait_for(lambda: self._all_requested_at > since, self._timeout):
-                raise self._last_error or HubUnavailableError(f"the event hub has not answered for {self._timeout:g} s")
+            while (left := since + patience - time.monotonic()) > 0 and not self._gone():
+                if len(self._renewed(wanted, since)) == len(set(wanted).intersection(self._partitions)):
+                    break
+                heard = self._answered_at
+
+                def news(heard: float = heard) -> bool:
+                    return self._answered_at > heard or self._gone()
+
+                if not self._condition.wait_for(news, min(left, self._timeout)):
+                    break
+            return since
+
+    def _renewed(self, wanted: Sequence[str], since: float) -> list[str]:
+        """Those of `wanted` that were answered since they were to be renewed, once the partitions were listed after
+        `since`."""
+        with self._condition:
+            listed = self._listed_at > since
+            known = [p for p in self._partitions if self._schedule.renewed(p)] if listed else []
+            return [each for each in wanted if each in known]
+
+    def _gone(self) -> bool:
+        """Whether the last answers, for long enough, have been that the hub does not exist."""
+        return self._missing_since is not None and time.monotonic() - self._missing_since >= _MISSING_FOR
 
     # --- for the lease keeper -----------------------------------------------------------------------------------
 
@@ -196,7 +239,10 @@ class HubWatcher:
         with self._condition:
             oldest = min(map(self._schedule.known_at, partitions), default=float("inf"))
         if time.monotonic() - oldest > self._list_interval:  # "latest" means now, or nearly so
-            self.refresh()
+            since = self._renew(partitions, self._patience)
+            partitions = self._renewed(partitions, since)  # with many, the others have their turn next
+            if not partitions:
+                raise self._last_error or HubUnavailableError("the event hub has not answered in time")
 
         def resolved(partition: str) -> Position | None:
             position = self._starting_positions.of(partition)
@@ -248,25 +294,25 @@ class HubWatcher:
 
     def _run(self) -> None:
         with HubMetadata(self._connection, self._consumer_group) as metadata:
-            listed_at = time.monotonic()
             while self._wait():
                 began = time.monotonic()
-                everything, listing = self._refreshing, began - listed_at > self._list_interval
+                listing = self._listed_at <= self._list_since or began - self._listed_at > self._list_interval
                 try:
-                    self._poll(metadata, everything=everything, listing=listing)
-                    listed_at = began if everything or listing else listed_at
+                    self._poll(metadata, listing=listing)
                 except BaseException as error:  # a thread that ends would leave the query idle without a message
-                    self._failed(error, everything=everything)
+                    self._failed(error)
 
-    def _failed(self, error: BaseException, *, everything: bool) -> None:
+    def _failed(self, error: BaseException) -> None:
         if not isinstance(error, HubUnavailableError):
             error = HubUnavailableError(f"the event hub could not be asked: {error!r}")
         if self._last_error is None:
             _LOG.warning("%s. Trying again every %g s", error, self._retry_interval)
         with self._condition:
             self._last_error = error
+            missing_since = self._missing_since or time.monotonic()
+            self._missing_since = missing_since if isinstance(error, MissingError) else None
             self._changed.set()
-            self._refreshing = self._refreshing or everything
+            self._condition.notify_all()
 
     def _wait(self) -> bool:
         """Wait until the next request is due; False if the thread must end."""
@@ -274,18 +320,21 @@ class HubWatcher:
             if self._last_error:
                 self._condition.wait_for(lambda: self._stopping, self._retry_interval)
                 return not self._stopping
-            while not self._stopping and not self._refreshing and (left := self._schedule.due() - time.monotonic()) > 0:
+            while not self._stopping and (left := self._due() - time.monotonic()) > 0:
                 self._condition.wait(left)
             return not self._stopping
 
-    def _poll(self, metadata: HubMetadata, *, everything: bool, listing: bool = False) -> None:
-        with self._condition:
-            self._refreshing = False
-            began = time.monotonic()
-        partitions = metadata.partition_ids() if everything or listing else self._partitions
+    def _due(self) -> float:
+        """When the next request is due: for a caller of `refresh` as soon as the limit allows."""
+        due = self._schedule.due()
+        return self._schedule.not_before if self._listed_at <= self._list_since else due
+
+    def _poll(self, metadata: HubMetadata, *, everything: bool = False, listing: bool = False) -> None:
+        began, listing = time.monotonic(), everything or listing
+        partitions = metadata.partition_ids() if listing else self._partitions
         with self._condition:
             requested = self._schedule.choose(partitions, everything=everything, also_others=listing)
-        states = metadata.partition_states(requested)
+        states, ended = metadata.partition_states(requested), time.monotonic() if everything else None
         with self._condition:
             states = {p: self._newest_of(p, state) for p, state in states.items()}
             self._remember_offsets(states)
@@ -294,11 +343,11 @@ class HubWatcher:
                 self._partitions, self._states = partitions, {**self._states, **states}
                 self._changed.set()
             self._created_ms = metadata.created_ms or self._created_ms
-            self._schedule.answered(requested, began, changed=changed)
-            self._last_error = None
+            self._schedule.answered(requested, began, changed=changed, others=listing, ended=ended)
+            self._last_error = self._missing_since = None
             self._answered_at = time.monotonic()
-            if everything:
-                self._all_requested_at = began
+            if listing:
+                self._listed_at = began
             self._condition.notify_all()
 
     def _newest_of(self, partition: str, answered: PartitionState) -> PartitionState:

@@ -21,7 +21,7 @@ from spark_ehbalance.values.position import Position
 class Request(enum.Enum):
     """What to ask the hub before planning again."""
 
-    #: The states of all partitions. A position lies outside the retained events as last known: another member may
+    #: The states of the owned partitions. A position lies outside the retained events as last known: another member may
     #: have set it after the hub was asked.
     REFRESH = enum.auto()
     #: The newest events of the owned partitions, if the hub answers soon. A batch has ended, and the events that

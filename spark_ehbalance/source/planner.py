@@ -60,7 +60,7 @@ class Hub(Protocol):
     def watch(self, partitions: Iterable[str], members: int = 1) -> None: ...
     def rest(self) -> None: ...
     def catch_up(self, patience: float) -> None: ...
-    def refresh(self) -> None: ...
+    def refresh(self, partitions: Iterable[str] | None = None) -> None: ...
     def states(self) -> Mapping[str, PartitionState]: ...
     def created_ms(self) -> int | None: ...
     def stop(self) -> None: ...
@@ -189,9 +189,10 @@ class Planner:
                 _LOG.warning(
                     "the group has not settled within %g s: reading what is owned now", self._timings.join_timeout
                 )
-            self._hub.refresh()
+            holdings = self._keeper.holdings()
+            self._hub.refresh(holdings)
             ends = self.latest()
-            self._fixed_ends = {partition: ends[partition] for partition in self._keeper.holdings()}
+            self._fixed_ends = {partition: ends[partition] for partition in holdings if partition in ends}
 
     def ranges(self, end: StreamOffset) -> list[Range]:
         """What to read of the batch that ends at `end`: all of it if this process has planned it; else what
@@ -270,7 +271,7 @@ class Planner:
             with self._lock:
                 self._ahead = ahead
         if refresh:
-            self._hub.refresh()
+            self._hub.refresh(read)
         ends, bounds = self.latest(), {p: [each.start, each.end] for p, each in read.items()}
         answer: dict[str, Any] = {"hub": self._hub_name, "created": self._hub.created_ms(), "ranges": bounds}
         answer["ends"] = {p: ends[p] for p in read}
@@ -295,7 +296,7 @@ class Planner:
         )
         while isinstance(plan := plan_batch(inputs), Request):
             if plan is Request.REFRESH:
-                self._hub.refresh()
+                self._hub.refresh(holdings)
             else:
                 self._hub.catch_up(self._timings.catch_up_timeout)
             inputs = inputs.after(plan, self._hub.states())

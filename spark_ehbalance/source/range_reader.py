@@ -12,9 +12,18 @@ from collections.abc import Generator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_ehbalance.errors import DataLossError, EhBalanceError, FencedError, ForeignReaderError, HubUnavailableError
+from spark_ehbalance.errors import (
+    DataLossError,
+    EhBalanceError,
+    FencedError,
+    ForeignReaderError,
+    HubUnavailableError,
+    MissingError,
+)
+from spark_ehbalance.hub.conditions import Meaning, busy_wait, explained
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.receiver import (
+    Busy,
     Disconnected,
     PartitionAddress,
     Receiver,
@@ -38,6 +47,14 @@ MAX_ROWS = 10_000
 #: Seconds to wait before the first reconnection, and at most before any later one.
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 
+#: Seconds for which the service may remember the owner level of a reader that has died, so that it is no foreign reader
+#: yet: it forgets one as soon as the connection ends; when it notices that a dead one's has is not documented.
+_DEAD_READER = 90.0
+
+#: Seconds for which a hub, group or partition of a running query must be missing: the service moves hubs between its
+#: machines, and one wrong answer must not fail a query.
+_MISSING_FOR = 2.0
+
 _NO_EVENT = TimeoutError("no event came")
 
 
@@ -57,7 +74,7 @@ def read_range(
     `owner` is the member that holds the lease, None without leases. `receivers` are those that the process keeps open
     between tasks. `news` is where the planner is told of new events. Ends early, without an error, if the lease is lost
     while reading (the new owner reads the rest), and soon after `ended` is set. Raises `ForeignReaderError`,
-    `FencedError`, `DataLossError`, `MalformedEventError`, `HubUnavailableError`, `StoreError`.
+    `FencedError`, `DataLossError`, `MalformedEventError`, `HubUnavailableError`, `MissingError`, `StoreError`.
     """
     address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
     key = Key(address, owner_level, options.json_properties, options.on_malformed, news)
@@ -149,6 +166,8 @@ class _RangeReader:
                 self._last_error = error
             except RefusedError as refusal:
                 self._renew_token(refusal)
+            except MissingError as missing:
+                self._confirm(missing)
             else:
                 moved, batch = self._advance(batch)
                 if batch.num_rows:
@@ -158,7 +177,8 @@ class _RangeReader:
                     continue
             if not self._timed_out():
                 self._reconnections += 1
-                ended.wait(random.uniform(0.5, 1) * min(_LONGEST_WAIT, _FIRST_WAIT * 2**self._reconnections))
+                backoff = random.uniform(0.5, 1) * min(_LONGEST_WAIT, _FIRST_WAIT * 2**self._reconnections)
+                ended.wait(busy_wait() if isinstance(self._last_error, Busy) else backoff)
             elif (end_of_loss := self._end_of_loss()) > self._position:
                 self._position = end_of_loss
                 self._made_progress()
@@ -169,10 +189,13 @@ class _RangeReader:
         self._progress_at = time.monotonic()
         self._reconnections = 0
         self._refused = False  # the last token
+        self._foreign_since: float | None = None
+        self._missing_since: float | None = None
         self._last_error = _NO_EVENT
 
     def _timed_out(self) -> bool:
-        return time.monotonic() - self._progress_at >= self._options.receiver_timeout
+        since = self._progress_at if self._foreign_since is None else self._foreign_since + _DEAD_READER
+        return time.monotonic() - since >= self._options.receiver_timeout
 
     def _advance(self, batch: pa.RecordBatch) -> tuple[bool, pa.RecordBatch]:
         """Move on to after `batch`. Returns whether the position has moved, and the events that are in the range."""
@@ -194,11 +217,24 @@ class _RangeReader:
         self._refused, self._last_error = True, refusal
         self._options.connection.renew()
 
+    def _confirm(self, missing: MissingError) -> None:
+        """Raise `missing` if it is no passing answer, and say what is missing if that can be told."""
+        now = time.monotonic()
+        if self._missing_since is None:
+            self._missing_since, self._last_error = now, missing
+        elif now - self._missing_since >= _MISSING_FOR:
+            if missing.sure:
+                raise missing
+            connection, group = self._options.connection, self._options.consumer_group
+            with HubMetadata(connection, group) as metadata:
+                metadata.partition_ids()  # raises if it is the hub
+            raise MissingError(explained(Meaning.NO_GROUP, connection.namespace, connection.hub, group, None))
+
     # --- other readers -----------------------------------------------------------------------------------------
 
     def _lease_is_lost(self, other: Disconnected) -> bool:
         """Whether the reader that has disconnected ours is the next owner's. Raises `ForeignReaderError` if it does
-        not belong to the group.
+        not belong to the group, and has been there for as long as a dead one is remembered.
 
         A reader whose level is not higher than ours belongs to the group and leaves the range to us: one that another
         worker has kept open, another attempt of this task, or `ehbalance seek`, which looks up a time. A reader
@@ -212,8 +248,22 @@ class _RangeReader:
                 return False
             return self._ends_early()
         if self._owner is None or self._still_held(self._owner):
-            raise self._foreign(other) from other
+            self._wait_for_foreign(other)
+            return False
         return self._ends_early()
+
+    def _wait_for_foreign(self, other: Disconnected) -> None:
+        """A reader of another group, or one of this group that is dead and not forgotten yet, has the partition. Raises
+        `ForeignReaderError` if it stays."""
+        if self._foreign_since is None:
+            self._foreign_since = time.monotonic()
+            _LOG.warning(
+                "partition %s: a reader with owner level %s has it, not the lease's owner. Waiting for %g s, in which "
+                "Event Hubs may remember a dead one",
+                self._wanted.partition, other.epoch, _DEAD_READER,
+            )  # fmt: skip
+        elif time.monotonic() - self._foreign_since >= _DEAD_READER:
+            raise self._foreign(other) from other
 
     def _ends_early(self) -> bool:
         _LOG.info("partition %s: lease lost while reading, ending at %d", self._wanted.partition, self._position)

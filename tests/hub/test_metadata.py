@@ -225,7 +225,7 @@ def test_a_hub_that_does_not_exist(emulator: Emulator) -> None:
     metadata = HubMetadata(hub_options(emulator).connection, "$Default")
     message = refusal(metadata)
     assert "event hub 'hub'" in message
-    assert "could not be found" in message
+    assert "does not exist: check eventHubName" in message
 
 
 @pytest.mark.usefixtures("_by_either")

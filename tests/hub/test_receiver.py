@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.errors import HubUnavailableError, MissingError
 from spark_ehbalance.hub.receiver import Disconnected, Receiver, Unreachable
 from spark_ehbalance.hub.rows import sequence_numbers
 from tests.hub.receiving import address_of, reading, receive_until_error
@@ -192,7 +192,7 @@ def test_epoch_in_a_hub_s_name_does_not_mean_disconnected(emulator: Emulator) ->
     connection = hub_options(emulator, connectionString=emulator.connection_string("epochs")).connection
     with (
         reading(address_of(emulator, connection)) as reader,
-        pytest.raises(Unreachable, match="'epochs' could not be found"),
+        pytest.raises(MissingError, match="'epochs' at localhost"),
     ):
         receive_until_error(reader, 0.5)
 

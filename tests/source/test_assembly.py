@@ -363,6 +363,7 @@ def test_a_table_of_another_group_is_refused(group: Group) -> None:
     group.query("a").stop()
     before = group.snapshot()
     group.emulator.add_hub("other", 2)
+    group.emulator.add_consumer_group(HUB, "another")
     others: list[dict[str, Any]] = [
         {"connectionString": group.emulator.connection_string("other")},
         {"consumerGroup": "another"},
@@ -393,6 +394,7 @@ def test_a_file_at_the_table_s_location_is_refused(group: Group) -> None:
 
 
 def test_a_failed_start_leaves_no_thread(group: Group) -> None:
+    group.emulator.add_consumer_group(HUB, "another")
     group.query("a").stop()
     before = threading.active_count()
     with pytest.raises(StoreFormatError):

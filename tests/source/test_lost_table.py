@@ -20,6 +20,7 @@ from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
 from tests.source.queries import Group, Query
+from tests.source.support import HUB
 from tests.stores.histories import NOT_RECORDED, make_unwritable
 from tests.waiting import wait_until
 
@@ -203,6 +204,7 @@ def test_a_query_that_no_longer_has_a_lease_table(
 
 
 def test_the_table_of_another_group_is_a_wrong_option_and_not_data_loss(group: Group, stopped: Query) -> None:
+    group.emulator.add_consumer_group(HUB, "another")
     with pytest.raises(StoreFormatError, match="belongs to"):
         group.query("a", stopped.finished, consumerGroup="another")
 

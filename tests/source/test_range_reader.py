@@ -21,9 +21,11 @@ from spark_ehbalance.errors import (
     HubUnavailableError,
     StoreUnavailableError,
 )
+from spark_ehbalance.hub import conditions
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.source import range_reader
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
@@ -38,6 +40,12 @@ EVENTS = 5000
 ROWS = 300
 
 pytestmark = pytest.mark.usefixtures("way")
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a busy server."""
+    monkeypatch.setattr(conditions, "_BUSY_WAIT", 0.2)
 
 
 @pytest.fixture(autouse=True)
@@ -393,8 +401,14 @@ def test_a_lost_lease_does_not_end_the_range_before_the_new_owner_reads(
 
 @pytest.mark.parametrize("while_reading", [True, False])
 def test_a_reader_outside_the_group_fails_the_batch(
-    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder], while_reading: bool
+    emulator: Emulator,
+    tmp_path: Path,
+    table: DeltaStore,
+    intruder: Callable[[int], Intruder],
+    while_reading: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(range_reader, "_DEAD_READER", 1.0)
     other = intruder(77)
     if not while_reading:
         other.come()
@@ -415,7 +429,10 @@ def test_a_reader_outside_the_group_fails_the_batch(
     assert table.read().leases["0"].owner == "me"
 
 
-def test_a_reader_with_a_level_shuts_out_one_without(emulator: Emulator, intruder: Callable[[int], Intruder]) -> None:
+def test_a_reader_with_a_level_shuts_out_one_without(
+    emulator: Emulator, intruder: Callable[[int], Intruder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_reader, "_DEAD_READER", 1.0)
     intruder(0).come()
     with pytest.raises(ForeignReaderError, match=r"partition 0: .*owner level 0"):
         read(hub_options(emulator), 0, 100)

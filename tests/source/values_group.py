@@ -74,7 +74,7 @@ class ValueWatcher:
     def states(self) -> Mapping[str, PartitionState]:
         return self._known
 
-    def refresh(self) -> None:
+    def refresh(self, partitions: Iterable[str] | None = None) -> None:
         self.asked.append("refresh")
         self._known = self._hub.states
 

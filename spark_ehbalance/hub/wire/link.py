@@ -42,6 +42,9 @@ _HOUSEKEEPING = 0.25
 
 _ID_MASK = 0xFFFFFFFF
 
+#: How a flow frame's body begins.
+_FLOW = b"\x00\x53\x13"
+
 #: The attributes of the client's objects that are used here.
 _USED = {
     "handler": "_connection _session _cbs_authenticator _keep_alive_thread",
@@ -130,6 +133,7 @@ class FastLink:
         self._returned = 0  # messages that `receive` has returned
         self._failure: Exception | None = None  # to be raised once all messages before it were returned
         self._housekeeping = 0.0
+        self._answered = False  # a flow frame has come
 
     def receive(self, most: int, wait: float, wanted: int | None = None) -> Messages:
         """Up to `most` messages, which are valid until `release`; none if none came within `wait` seconds.
@@ -150,6 +154,15 @@ class FastLink:
                 self._failure = error
         first, self._returned = self._returned, min(self._returned + most, len(transfers))
         return transfers.messages(self._data, first, self._returned)
+
+    def confirm(self, wait: float) -> None:
+        """Have the peer answer a flow frame, for at most `wait` seconds: by then it would have refused the link, which
+        raises as `receive` does. No credit is granted."""
+        deadline, self._wanted, self._answered = time.monotonic() + wait, 0, False
+        self._link.flow(link_credit=0, echo=True)
+        while not self._answered and (left := deadline - time.monotonic()) > 0:
+            self._read(left)
+            self._find()
 
     def release(self) -> None:
         """To be called when the received messages are no longer used; then a large buffer can be used by others."""
@@ -243,6 +256,7 @@ class FastLink:
 
         self._count()  # first, because a flow frame sets the same counters
         body = 4 * frame[4]
+        self._answered = self._answered or frame[body : body + 3] == _FLOW
         decoded: Any
         try:
             if len(frame) > body:

@@ -45,8 +45,8 @@ _DISPOSITION = b"\x00\x53\x15"
 class Management:
     """Sends requests over the open management link `operation` of the client's `handler`.
 
-    `management_incompatibility` must have returned None for them. `refusal` makes the error to raise from a status and
-    its description. Otherwise it raises what `FastLink` raises.
+    `management_incompatibility` must have returned None for them. `refusal` makes the error that a refused request gets
+    from a status and its description. Otherwise it raises what `FastLink` raises.
     """
 
     def __init__(self, handler: Any, operation: Any, refusal: Callable[[int, str], Exception]) -> None:
@@ -62,7 +62,7 @@ class Management:
         self._next_id = 0
 
     def request(self, requests: Sequence[ManagementRequest], token: str, timeout: float) -> list[Any]:
-        """The response to each request, sent with the security `token`.
+        """The response to each request, sent with the security `token`; of a refused one the `refusal`.
 
         Raises TimeoutError if not all have come within `timeout` seconds.
         """
@@ -164,7 +164,7 @@ def encode(request: ManagementRequest, token: str) -> tuple[bytes, bytes]:
 
 
 def read_response(message: bytes, refusal: Callable[[int, str], Exception]) -> tuple[bytes, Any]:
-    """The id of the request that `message` responds to, and its value. Raises `refusal` or `MalformedError`."""
+    """The id of the request that `message` responds to, and its value, or a `refusal`. Raises `MalformedError`."""
     sections: dict[int, Any] = {}
     pos = 0
     try:
@@ -178,5 +178,7 @@ def read_response(message: bytes, refusal: Callable[[int, str], Exception]) -> t
     except (*MALFORMED, KeyError, AttributeError) as error:
         raise MalformedError(f"a response that is no sound AMQP: {error!r}") from error
     if status >= 400:
-        raise refusal(status, description.decode(errors="replace") if isinstance(description, bytes) else "")
+        parts = (description, application.get(b"error-condition"))
+        text = " ".join(part.decode(errors="replace") for part in parts if isinstance(part, bytes))
+        return request_id, refusal(status, text)
     return request_id, sections.get(VALUE)

@@ -1,0 +1,90 @@
+"""What the service's refusals mean: by their AMQP condition, or by their words where only those are left. Pure.
+
+The client's public calls and the answers to requests for properties have an HTTP status and a text. Where the service
+writes a condition, it counts.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+import re
+
+
+class Meaning(enum.Enum):
+    """What a refusal means for whoever wants to go on."""
+
+    #: The hub or the consumer group does not exist.
+    MISSING = enum.auto()
+    #: The consumer group does not exist.
+    NO_GROUP = enum.auto()
+    #: The hub has no such partition.
+    NO_PARTITION = enum.auto()
+    #: The hub was disabled by its owner.
+    DISABLED = enum.auto()
+    #: More was asked of the hub than it carries: to be asked again after `busy_wait`.
+    BUSY = enum.auto()
+    #: Anything else, which may pass.
+    OTHER = enum.auto()
+
+
+#: Those that stay until somebody changes the hub or the query.
+FINAL = frozenset({Meaning.MISSING, Meaning.NO_GROUP, Meaning.NO_PARTITION, Meaning.DISABLED})
+
+#: Seconds that Azure's clients wait after "server busy" (`ServerBusyBaseSleepTimeInSecs` in .NET's and Java's), and the
+#: service's text asks for; and how many times as long at most: who is refused together must not come back together.
+_BUSY_WAIT, _BUSY_SPREAD = 4.0, 1.25
+
+_STATUS = re.compile(r"\bStatus code: (\d{3})\b")
+_GROUP = re.compile(r"entity '[^']*:eventhub:[^']*\|[^']*' could not be found")
+
+
+def meaning(condition: str | None, text: str) -> Meaning:
+    """What a refusal means that has this AMQP `condition`, with or without the part before the colon, and `text`."""
+    name = (condition or "").rpartition(":")[2]
+    status = _STATUS.search(text)
+    if name == "server-busy" or (status and status[1] in ("429", "503")) or "com.microsoft:server-busy" in text:
+        return Meaning.BUSY
+    if name == "entity-disabled" or (status and "is currently disabled" in text):
+        return Meaning.DISABLED
+    if "specified partition is invalid" in text or text.startswith("Wrong partition id"):  # the client's own words
+        return Meaning.NO_PARTITION
+    gone = name == "not-found" or (status is not None and status[1] == "404")
+    if gone and _GROUP.search(text):
+        return Meaning.NO_GROUP
+    # the same condition without these words comes from links that the service has lost
+    if (gone and "could not be found" in text) or name == "resource-deleted":
+        return Meaning.MISSING
+    return Meaning.OTHER
+
+
+def condition_of(error: BaseException) -> str | None:
+    """The AMQP condition of an error of the client, None if it has none."""
+    condition = getattr(error, "error", None) or getattr(error, "condition", None)
+    condition = getattr(condition, "value", condition)
+    return condition.decode(errors="replace") if isinstance(condition, bytes) else condition
+
+
+def explained(what: Meaning, namespace: str, hub: str, consumer_group: str, partition: str | None) -> str:
+    """One line for a user that says what is missing or disabled (one of `FINAL`), and what to do about it."""
+    where = f"event hub {hub!r} at {namespace}"
+    if what is Meaning.DISABLED:
+        return f"{where} is disabled: enable it (its status in the portal), then start the query again"
+    if what is Meaning.NO_GROUP:
+        return (
+            f"consumer group {consumer_group!r} does not exist in {where}: create it, or set consumerGroup to one that "
+            "exists"
+        )
+    if what is Meaning.NO_PARTITION:
+        return f"partition {partition} does not exist in {where}: it has fewer partitions than the query has read from"
+    if partition is None:
+        return f"{where} does not exist: check eventHubName and the namespace"
+    return (
+        f"{where} or its consumer group {consumer_group!r} does not exist: check eventHubName, consumerGroup and the "
+        "namespace"
+    )
+
+
+def busy_wait() -> float:
+    """Seconds to wait before a hub that was busy is asked again."""
+    return _BUSY_WAIT * random.uniform(1.0, _BUSY_SPREAD)

@@ -1,0 +1,36 @@
+"""Finds out whether a consumer group exists: only a receiver is told."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+from spark_ehbalance.errors import HubUnavailableError, MissingError
+from spark_ehbalance.hub.conditions import Meaning, explained
+from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, Unreachable
+from spark_ehbalance.hub.wire.link import untested_version
+
+_LOG = logging.getLogger(__name__)
+
+#: Seconds for the answer: several round trips, also to another continent.
+_PATIENCE = 2.0
+
+
+def check_group(address: PartitionAddress) -> None:
+    """Raise `MissingError` if the consumer group does not exist; the hub is known to exist.
+
+    Opens a receiver of a partition that the hub has, without an owner level, so that it disconnects nobody. The
+    client's public calls do not tell when they have opened one: then the group is not checked. Whatever else is wrong
+    is left to those who read.
+    """
+    if untested_version() is not None:
+        return
+    try:
+        with contextlib.closing(Receiver(address, 0, owner_level=None, prefetch=1)) as receiver:
+            receiver.confirm(_PATIENCE)
+    except MissingError as missing:
+        connection, group = address.connection, address.consumer_group
+        text = explained(Meaning.NO_GROUP, connection.namespace, connection.hub, group, None)
+        raise missing if missing.sure else MissingError(text) from missing
+    except (Disconnected, Unreachable, HubUnavailableError) as error:
+        _LOG.debug("consumer group %s: %s", address.consumer_group, error)
