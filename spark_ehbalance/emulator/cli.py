@@ -40,9 +40,9 @@ def emulator(
     websocket_port: Annotated[
         int | None, typer.Option(help="Also take AMQP over websocket, on this port; 0 takes a free one.")
     ] = None,
-    max_connections: Annotated[int, typer.Option(min=1, help="Connections that are accepted at a time.")] = 5000,
+    max_connections: Annotated[int, typer.Option(help="Connections that are accepted at a time.")] = 5000,
     management_requests: Annotated[
-        int, typer.Option(min=0, help="Requests for properties that a hub answers in a second; 0 is no limit.")
+        int, typer.Option(help="Requests for properties that a hub answers in a second; 0 is no limit.")
     ] = 50,
     unsettled: Annotated[
         bool, typer.Option("--unsettled", help="Deliver events unsettled, each with a tag of its own.")
@@ -68,8 +68,8 @@ def emulator(
             certificate=certificate,
             tls=tls,
             websocket_port=None if websocket_port is None else _port("--websocket-port", websocket_port),
-            max_connections=max_connections,
-            management_requests=management_requests or None,
+            max_connections=_number("--max-connections", max_connections, 1),
+            management_requests=_number("--management-requests", management_requests, 0) or None,
             settled=not unsettled,
             idle_link_timeout=_duration("--idle-link-timeout", idle_link_timeout).total_seconds(),
         )
@@ -88,6 +88,12 @@ def emulator(
 def _port(option: str, number: int) -> int:
     if not 0 <= number <= 65535:
         raise ValueError(f"{option} {number}: allowed are 0 to 65535")
+    return number
+
+
+def _number(option: str, number: int, least: int) -> int:
+    if number < least:
+        raise ValueError(f"{option} {number}: allowed are numbers from {least} on")
     return number
 
 

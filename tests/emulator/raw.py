@@ -39,8 +39,10 @@ def split_frames(data: bytes) -> list[Frame]:
 class RawPeer:
     """Sends and receives single AMQP frames; every read has a timeout."""
 
-    def __init__(self, emulator: Emulator) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", emulator.port), timeout=10)
+    def __init__(self, emulator: Emulator | int) -> None:
+        """`emulator` may be its port."""
+        port = emulator if isinstance(emulator, int) else emulator.port
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
         self._in = b""
 
     def __enter__(self) -> RawPeer:

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator, EmulatorControl
+from spark_ehbalance.emulator.amqp.frames import Attach
 
 from .clients import DEADLINE, numbers, producer, reader
+from .raw import RawPeer
 
 COMMAND = [sys.executable, "-m", "spark_ehbalance.emulator"]
 
@@ -53,6 +55,23 @@ def _event() -> object:
     return EventData(b"x")
 
 
+def test_the_service_s_limits_are_options() -> None:
+    limits = ("--max-connections", "2", "--management-requests", "1", "--unsettled", "--idle-link-timeout", "1h")
+    with _running("--hub", "hub:1", *limits) as (_, connection, port), EmulatorControl("127.0.0.1", port) as control:
+        control.append("hub", 0, [b"x"] * 3)
+        with reader(connection + "EntityPath=hub") as events, RawPeer(_port(connection)) as peer:
+            assert numbers(events.read(3)) == [0, 1, 2]
+            peer.open()
+            with RawPeer(_port(connection)) as third, pytest.raises(EOFError):
+                third.open()
+            peer.attach_receiver("hub/ConsumerGroups/$Default/Partitions/0")
+            assert peer.expect(Attach).snd_settle_mode == 0
+
+
+def _port(connection: str) -> int:
+    return int(re.search(r":(\d+);", connection)[1])  # type: ignore[index]
+
+
 def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     arguments = ("--hub", "hub:1", "--data", str(tmp_path))
     with _running(*arguments) as (process, connection, _), producer(connection + "EntityPath=hub") as client:
@@ -81,6 +100,9 @@ def test_a_directory_serves_one_emulator_at_a_time(tmp_path: Path) -> None:
         (["--hub", "hub:0"], "Error: --hub 'hub:0': hub 'hub' with 0 partitions: allowed are 1 to 2000"),
         (["--port", "70000"], "Error: --port 70000: allowed are 0 to 65535"),
         (["--retention", "week"], "Error: --retention 'week': expected a number and s, m, h or d, for example 7d"),
+        (["--idle-link-timeout", "0s"], "Error: --idle-link-timeout '0s': expected a number and s, m, h or d"),
+        (["--max-connections", "0"], "Error: --max-connections 0: allowed are numbers from 1 on"),
+        (["--management-requests", "-1"], "Error: --management-requests -1: allowed are numbers from 0 on"),
         (["--sas-key", "=secret"], "Error: --sas-key: expected NAME=KEY"),
         (["--port", "0", "--consumer-group", "a b"], "Error: consumer group 'a b': allowed are letters"),
     ],
