@@ -162,20 +162,24 @@ def test_the_connection_is_closed_at_the_end(emulator: Emulator) -> None:
 
 
 def test_credit_for_responses_is_granted_again_and_again(
-    metadata: HubMetadata, clients: list[Connection], monkeypatch: pytest.MonkeyPatch
+    clients: list[Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(management, "_CREDIT", 60)
-    for _ in range(10):
-        metadata.partition_states(["0", "1", "2"] * 10)
+    with (
+        Emulator({HUB: 3}, management_requests=None) as unlimited,
+        HubMetadata(hub_options(unlimited).connection, "$Default", most_requests=None) as metadata,
+    ):
+        for _ in range(10):
+            metadata.partition_states(["0", "1", "2"] * 10)
     assert len(clients) == 1
 
 
 def test_more_partitions_than_are_requested_at_once(emulator: Emulator, metadata: HubMetadata) -> None:
-    emulator.add_partitions(HUB, 117)
-    for partition in range(120):
+    emulator.add_partitions(HUB, 57)
+    for partition in range(60):
         emulator.append(HUB, partition, [b"x"] * partition)
     states = metadata.partition_states(metadata.partition_ids())
-    assert {int(partition): state.end for partition, state in states.items()} == {n: n for n in range(120)}
+    assert {int(partition): state.end for partition, state in states.items()} == {n: n for n in range(60)}
 
 
 def test_one_refused_request_among_many(metadata: HubMetadata) -> None:
