@@ -7,6 +7,7 @@ import base64
 import json
 import threading
 import time
+import uuid
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -74,7 +75,8 @@ class IdentityEndpoint:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         address = f"http://127.0.0.1:{self._server.server_port}/token"
-        self.environment = {"IDENTITY_ENDPOINT": address, "IDENTITY_HEADER": "none"}
+        # a header of its own, so that no token is shared with the users of an earlier endpoint at this port
+        self.environment = {"IDENTITY_ENDPOINT": address, "IDENTITY_HEADER": uuid.uuid4().hex}
 
     def __enter__(self) -> IdentityEndpoint:
         self._thread.start()

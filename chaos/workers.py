@@ -121,7 +121,7 @@ def source(life: float) -> type[EhBalanceDataSource]:
         def streamReader(self, schema: StructType) -> StreamReader:
             options: Options = stream_options(self.options)
             usual = options.connection
-            short = ShortLived(usual.namespace, usual.hub, usual.credential, usual.connection_string, life)
+            short = ShortLived(usual.namespace, usual.hub, usual.identity, usual.connection_string, life=life)
             return Reader(replace(options, connection=short))
 
     return Source

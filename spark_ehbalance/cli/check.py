@@ -17,12 +17,14 @@ from spark_ehbalance.cli.checks.findings import Finding, Verdict, ok, warning
 from spark_ehbalance.cli.checks.hub import check_hub
 from spark_ehbalance.cli.checks.storage import check_storage, check_table
 from spark_ehbalance.cli.common import (
+    ClientId,
     ConnectionString,
     ConsumerGroup,
     Credential,
     EventHubName,
     Namespace,
     StorageOption,
+    TenantId,
     Way,
     cell,
     console,
@@ -51,6 +53,8 @@ def check(
     fully_qualified_namespace: Namespace = None,
     connection_string: ConnectionString = None,
     credential: Credential = None,
+    client_id: ClientId = None,
+    tenant_id: TenantId = None,
     consumer_group: ConsumerGroup = "$Default",
     network: Way = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
@@ -70,6 +74,8 @@ def check(
         consumer_group,
         storage_option,
         network,
+        client_id,
+        tenant_id,
     )
     found = list[Finding]()
     for finding in _findings(options, lease_table, storage_option):
@@ -87,7 +93,7 @@ def _findings(options: Options, lease_table: str | None, storage_option: list[st
     yield from check_hub(options.connection, options.consumer_group)
     if lease_table is None or options.lease_table is None:
         return
-    with open_store(lease_table, storage_option, str(options.group)) as store:
+    with open_store(lease_table, storage_option, str(options.group), identity=options.connection.identity) as store:
         yield check_table(store, options.lease_table, options.group, _partitions(options))
     yield from check_storage(options.lease_table, options.storage_options)
 

@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.text import Text
 
 from spark_ehbalance.errors import ConflictError, EhBalanceError, OptionError
+from spark_ehbalance.hub import credentials
+from spark_ehbalance.hub.credentials import Identity
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.network import OPTIONS as NETWORK_OPTIONS
 from spark_ehbalance.leases.model import Author
@@ -66,7 +68,11 @@ ConnectionString = Annotated[
         show_default=False,
     ),
 ]
-Credential = Annotated[str | None, typer.Option(help="Which Entra ID credential to use.")]
+Credential = Annotated[
+    str | None, typer.Option(help="Which Entra ID credential to use: a name, or package.module:callable.")
+]
+ClientId = Annotated[str | None, typer.Option(help="Its client id, as of a user-assigned managed identity.")]
+TenantId = Annotated[str | None, typer.Option(help="Its tenant.")]
 Way = Annotated[
     list[str] | None,
     typer.Option(
@@ -87,6 +93,8 @@ def group_options(
     consumer_group: str,
     storage_option: list[str] | None,
     network: list[str] | None = None,
+    client_id: str | None = None,
+    tenant_id: str | None = None,
 ) -> Options:
     """The options of a query of the group. Raises `OptionError`."""
     names = {name.lower(): name for name in NETWORK_OPTIONS}
@@ -103,11 +111,19 @@ def group_options(
         "fullyQualifiedNamespace": namespace,
         "connectionString": connection_string,
         "credential": credential,
+        "clientId": client_id,
+        "tenantId": tenant_id,
         "consumerGroup": consumer_group,
         **way,
         **{f"storageOptions.{name}": value for name, value in pairs(storage_option).items()},
     }
     return stream_options({name: value for name, value in given.items() if value is not None})
+
+
+def chosen(credential: str | None, client_id: str | None, tenant_id: str | None) -> Identity | None:
+    """The credential of these arguments, if there are any. Raises `OptionError`."""
+    given = dict(zip(credentials.OPTIONS, (credential, client_id, tenant_id), strict=True))
+    return Identity.from_options(given) if any(given.values()) else None
 
 
 def partition_states(options: Options) -> dict[str, PartitionState]:
@@ -176,9 +192,15 @@ def write_together(store: LeaseStore, group: Group, decide: Callable[[Snapshot],
 
 
 def open_store(
-    lease_table: str, storage_option: list[str] | None, group: str | None = None, *, lacks: str | None = None
+    lease_table: str,
+    storage_option: list[str] | None,
+    group: str | None = None,
+    *,
+    identity: Identity | None = None,
+    lacks: str | None = None,
 ) -> base.LeaseTable:
-    """Open the lease table of a command, for `group` if it may hold several.
+    """Open the lease table of a command, for `group` if it may hold several, with `identity` if the storage options
+    name no credential.
 
     `lacks` is a clause about why a command cannot do its work where the group is kept as the Azure SDKs keep it. Raises
     `OptionError`.
@@ -186,7 +208,7 @@ def open_store(
     location = checked_location(lease_table)
     if lacks is not None and not opening.offers(location).handover:
         raise OptionError(f"{lease_table} is a container of the Azure SDKs' checkpoint store, {lacks}")
-    options = storage_options(pairs(storage_option), {}, location)
+    options = storage_options(pairs(storage_option), {}, location, identity)
     return opening.open_store(location, options, group=None if group is None else _group(group))
 
 

@@ -10,6 +10,7 @@ import typer
 
 from spark_ehbalance.cli.blob_group import BlobGroup, container_options, opened
 from spark_ehbalance.cli.common import (
+    ClientId,
     ConnectionString,
     ConsumerGroup,
     Credential,
@@ -17,8 +18,10 @@ from spark_ehbalance.cli.common import (
     LeaseTable,
     Namespace,
     StorageOption,
+    TenantId,
     Way,
     check_positions,
+    chosen,
     group_options,
     open_store,
     partition_states,
@@ -79,6 +82,8 @@ def export_checkpoints(
     fully_qualified_namespace: Namespace = None,
     connection_string: ConnectionString = None,
     credential: Credential = None,
+    client_id: ClientId = None,
+    tenant_id: TenantId = None,
     consumer_group: ConsumerGroup = "$Default",
     network: Way = None,
     to_option: Annotated[
@@ -95,7 +100,9 @@ def export_checkpoints(
     if (to_blobs is not None) is starting_positions:
         raise OptionError(f"{_BLOBS} and {_POSITIONS}: allowed is one of them")
     target_options = container_options(to_option, "--to-option", storage_option)
-    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
+    by_default = "default" if fully_qualified_namespace else None
+    identity = chosen(credential or by_default, client_id, tenant_id)
+    with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
         found = store.read()
     if to_blobs is None:
         typer.echo(_starting_positions(found, event_hub_name))
@@ -110,6 +117,8 @@ def export_checkpoints(
         consumer_group,
         storage_option,
         network,
+        client_id,
+        tenant_id,
     )
     group = options.connection.group(options.consumer_group)
     if found.group != group:

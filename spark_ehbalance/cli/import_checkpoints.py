@@ -11,6 +11,7 @@ import typer
 
 from spark_ehbalance.cli.blob_group import container_options, opened
 from spark_ehbalance.cli.common import (
+    ClientId,
     ConnectionString,
     ConsumerGroup,
     Credential,
@@ -18,6 +19,7 @@ from spark_ehbalance.cli.common import (
     LeaseTable,
     Namespace,
     StorageOption,
+    TenantId,
     Way,
     Why,
     check_positions,
@@ -81,6 +83,8 @@ def import_checkpoints(
     fully_qualified_namespace: Namespace = None,
     connection_string: ConnectionString = None,
     credential: Credential = None,
+    client_id: ClientId = None,
+    tenant_id: TenantId = None,
     consumer_group: ConsumerGroup = "$Default",
     network: Way = None,
     from_option: Annotated[
@@ -107,9 +111,11 @@ def import_checkpoints(
         consumer_group,
         storage_option,
         network,
+        client_id,
+        tenant_id,
     )
     group = options.connection.group(options.consumer_group)
-    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
+    with open_store(lease_table, storage_option, identity=options.connection.identity, lacks=_LACKS) as store:
         if from_blobs:
             source = f"{_BLOBS}={from_blobs}"
             given = container_options(from_option, _OPTION, storage_option)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spark_ehbalance.cli.common import (
+    ClientId,
     ConnectionString,
     ConsumerGroup,
     Credential,
@@ -10,6 +11,7 @@ from spark_ehbalance.cli.common import (
     LeaseTable,
     Namespace,
     StorageOption,
+    TenantId,
     Way,
     check_positions,
     group_options,
@@ -30,6 +32,8 @@ def init(
     fully_qualified_namespace: Namespace = None,
     connection_string: ConnectionString = None,
     credential: Credential = None,
+    client_id: ClientId = None,
+    tenant_id: TenantId = None,
     consumer_group: ConsumerGroup = "$Default",
     network: Way = None,
     from_checkpoint: FromCheckpoint = None,
@@ -50,12 +54,16 @@ def init(
         consumer_group,
         storage_option,
         network,
+        client_id,
+        tenant_id,
     )
     # The hub is asked last: running queries read on, and no checkpoint may seem to be beyond the hub's end.
     memory = remembered(from_checkpoint or [], replaces, options) if from_checkpoint or replaces else None
     states = partition_states(options)
     group = options.connection.group(options.consumer_group)
-    with open_store(lease_table, storage_option, lacks=_LACKS if memory else None) as store:
+    with open_store(
+        lease_table, storage_option, identity=options.connection.identity, lacks=_LACKS if memory else None
+    ) as store:
         exists, restored = store.exists(), ""
         if memory:
             check_positions({p: each.next for p, each in memory.positions.items()}, states, "--from-checkpoint")

@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from spark_ehbalance.cli.common import LeaseTable, StorageOption, open_store, say
+from spark_ehbalance.cli.common import (
+    ClientId,
+    Credential,
+    LeaseTable,
+    StorageOption,
+    TenantId,
+    chosen,
+    open_store,
+    say,
+)
 from spark_ehbalance.stores.base import Repair
 
 #: Why there is nothing to do where consumers of the Azure SDKs keep their state.
@@ -19,13 +28,17 @@ def maintain(
         bool, typer.Option("--repair", help="Repair a table that a crash or another program's write has damaged.")
     ] = False,
     storage_option: StorageOption = None,
+    credential: Credential = None,
+    client_id: ClientId = None,
+    tenant_id: TenantId = None,
 ) -> None:
     """Clean up a lease table and its history, more thoroughly than the group's leader does.
 
     Run it now and then for a group whose processes are often killed: it also removes files that were written but never
     committed. A table of an earlier version gets the columns added since.
     """
-    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
+    identity = chosen(credential, client_id, tenant_id)
+    with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
         if repair:
             _report(lease_table, store.repair())
             return

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from spark_ehbalance.cli.common import (
+    ClientId,
     ConnectionString,
     ConsumerGroup,
     Credential,
@@ -16,8 +17,10 @@ from spark_ehbalance.cli.common import (
     LeaseTable,
     Namespace,
     StorageOption,
+    TenantId,
     Way,
     Why,
+    chosen,
     group_options,
     now_ms,
     open_store,
@@ -26,6 +29,7 @@ from spark_ehbalance.cli.common import (
     say,
 )
 from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.hub.credentials import Identity
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import resolve
@@ -60,6 +64,9 @@ def transfer(
     why: Why = "",
     handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
     storage_option: StorageOption = None,
+    credential: Credential = None,
+    client_id: ClientId = None,
+    tenant_id: TenantId = None,
 ) -> None:
     """Move a partition to a member, once: its owner finishes the running batch and hands it over.
 
@@ -68,7 +75,8 @@ def transfer(
     transfer_order = Transfer(
         by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=_ms(handover_timeout)
     )
-    say(f"Partition {partition} is to go to {to}{_ordered(transfer_order, lease_table, storage_option)}.")
+    way = _ordered(transfer_order, lease_table, storage_option, chosen(credential, client_id, tenant_id))
+    say(f"Partition {partition} is to go to {to}{way}.")
 
 
 def pin(
@@ -78,17 +86,30 @@ def pin(
     why: Why = "",
     handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
     storage_option: StorageOption = None,
+    credential: Credential = None,
+    client_id: ClientId = None,
+    tenant_id: TenantId = None,
 ) -> None:
     """Keep a partition with a member while that member is alive, until you unpin it."""
     pin_order = PinTo(
         by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=_ms(handover_timeout)
     )
-    say(f"Partition {partition} is pinned to {to}{_ordered(pin_order, lease_table, storage_option)}.")
+    way = _ordered(pin_order, lease_table, storage_option, chosen(credential, client_id, tenant_id))
+    say(f"Partition {partition} is pinned to {to}{way}.")
 
 
-def unpin(lease_table: LeaseTable, partition: Partition, why: Why = "", storage_option: StorageOption = None) -> None:
+def unpin(
+    lease_table: LeaseTable,
+    partition: Partition,
+    why: Why = "",
+    storage_option: StorageOption = None,
+    credential: Credential = None,
+    client_id: ClientId = None,
+    tenant_id: TenantId = None,
+) -> None:
     """Let the strategy decide about a partition again."""
-    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
+    identity = chosen(credential, client_id, tenant_id)
+    with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
         order(store, [Unpin(by=operator(), at_ms=now_ms(), partition=partition, why=why)])
     say(f"Partition {partition} is not pinned any more.")
 
@@ -99,12 +120,16 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Let it take partitions again.")] = False,
     why: Why = "",
     storage_option: StorageOption = None,
+    credential: Credential = None,
+    client_id: ClientId = None,
+    tenant_id: TenantId = None,
 ) -> None:
     """Make a member release its partitions, each after the running batch, and take no more.
 
     Its query goes on running without partitions: stop it when `status` shows that it has none.
     """
-    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
+    identity = chosen(credential, client_id, tenant_id)
+    with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
         order(store, [Drain(by=operator(), at_ms=now_ms(), member=owner, undo=undo, why=why)])
     say(f"{owner} may take partitions again." if undo else f"{owner} is leaving.")
 
@@ -120,6 +145,8 @@ def seek(
     fully_qualified_namespace: Namespace = None,
     connection_string: ConnectionString = None,
     credential: Credential = None,
+    client_id: ClientId = None,
+    tenant_id: TenantId = None,
     consumer_group: ConsumerGroup = "$Default",
     network: Way = None,
     storage_option: StorageOption = None,
@@ -144,8 +171,10 @@ def seek(
         consumer_group,
         storage_option,
         network,
+        client_id,
+        tenant_id,
     )
-    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
+    with open_store(lease_table, storage_option, identity=options.connection.identity, lacks=_LACKS) as store:
         epochs = _epochs(store.read(), options, partition)
         positions = _resolved(options, wanted, epochs)
         order(
@@ -159,9 +188,11 @@ def seek(
         say(f"Partition {each} goes on at sequence number {position.next}.")
 
 
-def _ordered(move: Transfer | PinTo, lease_table: str, storage_option: list[str] | None) -> str:
+def _ordered(
+    move: Transfer | PinTo, lease_table: str, storage_option: list[str] | None, identity: Identity | None
+) -> str:
     """Commit the order. Returns how the partition will get to the member, for the message."""
-    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
+    with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
         lease, to = order(store, [move]).leases[move.partition], move.to
     if lease.owner == to:
         return ", which owns it"

@@ -12,7 +12,18 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from spark_ehbalance.cli.common import LeaseTable, StorageOption, cell, console, iso, open_store
+from spark_ehbalance.cli.common import (
+    ClientId,
+    Credential,
+    LeaseTable,
+    StorageOption,
+    TenantId,
+    cell,
+    chosen,
+    console,
+    iso,
+    open_store,
+)
 from spark_ehbalance.cli.picture import Picture, Segment, html, moves_of, segments_of, split
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.leases.history import OwnershipChange
@@ -27,9 +38,13 @@ def report(
     lease_table: LeaseTable,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The HTML file to write.")] = Path("report.html"),
     storage_option: StorageOption = None,
+    credential: Credential = None,
+    client_id: ClientId = None,
+    tenant_id: TenantId = None,
 ) -> None:
     """Draw from its history who owned which partition of a group when, into an HTML file."""
-    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
+    identity = chosen(credential, client_id, tenant_id)
+    with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
         group, changes = store.read().group, store.history()
     if not changes:
         raise EhBalanceError(f"the lease table {lease_table} has no history yet")
@@ -41,9 +56,13 @@ def history(
     partition: Annotated[str | None, typer.Option(help="Only this partition.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     storage_option: StorageOption = None,
+    credential: Credential = None,
+    client_id: ClientId = None,
+    tenant_id: TenantId = None,
 ) -> None:
     """Show every change of owner in a group and every order of an operator, oldest first."""
-    with open_store(lease_table, storage_option, lacks=_LACKS) as store:
+    identity = chosen(credential, client_id, tenant_id)
+    with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
         changes = [each for each in store.history() if partition in (None, each.partition)]
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in changes], indent=2))

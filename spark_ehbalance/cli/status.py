@@ -14,11 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_ehbalance.cli.common import (
+    ClientId,
+    Credential,
     GroupName,
     LeaseTable,
     StorageOption,
+    TenantId,
     age,
     cell,
+    chosen,
     console,
     iso,
     now_ms,
@@ -45,6 +49,9 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     group: GroupName = None,
     storage_option: StorageOption = None,
+    credential: Credential = None,
+    client_id: ClientId = None,
+    tenant_id: TenantId = None,
 ) -> None:
     """Show who owns which partition of a group, how far it has read, and the load of its members.
 
@@ -52,7 +59,8 @@ def status(
     """
     if watch and as_json:
         raise OptionError("--watch and --json are both given: set one")
-    with open_store(lease_table, storage_option, group) as store:
+    identity = chosen(credential, client_id, tenant_id)
+    with open_store(lease_table, storage_option, group, identity=identity) as store:
         if as_json:
             typer.echo(json.dumps(status_json(store.read(), store.offers), indent=2))
         elif not watch:

@@ -21,10 +21,12 @@ from spark_ehbalance.consumer.ownership import checkpoint as checkpoint_entry
 from spark_ehbalance.consumer.ownership import etag, ownership
 from spark_ehbalance.errors import OptionError, StoreFormatError
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.credentials import Identity
 from spark_ehbalance.hub.network import Network
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseStore
 from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.stores.identity import with_identity
 from spark_ehbalance.stores.opening import check_storage, offers
 from spark_ehbalance.stores.opening import location as parse_location
 from spark_ehbalance.values.defaults import HANDOVER_TIMEOUT, LEASE_DURATION
@@ -42,6 +44,9 @@ _LOAD_BALANCING_INTERVAL, _INTERVALS_TO_EXPIRATION = 30.0, 6
 
 #: So many intervals can pass between two cycles of the client, which adds a random part.
 _LONGEST_INTERVAL = 1.2
+
+#: The arguments that name a credential.
+_IDENTITY = ("credential", "client_id", "tenant_id")
 
 _T = TypeVar("_T")
 
@@ -61,13 +66,15 @@ class DeltaCheckpointStore(CheckpointStore):
     Each client is a member of the group, with the client's own id. `location` and `storage_options` are those of the
     queries' `leaseTable` and `storageOptions.*`.
 
-    With `connection_string`, or the name of a `credential` as in the queries' option, the store can look at the hub
-    itself: it finds where partitions begin that nobody has read yet (`starting_position`, as the queries'
-    `startingPosition`; the client's own is not used), and disconnects receivers that a former owner has left open, for
-    which the client would have to wait for up to ten seconds. Without, a consumer joins once every partition has a
-    position. `transport_type`, `http_proxy`, `custom_endpoint_address` and `connection_verify` are for that: give what
-    the client is given, because a client does not tell its store. `transport_type` is `Amqp` by default, and with
-    `http_proxy` `AmqpOverWebsocket`.
+    With `connection_string`, or a `credential` as in the queries' option (a name, or `package.module:callable`; with
+    `client_id` and `tenant_id` for those that take them), the store can look at the hub itself: it finds where
+    partitions begin that nobody has read yet (`starting_position`, as the queries' `startingPosition`; the client's own
+    is not used), and disconnects receivers that a former owner has left open, for which the client would have to wait
+    for up to ten seconds. Without, a consumer joins once every partition has a position. The credential also opens a
+    table in Azure whose `storage_options` name none. `transport_type`,
+    `http_proxy`, `custom_endpoint_address` and `connection_verify` are for looking at the hub: give what the client is
+    given, because a client does not tell its store. `transport_type` is `Amqp` by default, and with `http_proxy`
+    `AmqpOverWebsocket`.
 
     `load_balancing_interval` and `partition_ownership_expiration_interval`, in seconds, must be those that the client
     is given; the defaults are the same. A consumer that has not called for the expiration interval is taken for dead.
@@ -89,6 +96,8 @@ class DeltaCheckpointStore(CheckpointStore):
         storage_options: Mapping[str, str] | None = None,
         connection_string: str | None = None,
         credential: str | None = None,
+        client_id: str | None = None,
+        tenant_id: str | None = None,
         transport_type: TransportType | None = None,
         http_proxy: Mapping[str, Any] | None = None,
         custom_endpoint_address: str | None = None,
@@ -116,12 +125,19 @@ class DeltaCheckpointStore(CheckpointStore):
                 f"partition_ownership_expiration_interval={expiration:g} is wrong: allowed is more than "
                 f"{_LONGEST_INTERVAL} × load_balancing_interval={load_balancing_interval:g}"
             )
-        access: Mapping[str, Any] = {"connection_string": connection_string, "credential": credential}
+        access: Mapping[str, Any] = {
+            "connection_string": connection_string,
+            "credential": credential,
+            "client_id": client_id,
+            "tenant_id": tenant_id,
+        }
         for name, text in access.items():
             if not isinstance(text, (str, type(None))):
                 raise OptionError(f"{name} is wrong: allowed is a string, not {type(text).__name__}")
-        if connection_string is not None and credential is not None:
-            raise OptionError("connection_string and credential are both set: set one way in")
+        named = next((name for name in _IDENTITY if access[name] is not None), None)
+        if connection_string is not None and named is not None:
+            raise OptionError(f"connection_string and {named} are both set: set one way in")
+        identity = None if named is None else Identity.from_options(access, _IDENTITY)
         self._network = Network.of_client(transport_type, http_proxy, custom_endpoint_address, connection_verify)
         self._location = _parsed("location", parse_location, str(location))
         if not offers(self._location).members:
@@ -132,11 +148,11 @@ class DeltaCheckpointStore(CheckpointStore):
         options: Any = storage_options or {}
         if not isinstance(options, Mapping) or not all(isinstance(each, str) for each in (*options, *options.values())):
             raise OptionError("storage_options is wrong: allowed is a mapping of names to values, which are strings")
-        self._options = dict(options)
+        self._options = with_identity(self._location, options, identity, os.environ)
         check_storage(self._location, self._options, os.environ)
         self._starting_position = _parsed("starting_position", StartingPositions.parse, str(starting_position))
         self._connection_string = connection_string
-        self._credential = credential
+        self._identity = identity
         self._times = Times(load_balancing_interval, expiration, lease_duration, handover_timeout, _PATIENCE)
         self._lock = threading.Lock()  # for all but checkpoints, which wait for nobody
         self._served: tuple[float, float | None] = 0.0, None  # for how long the lock was held, and since when it is
@@ -294,14 +310,14 @@ class DeltaCheckpointStore(CheckpointStore):
         return DeltaStore(self._location, self._options, min(REQUEST_TIMEOUT, self._times.lease_duration / 6))
 
     def _new_hub(self, named: Mapping[str, Any]) -> Hub:
-        if self._connection_string is None and self._credential is None:
+        if self._connection_string is None and self._identity is None:
             return NoHub()
         by_name = self._connection_string is None
         options = {
             "connectionString": self._connection_string,
             "fullyQualifiedNamespace": named["fully_qualified_namespace"] if by_name else None,
-            "credential": self._credential,
             "eventHubName": named["eventhub_name"],
+            **({} if self._identity is None else self._identity.options()),
         }
         try:
             connection = replace(Connection.from_options(options), network=self._network)

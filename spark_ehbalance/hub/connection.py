@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from azure.core.credentials import TokenCredential
 from azure.eventhub import EventHubConsumerClient, parse_connection_string
 
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.hub import credentials
+from spark_ehbalance.hub.credentials import Identity
 from spark_ehbalance.hub.network import DIRECT, Network
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.secrets import REFERENCES, hidden_by_spark, looks_secret, resolved, shown
-
-#: Values of the option `credential` → class of azure-identity. Each takes what it needs from the environment, so no
-#: secret has to be an option.
-CREDENTIALS = {
-    "default": "DefaultAzureCredential",
-    "environment": "EnvironmentCredential",
-    "managedIdentity": "ManagedIdentityCredential",
-    "workloadIdentity": "WorkloadIdentityCredential",
-    "azureCli": "AzureCliCredential",
-}
 
 _FORM = (
     "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=NAME;SharedAccessKey=KEY, optionally with "
@@ -34,27 +24,27 @@ _FORM = (
 
 @dataclass(frozen=True)
 class Connection:
-    """One event hub and how to authenticate. The connection string is not in `repr`."""
+    """One event hub and how to authenticate: `identity` or `connection_string`, which is not in `repr`."""
 
     namespace: str
     hub: str
-    credential: str | None = None
+    identity: Identity | None = None
     connection_string: str | None = field(default=None, repr=False)
     network: Network = field(default=DIRECT, kw_only=True)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str | None]) -> Connection:
-        """From `connectionString`, or `fullyQualifiedNamespace` with `credential`; `eventHubName`; and what
-        `Network.from_options` takes.
+        """From `connectionString`, or `fullyQualifiedNamespace` with the options of a credential; `eventHubName`; and
+        what `Network.from_options` takes.
 
         The connection string may be a reference to a secret. Raises `OptionError`, which never repeats it.
         """
         text, namespace = options["connectionString"], options["fullyQualifiedNamespace"]
         if text is None and namespace is None:
             raise OptionError("neither connectionString nor fullyQualifiedNamespace is set: one of them is needed")
-        if text is not None and (namespace is not None or options["credential"] is not None):
-            other = "fullyQualifiedNamespace" if namespace is not None else "credential"
-            raise OptionError(f"connectionString and {other} are both set: set one way in")
+        others = [n for n in ("fullyQualifiedNamespace", *credentials.OPTIONS) if options.get(n) is not None]
+        if text is not None and others:
+            raise OptionError(f"connectionString and {others[0]} are both set: set one way in")
         made = cls._by_key(text, options) if text is not None else cls._by_identity(str(namespace), options)
         return replace(made, network=Network.from_options(options))
 
@@ -83,14 +73,9 @@ class Connection:
                 f"option fullyQualifiedNamespace={shown(namespace)} is wrong: allowed is a host name such as "
                 "NAMESPACE.servicebus.windows.net"
             )
-        names = {name.lower(): name for name in CREDENTIALS}
-        wanted = options["credential"] or "default"
-        credential = names.get(wanted.lower())
-        if credential is None:
-            raise OptionError(f"option credential={shown(wanted)} is wrong: allowed is one of {', '.join(CREDENTIALS)}")
         if options["eventHubName"] is None:
             raise OptionError("eventHubName is not set: it is needed with fullyQualifiedNamespace")
-        return cls(namespace, _hub_name(options["eventHubName"]), credential=credential)
+        return cls(namespace, _hub_name(options["eventHubName"]), Identity.from_options(options))
 
     @property
     def hub_name(self) -> str:
@@ -111,21 +96,13 @@ class Connection:
             return EventHubConsumerClient.from_connection_string(
                 self.connection_string, consumer_group, eventhub_name=self.hub, **settings
             )
-        credential = _token_credential(self.credential or "default")
-        return EventHubConsumerClient(self.namespace, self.hub, consumer_group, credential, **settings)
+        tokens = (self.identity or Identity()).tokens()
+        return EventHubConsumerClient(self.namespace, self.hub, consumer_group, tokens, **settings)
 
     def renew(self) -> None:
         """To be called when a token was refused: the next client requests a new one, and uses none that is cached."""
-        _token_credential.cache_clear()
-
-
-@functools.cache
-def _token_credential(name: str) -> TokenCredential:
-    """One for the whole process, because it caches its tokens."""
-    from azure import identity  # slow to import, and rarely needed
-
-    credential: TokenCredential = getattr(identity, CREDENTIALS[name])()
-    return credential
+        if self.identity is not None:
+            self.identity.tokens().renew()
 
 
 def _hub_name(name: str) -> str:

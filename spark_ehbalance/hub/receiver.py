@@ -25,6 +25,7 @@ from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.public import LIFE, SETTINGS, PublicReceiver
 from spark_ehbalance.hub.rows import Rows
 from spark_ehbalance.hub.socket_timeout import cut_off_after
+from spark_ehbalance.hub.tokens import NoTokenError
 from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle, until_gap
 from spark_ehbalance.hub.wire.decoder import Decoder
 from spark_ehbalance.hub.wire.link import FastLink, incompatibility, untested_version
@@ -323,6 +324,8 @@ class Receiver:
                 while not self._consumer._open():
                     if time.monotonic() >= deadline:
                         raise Unreachable(f"{self._address.connection.namespace} has not attached the link in time")
+            except NoTokenError as error:
+                raise Unreachable(str(error)) from None
             except Exception as error:
                 if self._consumer.running:
                     raise

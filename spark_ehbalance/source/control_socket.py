@@ -18,13 +18,14 @@ import json
 import logging
 import os
 import socket
-import stat
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from spark_ehbalance.values.private_folder import check_private, make_private
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ def _exchange(planner_name: str, message: dict[str, Any]) -> bytes:
         raise OSError("this system has no Unix sockets")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
         sender.settimeout(_TIMEOUT)
-        _check_folder()
+        check_private(_folder())  # its owner could read the messages and answer them
         sender.connect(str(socket_path(planner_name)))
         sender.sendall(json.dumps(message).encode())
         sender.shutdown(socket.SHUT_WR)
@@ -110,9 +111,7 @@ class PlannerControl:
         self._path = socket_path(self._planner_name)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with contextlib.suppress(FileExistsError):
-                _folder().mkdir(mode=0o700)
-            _check_folder()
+            make_private(_folder())
             with contextlib.suppress(FileNotFoundError):
                 self._path.unlink()  # of an earlier process of this query, which is fenced
             listener.bind(str(self._path))
@@ -167,13 +166,6 @@ def _folder() -> Path:
     name = f"ehbalance-{os.getuid()}"
     folder = Path(tempfile.gettempdir()) / name
     return folder if len(os.fsencode(folder)) + 1 + _NAME_LENGTH <= _MAX_PATH_BYTES else Path("/tmp") / name
-
-
-def _check_folder() -> None:
-    """Raises `OSError` unless only this user can use the folder: its owner could read the messages and answer them."""
-    found = _folder().lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{_folder()} must be a folder, no link, that only this user can use: remove it")
 
 
 def _received(sender: socket.socket) -> bytes:

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.hub.connection import CREDENTIALS, Connection
+from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.credentials import CREDENTIALS, Identity
 from spark_ehbalance.hub.unreadable import FAIL, POLICIES
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
 from spark_ehbalance.stores.base import Offers
+from spark_ehbalance.stores.identity import with_identity
 from spark_ehbalance.stores.opening import check_storage, location
 from spark_ehbalance.stores.opening import offers as offered
 from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY, PARAMETERS, Parameters, parameter_options
@@ -72,8 +74,14 @@ class Options:
                 ),
                 "fullyQualifiedNamespace": Declared(meaning="connect with Entra ID: the namespace's host name"),
                 "credential": Declared(
-                    meaning=f"which credential of azure-identity is used: {_CREDENTIALS}", default="`default`"
+                    meaning=f"[which credential](credentials.md) is used: {_CREDENTIALS} of azure-identity, or "
+                    "`package.module:callable`, which returns a `TokenCredential`",
+                    default="`default`",
                 ),
+                "clientId": Declared(
+                    meaning="for a credential that has one: the client id, as of a user-assigned managed identity"
+                ),
+                "tenantId": Declared(meaning="for a credential that has one: the tenant"),
                 "eventHubName": Declared(meaning="the event hub"),
                 "transportType": Declared(
                     meaning="`Amqp`, on port 5671, or `AmqpOverWebsocket`, on port 443, see [Networks](networks.md)",
@@ -275,8 +283,11 @@ def check_options(raw: Mapping[str, str]) -> None:
         stream_options(raw)
 
 
-def storage_options(public: Mapping[str, str], secret: Mapping[str, str], lease_table: str | None) -> dict[str, str]:
-    """delta-rs's options for the lease table, from those that Spark shows (`public`) and those that it hides.
+def storage_options(
+    public: Mapping[str, str], secret: Mapping[str, str], lease_table: str | None, identity: Identity | None = None
+) -> dict[str, str]:
+    """delta-rs's options for the lease table, from those that Spark shows (`public`) and those that it hides; and the
+    hub's `identity`, if they name no credential.
 
     Each value may be a reference. Raises `OptionError`.
     """
@@ -293,6 +304,7 @@ def storage_options(public: Mapping[str, str], secret: Mapping[str, str], lease_
             )
     options = {option.partition(".")[2]: resolved(option, value) for option, value in given.items()}
     if lease_table is not None:
+        options = with_identity(lease_table, options, identity, os.environ)
         check_storage(lease_table, options, os.environ)
     return options
 
@@ -357,11 +369,9 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
     lease_table = values.get("lease_table")
     if lease_table is not None and not offered(lease_table).members:
         _join_processors(values, lease_table)
-        if connection.credential is not None:
-            public = {"credential": connection.credential} | public
     if where == STREAM:
         values["strategy_parameters"] = _strategy_parameters(given, values.get("strategy", DEFAULT_STRATEGY))
-    storage = storage_options(public, secret, lease_table)
+    storage = storage_options(public, secret, lease_table, connection.identity)
     return Options(connection=connection, storage_options=storage, **values)
 
 

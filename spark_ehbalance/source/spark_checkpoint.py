@@ -21,6 +21,7 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, PyFi
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.source.continuity import LoggedBatch
 from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.stores.identity import for_delta_rs
 from spark_ehbalance.stores.opening import location
 from spark_ehbalance.values.locations import path_in_url, scheme
 
@@ -120,7 +121,7 @@ def logged_ends(text: str) -> Iterator[tuple[int, StreamOffset]]:
 def _folder(location: str, storage_options: Mapping[str, str]) -> FileSystem:
     """Raises `OSError` if there is no such local folder."""
     if "://" in location:
-        return PyFileSystem(DeltaStorageHandler(location, dict(storage_options)))
+        return PyFileSystem(DeltaStorageHandler(location, for_delta_rs(storage_options)))
     files = LocalFileSystem()  # accepts any path, which delta-rs does not
     files.get_file_info(FileSelector(location))
     return SubTreeFileSystem(location, files)

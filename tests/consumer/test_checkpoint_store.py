@@ -305,9 +305,10 @@ def test_a_wrong_connection_string_is_refused_by_the_parameters_name(consumers: 
 
 
 def test_an_unknown_credential_is_refused_by_name(consumers: Consumers) -> None:
-    store = consumers.store(hub=False, credential="password")
     with pytest.raises(OptionError, match="credential='password' is wrong: allowed is one of default"):
-        store.list_ownership("namespace.servicebus.windows.net", "hub", "$Default")
+        consumers.store(hub=False, credential="password")
+    with pytest.raises(OptionError, match="client_id='a' is wrong: credential=azureCli takes none"):
+        consumers.store(hub=False, credential="azureCli", client_id="a")
 
 
 def test_a_starting_position_of_no_partition_is_refused_at_the_first_claim(consumers: Consumers) -> None:

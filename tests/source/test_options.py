@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.hub.credentials import Identity
 from spark_ehbalance.source.options import (
     BATCH,
     EARLIEST,
@@ -130,8 +131,9 @@ def test_a_connection_by_key_and_one_by_identity() -> None:
     for each in (by_key, by_path, by_identity):
         assert (each.namespace, each.hub.lower()) == ("ns.servicebus.windows.net", "hub")
         assert each.group("$default") == by_key.group("$Default")
-    assert by_identity.credential == "default"
-    assert stream_options(IDENTITY | {"credential": "MANAGEDidentity"}).connection.credential == "managedIdentity"
+    assert by_identity.identity == Identity("default")
+    managed = stream_options(IDENTITY | {"credential": "MANAGEDidentity"}).connection
+    assert managed.identity == Identity("managedIdentity")
 
 
 def test_white_space_around_values_is_ignored() -> None:

@@ -13,8 +13,9 @@ import pytest
 from chaos.tokens import IdentityEndpoint, ShortLived
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
-from spark_ehbalance.hub import connection as connection_module
+from spark_ehbalance.hub import credentials
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.credentials import Identity
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.resolve import resolve
@@ -37,7 +38,7 @@ LIFE = 2.0
 def no_receivers_and_credentials_left() -> Iterator[None]:
     yield
     RECEIVERS.close()
-    connection_module._token_credential.cache_clear()
+    credentials.forget()
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def way_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     """An emulator, and a way into it with tokens of `LIFE`."""
     if request.param == "signature":
         server = request.getfixturevalue("guarded")
-        yield server, ShortLived(f"localhost:{server.port}", HUB, None, server.connection_string(HUB), LIFE)
+        yield server, ShortLived(f"localhost:{server.port}", HUB, None, server.connection_string(HUB), life=LIFE)
         return
     server = request.getfixturevalue("open_to_all")
     with IdentityEndpoint(LIFE) as endpoint:
@@ -72,7 +73,7 @@ def identity(server: Emulator, endpoint: IdentityEndpoint, monkeypatch: pytest.M
     """The way in of azure-identity's own credential for managed identities."""
     for name, value in endpoint.environment.items():
         monkeypatch.setenv(name, value)
-    return ShortLived(f"localhost:{server.port}", HUB, "managedIdentity")
+    return ShortLived(f"localhost:{server.port}", HUB, Identity("managedIdentity"))
 
 
 def read(

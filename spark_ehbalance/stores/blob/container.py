@@ -12,9 +12,10 @@ from datetime import datetime
 from typing import Any
 
 from spark_ehbalance.errors import OptionError, StoreUnavailableError
-from spark_ehbalance.hub.connection import CREDENTIALS
+from spark_ehbalance.hub.tokens import NoTokenError
 from spark_ehbalance.stores.blob.layout import Metadata
 from spark_ehbalance.stores.blob.locations import OPTIONS, account, account_and_container, known_options
+from spark_ehbalance.stores.identity import split
 
 #: That of the SDKs' stores.
 _API_VERSION = "2019-07-07"
@@ -148,6 +149,8 @@ class Container:
             return request()
         except ResourceNotFoundError:
             return None
+        except NoTokenError as error:
+            raise StoreUnavailableError(f"{self._what} could not be {done}: {error}") from None
         except AzureError as error:
             text, code = str(error).splitlines()[0], getattr(error, "error_code", None)
             if isinstance(error, (ResourceExistsError, ResourceModifiedError)) and code in _NOT_MET:
@@ -210,8 +213,8 @@ def _credential(location: str, options: Mapping[str, str]) -> Any:
         return AzureNamedKeyCredential(given.get("account_name", account(location)), given["account_key"])
     if "sas_token" in given:
         return AzureSasCredential(given["sas_token"].lstrip("?"))
-    identity = importlib.import_module("azure.identity")  # slow to import, and often not needed
     if "client_secret" in given:
+        identity = importlib.import_module("azure.identity")  # slow to import, and often not needed
         authority = {"authority": given["authority_host"]} if "authority_host" in given else {}
         try:
             return identity.ClientSecretCredential(
@@ -221,7 +224,6 @@ def _credential(location: str, options: Mapping[str, str]) -> Any:
             raise OptionError(
                 f"storageSecrets.client_secret is set, but not storageOptions.{missing.args[0]}"
             ) from None
-    name = {each.lower(): each for each in CREDENTIALS}.get(given.get("credential", "default").lower())
-    if name is None:
-        raise OptionError(f"option storageOptions.credential is wrong: allowed is one of {', '.join(CREDENTIALS)}")
-    return getattr(identity, CREDENTIALS[name])()
+    by_name, _ = split({"credential": "default"} | given)
+    assert by_name is not None
+    return by_name.tokens()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.stores.identity import split
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.secrets import shown
 
@@ -91,5 +92,5 @@ def _plain(name: str) -> str:
 
 
 def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
-    """Raise `OptionError` for an option that this store does not know."""
-    known_options(options)
+    """Raise `OptionError` for an option that this store does not know, and for a credential that is wrong."""
+    split(known_options(options))

@@ -4,6 +4,7 @@ both become ours here."""
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -15,11 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, UnauthenticatedError
 from obstore.store import ObjectStore
 
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.stores.delta.storage import open_storage
+from spark_ehbalance.stores.identity import StorageTokens, split
 from spark_ehbalance.values.secrets import could_be_secret, names_secret
 
 #: What delta-rs and obstore raise where a storage fails, or holds what they cannot read.
@@ -48,8 +50,14 @@ class Folder:
     """
 
     def __init__(self, uri: str, options: Mapping[str, str], title: str | None = None) -> None:
+        """Raises `OptionError` if the options name a credential that is wrong."""
         self.uri = uri
         self.options = dict(options)
+        identity, self._plain_options = split(self.options)
+        self._tokens = None if identity is None else StorageTokens(identity)
+        self._shown: set[str] = set()  # tokens that delta-rs was given
+        #: When a table that delta-rs has opened last can no longer be used, in seconds since 1970.
+        self.opened_until = math.inf
         self._title = title or uri
         self._storage: ObjectStore | None = None
 
@@ -59,13 +67,21 @@ class Folder:
         leave part of a local one."""
         return "://" not in self.uri
 
+    def delta_options(self) -> dict[str, str]:
+        """The options for delta-rs to open the folder now. Raises `StoreUnavailableError` if there is no token."""
+        if self._tokens is None:
+            return self._plain_options
+        token, self.opened_until = self._tokens.option()
+        self._shown = set(token.values())
+        return self._plain_options | token
+
     def is_table(self) -> bool:
         """Whether there is a Delta table in the folder."""
-        return DeltaTable.is_deltatable(self.uri, storage_options=self.options)
+        return DeltaTable.is_deltatable(self.uri, storage_options=self.delta_options())
 
     def open_table(self) -> DeltaTable:
         """The newest version of the folder's Delta table. Raises `TableNotFoundError`."""
-        return DeltaTable(self.uri, storage_options=self.options)
+        return DeltaTable(self.uri, storage_options=self.delta_options())
 
     def tag(self, name: str) -> str | None:
         """What distinguishes the file from another of the same name; None if there is none. One request."""
@@ -178,6 +194,8 @@ class Folder:
 
     def unavailable(self, done: str, error: Exception) -> StoreUnavailableError:
         """The folder could not be `done`, because of `error`."""
+        if self._tokens is not None and isinstance(error, UnauthenticatedError):
+            self._tokens.renew()
         if isinstance(error, TableNotFoundError):
             return StoreUnavailableError(f"there is no lease table at {self.uri}: `ehbalance init` makes one")
         return StoreUnavailableError(f"{self._title} could not be {done}: {self._text(error)}")
@@ -185,12 +203,13 @@ class Folder:
     @property
     def _files(self) -> ObjectStore:
         if self._storage is None:
-            self._storage = open_storage(self.uri, self.options)
+            self._storage = open_storage(self.uri, self._plain_options, self._tokens)
         return self._storage
 
     def _text(self, error: Exception) -> str:
         """The error in one line. delta-rs repeats the value of an option that it does not understand."""
-        if any(value in str(error) for name, value in self.options.items() if _hidden(name, value)):
+        hidden = {value for name, value in self.options.items() if _hidden(name, value)} | self._shown
+        if any(value in str(error) for value in hidden):
             error.args = ("it does not understand a storage option that may hold a secret",)  # in tracebacks as well
         return one_line(error)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_ehbalance.leases.history import OwnershipChange
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT
 from spark_ehbalance.stores.delta.folder import Folder
 from spark_ehbalance.stores.delta.log import commit_file
 from spark_ehbalance.stores.delta.table_format import HISTORY_SCHEMA, rows_of, to_ms, to_time
@@ -26,6 +29,7 @@ class History:
     def __init__(self, location: str, options: Mapping[str, str]) -> None:
         self._folder = Folder(location.rstrip("/") + "_history", options)
         self._table: DeltaTable | None = None  # as of the last append
+        self._until = math.inf  # when it can no longer be used
 
     def append(self, changes: Sequence[OwnershipChange]) -> None:
         """Append `changes`, which makes the table if it is missing."""
@@ -41,7 +45,7 @@ class History:
             if held is None:
                 held = self._opened()
                 if held is None:
-                    _append(self._folder.uri, table, storage_options=self._folder.options)
+                    _append(self._folder.uri, table, storage_options=self._folder.delta_options())
                     return
                 _append(held, table)
             self._table = held
@@ -49,14 +53,16 @@ class History:
                 held.create_checkpoint()
 
     def _held(self) -> DeltaTable | None:
-        """The table as of the last append, unless another one has taken its place: it need not be opened, for which
-        delta-rs reads the log since the last checkpoint, two requests a file."""
-        table = self._table
+        """The table as of the last append, unless another one has taken its place or its token ends: it need not be
+        opened, for which delta-rs reads the log since the last checkpoint, two requests a file."""
+        table = self._table if time.time() < self._until - REQUEST_TIMEOUT else None
         return table if table and self._folder.tag(commit_file(table.version())) is not None else None
 
     def _opened(self) -> DeltaTable | None:
         try:
-            return self._folder.open_table()
+            table = self._folder.open_table()
+            self._until = self._folder.opened_until
+            return table
         except TableNotFoundError:
             return None
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from urllib.parse import quote, unquote
 
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.stores.identity import check_identity
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.locations import EXAMPLE_ADDRESS, has_unsafe_characters, path_in_url, scheme
 
@@ -39,7 +40,9 @@ def parse_location(text: str) -> str:
 
 def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
     """Raise `OptionError` if an option, or a variable of the environment that no option overrides, tells delta-rs to
-    commit in a way that replaces another writer's commit, or that excludes only those who commit in the same way."""
+    commit in a way that replaces another writer's commit, or that excludes only those who commit in the same way; or if
+    a credential is wrong."""
+    check_identity(location, options)
     given = {f"storageOptions.{name}": (name, value) for name, value in options.items()}
     overridden = {name.lower() for name in options}
     for name, value in environment.items():

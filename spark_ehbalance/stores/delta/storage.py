@@ -13,6 +13,8 @@ from typing import Any
 from obstore.exceptions import BaseError, UnknownConfigurationKeyError
 from obstore.store import LocalStore, ObjectStore, from_url
 
+from spark_ehbalance.stores.identity import StorageTokens
+
 #: Options of the HTTP client; delta-rs also takes them with the prefix of a storage.
 _CLIENT = frozenset(
     {
@@ -51,8 +53,9 @@ _VARIABLES = {"s3": "aws_", "gs": "google_", "a": "azure_", "https": "azure_"}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def open_storage(uri: str, options: Mapping[str, str]) -> ObjectStore:
-    """The storage at `uri`, an address or an absolute path; names are relative to it.
+def open_storage(uri: str, options: Mapping[str, str], tokens: StorageTokens | None = None) -> ObjectStore:
+    """The storage at `uri`, an address or an absolute path; names are relative to it. `tokens` are asked for whenever
+    one is needed.
 
     Raises `FileNotFoundError` for a path without a folder, `ValueError`, and obstore's `BaseError`.
     """
@@ -72,6 +75,8 @@ def open_storage(uri: str, options: Mapping[str, str]) -> ObjectStore:
         "client_options": {name: _client_value(name, value) for name, value in client.items()},
         "retry_config": _retry(retry),
     }
+    if tokens is not None:
+        given["credential_provider"] = tokens
     return from_url(uri, **given)
 
 

@@ -131,7 +131,7 @@ class DeltaStore(LeaseTable):
             "name": "ehbalance lease table",
             "description": description(group),
             "configuration": maintenance.PROPERTIES,
-            "storage_options": self._folder.options,
+            "storage_options": self._folder.delta_options(),
             # With retries a creator that lost the race would commit its metadata over the winner's.
             "commit_properties": CommitProperties(max_commit_retries=0),
         }

@@ -1,0 +1,237 @@
+"""Credentials of Entra ID: one of azure-identity by name, or one that a function of the user makes.
+
+What travels from the driver to planner and workers is names alone: each process makes the credential, and fetches its
+tokens, by itself (or finds those that another process of its host has fetched, see `turns`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import os
+import re
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from azure.core.credentials import TokenCredential
+
+from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.hub.tokens import Tokens, one_line
+from spark_ehbalance.hub.turns import NO_TURNS, Turns, host_turns
+from spark_ehbalance.values.secrets import shown
+
+#: The options that are read here.
+OPTIONS = ("credential", "clientId", "tenantId")
+
+#: The same as storage options.
+STORAGE_OPTIONS = ("credential", "client_id", "tenant_id")
+
+#: Hosts take turns at fetching tokens unless this variable of the environment is `0`.
+_SHARING = "EHBALANCE_SHARE_TOKENS"
+
+
+class _Kind(NamedTuple):
+    """A class of azure-identity, and its arguments for a client id and for a tenant id: none if it takes none."""
+
+    name: str
+    client_id: tuple[str, ...] = ()
+    tenant_id: tuple[str, ...] = ()
+
+
+#: Values of the option `credential`. Each takes what else it needs from the environment, so no secret has to be an
+#: option.
+CREDENTIALS = {
+    "default": _Kind(
+        "DefaultAzureCredential",
+        ("managed_identity_client_id", "workload_identity_client_id"),
+        ("workload_identity_tenant_id",),
+    ),
+    "environment": _Kind("EnvironmentCredential"),
+    "managedIdentity": _Kind("ManagedIdentityCredential", ("client_id",)),
+    "workloadIdentity": _Kind("WorkloadIdentityCredential", ("client_id",), ("tenant_id",)),
+    "azureCli": _Kind("AzureCliCredential", (), ("tenant_id",)),
+}
+
+_CALLABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+#: The variables of the environment from which azure-identity takes who a process is.
+_IDENTITY_VARIABLES = re.compile(r"(AZURE|IDENTITY|MSI|IMDS|ARM)_.*|HOME|USER|USERPROFILE")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """How a process gets tokens of Entra ID: by a credential's name, or by `package.module:callable`."""
+
+    credential: str = "default"
+    client_id: str | None = None
+    tenant_id: str | None = None
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str | None], names: tuple[str, str, str] = OPTIONS) -> Identity:
+        """From the options of these `names`. A callable is called here once, to see what it returns.
+
+        Raises `OptionError`.
+        """
+        wanted, client, tenant = (options.get(name) for name in names)
+        wanted = (wanted or "default").strip()
+        for name, id in zip(names[1:], (client, tenant), strict=True):
+            if id is not None and not re.fullmatch(r"[\w.-]{1,200}", id, re.ASCII):
+                raise OptionError(f"option {name}={shown(id)} is wrong: allowed are letters, digits and any of _ - .")
+        if ":" in wanted:
+            identity = cls(wanted, client, tenant)
+            identity._check_callable(names)
+            return identity
+        known = {name.lower(): name for name in CREDENTIALS}.get(wanted.lower())
+        if known is None:
+            raise OptionError(
+                f"option {names[0]}={shown(wanted)} is wrong: allowed is one of {', '.join(CREDENTIALS)}, or "
+                "package.module:callable, which returns a TokenCredential"
+            )
+        kind = CREDENTIALS[known]
+        for name, id, arguments, who in (
+            (names[1], client, kind.client_id, [k for k, each in CREDENTIALS.items() if each.client_id]),
+            (names[2], tenant, kind.tenant_id, [k for k, each in CREDENTIALS.items() if each.tenant_id]),
+        ):
+            if id is not None and not arguments:
+                raise OptionError(
+                    f"option {name}={shown(id)} is wrong: {names[0]}={known} takes none; allowed is one with "
+                    f"{', '.join(who)} or a callable"
+                )
+        return cls(known, client, tenant)
+
+    @property
+    def is_callable(self) -> bool:
+        """Whether a function of the user makes the credential."""
+        return ":" in self.credential
+
+    def tokens(self) -> Tokens:
+        """The credential, one for the whole process: it keeps its tokens."""
+        with _LOCK:
+            if self not in _TOKENS:
+                _TOKENS[self] = Tokens(self._made, _turns(self))
+            return _TOKENS[self]
+
+    def options(self, names: tuple[str, str, str] = OPTIONS) -> dict[str, str]:
+        """The options of these `names` that mean it."""
+        values = (self.credential, self.client_id, self.tenant_id)
+        return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+    def _made(self) -> TokenCredential:
+        if self.is_callable:
+            return self._called(OPTIONS)
+        from azure import identity  # slow to import, and often not needed
+
+        kind = CREDENTIALS[self.credential]
+        given = dict.fromkeys(kind.client_id, self.client_id) | dict.fromkeys(kind.tenant_id, self.tenant_id)
+        made: TokenCredential = getattr(identity, kind.name)(**{n: id for n, id in given.items() if id is not None})
+        return made
+
+    # --- callables ---------------------------------------------------------------------------------------------
+
+    def _check_callable(self, names: tuple[str, str, str]) -> None:
+        if not _CALLABLE.fullmatch(self.credential):
+            raise OptionError(
+                f"option {names[0]}={shown(self.credential)} is wrong: allowed is package.module:callable, such as "
+                "my_package.azure:credential"
+            )
+        if self not in _TOKENS:
+            made = self._called(names)
+            with _LOCK:
+                _TOKENS.setdefault(self, Tokens(self._made, _turns(self), first=made))
+
+    def _called(self, names: tuple[str, str, str]) -> TokenCredential:
+        """What the callable returns. Raises `OptionError`."""
+        wrong = f"option {names[0]}={shown(self.credential)} is wrong:"
+        module, _, path = self.credential.partition(":")
+        try:
+            function: Any = importlib.import_module(module)
+        except Exception as error:  # of whatever kind: the module is anybody's code
+            raise OptionError(
+                f"{wrong} the module {module} cannot be imported by {_process()}: {one_line(error)}. It must be "
+                "installed for Spark's driver and executors, or be given to both with --py-files"
+            ) from None
+        for part in path.split("."):
+            function = getattr(function, part, None)
+        if not callable(function):
+            raise OptionError(f"{wrong} the module {module} has no callable {path}")
+        given = self._arguments(function, names)
+        try:
+            made = function(**given)
+        except EhBalanceError:
+            raise
+        except Exception as error:
+            raise OptionError(f"{wrong} when called by {_process()} it has raised {one_line(error)}") from None
+        if not callable(getattr(made, "get_token", None)) or inspect.iscoroutinefunction(made.get_token):
+            raise OptionError(
+                f"{wrong} what it has returned is of the type {type(made).__name__}: allowed is a TokenCredential, "
+                "which has the method get_token(*scopes) and is not of azure.identity.aio"
+            )
+        credential: TokenCredential = made
+        return credential
+
+    def _arguments(self, function: Any, names: tuple[str, str, str]) -> dict[str, str]:
+        ids = {"client_id": (names[1], self.client_id), "tenant_id": (names[2], self.tenant_id)}
+        given = {argument: (name, id) for argument, (name, id) in ids.items() if id is not None}
+        if not given:
+            return {}
+        try:
+            taken = inspect.signature(function).parameters.values()
+        except (ValueError, TypeError):  # one that Python cannot look into
+            taken = ()  # type: ignore[assignment]
+        by_name = {each.name for each in taken if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
+        for argument, (name, id) in given.items():
+            if argument not in by_name and not any(each.kind is each.VAR_KEYWORD for each in taken):
+                raise OptionError(
+                    f"option {name}={shown(str(id))} is wrong: {self.credential} takes no argument {argument}"
+                )
+        return {argument: str(id) for argument, (_, id) in given.items()}
+
+
+def forget() -> None:
+    """Forget all credentials of this process and their tokens."""
+    global _LOCK
+    _LOCK = threading.Lock()
+    _TOKENS.clear()
+
+
+_LOCK = threading.Lock()
+_TOKENS: dict[Identity, Tokens] = {}
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget)  # the locks may be held, by threads that the child does not have
+
+
+def _turns(identity: Identity) -> Turns:
+    """Whom this process shares tokens with: those who get the same ones by themselves.
+
+    A credential's name means the same to processes with the same variables of the environment. A callable may do
+    anything, so that only processes that were started by the same one share: the workers of one Spark application.
+    """
+    if os.environ.get(_SHARING, "1").strip() == "0":
+        return NO_TURNS
+    variables = sorted(each for each in os.environ.items() if _IDENTITY_VARIABLES.fullmatch(each[0]))
+    same: list[object] = [identity.credential, identity.client_id, identity.tenant_id, variables]
+    if identity.is_callable:
+        if os.getppid() <= 1:  # started by nobody who is known
+            return NO_TURNS
+        same.append(_started(os.getppid()))
+    return host_turns(hashlib.sha256(repr(same).encode()).hexdigest())
+
+
+def _started(process: int) -> object:
+    """What distinguishes a process from a later one with the same id."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+            return process, file.read().rpartition(")")[2].split()[19]  # starttime
+    except (OSError, IndexError):
+        return process
+
+
+def _process() -> str:
+    """This process, for an error: driver, planner and workers need not have the same modules."""
+    return f"Python {'.'.join(map(str, sys.version_info[:2]))} on {socket.gethostname()}"
