@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import threading
 import time
 import uuid
@@ -18,6 +19,9 @@ from azure.eventhub import EventHubConsumerClient, parse_connection_string
 from azure.eventhub._pyamqp.utils import generate_sas_token
 
 from spark_ehbalance.hub.connection import Connection
+
+#: The variable of the environment with the life of the tokens of `short_tokens`, in seconds.
+LIFE = "EHBALANCE_CHAOS_TOKEN_LIFE"
 
 
 @dataclass(frozen=True)
@@ -89,10 +93,31 @@ class IdentityEndpoint:
         self._server.server_close()
 
 
+class ShortTokens:
+    """A credential whose tokens expire in `life` seconds; it keeps none. Emulator and Azurite take them."""
+
+    def __init__(self, life: float) -> None:
+        self.issued, self._life = 0, life
+
+    def get_token(self, *scopes: str, **_: Any) -> AccessToken:
+        self.issued += 1
+        return AccessToken(_token(self._life, self.issued), int(time.time() + self._life))
+
+
+def short_tokens() -> ShortTokens:
+    """What a query calls that is told to use `chaos.tokens:short_tokens`, in each of its processes."""
+    return ShortTokens(float(os.environ[LIFE]))
+
+
 def _answer(life: float, stated: float, serial: int) -> dict[str, str]:
+    expires_on = str(int(time.time() + stated))
+    return {"access_token": _token(life, serial), "expires_on": expires_on, "resource": "r", "token_type": "Bearer"}
+
+
+def _token(life: float, serial: int) -> str:
     now = time.time()
     # What Azurite looks at: by whom, for whom, and when.
     claims = {"iss": "https://sts.windows.net/tenant/", "aud": "https://storage.azure.com", "nbf": int(now)}
     parts = {"alg": "none"}, {**claims, "iat": int(now), "exp": int(now + life), "jti": serial}
-    token = ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
-    return {"access_token": f"{token}.", "expires_on": str(int(now + stated)), "resource": "r", "token_type": "Bearer"}
+    encoded = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
+    return f"{'.'.join(encoded)}."

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 from azure.storage.blob import BlobServiceClient, ContainerSasPermissions, generate_container_sas
 
@@ -53,9 +54,10 @@ def azurite(certificate: Path | None = None) -> Iterator[str]:
             process.terminate()
 
 
-def make_container(address: str, name: str) -> None:
-    """Make a container in the Azurite at `address`."""
-    with BlobServiceClient(f"{address}/{ACCOUNT}", KEY) as client:
+def make_container(address: str, name: str, certificate: Path | None = None) -> None:
+    """Make a container in the Azurite at `address`, which has this `certificate` or no TLS."""
+    verified: Any = {} if certificate is None else {"connection_verify": str(certificate)}
+    with BlobServiceClient(f"{address}/{ACCOUNT}", KEY, **verified) as client:
         client.create_container(name)
 
 
@@ -74,6 +76,11 @@ def identity_options(address: str) -> dict[str, str]:
     client = {"azure_storage_client_id": "client", "azure_storage_client_secret": "secret"}
     tenant = {"azure_storage_tenant_id": "tenant", "azure_storage_authority_host": address}
     return _place(address) | client | tenant
+
+
+def token_options(address: str) -> dict[str, str]:
+    """The same for a table that is opened with tokens, in an Azurite with a certificate that nobody has signed."""
+    return _place(address) | {"allow_http": "false", "allow_invalid_certificates": "true"}
 
 
 def signature(container: str, seconds: float) -> str:

@@ -7,7 +7,9 @@ present one each time that it opens a table.
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -18,6 +20,9 @@ from spark_ehbalance.hub.tokens import NoTokenError
 from spark_ehbalance.values.locations import scheme
 
 _SCOPE = "https://storage.azure.com/.default"
+
+#: Seconds from one new token for a storage that refuses them to the next one.
+_PAUSE = 10.0
 
 #: Schemes of Azure's storage.
 _AZURE = ("abfs", "abfss", "adl", "az", "azure", "https", "http")
@@ -79,6 +84,7 @@ class StorageTokens:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
+        self._renewed = -math.inf
 
     def __call__(self) -> dict[str, Any]:
         token, expires_on = self._token()
@@ -90,9 +96,15 @@ class StorageTokens:
         token, expires_on = self._token()
         return {"bearer_token": token}, expires_on
 
-    def renew(self) -> None:
-        """To be called when a token was refused."""
+    def renew(self) -> bool:
+        """To be called when a token was refused: the next one is fetched anew. Returns whether it is: not again at once
+        for a storage that refuses them all."""
+        now = time.monotonic()
+        if now - self._renewed < _PAUSE:
+            return False
+        self._renewed = now
         self._identity.tokens().renew()
+        return True
 
     def _token(self) -> tuple[str, int]:
         try:

@@ -1,31 +1,58 @@
-"""A container that is opened with a credential of Entra ID, as `DefaultAzureCredential` finds it on an App Service."""
+"""Containers and Delta tables that are opened with a credential of Entra ID."""
 
 from __future__ import annotations
 
+import json
+import time
+import uuid
 from collections.abc import Iterator
 
 import pytest
 
-from chaos.storage.azurite import ACCOUNT, azurite
+from chaos import tokens
+from chaos.storage.azurite import ACCOUNT, azurite, make_container, token_options
 from chaos.tokens import IdentityEndpoint
 from spark_ehbalance.emulator.certificates import make
+from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.hub import credentials
+from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.transitions import AddPartitions, Join
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.blob import BlobStore
+from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
 from tests.azure_storage.conftest import require_azurite
+from tests.azure_storage.tables import RENEWAL
 from tests.cli.command import Command
+from tests.hub.callables import SECRET
+from tests.stores.delta_tables import assert_one_line_with, committed
 from tests.stores.store_conformance import ANN, GROUP, claim
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a container, which is not there yet, in an Azurite with TLS."""
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an Azurite with TLS, which has the container `tables`."""
     require_azurite()
     certificate = make(tmp_path_factory.mktemp("certificate"))
-    with pytest.MonkeyPatch.context() as patch, azurite(certificate.server_file) as address:
+    with pytest.MonkeyPatch.context() as patch, azurite(certificate.server_file) as started:
         patch.setenv("REQUESTS_CA_BUNDLE", str(certificate.ca_file))
-        yield f"{address.replace('127.0.0.1', 'localhost')}/{ACCOUNT}/leases"  # the certificate's name
+        address = started.replace("127.0.0.1", "localhost")  # the certificate's name
+        make_container(address, "tables", certificate.ca_file)
+        yield address
+
+
+@pytest.fixture
+def container(storage: str) -> str:
+    """The address of a container, which is not there yet."""
+    return f"{storage}/{ACCOUNT}/leases"
+
+
+@pytest.fixture(autouse=True)
+def no_tokens_left() -> Iterator[None]:
+    credentials.forget()
+    yield
+    credentials.forget()
 
 
 def test_a_group_is_kept_and_shown_with_a_token(
@@ -49,3 +76,85 @@ def test_a_group_is_kept_and_shown_with_a_token(
 def test_without_a_token_the_error_is_one_line(container: str, ehbalance: Command) -> None:
     error = ehbalance.fails(1, "status", container, "--storage-option", "credential=environment")
     assert f"the container at {container} could not be read: " in error
+
+
+# --- a Delta table -----------------------------------------------------------------------------------------------
+
+#: Seconds that a token lives here: with less, whole seconds are too coarse.
+LIFE = 4.0
+
+
+def table_options(storage: str, **more: str) -> dict[str, str]:
+    return token_options(storage) | {"credential": "chaos.tokens:short_tokens"} | more
+
+
+def fresh_table() -> str:
+    return f"az://tables/{uuid.uuid4().hex}"
+
+
+def test_a_table_is_used_for_longer_than_its_tokens_live(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(tokens.LIFE, str(LIFE))
+    monkeypatch.setenv("EHBALANCE_SHARE_TOKENS", "0")
+    before, renewals = time.monotonic(), 0
+    with DeltaStore(fresh_table(), table_options(storage)) as store:
+        store.create(GROUP)
+        add = AddPartitions(by=ANN, at_ms=1, partitions=("0",), checkpoint=Position(-1))
+        committed(store, Join(by=ANN, at_ms=1), add, claim(ANN, "0"))
+        change = OwnershipChange(1, "0", "Claim", None, ANN.id, 1, None, ANN.id)
+        while time.monotonic() - before < 3 * LIFE:
+            committed(store, RENEWAL)
+            renewals += 1
+            if renewals % 5 == 0:  # the log would grow
+                store.record([change])
+                store.tidy()
+        store.maintain()
+        assert store.read().leases["0"].renewal >= renewals
+        assert len(store.history()) == renewals // 5
+
+
+def test_a_storage_that_refuses_a_token_gets_a_new_one(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens end earlier than they say, so that obstore, credential and process would use them for an hour."""
+    with IdentityEndpoint(life=LIFE, stated=3600.0) as endpoint:
+        for name, value in endpoint.environment.items():
+            monkeypatch.setenv(name, value)
+        with DeltaStore(fresh_table(), table_options(storage, credential="managedIdentity")) as store:
+            store.create(GROUP)
+            wait_until(lambda: reads(store) and endpoint.issued == 2, "the token has ended, and a new one was fetched")
+
+
+def reads(store: DeltaStore) -> bool:
+    try:
+        return store.read().group == GROUP
+    except StoreUnavailableError:
+        return False
+
+
+def test_no_token_is_in_what_a_table_s_error_says(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with IdentityEndpoint(life=3600.0) as endpoint:
+        for name, value in endpoint.environment.items():
+            monkeypatch.setenv(name, value)
+        with DeltaStore("az://missing/leases", table_options(storage, credential="managedIdentity")) as store:
+            with pytest.raises(StoreUnavailableError) as error:
+                store.create(GROUP)
+            assert "eyJ" not in f"{error.value} {error.value.__cause__} {store!r}"
+            assert_one_line_with("az://missing/leases", error)
+
+
+def test_a_table_without_a_token_is_an_error_in_one_line(storage: str) -> None:
+    with DeltaStore(fresh_table(), table_options(storage, credential="tests.hub.callables:failing")) as store:
+        with pytest.raises(StoreUnavailableError, match="no token could be fetched: RuntimeError: no token") as error:
+            store.read()
+        assert "\n" not in str(error.value)
+        assert SECRET not in str(error.value)
+
+
+def test_a_command_opens_a_table_with_a_credential(
+    storage: str, ehbalance: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(tokens.LIFE, "3600")
+    location, options = fresh_table(), [f"--storage-option={n}={v}" for n, v in token_options(storage).items()]
+    with DeltaStore(location, table_options(storage)) as store:
+        store.create(GROUP)
+    done = ehbalance("status", location, *options, "--credential", "chaos.tokens:short_tokens", "--json")
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out)["eventHub"] == GROUP.hub

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, UnauthenticatedError
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import ObjectStore
 
 from spark_ehbalance.errors import StoreUnavailableError
@@ -29,6 +29,9 @@ BACKEND_ERRORS = (OSError, DeltaError, BaseError, ValueError, KeyError)
 
 #: A file that is written on a local disk has this suffix until it is whole. Listings leave it out.
 _STAGED = re.compile(r".*#\d+")
+
+#: A storage has refused the token itself, and not what was to be done with it. The answer to HEAD does not say which.
+_REFUSED = re.compile(r"\b401 Unauthorized|\b403 Forbidden(?!.*<Code>Authorization)", re.DOTALL)
 
 #: Files that are removed with one request: as many as Azure allows.
 _REMOVED_AT_ONCE = 256
@@ -194,8 +197,8 @@ class Folder:
 
     def unavailable(self, done: str, error: Exception) -> StoreUnavailableError:
         """The folder could not be `done`, because of `error`."""
-        if self._tokens is not None and isinstance(error, UnauthenticatedError):
-            self._tokens.renew()
+        if self._tokens is not None and _REFUSED.search(str(error)) and self._tokens.renew():
+            self._storage = None  # which keeps the refused token
         if isinstance(error, TableNotFoundError):
             return StoreUnavailableError(f"there is no lease table at {self.uri}: `ehbalance init` makes one")
         return StoreUnavailableError(f"{self._title} could not be {done}: {self._text(error)}")
