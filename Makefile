@@ -36,7 +36,7 @@ bench: setup ## Measure speed, latency and cost beside their bars: make bench AR
 chaos: setup ## Kill, pause and disturb queries, then count every event: make chaos MINUTES=10 SEED=1
 	@.venv/bin/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-workers: setup ## 8 and 16 Python workers with short tokens, every event counted: make workers MINUTES=10 ARGS="plain"
+workers: setup ## Many Python workers with short tokens, every event counted: make workers MINUTES=10 ARGS="callable --token-life 30"
 	@.venv/bin/python -m chaos.workers --minutes $(MINUTES) $(ARGS)
 
 soak: setup ## The lease store alone, as fast as it can: make soak ARGS="--commits 5000"

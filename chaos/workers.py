@@ -1,4 +1,4 @@
-"""Many Python workers and short tokens: `python -m chaos.workers [plain] [leases] [--minutes 10] [--batches 100]`.
+"""Many Python workers and short tokens: `python -m chaos.workers [plain] [leases] [callable] [--minutes 10]`.
 
 Real Spark with enough cores to give each partition of a batch its own task and Python worker, and tokens that the
 emulator lets expire after `--token-life` seconds. Events come in bursts, with pauses that are shorter or longer than a
@@ -8,8 +8,10 @@ token's life. Every event is counted, and after each batch the open connections 
 |---|---|---|---|
 | `plain` | 8 | none | shared access signatures |
 | `leases` | 16 | the epochs | Entra ID, which azure-identity fetches for a managed identity |
+| `callable` | 8, two queries share | the epochs | of a credential that a function makes, for hub and lease table |
 
-No event may be missing or duplicated, and no batch may fail. At most partitions + workers + 1 connections may be open.
+The lease table of `callable` is in an Azurite that takes nothing but tokens. No event may be missing or duplicated, and
+no batch may fail. At most partitions + workers + 1 connections a query may be open.
 """
 
 from __future__ import annotations
@@ -35,8 +37,10 @@ from pyspark.sql.types import StructType
 
 import spark_ehbalance
 from chaos.processes import running, wait_for
-from chaos.tokens import IdentityEndpoint, ShortLived
+from chaos.storage.azurite import azurite, make_container, token_options
+from chaos.tokens import LIFE, IdentityEndpoint, ShortLived
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.certificates import make
 from spark_ehbalance.source.datasource import EhBalanceDataSource, StreamReader, Task
 from spark_ehbalance.source.options import Options, stream_options
 
@@ -55,20 +59,33 @@ _DRAIN_TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class Case:
-    """A query to run. It has as many workers as partitions."""
+    """What to run: one query, or several that share. There are as many cores as partitions. `credential` is the option;
+    with one that is not azure-identity's the lease table is in a storage that takes tokens."""
 
     name: str
     partitions: int
     signatures: bool
     leases: bool
+    credential: str = "managedIdentity"
+    queries: int = 1
 
     @property
     def allowed(self) -> int:
         """The most connections after a batch."""
-        return 2 * self.partitions + 1
+        return 2 * self.partitions + self.queries
+
+    @property
+    def stored(self) -> bool:
+        """Whether the lease table is in a storage."""
+        return ":" in self.credential
 
 
-CASES = {each.name: each for each in (Case("plain", 8, True, False), Case("leases", 16, False, True))}
+_CASES = (
+    Case("plain", 8, True, False),
+    Case("leases", 16, False, True),
+    Case("callable", 8, False, True, "chaos.tokens:short_tokens", 2),
+)
+CASES = {each.name: each for each in _CASES}
 
 
 @dataclass
@@ -81,6 +98,7 @@ class Outcome:
     workers: int = 0
     error: str = ""
     sent: set[tuple[str, int]] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)  # of the queries' sinks
 
     @property
     def missing(self) -> int:
@@ -92,7 +110,7 @@ class Outcome:
 
     def passed(self, case: Case, batches: int) -> bool:
         lost = self.missing or self.duplicates or self.read.keys() - self.sent
-        few = len(self.connections) < batches or self.workers < case.partitions
+        few = len(self.connections) < batches or self.workers < case.partitions / case.queries
         return not (self.error or lost or few or max(self.connections) > case.allowed)
 
     def summary(self, case: Case) -> str:
@@ -130,30 +148,46 @@ def source(life: float) -> type[EhBalanceDataSource]:
 def run(case: Case, folder: Path, *, minutes: float, batches: int, life: float, seed: int) -> Outcome:
     """Run `case` for at least `minutes` and `batches`, then let it read the rest."""
     outcome = Outcome()
-    with _emulator(case) as server, _session(folder, case.partitions) as spark:
+    with _emulator(case) as server, _leases(case, folder) as leases, _session(folder, case.partitions) as spark:
         spark.dataSource.register(source(life))
-        query = _start(spark, case, server, folder, outcome)
+        queries = [_start(spark, case, server, leases, folder / str(n), outcome) for n in range(case.queries)]
+        active = lambda: all(each.isActive for each in queries)  # noqa: E731
         began, sent = time.monotonic(), dict.fromkeys(map(str, range(case.partitions)), 0)
         rng = random.Random(seed)
         with contextlib.suppress(TimeoutError):
             while time.monotonic() - began < 60 * minutes or len(outcome.connections) < batches:
-                if not query.isActive:
+                if not active():
                     break
                 _burst(server, sent, rng)
-                _pause(life * rng.choice(_PAUSES), query)
+                _pause(life * rng.choice(_PAUSES), rng.choice(queries))
             all_read = lambda: sum(outcome.read.values()) >= sum(sent.values())  # noqa: E731
-            wait_for(lambda: all_read() or not query.isActive, "all are read", _DRAIN_TIMEOUT)
+            wait_for(lambda: all_read() or not active(), "all are read", _DRAIN_TIMEOUT)
         outcome.sent = {(partition, number) for partition, count in sent.items() for number in range(count)}
         outcome.seconds = time.monotonic() - began
         outcome.workers = _workers()
-        error = query.exception()
-        outcome.error = str(error).splitlines()[0] if error else ""
-        spark_ehbalance.stop(query)
+        errors = [error for each in queries if (error := each.exception())]
+        outcome.error = str(errors[0]).splitlines()[0] if errors else ""
+        for each in queries:
+            spark_ehbalance.stop(each)
     return outcome
 
 
 def _emulator(case: Case) -> Emulator:
     return Emulator({HUB: case.partitions}, sas_keys=KEYS if case.signatures else None)
+
+
+@contextlib.contextmanager
+def _leases(case: Case, folder: Path) -> Iterator[dict[str, str]]:
+    """The options of the lease table, if the case has one."""
+    if not case.stored:
+        yield {"leaseTable": str(folder / "leases")} if case.leases else {}
+        return
+    certificate = make(folder)
+    with azurite(certificate.server_file) as started:
+        address = started.replace("127.0.0.1", "localhost")  # the certificate's name
+        make_container(address, "tables", certificate.ca_file)
+        options = token_options(address)
+        yield {"leaseTable": "az://tables/leases"} | {f"storageOptions.{n}": v for n, v in options.items()}
 
 
 @contextlib.contextmanager
@@ -174,22 +208,23 @@ def _session(folder: Path, cores: int) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _start(spark: SparkSession, case: Case, server: Emulator, folder: Path, outcome: Outcome) -> StreamingQuery:
-    options = {"startingPosition": "earliest"}
+def _start(
+    spark: SparkSession, case: Case, server: Emulator, leases: dict[str, str], folder: Path, outcome: Outcome
+) -> StreamingQuery:
+    options = {"startingPosition": "earliest"} | leases
     if case.signatures:
         options["connectionString"] = server.connection_string(HUB)
     else:
         address = {"fullyQualifiedNamespace": f"127.0.0.1:{server.port}", "eventHubName": HUB}
-        options |= {**address, "credential": "managedIdentity"}
-    if case.leases:
-        options["leaseTable"] = str(folder / "leases")
+        options |= {**address, "credential": case.credential}
     frame = spark.readStream.format("ehbalance_short_tokens").options(**options).load()
 
     def sink(batch: DataFrame, number: int) -> None:
         rows = batch.select("partition", "sequenceNumber").toArrow().to_pydict()
         if rows["partition"]:
-            outcome.connections.append(server.connections())
-            outcome.read.update(zip(rows["partition"], rows["sequenceNumber"], strict=True))
+            with outcome.lock:
+                outcome.connections.append(server.connections())
+                outcome.read.update(zip(rows["partition"], rows["sequenceNumber"], strict=True))
 
     return frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint")).start()
 
@@ -220,7 +255,7 @@ def _workers() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", default=list(CASES), help=f"{' or '.join(CASES)}; both, if none is named")
+    parser.add_argument("cases", nargs="*", default=list(CASES), help=f"{' or '.join(CASES)}; all, if none is named")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long each query runs, at least")
     parser.add_argument("--batches", type=int, default=100, help="how many batches each query runs, at least")
     parser.add_argument("--token-life", type=float, default=20.0, help="seconds")
@@ -231,7 +266,7 @@ def main() -> None:
             parser.error(f"{name!r}: allowed are {', '.join(CASES)}")
     passed = True
     with IdentityEndpoint(arguments.token_life) as identity, tempfile.TemporaryDirectory() as folder:
-        os.environ.update(identity.environment)
+        os.environ.update(identity.environment | {LIFE: str(arguments.token_life)})
         for name in arguments.cases:
             case_folder = Path(folder) / name
             case_folder.mkdir()

@@ -5,18 +5,28 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from chaos import tokens
 from chaos.storage.azurite import ACCOUNT, azurite, make_container, token_options
-from chaos.tokens import IdentityEndpoint
+from chaos.tokens import IdentityEndpoint, ShortLived
+from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.certificates import make
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.hub import credentials
+from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.transitions import AddPartitions, Join
+from spark_ehbalance.source.assembly import start_planner
+from spark_ehbalance.source.offsets import StreamOffset, group_name
+from spark_ehbalance.source.options import Options, stream_options
+from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.source.receivers import RECEIVERS
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.blob import BlobStore
 from spark_ehbalance.stores.delta import DeltaStore
@@ -25,6 +35,8 @@ from tests.azure_storage.conftest import require_azurite
 from tests.azure_storage.tables import RENEWAL
 from tests.cli.command import Command
 from tests.hub.callables import SECRET
+from tests.source.queries import Query
+from tests.source.support import HUB
 from tests.stores.delta_tables import assert_one_line_with, committed
 from tests.stores.store_conformance import ANN, GROUP, claim
 from tests.waiting import wait_until
@@ -94,14 +106,13 @@ def fresh_table() -> str:
 
 def test_a_table_is_used_for_longer_than_its_tokens_live(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(tokens.LIFE, str(LIFE))
-    monkeypatch.setenv("EHBALANCE_SHARE_TOKENS", "0")
     before, renewals = time.monotonic(), 0
     with DeltaStore(fresh_table(), table_options(storage)) as store:
         store.create(GROUP)
         add = AddPartitions(by=ANN, at_ms=1, partitions=("0",), checkpoint=Position(-1))
         committed(store, Join(by=ANN, at_ms=1), add, claim(ANN, "0"))
         change = OwnershipChange(1, "0", "Claim", None, ANN.id, 1, None, ANN.id)
-        while time.monotonic() - before < 3 * LIFE:
+        while time.monotonic() - before < 2.5 * LIFE:
             committed(store, RENEWAL)
             renewals += 1
             if renewals % 5 == 0:  # the log would grow
@@ -158,3 +169,61 @@ def test_a_command_opens_a_table_with_a_credential(
     done = ehbalance("status", location, *options, "--credential", "chaos.tokens:short_tokens", "--json")
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out)["eventHub"] == GROUP.hub
+
+
+# --- a shared stream -----------------------------------------------------------------------------------------------
+
+
+class Reading(Query):
+    """A query whose batches are really read."""
+
+    def __init__(self, options: Options, owner: str) -> None:
+        begin = StreamOffset(owner, group=group_name(options.lease_table))
+        super().__init__(start_planner(options, owner, begin), owner, begin)
+        self._options = options
+
+    def run(self, end: StreamOffset) -> list[Range]:
+        ranges = self.planner.ranges(end)
+        for each in ranges:
+            for batch in read_range(self._options, each, self.owner, each.epoch):
+                self.seen += [(each.partition, number) for number in sequence_numbers(batch).to_pylist()]
+        self.finished = self.logged = end
+        return ranges
+
+
+def test_a_shared_stream_goes_on_over_several_tokens_of_hub_and_storage(
+    storage: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases last longer than any machine stands still here, so that nothing is read twice."""
+    monkeypatch.setenv(tokens.LIFE, str(LIFE))
+    emulator.add_hub(HUB, 2)
+    raw = {
+        "fullyQualifiedNamespace": f"127.0.0.1:{emulator.port}",
+        "eventHubName": HUB,
+        "credential": "chaos.tokens:short_tokens",
+        "leaseTable": fresh_table(),
+        "startingPosition": "earliest",
+        "balanceInterval": "0.3s",
+        "leaseDuration": "120s",
+        "handoverTimeout": "120s",
+        **{f"storageOptions.{name}": value for name, value in token_options(storage).items()},
+    }
+    usual = stream_options(raw)
+    assert usual.storage_options["credential"] == "chaos.tokens:short_tokens"  # the hub's
+    short = ShortLived(usual.connection.namespace, HUB, usual.connection.identity)
+    queries, sent = [Reading(replace(usual, connection=short), owner) for owner in ("a", "b")], 0
+    try:
+        wait_until(lambda: [len(each.owned()) for each in queries] == [1, 1], "they share")
+        began = time.monotonic()
+        while time.monotonic() - began < 2.5 * LIFE:
+            for partition in ("0", "1"):
+                emulator.append(HUB, partition, [b"x"] * 5)
+            sent += 5
+            for each in queries:
+                each.read(sent)
+        everything = Counter((partition, number) for partition in ("0", "1") for number in range(sent))
+        assert Counter(queries[0].seen + queries[1].seen) == everything
+    finally:
+        for each in queries:
+            each.stop()
+        RECEIVERS.close()

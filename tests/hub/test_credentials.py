@@ -24,8 +24,7 @@ HUB = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("EHBALANCE_SHARE_TOKENS", "0")  # nor by an earlier run of the tests
+def nothing_kept() -> Iterator[None]:
     credentials.forget()
     callables.MADE.clear()
     yield
