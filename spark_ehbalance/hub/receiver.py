@@ -16,7 +16,7 @@ import pyarrow as pa
 from azure.eventhub import EventHubConsumerClient
 from azure.eventhub.exceptions import AuthenticationError, EventHubError
 
-from spark_ehbalance.errors import HubUnavailableError, MalformedEventError, MissingError
+from spark_ehbalance.errors import HubUnavailableError, MalformedEventError, MissingError, OptionError
 from spark_ehbalance.hub import rows
 from spark_ehbalance.hub.busy import BUSY
 from spark_ehbalance.hub.conditions import FINAL, Meaning, condition_of, explained, meaning
@@ -290,7 +290,7 @@ class Receiver:
             if reason is None:
                 self._link = FastLink(handler, handler._link, self._prefetch)
                 return None
-        except (EventHubError, Unreachable, NetworkError):
+        except (EventHubError, Unreachable, NetworkError, OptionError):
             raise
         except Exception as error:
             raise self._consumer._handle_exception(error, is_consumer=True) from error
@@ -326,6 +326,8 @@ class Receiver:
                         raise Unreachable(f"{self._address.connection.namespace} has not attached the link in time")
             except NoTokenError as error:
                 raise Unreachable(str(error)) from None
+            except OptionError:  # a credential's callable that this process cannot call
+                raise
             except Exception as error:
                 if self._consumer.running:
                     raise

@@ -177,6 +177,13 @@ def test_a_credential_without_a_token_is_an_error_in_one_line(emulator: Emulator
         assert "no token could be fetched: RuntimeError: no token for you … is over" in str(error.value)
 
 
+def test_a_worker_that_lacks_the_module_says_so_at_once(emulator: Emulator) -> None:
+    emulator.add_hub("hub", 1)
+    connection = ShortLived(f"localhost:{emulator.port}", "hub", Identity("only_on_the_driver:make"))
+    with pytest.raises(OptionError, match="only_on_the_driver cannot be imported"):
+        Receiver(PartitionAddress(connection, "$Default", "0"), 0, owner_level=None, prefetch=1).receive(1, 0.1)
+
+
 def test_no_repr_has_a_token() -> None:
     identity = Identity.from_options({"credential": f"{HERE}:plain"})
     tokens = identity.tokens()
