@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -158,13 +158,14 @@ def run(case: Case, folder: Path, *, minutes: float, batches: int, life: float, 
             while time.monotonic() - began < 60 * minutes or len(outcome.connections) < batches:
                 if not active():
                     break
+                ended = len(outcome.connections)
                 _burst(server, sent, rng)
-                _pause(life * rng.choice(_PAUSES), rng.choice(queries))
+                _pause(life * rng.choice(_PAUSES), _more_than(ended, outcome, active))
+                outcome.workers = max(outcome.workers, _workers())  # Spark ends those that are idle for a minute
             all_read = lambda: sum(outcome.read.values()) >= sum(sent.values())  # noqa: E731
             wait_for(lambda: all_read() or not active(), "all are read", _DRAIN_TIMEOUT)
         outcome.sent = {(partition, number) for partition, count in sent.items() for number in range(count)}
         outcome.seconds = time.monotonic() - began
-        outcome.workers = _workers()
         errors = [error for each in queries if (error := each.exception())]
         outcome.error = str(errors[0]).splitlines()[0] if errors else ""
         for each in queries:
@@ -237,11 +238,14 @@ def _burst(server: Emulator, sent: dict[str, int], rng: random.Random) -> None:
         sent[partition] += count
 
 
-def _pause(seconds: float, query: StreamingQuery) -> None:
+def _more_than(batches: int, outcome: Outcome, active: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: len(outcome.connections) > batches or not active()
+
+
+def _pause(seconds: float, ended: Callable[[], bool]) -> None:
     """Wait for the end of a batch, then `seconds` more."""
-    before = len(query.recentProgress)
     with contextlib.suppress(TimeoutError):
-        wait_for(lambda: len(query.recentProgress) > before or not query.isActive, "a batch has ended", 60)
+        wait_for(ended, "a batch has ended", 60)
     threading.Event().wait(seconds)
 
 

@@ -223,6 +223,15 @@ def test_a_shared_stream_goes_on_over_several_tokens_of_hub_and_storage(
                 each.read(sent)
         everything = Counter((partition, number) for partition in ("0", "1") for number in range(sent))
         assert Counter(queries[0].seen + queries[1].seen) == everything
+        with DeltaStore(raw["leaseTable"], usual.storage_options) as store:
+
+            def checkpointed() -> bool:
+                for each in queries:
+                    each.plan()  # which tells that the last batch is finished
+                leases = store.read().leases.values()
+                return [each.checkpoint and each.checkpoint.next for each in leases] == [sent, sent]
+
+            wait_until(checkpointed, "all is checkpointed: the table is still written")
     finally:
         for each in queries:
             each.stop()
