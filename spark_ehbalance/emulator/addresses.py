@@ -59,6 +59,8 @@ def start_position(filters: dict[Any, Any], log: PartitionLog) -> int:
     field, operator, value = match.groups()
     if field == "offset" and value == "@latest":
         return log.next_sequence_number
+    if field == "offset" and value != "-1" and log.replicated is not None:
+        return log.replicated.start(value, operator == ">=", log)
     if not _INTEGER.fullmatch(value):
         raise AmqpError(ARGUMENT_ERROR, f"The supplied {field.replace('-', ' ')} '{value}' is invalid.")
     position, inclusive = int(value), operator == ">="

@@ -81,6 +81,18 @@ class Administration(ABC):
         """Leave out the events from `start` to before `end`, as compaction does."""
         self._invoke("compact", hub=hub, partition=str(partition), start=start, end=end)
 
+    def promote(self, hub: str, lost: int | Mapping[str | int, int] = 0, *, lost_offsets: str = "resume") -> None:
+        """Have a secondary region take over a geo-replicated hub, by force if the last `lost` events of each partition
+        (or those of some, by partition) were not replicated yet: they are gone, and new ones take their sequence
+        numbers. All connections are reset.
+
+        `lost_offsets`: a receiver that then starts at a lost event's offset starts after the promotion (`resume`), is
+        refused (`refuse`), or starts by the offset's sequence number (`number`).
+        """
+        if isinstance(lost, Mapping):
+            lost = {str(partition): count for partition, count in lost.items()}
+        self._invoke("promote", hub=hub, lost=lost, lost_offsets=lost_offsets)
+
     def partition_state(self, hub: str, partition: str | int) -> PartitionState:
         """The present state of a partition."""
         return PartitionState(**self._invoke("partition_state", hub=hub, partition=str(partition)))

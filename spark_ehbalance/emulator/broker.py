@@ -61,6 +61,7 @@ class Hub:
     groups: dict[str, str]
     directory: Path | None = None
     disabled: bool = False  # until enabled, or until the emulator ends
+    geo_replicated: bool = False
     readers: dict[tuple[str, str], list[Reader]] = field(default_factory=dict)
     _next_partition: int = 0
 
@@ -131,8 +132,16 @@ class Hub:
 class Broker:
     """All hubs of the namespace; hub names are case-insensitive. Not thread-safe."""
 
-    def __init__(self, data_directory: Path | None, retention: timedelta, consumer_groups: Iterable[str]) -> None:
+    def __init__(
+        self,
+        data_directory: Path | None,
+        retention: timedelta,
+        consumer_groups: Iterable[str],
+        *,
+        geo_replicated: bool = False,
+    ) -> None:
         """Open the hubs in `data_directory`. Raises LogCorruptError, OSError (also if the directory is in use)."""
+        self._geo_replicated = geo_replicated
         self._lock: IO[bytes] | None = None
         self._directory = data_directory
         self._retention = retention
@@ -168,7 +177,7 @@ class Broker:
         hub = self._hubs.get(spec.name.lower())
         if hub is None:
             directory = self._directory / spec.name.lower() if self._directory else None
-            hub = Hub(spec.name, datetime.now(timezone.utc), [], {}, directory)
+            hub = Hub(spec.name, datetime.now(timezone.utc), [], {}, directory, self._geo_replicated)
             self._hubs[spec.name.lower()] = hub
         self._extend(hub, spec.partitions - len(hub.partitions), self._groups)
         return hub
@@ -222,7 +231,8 @@ class Broker:
 
     def _extend(self, hub: Hub, partitions: int, groups: Iterable[str]) -> None:
         for index in range(len(hub.partitions), len(hub.partitions) + partitions):
-            hub.partitions.append(PartitionLog(hub.directory / str(index) if hub.directory else None))
+            directory = hub.directory / str(index) if hub.directory else None
+            hub.partitions.append(PartitionLog(directory, geo_replicated=hub.geo_replicated))
         for group in groups:
             hub.groups.setdefault(group.lower(), group)
         hub.save()
@@ -235,7 +245,7 @@ class Broker:
             groups = (*description["consumer_groups"], *self._groups)
         except (ValueError, KeyError, TypeError) as error:
             raise LogCorruptError(f"{path} is damaged: {error!r}") from None
-        hub = Hub(spec.name, created_at, [], {}, path.parent)
+        hub = Hub(spec.name, created_at, [], {}, path.parent, self._geo_replicated)
         self._hubs[hub.name.lower()] = hub
         self._extend(hub, spec.partitions, groups)
 

@@ -50,6 +50,9 @@ def emulator(
     idle_link_timeout: Annotated[
         str, typer.Option(help="A link on which nothing happens for so long is detached: a number and s, m, h or d.")
     ] = "30m",
+    geo_replicated: Annotated[
+        bool, typer.Option("--geo-replicated", help="Offsets as a geo-replicated namespace has them, and promotions.")
+    ] = False,
     control_port: Annotated[
         int | None, typer.Option(help="Accept control calls on this port of the loopback address; 0 takes a free one.")
     ] = None,
@@ -72,6 +75,7 @@ def emulator(
             management_requests=_number("--management-requests", management_requests, 0) or None,
             settled=not unsettled,
             idle_link_timeout=_duration("--idle-link-timeout", idle_link_timeout).total_seconds(),
+            geo_replicated=geo_replicated,
         )
         run(server, None if control_port is None else _port("--control-port", control_port))
     except ValueError as error:

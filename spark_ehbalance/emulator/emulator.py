@@ -41,6 +41,8 @@ class Emulator(Administration):
     certificate. Clients then need a `custom_endpoint_address`: they take the port from a connection string only without
     TLS. With `websocket_port` (0 takes a free one) it also takes AMQP over websocket there, for which they always need
     one.
+
+    If the hubs are `geo_replicated`, their offsets are no numbers, and `promote` can lose events.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Emulator(Administration):
         management_requests: int | None = 50,
         settled: bool = True,
         idle_link_timeout: float = 1800.0,
+        geo_replicated: bool = False,
     ) -> None:
         """Nothing happens before `start`. Raises ValueError for an invalid hub, or if a certificate is given and to be
         made."""
@@ -83,6 +86,7 @@ class Emulator(Administration):
             management_requests=management_requests,
             settled=settled,
             idle_link_timeout=idle_link_timeout,
+            geo_replicated=geo_replicated,
         )
         self._certificate = None if certificate is None else Path(certificate)
         self._tls, self._tls_names = tls, tuple(tls_names)

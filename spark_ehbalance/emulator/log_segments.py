@@ -31,6 +31,9 @@ class MemorySegment:
         """A copy of the bytes from `start` to `end`, counted from the beginning of the segment."""
         return self._data[start:end]
 
+    def truncate(self, size: int) -> None:
+        del self._data[size:]
+
     def delete(self) -> None:
         pass
 

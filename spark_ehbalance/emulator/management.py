@@ -67,7 +67,7 @@ def _hub(hub: Hub) -> dict[str, Any]:
         "type": "com.microsoft:eventhub",
         "created_at": Timestamp(round(hub.created_at.timestamp() * 1000)),
         "partition_count": Int(len(hub.partitions)),
-        "georeplication_factor": Int(1),  # the number of regions
+        "georeplication_factor": Int(2 if hub.geo_replicated else 1),  # the number of regions
         "partition_ids": Array(str(index) for index in range(len(hub.partitions))),
     }
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from . import service_errors
 from .broker import Broker, HubSpec
 from .client_connection import ClientConnection
 from .faults import Faults
+from .geo_replication import LostOffsets
 from .message import Event, build_events, iot_hub_event, kafka_event
 from .publisher import PublisherEndpoint
 from .reader import ReaderEndpoint
@@ -68,6 +69,17 @@ class Operations:
 
     def compact(self, hub: str, partition: str, start: int, end: int) -> None:
         self._broker.hub(hub).partition(partition).remove(start, end)
+
+    def promote(self, hub: str, lost: int | Mapping[str, int], lost_offsets: str) -> None:
+        promoted, behaviour = self._broker.hub(hub), LostOffsets(lost_offsets)
+        counts = lost if isinstance(lost, Mapping) else {str(index): lost for index in range(len(promoted.partitions))}
+        for partition in counts:
+            promoted.partition(partition)
+        for index, log in enumerate(promoted.partitions):
+            log.promote(counts.get(str(index), 0))
+            if log.replicated is not None:
+                log.replicated.lost_offsets = behaviour
+        self.drop_connections(None)
 
     def partition_state(self, hub: str, partition: str) -> dict[str, Any]:
         log = self._broker.hub(hub).partition(partition)

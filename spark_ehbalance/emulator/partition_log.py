@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .amqp.fast_transfer import HEADER_SIZE
+from .geo_replication import ReplicatedOffsets
 from .log_segments import FileSegment, LogCorruptError, MemorySegment
 from .message import Event, has_position
 
@@ -46,11 +47,15 @@ class PartitionLog:
     `first_sequence_number` is that of the first retained event, `next_sequence_number` that of the next new one.
     """
 
-    def __init__(self, directory: Path | None = None, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self, directory: Path | None = None, segment_bytes: int = SEGMENT_BYTES, *, geo_replicated: bool = False
+    ) -> None:
         """Open the log in `directory`, or an empty one in memory. Raises LogCorruptError, and OSError from the disk.
 
         A segment of `segment_bytes` or more gets no more events.
         """
+        #: Of a geo-replicated hub; None where offsets are numbers.
+        self.replicated = ReplicatedOffsets(directory) if geo_replicated else None
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._segments: list[MemorySegment | FileSegment] = []
@@ -80,8 +85,8 @@ class PartitionLog:
 
     @property
     def last_offset(self) -> str:
-        """The offset of the last event, retained or not; "-1" if there never was one."""
-        return str(self._positions[-2]) if self._times else "-1"
+        """The offset of the last event, retained or not; that of position -1 if there never was one."""
+        return self._offset(self.next_sequence_number - 1, self._positions[-2] if self._times else -1)
 
     @property
     def last_enqueued_ms(self) -> int | None:
@@ -101,7 +106,7 @@ class PartitionLog:
         parts: list[bytes] = []
         positions: list[int] = []
         for event in events:
-            payload = event.render(sequence_number, str(position), now)
+            payload = event.render(sequence_number, self._offset(sequence_number, position), now)
             check = zlib.crc32(payload) if self._directory else 0
             parts += (_RECORD.pack(_MAGIC, len(payload), check, sequence_number, now), payload)
             position += HEADER_SIZE + len(payload)
@@ -174,6 +179,29 @@ class PartitionLog:
         self._lost.append(range(start, min(end, self.next_sequence_number)))
         self._lost.sort(key=lambda lost: lost.start)
 
+    def promote(self, lost: int) -> None:
+        """A secondary region takes over that has not got the last `lost` events. New ones take their sequence numbers.
+
+        Raises ValueError unless the log is that of a geo-replicated hub with so many events.
+        """
+        if self.replicated is None:
+            raise ValueError("only a geo-replicated hub can be promoted")
+        retained = self.next_sequence_number - self.first_sequence_number
+        if not 0 <= lost <= retained:
+            raise ValueError(f"lost={lost}: allowed are 0 to {retained}, the number of retained events")
+        kept = len(self._times) - lost
+        del self._times[kept:]
+        del self._positions[kept + 1 :]
+        while len(self._segments) > 1 and self._segments[-1].position >= self._positions[-1]:
+            self._segments.pop().delete()
+        self._segments[-1].truncate(self._positions[-1] - self._segments[-1].position)
+        self.replicated.promote(self.next_sequence_number)
+
+    def holds(self, sequence_number: int, position: int) -> bool:
+        """Whether the event with this number is, or was before it aged out, at this position."""
+        index = sequence_number - self._indexed_from
+        return index < 0 or (index < len(self._times) and self._positions[index] == position)
+
     def expire(self, before_ms: int) -> None:
         """Delete the events enqueued before a time in milliseconds since 1970."""
         self._delete_before(self._indexed_from + bisect_left(self._times, before_ms))
@@ -182,6 +210,9 @@ class PartitionLog:
         wanted = min(sequence_number, self.next_sequence_number)
         self.first_sequence_number = max(self.first_sequence_number, wanted)
         self._delete_segments()
+
+    def _offset(self, sequence_number: int, position: int) -> str:
+        return str(position) if self.replicated is None else self.replicated.text(sequence_number, position)
 
     def _extend_index(self, positions: Sequence[int], times: Sequence[int]) -> None:
         before = self._positions[-1]
@@ -253,7 +284,7 @@ class PartitionLog:
             if (
                 end <= len(data)
                 and zlib.crc32(payload) == check
-                and has_position(payload, sequence_number, str(position + start), enqueued_ms)
+                and has_position(payload, sequence_number, self._offset(sequence_number, position + start), enqueued_ms)
                 and sequence_number >= self.next_sequence_number
             ):
                 return start, end, sequence_number, enqueued_ms

@@ -56,6 +56,7 @@ class Settings:
     management_requests: int | None = 50
     settled: bool = True
     idle_link_timeout: float = 1800.0
+    geo_replicated: bool = False
 
     def __repr__(self) -> str:
         return f"Settings(host={self.host!r}, port={self.port})"  # the keys must not be logged
@@ -71,7 +72,12 @@ class Server:
         self.port = settings.port
         self.websocket_port = settings.websocket_port
         self._settings = settings
-        self._broker = Broker(settings.data_directory, settings.retention, settings.consumer_groups)
+        self._broker = Broker(
+            settings.data_directory,
+            settings.retention,
+            settings.consumer_groups,
+            geo_replicated=settings.geo_replicated,
+        )
         self._faults = Faults()
         self._request_limit = management.RequestLimit(settings.management_requests)
         self._connections: set[ClientConnection] = set()

@@ -1,0 +1,146 @@
+"""A geo-replicated hub: offsets that are no numbers, and promotions that lose events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from azure.eventhub.exceptions import EventHubError
+
+from spark_ehbalance.emulator import Emulator
+
+from .clients import numbers, reader, wait_until
+
+HUB = "hub"
+
+
+@pytest.fixture
+def geo() -> Iterator[Emulator]:
+    """Partition 0 has ten events whose bodies are their numbers, partition 1 none."""
+    with Emulator({HUB: 2}, geo_replicated=True) as running:
+        running.append(HUB, 0, [b"%d" % number for number in range(10)])
+        yield running
+
+
+def read(emulator: Emulator, count: int, start: str | int = "-1", *, inclusive: bool = False) -> dict[int, str]:
+    """The offsets of the first events after `start`, by sequence number."""
+    with reader(emulator.connection_string(HUB), start=start, inclusive=inclusive) as events:
+        events.read(count)
+        return {event.sequence_number: event.offset for event in events.events}
+
+
+def bodies(emulator: Emulator, count: int, start: str | int = "-1", *, inclusive: bool = False) -> list[str]:
+    with reader(emulator.connection_string(HUB), start=start, inclusive=inclusive) as events:
+        events.read(count)
+        return [event.body_as_str() for event in events.events]
+
+
+def refused(emulator: Emulator, start: str) -> str:
+    """What the client says of a receiver that starts there."""
+    with pytest.raises(EventHubError) as refusal, reader(emulator.connection_string(HUB), start=start) as events:
+        events.read(1)
+    return str(refusal.value)
+
+
+def test_offsets_are_texts_at_which_a_receiver_can_start(geo: Emulator) -> None:
+    offsets = read(geo, 10)
+    assert all(offset.count(":") == 2 for offset in offsets.values())
+    assert len(set(offsets.values())) == 10
+    assert list(read(geo, 5, offsets[4])) == [5, 6, 7, 8, 9]
+    assert list(read(geo, 6, offsets[4], inclusive=True)) == [4, 5, 6, 7, 8, 9]
+
+
+def test_the_newest_offset_is_told_and_can_be_started_at(geo: Emulator) -> None:
+    assert geo.partition_state(HUB, 0).last_offset == read(geo, 10)[9]
+    last, empty = geo.partition_state(HUB, 0).last_offset, geo.partition_state(HUB, 1).last_offset
+    geo.append(HUB, 0, [b"10"])
+    assert list(read(geo, 1, last)) == [10]
+    assert empty.endswith(":-1:-1"), "as the real service has it"
+    assert list(read(geo, 11, empty)) == list(range(11))
+
+
+@pytest.mark.parametrize("offset", ["0", "4096", "1:2", "x", "1:4097:0", "2:4096:0", "0:4096:0", "1:999999:99"])
+def test_any_other_offset_is_refused(geo: Emulator, offset: str) -> None:
+    assert f"supplied offset '{offset}' is invalid" in refused(geo, offset)
+
+
+def test_starts_by_sequence_number_and_at_the_ends_are_as_ever(geo: Emulator) -> None:
+    assert list(read(geo, 3, 7, inclusive=True)) == [7, 8, 9]
+    assert list(read(geo, 10, "-1")) == list(range(10))
+    with reader(geo.connection_string(HUB), start="@latest") as latest:
+        assert latest.read_all() == []
+        geo.append(HUB, 0, [b"10"])
+        assert numbers(latest.read(1)) == [10]
+
+
+def test_an_offset_that_has_aged_out_starts_at_the_first_retained_event(geo: Emulator) -> None:
+    offsets = read(geo, 10)
+    geo.trim(HUB, 0, 5)
+    assert list(read(geo, 5, offsets[2])) == [5, 6, 7, 8, 9]
+
+
+def test_a_promotion_without_loss_only_resets_connections(geo: Emulator) -> None:
+    before = read(geo, 10)
+    with reader(geo.connection_string(HUB), start="@latest"):
+        geo.promote(HUB)
+        wait_until(lambda: geo.connections() == 0, "the connection is reset")
+    geo.append(HUB, 0, [b"10"])
+    after = read(geo, 11)
+    assert {number: after[number] for number in range(10)} == before
+    assert after[10].split(":")[0] > before[9].split(":")[0]
+
+
+def test_after_a_promotion_that_lost_events_others_have_their_sequence_numbers(geo: Emulator) -> None:
+    before = read(geo, 10)
+    geo.promote(HUB, {0: 3})
+    assert geo.partition_state(HUB, 0).last_sequence_number == 6
+    geo.append(HUB, 0, [b"new %d" % number for number in range(7, 12)])
+    after = read(geo, 12)
+    assert [after[number] == before[number] for number in range(10)] == [True] * 7 + [False] * 3
+    assert bodies(geo, 5, after[6]) == [f"new {number}" for number in range(7, 12)]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "first"), [("resume", "new 7"), ("refuse", None), ("number", "new 10")], ids=lambda value: str(value)
+)
+def test_a_start_at_a_lost_events_offset(geo: Emulator, behaviour: str, first: str | None) -> None:
+    before = read(geo, 10)
+    geo.promote(HUB, {0: 3}, lost_offsets=behaviour)
+    geo.append(HUB, 0, [b"new %d" % number for number in range(7, 12)])
+    if first is None:
+        assert "is invalid" in refused(geo, before[9])
+    else:
+        assert bodies(geo, 1, before[9])[0] == first
+    assert bodies(geo, 1, before[5])[0] == "6", "one that was not lost"
+
+
+def test_a_second_promotion_may_lose_what_came_before_the_first(geo: Emulator) -> None:
+    first = read(geo, 10)
+    geo.promote(HUB, {0: 3})
+    geo.append(HUB, 0, [b"second 7"])
+    second = read(geo, 8)
+    geo.promote(HUB, {0: 4})
+    geo.append(HUB, 0, [b"third 4", b"third 5"])
+    assert bodies(geo, 2, first[9]) == bodies(geo, 2, second[7]) == ["third 4", "third 5"]
+    assert list(read(geo, 3, first[3], inclusive=True)) == [3, 4, 5]
+
+
+@pytest.mark.parametrize("lost", [-1, 11])
+def test_no_more_events_can_be_lost_than_there_are(geo: Emulator, lost: int) -> None:
+    with pytest.raises(ValueError, match="allowed are 0 to 10"):
+        geo.promote(HUB, {0: lost})
+    with pytest.raises(ValueError, match="only a geo-replicated hub"), Emulator({HUB: 1}) as other:
+        other.promote(HUB)
+
+
+def test_promotions_outlive_the_process(tmp_path: Path) -> None:
+    with Emulator({HUB: 1}, data_dir=tmp_path, geo_replicated=True) as running:
+        running.append(HUB, 0, [b"%d" % number for number in range(5)])
+        lost = read(running, 5)[4]
+        running.promote(HUB, 2)
+        running.append(HUB, 0, [b"new 3"])
+        before = read(running, 4)
+    with Emulator({}, data_dir=tmp_path, geo_replicated=True) as running:
+        assert read(running, 4) == before
+        assert bodies(running, 1, lost) == ["new 3"]
