@@ -131,6 +131,11 @@ class HubMetadata:
         self._pace.take(min(wanted, room), time.monotonic())
         return min(wanted, room)
 
+    @property
+    def opened_at(self) -> float:
+        """When the connection was opened (monotonic seconds); 0 while none was kept open."""
+        return self._opened
+
     def close(self) -> None:
         """Close the connection; the next request opens a new one."""
         handler, client = self._handler, self._client

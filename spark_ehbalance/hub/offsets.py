@@ -20,7 +20,7 @@ from spark_ehbalance.values.position import START_OFFSET
 _MOST = 300
 
 
-def find_offset(address: PartitionAddress, sequence_number: int, owner_level: int, timeout: float) -> str | None:
+def find_offset(address: PartitionAddress, sequence_number: int, owner_level: int | None, timeout: float) -> str | None:
     """The offset behind which reading goes on after this sequence number; None if it is not found within `timeout`
     seconds.
 

@@ -48,6 +48,7 @@ class PublicReceiver:
         namespace: str,
         partition: str,
         start: int | datetime | str,
+        inclusive: bool,
         owner_level: int | None,
         prefetch: int,
         json_properties: bool,
@@ -65,7 +66,7 @@ class PublicReceiver:
         self._failure: EventHubError | None = None
         self._started, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(
-            target=self._run, args=(start, owner_level), name="ehbalance-public-receiver", daemon=True
+            target=self._run, args=(start, inclusive, owner_level), name="ehbalance-public-receiver", daemon=True
         )
         self._thread.start()
 
@@ -123,7 +124,7 @@ class PublicReceiver:
 
     # --- in threads --------------------------------------------------------------------------------------------
 
-    def _run(self, start: int | datetime | str, owner_level: int | None) -> None:
+    def _run(self, start: int | datetime | str, inclusive: bool, owner_level: int | None) -> None:
         def started(_: Any) -> None:
             self._started.set()
             if self._ended.is_set():
@@ -139,7 +140,7 @@ class PublicReceiver:
                 partition_id=self._partition,
                 owner_level=owner_level,
                 starting_position=start,
-                starting_position_inclusive=True,
+                starting_position_inclusive=inclusive,
                 prefetch=self._most,
                 max_batch_size=self._most,
                 on_partition_initialize=started,

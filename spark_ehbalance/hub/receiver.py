@@ -73,6 +73,14 @@ class Undecodable(Unreachable):
     finds out which one."""
 
 
+class OffsetRefused(Unreachable):
+    """Event Hubs has no such offset: a number in a geo-replicated hub, or, possibly, that of an event that was lost."""
+
+
+#: As the client names the condition `com.microsoft:georeplication:invalid-offset`.
+_INVALID_OFFSET = "georeplication:invalid-offset"
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionAddress:
     """One partition of a hub, for one consumer group."""
@@ -84,7 +92,8 @@ class PartitionAddress:
 
 class Receiver:
     """Receives the events of a partition as rows, in order and without a gap, from `start` on: a sequence number, the
-    time at or after which the first event was enqueued, or (a text) an offset.
+    time at or after which the first event was enqueued, or (a text) an offset. Unless `inclusive` that event itself is
+    left out.
 
     With an `owner_level` all receivers of the partition with the same or a lower level, or none, are disconnected; with
     None it shares the partition with up to four others. `prefetch` is how many events the hub sends ahead.
@@ -113,9 +122,10 @@ class Receiver:
         fast: bool = True,
         public_life: float = LIFE,
         track: bool = False,
+        inclusive: bool = True,
     ) -> None:
         #: The lowest sequence number that the next event can have, None if it is not known.
-        self.next = start if isinstance(start, int) else None
+        self.next = start if isinstance(start, int) and inclusive else None
         #: The sequence number of the first event of the last call, None if it is not known.
         self.first: int | None = None
         #: With `track` and by the fast path: the partition's newest event when the last one of these was sent.
@@ -126,6 +136,7 @@ class Receiver:
         self._began = False  # events have come
         self._address = address
         self._start = start
+        self._inclusive = inclusive
         self._owner_level = owner_level
         self._prefetch = prefetch
         self._json = json_properties
@@ -271,6 +282,7 @@ class Receiver:
             address.connection.namespace,
             address.partition,
             self._start if self.next is None else self.next,
+            self._inclusive or self.next is not None,
             self._owner_level,
             self._prefetch,
             self._json,
@@ -308,7 +320,7 @@ class Receiver:
             lambda _: None,
             owner_level=self._owner_level,
             prefetch=self._prefetch,
-            event_position_inclusive=True,
+            event_position_inclusive=self._inclusive,
             track_last_enqueued_event_properties=self._track,
         )
         # No keep-alive thread: every close would wait for it, and a process that forks must not have one. The service
@@ -386,6 +398,8 @@ def _meaning(error: EventHubError, address: PartitionAddress) -> Exception:
     epoch = re.search(r" epoch (?:of )?'(\d+)'", text)
     if epoch or getattr(error, "error", None) == "link:stolen":
         return Disconnected(text, int(epoch[1]) if epoch else None)
+    if getattr(error, "error", None) == _INVALID_OFFSET:
+        return OffsetRefused(text)
     if isinstance(error, AuthenticationError) or getattr(error, "error", None) == "unauthorized-access":
         hub, namespace = address.connection.hub, address.connection.namespace
         return RefusedError(

@@ -6,12 +6,21 @@ import contextlib
 import time
 from collections.abc import Callable
 from datetime import datetime
+from enum import Enum
 from typing import TypeVar
 
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.conditions import busy_wait
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.hub.receiver import Busy, Disconnected, PartitionAddress, Receiver, RefusedError, Unreachable
+from spark_ehbalance.hub.receiver import (
+    Busy,
+    Disconnected,
+    OffsetRefused,
+    PartitionAddress,
+    Receiver,
+    RefusedError,
+    Unreachable,
+)
 from spark_ehbalance.hub.unreadable import KEEP
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.starting_positions import Edge, UnresolvedPosition
@@ -20,6 +29,20 @@ _T = TypeVar("_T")
 
 #: Seconds without another event after which events whose sequence numbers cannot be read were the last ones.
 _PAUSE = 3.0
+
+
+class Unlocated(Enum):
+    """Why it is not known where a promoted hub goes on."""
+
+    #: Event Hubs does not tell.
+    UNKNOWN = "unknown"
+    #: Nothing has come at the position's offset: no event since the promotion, or Event Hubs has taken it for a
+    #: position beyond the last event. That shows when an event has come.
+    NOTHING_YET = "nothing yet"
+
+
+#: Seconds after which a receiver at which nothing comes has nothing to deliver: some round trips to another continent.
+QUIET = 5.0
 
 
 def resolve(
@@ -59,6 +82,51 @@ def position_of(offset: str, address: PartitionAddress, state: PartitionState, t
     return _received(offset, address, timeout, None, what, lambda receiver, _: _last_finished(receiver, offset))
 
 
+def locate(
+    position: Position, address: PartitionAddress, state: PartitionState, timeout: float, owner_level: int | None
+) -> int | Unlocated:
+    """The sequence number from which on a promoted hub has other events than those that were read up to `position`.
+
+    It is `position.next` if the hub still has its event. `state` must be that of after the promotion. Receivers have
+    the `owner_level`. Raises `HubUnavailableError` after `timeout` seconds.
+
+    Rests on what Microsoft advises for forced promotions, to start "from the last committed offset": a receiver at an
+    offset that was lost begins with the first event after the promotion.
+    """
+    deadline = time.monotonic() + timeout
+
+    def first(start: int | str, *, inclusive: bool = True) -> tuple[int | None, str | None] | None:
+        what = f"the events after offset {position.offset}"
+        return _received(
+            start,
+            address,
+            deadline - time.monotonic(),
+            None,
+            what,
+            _first_event_or_quiet,
+            level=owner_level,
+            inclusive=inclusive,
+        )[0]
+
+    assert position.offset is not None
+    number = position.sequence_number
+    try:
+        found = first(position.offset)
+    except OffsetRefused:
+        same = number < state.end and (found := first(number)) is not None and found[1] == position.offset
+        return position.next if same else Unlocated.UNKNOWN
+    if found is None:
+        return Unlocated.NOTHING_YET
+    if found == (number, position.offset):
+        return position.next
+    if found[0] is not None and found[0] < number:
+        return found[0]
+    if found[0] == number:  # it begins here, or the offset was taken for its sequence number
+        after = first(position.offset, inclusive=False)
+        return number if after is not None and after[0] == number else Unlocated.UNKNOWN
+    return Unlocated.UNKNOWN
+
+
 def _first_at(
     moment: datetime, address: PartitionAddress, state: PartitionState, timeout: float, highest_level: int | None
 ) -> int:
@@ -83,16 +151,19 @@ def _received(
     highest_level: int | None,
     what: str,
     read: Callable[[Receiver, float], _T | None],
+    *,
+    level: int | None = None,
+    inclusive: bool = True,
 ) -> _T:
     """What `read` returns for a receiver that begins at `start`, and for the deadline; it is tried again with a new
-    one until it is not None. Raises `HubUnavailableError`, which says `what` was not found, at the deadline."""
+    one until it is not None. Raises `HubUnavailableError`, which says `what` was not found, at the deadline, and
+    `OffsetRefused`."""
     last_error: Exception = TimeoutError("no event came")
-    level: int | None = None
     refused = False
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:
-            receiver = Receiver(address, start, owner_level=level, prefetch=1, on_malformed=KEEP)
+            receiver = Receiver(address, start, owner_level=level, prefetch=1, on_malformed=KEEP, inclusive=inclusive)
             with contextlib.closing(receiver):
                 found = read(receiver, deadline)
             if found is not None:
@@ -103,6 +174,8 @@ def _received(
             if other.epoch is not None and highest_level is not None and other.epoch <= highest_level:
                 level = other.epoch
             last_error = other
+        except OffsetRefused:
+            raise
         except Unreachable as broken:
             last_error = broken
         except RefusedError as refusal:
@@ -123,6 +196,14 @@ def _first_event(receiver: Receiver) -> tuple[int | None, str | None] | None:
         return None
     number, offset = (events.column(name)[0].as_py() for name in ("sequenceNumber", "offset"))
     return number, offset
+
+
+def _first_event_or_quiet(receiver: Receiver, deadline: float) -> tuple[tuple[int | None, str | None] | None]:
+    """What `_first_event` returns, once an event has come or none has for a while."""
+    quiet = time.monotonic() + QUIET
+    while True:
+        if (found := _first_event(receiver)) is not None or time.monotonic() > quiet:
+            return (found,)
 
 
 def _last_finished(receiver: Receiver, offset: str) -> Position | None:

@@ -18,9 +18,9 @@ from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.offsets import find_offset
 from spark_ehbalance.hub.poll_schedule import PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress
-from spark_ehbalance.hub.resolve import resolve
+from spark_ehbalance.hub.resolve import Unlocated, locate, resolve
 from spark_ehbalance.hub.wire.tracking import Newest
-from spark_ehbalance.values.position import START_OFFSET, Position
+from spark_ehbalance.values.position import START_OFFSET, Position, names_event
 from spark_ehbalance.values.starting_positions import StartingPositions
 
 _LOG = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class HubWatcher:
         """All times are seconds. `timeout` is how long the hub may be silent, and `patience` how long
         `starting_positions` may take, by default as long. The list of partitions is requested every `list_interval`,
         and anything every `retry_interval` while the hub does not answer. `remembered_offsets`: of so many events that
-        were a partition's newest, `offsets` need not ask the hub."""
+        were a partition's newest, `offsets` need not ask the hub; of a geo-replicated hub some always are."""
         self._connection = connection
         self._consumer_group = consumer_group
         self._starting_positions = starting_positions
@@ -85,6 +85,7 @@ class HubWatcher:
         self._told_at: dict[str, float] = {}  # when receivers knew a newer state than the hub's answers
         self._offsets: dict[str, dict[int, str]] = {}  # by partition and sequence number, the oldest first
         self._remembered_offsets = remembered_offsets
+        self._connected_at = 0.0
         self._schedule = schedule or PollSchedule()
         self._list_interval, self._retry_interval = list_interval, retry_interval
         self._listed_at = 0.0  # time of the last request of the list of partitions that was answered
@@ -262,10 +263,11 @@ class HubWatcher:
             _LOG.warning("%s. The partition is not read until this succeeds", error)
         return found
 
-    def offsets(self, positions: Mapping[str, int], owner_level: int) -> dict[str, str]:
+    def offsets(self, positions: Mapping[str, int], owner_level: int | Mapping[str, int | None]) -> dict[str, str]:
         """The offsets of the events with these sequence numbers, by partition, as far as they can be found in time.
 
-        That of an event which was never a partition's newest is looked up by a receiver with `owner_level`.
+        That of an event which was never a partition's newest is looked up by a receiver with `owner_level`, or that of
+        the partition.
         """
         deadline = time.monotonic() + self._patience
 
@@ -279,10 +281,31 @@ class HubWatcher:
             if known is not None:
                 return known
             address = PartitionAddress(self._connection, self._consumer_group, partition)
-            return find_offset(address, sequence_number, owner_level, deadline - time.monotonic())
+            level = owner_level if isinstance(owner_level, int) else owner_level[partition]
+            return find_offset(address, sequence_number, level, deadline - time.monotonic())
 
         with ThreadPoolExecutor(_RESOLVED_AT_ONCE) as pool:
             found = zip(positions, pool.map(offset, positions), strict=True)
+            return {partition: each for partition, each in found if each is not None}
+
+    def locate(
+        self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]
+    ) -> dict[str, int | Unlocated]:
+        """Where the hub goes on after these positions, which a promotion may have taken away, by partition: see
+        `resolve.locate`. As far as that can be found out in time, by receivers with these levels."""
+        deadline = time.monotonic() + self._patience
+
+        def located(partition: str) -> int | Unlocated | None:
+            address = PartitionAddress(self._connection, self._consumer_group, partition)
+            patience, level = deadline - time.monotonic(), owner_levels[partition]
+            try:
+                return locate(positions[partition], address, self._state(partition), patience, level)
+            except HubUnavailableError as error:
+                _LOG.warning("%s. The partition is not read until this succeeds", error)
+                return None
+
+        with ThreadPoolExecutor(_RESOLVED_AT_ONCE) as pool:
+            found = zip(positions, pool.map(located, positions), strict=True)
             return {partition: each for partition, each in found if each is not None}
 
     def clear(self, owner_levels: Mapping[str, int]) -> None:
@@ -336,6 +359,9 @@ class HubWatcher:
             requested = self._schedule.choose(partitions, everything=everything, also_others=listing)
         states, ended = metadata.partition_states(requested), time.monotonic() if everything else None
         with self._condition:
+            if metadata.opened_at != self._connected_at:
+                self._connected_at = metadata.opened_at
+                self._forget_replicated()
             states = {p: self._newest_of(p, state) for p, state in states.items()}
             self._remember_offsets(states)
             changed = partitions != self._partitions or any(self._states.get(p) != state for p, state in states.items())
@@ -350,6 +376,13 @@ class HubWatcher:
                 self._listed_at = began
             self._condition.notify_all()
 
+    def _forget_replicated(self) -> None:
+        """The hub may have been promoted, if it is geo-replicated: what was known of its newest events is over then."""
+        replicated = [p for p, state in self._states.items() if names_event(state.last_offset)]
+        for partition in replicated:
+            self._offsets.pop(partition, None)
+            self._told_at.pop(partition, None)
+
     def _newest_of(self, partition: str, answered: PartitionState) -> PartitionState:
         """The state that the hub has `answered`, unless receivers have been told of newer events just before."""
         known = self._states.get(partition)
@@ -363,12 +396,13 @@ class HubWatcher:
 
     def _remember_offsets(self, states: Mapping[str, PartitionState]) -> None:
         for partition, state in states.items():
-            if state.last_offset is not None and self._remembered_offsets:
+            most = self._remembered_offsets or (REMEMBERED_OFFSETS if names_event(state.last_offset) else 0)
+            if state.last_offset is not None and most:
                 known = self._offsets.setdefault(partition, {})
                 if known and state.end <= next(reversed(known)):
                     known.clear()  # a hub that was made anew has other offsets
                 known[state.end - 1] = state.last_offset
-                if len(known) > self._remembered_offsets:
+                if len(known) > most:
                     del known[next(iter(known))]
 
     def _state(self, partition: str) -> PartitionState:

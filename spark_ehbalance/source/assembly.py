@@ -28,7 +28,7 @@ from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.planner import Planner, PlannerTimings
 from spark_ehbalance.source.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
-from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseStore
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, SHARED_LEVEL, LeaseStore
 from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.strategies import REACTIVE, strategy
@@ -95,6 +95,7 @@ def start_planner(
         fail_on_data_loss=options.fail_on_data_loss,
         hub_name=options.connection.hub_name,
         news=NewsListener(hub.told, hub.round_time, options.connection.namespace.partition(":")[0]),
+        owner_level=partial(_owner_level, options),
         timings=timings,
     )
     try:
@@ -111,6 +112,13 @@ def start_planner(
         planner.stop()
         raise
     return planner
+
+
+def _owner_level(options: Options, epoch: int) -> int | None:
+    """That of the query's readers of a partition whose lease has this epoch."""
+    if options.lease_table is None:
+        return options.owner_level
+    return epoch if options.offers.epochs else SHARED_LEVEL
 
 
 def _keeper(

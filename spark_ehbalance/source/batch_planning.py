@@ -10,12 +10,15 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.hub.metadata import PartitionState
+from spark_ehbalance.hub.resolve import Unlocated
 from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
+from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
 from spark_ehbalance.source.ranges import Range, limit_by_backlog, retained_start
 from spark_ehbalance.source.tasks import EVENTS_PER_TASK
-from spark_ehbalance.values.position import Position
+from spark_ehbalance.values.position import Position, names_event
 
 
 class Request(enum.Enum):
@@ -27,6 +30,8 @@ class Request(enum.Enum):
     #: The newest events of the owned partitions, if the hub answers soon. A batch has ended, and the events that
     #: arrived meanwhile are to be in the next one, which with a long trigger does not come soon.
     CATCH_UP = enum.auto()
+    #: Where the hub goes on after positions that it does not have any more: it was promoted, and has lost events.
+    LOCATE = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +52,23 @@ class PlanInputs:
     batch_ended: bool = False
     #: The states are newer than the holdings.
     refreshed: bool = False
+    #: Where the hub goes on after the `lost_positions`, by partition.
+    located: Mapping[str, int | Unlocated] | None = None
+    #: Partitions whose position is lost and where nothing had come since, with that position and the hub's end at that
+    #: time: they are left out until it has more, without failOnDataLoss.
+    awaited: Mapping[str, tuple[Position, int]] = field(default_factory=dict)
 
-    def after(self, answered: Request, states: Mapping[str, PartitionState]) -> PlanInputs:
-        """The inputs once the hub has answered that request with `states`."""
+    def after(
+        self,
+        answered: Request,
+        states: Mapping[str, PartitionState],
+        located: Mapping[str, int | Unlocated] | None = None,
+    ) -> PlanInputs:
+        """The inputs once the hub has answered that request with `states`, or with what it has `located`."""
         if answered is Request.REFRESH:
             return replace(self, states=states, refreshed=True)
+        if answered is Request.LOCATE:
+            return replace(self, states=states, located=located)
         return replace(self, states=states, batch_ended=False)
 
 
@@ -70,15 +87,24 @@ class BatchPlan:
 def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
     """The next batch, or what has to be asked first. Raises `DataLossError` where events are lost and that is an
     error."""
-    positions = _positions(inputs)
-    if not inputs.refreshed and any(
-        not inputs.states[p].begin <= position <= inputs.states[p].end for p, position in positions.items()
+    known = _positions(inputs)
+    lost = _lost(inputs, known)
+    if not inputs.refreshed and (
+        lost or any(not inputs.states[p].begin <= each.next <= inputs.states[p].end for p, each in known.items())
     ):
         return Request.REFRESH
+    if lost and inputs.located is None:
+        return Request.LOCATE
+    moved = _after_promotion(inputs, lost)
+    known = {partition: each for partition, each in known.items() if partition not in lost or partition in moved}
     resets, warnings = dict[str, Progress](), list[str]()
-    for partition, position in positions.items():
+    positions = dict[str, int]()
+    for partition, position in known.items():
         state = inputs.states[partition]
-        positions[partition], warning = retained_start(partition, position, state, inputs.fail_on_data_loss)
+        if partition in moved:
+            positions[partition], warning = moved[partition]
+        else:
+            positions[partition], warning = retained_start(partition, position.next, state, inputs.fail_on_data_loss)
         if warning:
             warnings.append(warning)
             resets[partition] = Progress(inputs.holdings[partition].epoch, Position.before(positions[partition]))
@@ -88,10 +114,55 @@ def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
         return Request.CATCH_UP
     counts = limit_by_backlog(backlogs, inputs.limit)
     ranges = {
-        partition: _range(partition, inputs.holdings[partition], start, start + counts.get(partition, 0))
+        partition: _with_offsets(
+            _range(partition, inputs.holdings[partition], start, start + counts.get(partition, 0)),
+            known[partition],
+            inputs.states[partition],
+        )
         for partition, start in positions.items()
     }
     return BatchPlan(ranges, resets, tuple(warnings))
+
+
+def lost_positions(inputs: PlanInputs) -> dict[str, Position]:
+    """The positions whose event a geo-replicated hub does not have any more, as far as its states tell: another event
+    has its number, or none has."""
+    return _lost(inputs, _positions(inputs))
+
+
+def _lost(inputs: PlanInputs, known: Mapping[str, Position]) -> dict[str, Position]:
+    lost = {}
+    for partition, position in known.items():
+        state = inputs.states[partition]
+        if not names_event(position.offset) or not names_event(state.last_offset):
+            continue
+        if position.next > state.end or (position.next == state.end and position.offset != state.last_offset):
+            lost[partition] = position
+    return lost
+
+
+def _after_promotion(inputs: PlanInputs, lost: Mapping[str, Position]) -> dict[str, tuple[int, str]]:
+    """Where reading of partitions with lost positions goes on, and a warning for each ("" if nothing was lost). Raises
+    `DataLossError` for all of them together, if that is an error."""
+    located = inputs.located or {}
+    gone = [
+        promotion_loss(partition, position.next, located[partition], inputs.states[partition])
+        for partition, position in lost.items()
+        if located[partition] != position.next
+        and (located[partition] is not Unlocated.NOTHING_YET or inputs.fail_on_data_loss)
+    ]
+    if gone and inputs.fail_on_data_loss:
+        raise DataLossError(f"{'; '.join(each.what for each in gone)}. {PROMOTION_HELP}")
+    after = {each.partition: (each.goes_on, each.warning) for each in gone}
+    unmoved = {p: (position.next, "") for p, position in lost.items() if located[p] == position.next}
+    return unmoved | after
+
+
+def _with_offsets(planned: Range, before: Position, state: PartitionState) -> Range:
+    """The range with the offsets that are known of the events before its ends."""
+    start = before.offset if names_event(before.offset) and before.next == planned.start else None
+    end = state.last_offset if planned.end == state.end and names_event(state.last_offset) else None
+    return replace(planned, start_offset=start, end_offset=end if len(planned) else start) if start or end else planned
 
 
 def plan_replay(ranges: Mapping[str, Range], holdings: Mapping[str, Holding]) -> dict[str, Range]:
@@ -103,7 +174,7 @@ def plan_replay(ranges: Mapping[str, Range], holdings: Mapping[str, Holding]) ->
     that has written a batch of this number skips this one.
     """
     return {
-        partition: _range(partition, holdings[partition], each.start, each.end)
+        partition: replace(each, epoch=holdings[partition].epoch, since_ms=holdings[partition].since_ms)
         for partition, each in ranges.items()
         if partition in holdings
         and holdings[partition].checkpoint.next == each.start
@@ -123,18 +194,19 @@ def _range(partition: str, holding: Holding, start: int, end: int) -> Range:
 
 def progress_of(ranges: Mapping[str, Range]) -> dict[str, Progress]:
     """The progress of a query whose sink has finished `ranges`."""
-    return {partition: Progress(each.epoch, Position.before(each.end)) for partition, each in ranges.items()}
+    return {p: Progress(each.epoch, Position(each.end - 1, each.end_offset)) for p, each in ranges.items()}
 
 
-def _positions(inputs: PlanInputs) -> dict[str, int]:
-    """The next sequence number of each owned partition whose state is known. Progress counts only under its epoch:
+def _positions(inputs: PlanInputs) -> dict[str, Position]:
+    """The position in each owned partition whose state is known. Progress counts only under its epoch:
     under another one the checkpoint knows better."""
     positions = {}
     for partition, holding in inputs.holdings.items():
         if partition in inputs.states:
             own = inputs.progress.get(partition)
             known = own.position if own is not None and own.epoch == holding.epoch else holding.checkpoint
-            positions[partition] = known.next
+            if inputs.awaited.get(partition) != (known, inputs.states[partition].end):
+                positions[partition] = known
     return positions
 
 

@@ -127,12 +127,15 @@ def _range(partition: Any, json: Mapping[str, Any]) -> Range:
     start, end = _int64(json["from"]), _int64(json["to"])
     if end < start:
         raise TypeError(f"a range ends before it starts: {start} to {end}")
-    return Range(_string(partition), _int64(json["epoch"]), start, end, _int64(json.get("since", 0)))
+    offsets = [None if json.get(name) is None else _string(json[name]) for name in ("fromOffset", "toOffset")]
+    return Range(_string(partition), _int64(json["epoch"]), start, end, _int64(json.get("since", 0)), *offsets)
 
 
-def _range_json(each: Range) -> dict[str, int]:
-    json = {"epoch": each.epoch, "from": each.start, "to": each.end}
-    return json | {"since": each.since_ms} if each.since_ms else json
+def _range_json(each: Range) -> dict[str, Any]:
+    json: dict[str, Any] = {"epoch": each.epoch, "from": each.start, "to": each.end}
+    json |= {"since": each.since_ms} if each.since_ms else {}
+    offsets = {"fromOffset": each.start_offset, "toOffset": each.end_offset}
+    return json | {name: offset for name, offset in offsets.items() if offset is not None}
 
 
 def _table(json: Mapping[str, Any]) -> TableReference:

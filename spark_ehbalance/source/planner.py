@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.hub.metadata import PartitionState
+from spark_ehbalance.hub.resolve import Unlocated
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
@@ -22,6 +23,7 @@ from spark_ehbalance.source.batch_planning import (
     BatchPlan,
     PlanInputs,
     Request,
+    lost_positions,
     plan_batch,
     plan_replay,
     progress_of,
@@ -32,6 +34,7 @@ from spark_ehbalance.source.news import NewsAddress, NewsListener
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.progress_policy import ProgressPolicy
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.values.position import Position, names_event, partition_order
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,6 +66,12 @@ class Hub(Protocol):
     def refresh(self, partitions: Iterable[str] | None = None) -> None: ...
     def states(self) -> Mapping[str, PartitionState]: ...
     def created_ms(self) -> int | None: ...
+    def offsets(
+        self, positions: Mapping[str, int], owner_level: int | Mapping[str, int | None]
+    ) -> Mapping[str, str]: ...
+    def locate(
+        self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]
+    ) -> Mapping[str, int | Unlocated]: ...
     def stop(self) -> None: ...
 
 
@@ -93,12 +102,15 @@ class Planner:
         fail_on_data_loss: bool = True,
         hub_name: str = "",
         news: NewsListener | None = None,
+        owner_level: Callable[[int], int | None] = lambda epoch: epoch,
         timings: PlannerTimings | None = None,
     ) -> None:
         """`keeper` and `hub` set `changed` when what they return may have changed. `finished` is the end of the last
         batch that the sink finished in an earlier process of the query. `hub_name` tells the event hub from all
-        others. `news` listens to what tasks hear of new events."""
+        others. `news` listens to what tasks hear of new events. `owner_level` is that of the query's readers, by the
+        lease's epoch."""
         self._keeper = keeper
+        self._owner_level = owner_level
         self._hub = hub
         self._policy = policy
         self._loads = loads
@@ -113,6 +125,7 @@ class Planner:
         self._replay: StreamOffset | None = None
         self._replayed: Mapping[str, Range] = {}
         self._ahead: Mapping[str, int] = {}
+        self._awaited: dict[str, tuple[Position, int]] = {}
         self._hub_name = hub_name
         self._news = news
         self._fixed_ends: dict[str, int] | None = None
@@ -139,7 +152,11 @@ class Planner:
             self._last_finished = end
             self._loads.batch_ends()
             ranges, ahead = end.ranges if end == self._planned else self._replayed, self._ahead
-            finished = progress_of({p: replace(e, end=max(e.end, ahead.get(p, 0))) for p, e in ranges.items()})
+            further = {
+                p: replace(e, end=ahead[p], end_offset=None) if ahead.get(p, 0) > e.end else e
+                for p, e in ranges.items()
+            }
+            finished = progress_of(further)
             self._ahead = {}
             self._progress.update(finished)
             self._keeper.finish(finished)
@@ -293,14 +310,55 @@ class Planner:
             limit,
             self._fail_on_data_loss,
             batch_ended=batch_ended,
+            awaited={} if self._fail_on_data_loss else dict(self._awaited),
         )
         while isinstance(plan := plan_batch(inputs), Request):
             if plan is Request.REFRESH:
                 self._hub.refresh(holdings)
+            elif plan is Request.LOCATE:
+                inputs = self._located(inputs)
+                continue
             else:
                 self._hub.catch_up(self._timings.catch_up_timeout)
             inputs = inputs.after(plan, self._hub.states())
-        return plan
+        return self._with_end_offsets(plan, inputs.states)
+
+    def _located(self, inputs: PlanInputs) -> PlanInputs:
+        """The inputs with where the hub goes on after the lost positions, without the partitions where that could not
+        be found out."""
+        lost, states = lost_positions(inputs), inputs.states
+        levels = {partition: self._owner_level(inputs.holdings[partition].epoch) for partition in lost}
+        located = dict(self._hub.locate(lost, levels))
+        for partition in [p for p, found in located.items() if found is Unlocated.NOTHING_YET]:
+            position, end = self._awaited.get(partition, (None, 0))
+            if position == lost[partition] and end < states[partition].end:
+                located[partition] = Unlocated.UNKNOWN  # an event has come, and not there
+                del self._awaited[partition]
+            else:
+                self._awaited[partition] = lost[partition], states[partition].end
+        known = {p: each for p, each in inputs.holdings.items() if p not in lost or p in located}
+        return replace(inputs, holdings=known).after(Request.LOCATE, states, located)
+
+    def _with_end_offsets(self, plan: BatchPlan, states: Mapping[str, PartitionState]) -> BatchPlan:
+        """The plan with the offsets of the last events, where they are needed to go on after them: those of events that
+        are not a partition's newest have to be looked up."""
+        unknown = {
+            partition: each.end - 1
+            for partition, each in plan.ranges.items()
+            if len(each) and each.end_offset is None and names_event(states[partition].last_offset)
+        }
+        if not unknown:
+            return plan
+        found = self._hub.offsets(unknown, {p: self._owner_level(plan.ranges[p].epoch) for p in unknown})
+        if missing := sorted(unknown.keys() - found.keys(), key=partition_order):
+            _LOG.warning(
+                "partitions %s: the offsets of the last events of the next batch were not found: a promotion of the "
+                "event hub that takes these events away would not be noticed",
+                ", ".join(missing),
+            )
+        return replace(
+            plan, ranges={p: replace(e, end_offset=found.get(p, e.end_offset)) for p, e in plan.ranges.items()}
+        )
 
     def _move_to_retained(self, plan: BatchPlan) -> None:
         """Remember positions that had to move, so that each is reported once and not at every trigger."""

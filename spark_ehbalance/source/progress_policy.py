@@ -63,16 +63,21 @@ class AloneProgress:
     def snapshot(self, group: Group, finished: StreamOffset, unfinished: StreamOffset) -> Snapshot:
         """The state of a group of this query alone, from the ends of its last finished batch and of a batch that was
         logged and not finished."""
-        positions = {p: EpochPosition(each.epoch, each.end) for p, each in finished.ranges.items()}
-        positions |= {p: EpochPosition(each.epoch, each.start) for p, each in unfinished.ranges.items()}
+        positions = {p: (each.epoch, Position(each.end - 1, each.end_offset)) for p, each in finished.ranges.items()}
+        positions |= {
+            p: (each.epoch, Position(each.start - 1, each.start_offset)) for p, each in unfinished.ranges.items()
+        }
         leases = {
-            p: Lease(p, owner=self.query.owner, epoch=each.epoch, checkpoint=Position.before(each.next))
-            for p, each in positions.items()
+            p: Lease(p, owner=self.query.owner, epoch=epoch, checkpoint=position)
+            for p, (epoch, position) in positions.items()
         }
         return Snapshot(group, leases=leases)
 
     def named(self, start: StreamOffset, ranges: Mapping[str, Range]) -> Mapping[str, Range]:
-        unmoved = {p: Range(p, each.epoch, each.end, each.end) for p, each in start.ranges.items()}
+        unmoved = {
+            p: Range(p, each.epoch, each.end, each.end, 0, each.end_offset, each.end_offset)
+            for p, each in start.ranges.items()
+        }
         # A partition's first range is worth a batch without events: it stores where reading starts.
         worth_a_batch = any(len(each) or p not in unmoved for p, each in ranges.items())
         return {**unmoved, **ranges} if worth_a_batch else {}

@@ -25,19 +25,23 @@ from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.receiver import (
     Busy,
     Disconnected,
+    OffsetRefused,
     PartitionAddress,
     Receiver,
     RefusedError,
     Undecodable,
     Unreachable,
 )
+from spark_ehbalance.hub.resolve import Unlocated, locate
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.source.news import NewsAddress, send
 from spark_ehbalance.source.options import Options
+from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS, Key, Receivers
 from spark_ehbalance.stores.opening import open_store
+from spark_ehbalance.values.position import Position, names_event
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,21 +82,29 @@ def read_range(
     """
     address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
     key = Key(address, owner_level, options.json_properties, options.on_malformed, news)
-    with contextlib.closing(_RangeReceiver(receivers, key, options.prefetch, wanted.end, max_rows)) as receiver:
+    with contextlib.closing(_RangeReceiver(receivers, key, options.prefetch, wanted, max_rows)) as receiver:
         yield from _RangeReader(options, wanted, owner, owner_level, receiver).read(ended or threading.Event())
         if news is not None and receiver.newest is not None:
             send(news, {wanted.partition: receiver.newest})
 
 
+class _Diverged(Exception):
+    """The hub does not have the event that was read last any more."""
+
+
 class _RangeReceiver:
     """The receiver for one range: taken from `receivers` when it is needed, and kept there when the range ends."""
 
-    def __init__(self, receivers: Receivers, key: Key, prefetch: int, end: int, max_rows: int) -> None:
+    def __init__(self, receivers: Receivers, key: Key, prefetch: int, wanted: Range, max_rows: int) -> None:
         self._receivers = receivers
         self._key = key
         self._prefetch = prefetch
-        self._end = end
+        self._end = wanted.end
         self._max_rows = max_rows
+        #: The offset of the last event before the position, in a hub whose offsets identify events; else None.
+        self.after = wanted.start_offset
+        self._identified = names_event(wanted.start_offset) or names_event(wanted.end_offset)
+        self._checks = False  # what comes first is the event at `after`
         self._receiver: Receiver | None = None
         self._one_by_one = False
         #: As of the receiver, after the last call of `receive`.
@@ -101,12 +113,22 @@ class _RangeReceiver:
         self.newest: Newest | None = None
 
     def receive(self, position: int) -> pa.RecordBatch:
-        """Up to `max_rows` from `position` on. Raises what a `Receiver` raises; the next call opens another one."""
-        if self._receiver is None or self._receiver.closed or self._receiver.next != position:
+        """Up to `max_rows` from `position` on. Raises what a `Receiver` raises; the next call opens another one.
+
+        Raises `_Diverged` if the event before `position` is not the one at `after`.
+        """
+        waits = self._checks and self._receiver is not None and not self._receiver.closed
+        if not waits and (self._receiver is None or self._receiver.closed or self._receiver.next != position):
             self.close()
-            self._receiver = self._receivers.take(self._key, position, 1 if self._one_by_one else self._prefetch)
+            prefetch = 1 if self._one_by_one else self._prefetch
+            if names_event(self.after):
+                self._receiver = self._receivers.take(self._key, position, prefetch, self.after)
+            else:
+                self._receiver = self._receivers.take(self._key, position, prefetch)
             self._receiver.gaps = self._key.address in self._receivers.compacted
-        receiver, left = self._receiver, self._end - position
+            self._checks = self._receiver.next is None
+        assert self._receiver is not None
+        receiver, left = self._receiver, self._end - position + self._checks
         try:
             batch = receiver.receive(1 if self._one_by_one else min(self._max_rows, left), 1.0, left)
         except Undecodable:
@@ -119,7 +141,32 @@ class _RangeReceiver:
         self._one_by_one = self._one_by_one and not receiver.closed
         self.newest = receiver.newest
         self.first, self.next = receiver.first, position if receiver.next is None else receiver.next
+        if self._checks and receiver.first is not None:
+            batch = self._without_checked(batch, position)
+        if self._identified and batch.num_rows:
+            last = batch.slice(batch.num_rows - 1)
+            self.after = last["offset"][0].as_py() if sequence_numbers(last)[0].as_py() == self.next - 1 else None
         return batch
+
+    def _without_checked(self, batch: pa.RecordBatch, position: int) -> pa.RecordBatch:
+        """`batch` without the event at `after`, with which it begins; where that has aged out, the whole of it."""
+        self._checks = False
+        if not batch.num_rows:  # it cannot be read, and is left out
+            self.first = max(self.first or 0, position)
+            return batch
+        number, offset = (batch[name][0].as_py() for name in ("sequenceNumber", "offset"))
+        if number is None or number >= position:
+            return batch
+        if number < position - 1 or offset not in (None, self.after):
+            self.close()
+            raise _Diverged(f"event {number} has come after offset {self.after}")
+        self.first = position
+        return batch.slice(1)
+
+    def goes_on(self, end: int) -> None:
+        """From now on at another position, of which no offset is known, and up to before `end`."""
+        self.close()
+        self.after, self._checks, self._end = None, False, end
 
     def pass_over_gaps(self) -> bool:
         """From now on, because the hub is compacted. Returns whether that is new."""
@@ -133,6 +180,7 @@ class _RangeReceiver:
         """Keep the receiver for the next task if it is at the end of the range, where the next range begins; else close
         it."""
         receiver, self._receiver = self._receiver, None
+        self._checks = False
         if receiver is not None and receiver.next == self._end:
             self._receivers.keep(self._key, receiver)
         elif receiver is not None:
@@ -151,17 +199,22 @@ class _RangeReader:
         self._owner_level = owner_level
         self._receiver = receiver
         self._position = wanted.start
+        self._end = wanted.end
         self._last_error: Exception = _NO_EVENT
         self._made_progress()
 
     def read(self, ended: threading.Event) -> Generator[pa.RecordBatch, None, None]:
-        while self._position < self._wanted.end and not ended.is_set():
+        while self._position < self._end and not ended.is_set():
             try:
                 batch = self._receiver.receive(self._position)
             except Disconnected as other:
                 if self._lease_is_lost(other):
                     return
                 self._last_error = other
+            except (_Diverged, OffsetRefused) as error:
+                self._last_error = error
+                if self._find_again():
+                    continue
             except Unreachable as error:
                 self._last_error = error
             except RefusedError as refusal:
@@ -330,9 +383,39 @@ class _RangeReader:
                 self._wanted.partition, expected, found - 1, begin,
             )  # fmt: skip
 
+    def _find_again(self) -> bool:
+        """A geo-replicated hub was promoted since the last event was read, and does not have it, or does not know its
+        offset: go on where the hub does. Returns whether that was found out."""
+        partition, position = self._wanted.partition, self._position
+        address = PartitionAddress(self._options.connection, self._options.consumer_group, partition)
+        last = Position(position - 1, self._receiver.after)
+        try:
+            state = self._partition_state()
+            found = locate(last, address, state, self._options.receiver_timeout, self._owner_level)
+        except (HubUnavailableError, OffsetRefused) as error:
+            _LOG.warning("partition %s: cannot find out where the event hub goes on: %s", partition, error)
+            return False
+        if found is Unlocated.NOTHING_YET:
+            return False
+        if found == position:
+            self._receiver.goes_on(self._end)
+            return True
+        loss = promotion_loss(partition, position, found, state)
+        if self._options.fail_on_data_loss:
+            planned = f"; events up to {self._wanted.end - 1} were planned, and the last one now is {state.end - 1}"
+            raise DataLossError(f"{loss.what}{planned}. {PROMOTION_HELP}")
+        _LOG.warning("%s", loss.warning)
+        self._position = loss.goes_on
+        if names_event(self._wanted.end_offset):
+            # What is not there yet is for a later batch: the planner finds out that the end is not there, as here.
+            self._end = min(self._end, max(state.end, loss.goes_on))
+        self._receiver.goes_on(self._end)
+        self._made_progress()
+        return True
+
     def _end_of_loss(self) -> int:
         """Where reading goes on if the events from the position on are gone; the position if they are not."""
-        partition, position, end = self._wanted.partition, self._position, self._wanted.end
+        partition, position, end = self._wanted.partition, self._position, self._end
         try:
             state = self._partition_state()
         except HubUnavailableError as error:

@@ -21,6 +21,9 @@ class Range:
     `epoch` is that of the lease under which they are read, 0 without leases; `since_ms` is the `owned_since_ms` of that
     lease, 0 where it is not known. The length is `end - start`, which is more than the number of events where sequence
     numbers have gaps.
+
+    In a hub whose offsets are texts (a geo-replicated one), `start_offset` and `end_offset` are those of the last event
+    before `start` and before `end`, as far as they are known; else None.
     """
 
     partition: str
@@ -28,6 +31,8 @@ class Range:
     start: int
     end: int
     since_ms: int = 0
+    start_offset: str | None = None
+    end_offset: str | None = None
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -74,7 +79,10 @@ def split(ranges: list[Range], min_pieces: int | None) -> list[Range]:
     pieces = []
     for whole, count in zip(ranges, counts, strict=True):
         edges = [whole.start + len(whole) * i // count for i in range(count + 1)]
-        pieces += [Range(whole.partition, whole.epoch, *cut, whole.since_ms) for cut in pairwise(edges)]
+        offsets = {whole.start: whole.start_offset, whole.end: whole.end_offset}
+        pieces += [
+            Range(whole.partition, whole.epoch, *cut, whole.since_ms, *map(offsets.get, cut)) for cut in pairwise(edges)
+        ]
     return pieces
 
 

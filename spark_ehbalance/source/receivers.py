@@ -92,8 +92,12 @@ class Receivers:
         self._kept: dict[Key, _Kept] = {}
         self._thread: threading.Thread | None = None
 
-    def take(self, key: Key, position: int, prefetch: int) -> Receiver:
-        """A receiver whose next event is `position`: a kept one if it can be used, else a new one."""
+    def take(self, key: Key, position: int, prefetch: int, after: str | None = None) -> Receiver:
+        """A receiver whose next event is `position`: a kept one if it can be used, else a new one.
+
+        A new one begins with the event before it, if `after` is given, which is the offset of that event. It does not
+        know its `next` event before it has received that.
+        """
         with self._lock:
             found = self._kept.pop(key, None)
             kept = found and found.receiver
@@ -106,7 +110,7 @@ class Receivers:
         _LOG.debug("partition %s: opening a receiver at %d", key.address.partition, position)
         return Receiver(
             key.address,
-            position,
+            position if after is None else after,
             owner_level=key.owner_level,
             prefetch=prefetch,
             json_properties=key.json_properties,

@@ -8,6 +8,14 @@ from dataclasses import dataclass
 START_OFFSET = "-1"
 
 
+def names_event(offset: str | None) -> bool:
+    """Whether an offset identifies an event, also after a geo-replicated hub was promoted: such a hub's are texts.
+
+    A number tells where an event lies in one region. Old ones are refused by a hub that is geo-replicated.
+    """
+    return offset is not None and not offset.removeprefix("-").isdecimal()
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """The last finished event: reading continues at `next`.

@@ -1,0 +1,367 @@
+"""Reading a geo-replicated hub: positions are kept by offset, and a promotion that has lost events is noticed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.hub import resolve
+from spark_ehbalance.hub.receiver import Receiver
+from spark_ehbalance.source.options import Options
+from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.source.receivers import Key, Receivers
+from spark_ehbalance.values.position import names_event
+from tests.source.queries import Group, Query
+from tests.source.support import HUB
+from tests.waiting import wait_until
+
+PARTITIONS = 2
+
+#: Events of each partition before and after which a promotion begins.
+SENT, LOST = 10, 3
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    with Emulator(geo_replicated=True) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing comes late from a hub in this process."""
+    monkeypatch.setattr(resolve, "QUIET", 0.5)
+
+
+class Worker(Receivers):
+    """A worker's receivers; `opened` has the offsets at which new ones were opened, or the sequence numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[str | int] = []
+        self._taken: list[Receiver] = []
+
+    def take(self, key: Key, position: int, prefetch: int, after: str | None = None) -> Receiver:
+        receiver = super().take(key, position, prefetch, after)
+        if not any(receiver is each for each in self._taken):
+            self._taken.append(receiver)
+            self.opened.append(position if after is None else after)
+        return receiver
+
+
+class Reader:
+    """Runs the batches of queries of one group and keeps the bodies of what was read."""
+
+    def __init__(self, group: Group, *, shared: bool = True, **more: object) -> None:
+        self.group = group
+        self.shared = shared
+        self.options: Options = group.options(shared=shared, **more)
+        self.worker = Worker()
+        self.bodies: Counter[bytes] = Counter()
+        self._more = more
+
+    def query(self, before: Query | None = None, owner: str = "a") -> Query:
+        """A query, or the next process of one that has been there before."""
+        if before is None:
+            return self.group.query(owner, shared=self.shared, **self._more)
+        unfinished = None if before.logged == before.finished else before.logged
+        return self.group.query(owner, before.finished, unfinished, shared=self.shared, **self._more)
+
+    def run(self, query: Query, then: Callable[[], object] | None = None, limit: int | None = None) -> list[Range]:
+        """Plan and read one batch; `then` is done between that, or else when the first rows have come."""
+        return self.read(query, query.batch(limit), then)
+
+    def read(self, query: Query, end: object, then: Callable[[], object] | None = None) -> list[Range]:
+        ranges = query.run(end)  # type: ignore[arg-type]
+        for each in ranges:
+            owner, level = (query.owner, each.epoch) if self.shared else (None, None)
+            for rows in read_range(self.options, each, owner, level, receivers=self.worker, max_rows=2):
+                self.bodies.update(rows["body"].to_pylist())
+                if then is not None:
+                    then()
+                    then = None
+        return ranges
+
+    def drain(self, query: Query, wanted: set[bytes]) -> None:
+        """Run batches until all of `wanted` was read and there is nothing more."""
+
+        def done() -> bool:
+            end = query.plan()
+            if end is not None:
+                self.read(query, end)
+            return end is None and wanted <= self.bodies.keys()
+
+        wait_until(done, "everything was read", 20)
+
+    def close(self) -> None:
+        self.worker.close()
+
+
+@pytest.fixture
+def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
+    made = Group(emulator, tmp_path, PARTITIONS)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def reader(group: Group) -> Iterator[Callable[..., Reader]]:
+    made: list[Reader] = []
+
+    def make(**more: object) -> Reader:
+        made.append(Reader(group, **more))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def send(emulator: Emulator, label: str, count: int, partitions: int = PARTITIONS) -> set[bytes]:
+    """Events with bodies of their own in each partition."""
+    sent = {str(p): [f"{label} {p} {number}".encode() for number in range(count)] for p in range(partitions)}
+    for partition, bodies in sent.items():
+        emulator.append(HUB, partition, bodies)
+    return {body for bodies in sent.values() for body in bodies}
+
+
+def kill(query: Query, reader: Reader) -> None:
+    """End the query's process, after what was finished is in the table, and its workers."""
+    if reader.shared:
+        query.tell()
+    query.stop()
+    reader.worker.close()
+    reader.worker.opened.clear()
+
+
+WAYS = pytest.mark.parametrize("shared", [True, False], ids=["shared", "alone"])
+
+
+# --- resuming by offset ----------------------------------------------------------------------------------------
+
+
+@WAYS
+@pytest.mark.parametrize("limit", [None, 7], ids=["all", "some"])
+def test_a_restarted_query_goes_on_at_the_offset_of_its_last_event(
+    emulator: Emulator, reader: Callable[..., Reader], *, shared: bool, limit: int | None
+) -> None:
+    """Also where that was never the newest one of its partition."""
+    reads = reader(shared=shared)
+    sent = send(emulator, "first", SENT)
+    query = reads.query()
+    ranges = reads.run(query, limit=limit)
+    assert all(names_event(each.end_offset) for each in ranges)
+    kill(query, reads)
+    sent |= send(emulator, "second", SENT)
+    again = reads.query(query)
+    reads.drain(again, sent)
+    assert reads.bodies == Counter(dict.fromkeys(sent, 1))
+    assert sorted(map(str, reads.worker.opened)) == sorted(str(each.end_offset) for each in ranges)
+
+
+def test_the_next_owner_goes_on_at_the_offset(emulator: Emulator, group: Group, reader: Callable[..., Reader]) -> None:
+    reads = reader()
+    sent = send(emulator, "first", SENT)
+    one = reads.query()
+    reads.run(one)
+    two = reads.query(owner="b")
+    wait_until(lambda: (one.step() and False) or {len(one.owned()), len(two.owned())} == {1}, "each has a partition")
+    reads.worker.opened.clear()
+    sent |= send(emulator, "second", SENT)
+    wait_until(lambda: two.plan() is not None, "there is something to read")
+    reads.read(two, two.logged)
+    reads.drain(one, sent)
+    assert reads.bodies == Counter(dict.fromkeys(sent, 1))
+    assert any(names_event(str(each)) for each in reads.worker.opened)
+    assert all(names_event(lease.checkpoint.offset) for lease in group.leases().values() if lease.checkpoint)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_broken_connection_is_taken_up_at_the_last_offset(
+    emulator: Emulator, reader: Callable[..., Reader], *, fails: bool
+) -> None:
+    reads = reader(failOnDataLoss=fails, prefetch=2)
+    sent = send(emulator, "first", SENT)
+    query = reads.query()
+    reads.run(query, lambda: emulator.drop_connections(HUB))
+    assert reads.bodies == Counter(dict.fromkeys(sent, 1))
+    assert any(names_event(str(each)) for each in reads.worker.opened)
+
+
+def test_a_position_set_by_number_is_read_from_there(
+    emulator: Emulator, group: Group, reader: Callable[..., Reader]
+) -> None:
+    sent = send(emulator, "first", SENT)
+    reads = reader(startingPosition="4")
+    reads.run(reads.query())
+    assert reads.worker.opened == [4, 4]
+    assert reads.bodies.keys() == {each for each in sent if int(each[-1:]) >= 4}
+
+
+@WAYS
+def test_an_aged_out_event_needs_no_check(emulator: Emulator, reader: Callable[..., Reader], *, shared: bool) -> None:
+    reads = reader(shared=shared)
+    sent = send(emulator, "first", SENT)
+    query = reads.query()
+    reads.run(query)
+    kill(query, reads)
+    sent |= send(emulator, "second", SENT)
+    for partition in range(PARTITIONS):
+        emulator.trim(HUB, partition, SENT)
+    reads.drain(reads.query(query), sent)
+    assert reads.bodies == Counter(dict.fromkeys(sent, 1))
+
+
+# --- promotions ------------------------------------------------------------------------------------------------
+
+
+@WAYS
+def test_a_promotion_without_loss_is_no_error_and_repeats_nothing(
+    emulator: Emulator, reader: Callable[..., Reader], *, shared: bool
+) -> None:
+    reads = reader(shared=shared)
+    sent = send(emulator, "first", SENT)
+    query = reads.query()
+    reads.run(query)
+    emulator.promote(HUB)
+    sent |= send(emulator, "second", SENT)
+    reads.run(query, lambda: emulator.promote(HUB))
+    kill(query, reads)
+    emulator.promote(HUB)
+    sent |= send(emulator, "third", SENT)
+    reads.drain(reads.query(query), sent)
+    assert reads.bodies == Counter(dict.fromkeys(sent, 1))
+
+
+#: New events after a promotion that lost LOST: the hub's last number is below, at and beyond that of the last event
+#: read.
+NEW = pytest.mark.parametrize("new", [0, 1, LOST, LOST + 5])
+
+
+@WAYS
+@NEW
+@pytest.mark.parametrize("running", [True, False])
+def test_events_read_and_lost_are_an_error_that_names_them(
+    emulator: Emulator, reader: Callable[..., Reader], *, shared: bool, new: int, running: bool
+) -> None:
+    reads = reader(shared=shared)
+    send(emulator, "first", SENT)
+    query = reads.query()
+    reads.run(query)
+    if not running:
+        kill(query, reads)
+    emulator.promote(HUB, LOST)
+    send(emulator, "second", new)
+    query = query if running else reads.query(query)
+    with pytest.raises(DataLossError) as loss:
+        reads.run(query)
+    text = str(loss.value)
+    assert f"events {SENT - LOST} to {SENT - 1} were read and are gone" in text
+    assert "partition 0" in text
+    assert "failOnDataLoss=false" in text
+    assert ("partition 1" in text) is (new <= LOST), "all at once, where the planner notices it"
+
+
+@WAYS
+@NEW
+@pytest.mark.parametrize("lost_offsets", ["resume", "refuse", "number"])
+def test_without_fail_on_data_loss_all_that_there_is_then_is_read(
+    emulator: Emulator,
+    reader: Callable[..., Reader],
+    caplog: pytest.LogCaptureFixture,
+    *,
+    shared: bool,
+    new: int,
+    lost_offsets: str,
+) -> None:
+    """Whatever the service does with the offset of a lost event."""
+    reads = reader(shared=shared, failOnDataLoss=False)
+    sent = send(emulator, "first", SENT)
+    query = reads.query()
+    reads.run(query)
+    kill(query, reads)
+    emulator.promote(HUB, LOST, lost_offsets=lost_offsets)
+    sent |= send(emulator, "second", new)
+    query = reads.query(query)
+    if lost_offsets == "number" and 0 < new < LOST:
+        assert query.plan() is None, "it cannot be told from a hub that has got no event since"
+    else:
+        reads.drain(query, sent)
+    sent |= send(emulator, "third", 1)  # the first one after the promotion, if there is no other
+    before = reads.bodies.copy()
+    reads.drain(query, sent)
+    assert (reads.bodies - before).keys() == {b"third 0 0", b"third 1 0"} or lost_offsets != "resume"
+    warnings = [each.message for each in caplog.records if "because failOnDataLoss=false" in each.message]
+    assert {each.split(":")[0] for each in warnings} == {"partition 0", "partition 1"}
+    if lost_offsets == "resume":
+        assert all(f"events {SENT - LOST} to {SENT - 1}" in each for each in warnings)
+        assert all(reads.bodies[each] == 1 for each in sent if each.startswith(b"first"))
+
+
+@WAYS
+@pytest.mark.parametrize("when", ["planned", "reading"])
+@pytest.mark.parametrize("lost", [LOST, SENT + LOST], ids=["of the batch", "before it"])
+def test_a_promotion_while_a_batch_runs(
+    emulator: Emulator, reader: Callable[..., Reader], *, shared: bool, when: str, lost: int
+) -> None:
+    reads = reader(shared=shared, failOnDataLoss=False, prefetch=2, receiverTimeout="2s")
+    sent = send(emulator, "first", 2 * SENT)
+    query = reads.query()
+    reads.run(query)
+    send(emulator, "lost or not", SENT)
+    end = query.batch()
+
+    def promote() -> None:
+        emulator.promote(HUB, lost)
+        sent.update(send(emulator, "second", SENT))
+
+    if when == "planned":
+        promote()
+        reads.read(query, end)
+    else:
+        reads.read(query, end, promote)
+    reads.drain(query, sent)
+    assert sent <= reads.bodies.keys()
+
+
+@WAYS
+def test_a_logged_batch_is_run_again_after_a_promotion(
+    emulator: Emulator, reader: Callable[..., Reader], *, shared: bool
+) -> None:
+    reads = reader(shared=shared, failOnDataLoss=False, receiverTimeout="2s")
+    sent = send(emulator, "first", SENT)
+    query = reads.query()
+    reads.run(query)
+    send(emulator, "second", SENT)
+    query.batch()
+    with contextlib.suppress(DataLossError):
+        kill(query, reads)
+    emulator.promote(HUB, SENT + LOST)
+    sent |= send(emulator, "third", 2)
+    again = reads.query(query)
+    reads.read(again, query.logged)
+    reads.drain(again, sent)
+    assert sent <= reads.bodies.keys()
+
+
+def test_the_next_owner_notices_a_promotion(
+    emulator: Emulator, reader: Callable[..., Reader], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    reads = reader(failOnDataLoss=False)
+    sent = send(emulator, "first", SENT)
+    one = reads.query()
+    reads.run(one)
+    kill(one, reads)
+    emulator.promote(HUB, LOST)
+    sent |= send(emulator, "second", LOST + 5)
+    reads.drain(reads.query(owner="b"), sent)
+    assert f"events {SENT - LOST} to {SENT - 1} were read and are gone" in caplog.text
