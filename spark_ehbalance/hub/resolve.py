@@ -121,6 +121,8 @@ def locate(
         return position.next
     if found[0] is not None and found[0] < number:
         return found[0]
+    if found[0] is not None and found[0] > number:  # it has aged out meanwhile
+        return position.next
     if found[0] == number:  # it begins here, or the offset was taken for its sequence number
         after = first(position.offset, inclusive=False)
         return number if after is not None and after[0] == number else Unlocated.UNKNOWN

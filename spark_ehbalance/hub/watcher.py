@@ -178,6 +178,11 @@ class HubWatcher:
         with self._condition:
             return self._created_ms
 
+    def connected_at(self) -> float:
+        """Identifies the connection by which the hub was asked last."""
+        with self._condition:
+            return self._connected_at
+
     def refresh(self, partitions: Iterable[str] | None = None) -> None:
         """Wait for the states of these partitions (all, if it is None) and the list of partitions, requested after this
         call. With many partitions that takes a while, because of the limit, in which others are served as well.

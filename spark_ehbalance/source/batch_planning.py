@@ -15,7 +15,7 @@ from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.hub.resolve import Unlocated
 from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
-from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
+from spark_ehbalance.source.promotion import PROMOTION_HELP, PromotionLoss, promotion_loss
 from spark_ehbalance.source.ranges import Range, limit_by_backlog, retained_start
 from spark_ehbalance.source.tasks import EVENTS_PER_TASK
 from spark_ehbalance.values.position import Position, names_event
@@ -30,7 +30,8 @@ class Request(enum.Enum):
     #: The newest events of the owned partitions, if the hub answers soon. A batch has ended, and the events that
     #: arrived meanwhile are to be in the next one, which with a long trigger does not come soon.
     CATCH_UP = enum.auto()
-    #: Where the hub goes on after positions that it does not have any more: it was promoted, and has lost events.
+    #: Where the hub goes on after positions that it may not have any more: it may have been promoted, and have lost
+    #: events.
     LOCATE = enum.auto()
 
 
@@ -52,7 +53,11 @@ class PlanInputs:
     batch_ended: bool = False
     #: The states are newer than the holdings.
     refreshed: bool = False
-    #: Where the hub goes on after the `lost_positions`, by partition.
+    #: The lease's epoch and the connection to the hub with which each partition's event before its position was found
+    #: to be there, in a geo-replicated hub. A promotion ends all connections.
+    verified: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    connection: float = 0.0
+    #: Where the hub goes on after the `doubtful_positions`, by partition, as far as that was found out.
     located: Mapping[str, int | Unlocated] | None = None
     #: Partitions whose position is lost and where nothing had come since, with that position and the hub's end at that
     #: time: they are left out until it has more, without failOnDataLoss.
@@ -93,17 +98,19 @@ def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
         lost or any(not inputs.states[p].begin <= each.next <= inputs.states[p].end for p, each in known.items())
     ):
         return Request.REFRESH
-    if lost and inputs.located is None:
+    doubtful = lost | _unverified(inputs, known)
+    if doubtful and inputs.located is None:
         return Request.LOCATE
-    moved = _after_promotion(inputs, lost)
-    known = {partition: each for partition, each in known.items() if partition not in lost or partition in moved}
+    gone = _gone(inputs, doubtful)
     resets, warnings = dict[str, Progress](), list[str]()
     positions = dict[str, int]()
     for partition, position in known.items():
-        state = inputs.states[partition]
-        if partition in moved:
-            positions[partition], warning = moved[partition]
+        if partition in gone:
+            positions[partition], warning = gone[partition].goes_on, gone[partition].warning
+        elif partition in lost or (partition in doubtful and not _is_there(inputs, partition, position)):
+            continue  # until it is known, or an event has come
         else:
+            state = inputs.states[partition]
             positions[partition], warning = retained_start(partition, position.next, state, inputs.fail_on_data_loss)
         if warning:
             warnings.append(warning)
@@ -124,9 +131,15 @@ def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
     return BatchPlan(ranges, resets, tuple(warnings))
 
 
+def doubtful_positions(inputs: PlanInputs) -> dict[str, Position]:
+    """The positions to `LOCATE`."""
+    known = _positions(inputs)
+    return _lost(inputs, known) | _unverified(inputs, known)
+
+
 def lost_positions(inputs: PlanInputs) -> dict[str, Position]:
-    """The positions whose event a geo-replicated hub does not have any more, as far as its states tell: another event
-    has its number, or none has."""
+    """The positions whose event a geo-replicated hub does not have any more, as its states tell: another event has its
+    number, or none has."""
     return _lost(inputs, _positions(inputs))
 
 
@@ -141,21 +154,36 @@ def _lost(inputs: PlanInputs, known: Mapping[str, Position]) -> dict[str, Positi
     return lost
 
 
-def _after_promotion(inputs: PlanInputs, lost: Mapping[str, Position]) -> dict[str, tuple[int, str]]:
-    """Where reading of partitions with lost positions goes on, and a warning for each ("" if nothing was lost). Raises
-    `DataLossError` for all of them together, if that is an error."""
+def _unverified(inputs: PlanInputs, known: Mapping[str, Position]) -> dict[str, Position]:
+    """The positions of which it is not known whether the hub still has their event: it may have been promoted before
+    the partition was taken, or while the connection was lost."""
+    return {
+        partition: position
+        for partition, position in known.items()
+        if names_event(position.offset)
+        and inputs.states[partition].begin < position.next
+        and inputs.verified.get(partition) != (inputs.holdings[partition].epoch, inputs.connection)
+    }
+
+
+def _is_there(inputs: PlanInputs, partition: str, position: Position) -> bool:
+    return (inputs.located or {}).get(partition) == position.next
+
+
+def _gone(inputs: PlanInputs, doubtful: Mapping[str, Position]) -> dict[str, PromotionLoss]:
+    """What a promotion has taken of the partitions with doubtful positions. Raises `DataLossError` for all of them
+    together, if that is an error."""
     located = inputs.located or {}
-    gone = [
-        promotion_loss(partition, position.next, located[partition], inputs.states[partition])
-        for partition, position in lost.items()
-        if located[partition] != position.next
+    gone = {
+        partition: promotion_loss(partition, position.next, located[partition], inputs.states[partition])
+        for partition, position in doubtful.items()
+        if partition in located
+        and located[partition] != position.next
         and (located[partition] is not Unlocated.NOTHING_YET or inputs.fail_on_data_loss)
-    ]
+    }
     if gone and inputs.fail_on_data_loss:
-        raise DataLossError(f"{'; '.join(each.what for each in gone)}. {PROMOTION_HELP}")
-    after = {each.partition: (each.goes_on, each.warning) for each in gone}
-    unmoved = {p: (position.next, "") for p, position in lost.items() if located[p] == position.next}
-    return unmoved | after
+        raise DataLossError(f"{'; '.join(each.what for each in gone.values())}. {PROMOTION_HELP}")
+    return gone
 
 
 def _with_offsets(planned: Range, before: Position, state: PartitionState) -> Range:

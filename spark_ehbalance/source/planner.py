@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.errors import DataLossError, EhBalanceError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.hub.resolve import Unlocated
 from spark_ehbalance.member.keeper import Keeper
@@ -23,6 +23,7 @@ from spark_ehbalance.source.batch_planning import (
     BatchPlan,
     PlanInputs,
     Request,
+    doubtful_positions,
     lost_positions,
     plan_batch,
     plan_replay,
@@ -33,6 +34,7 @@ from spark_ehbalance.source.load_reporter import LoadReporter
 from spark_ehbalance.source.news import NewsAddress, NewsListener
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.progress_policy import ProgressPolicy
+from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.values.position import Position, names_event, partition_order
 
@@ -66,6 +68,7 @@ class Hub(Protocol):
     def refresh(self, partitions: Iterable[str] | None = None) -> None: ...
     def states(self) -> Mapping[str, PartitionState]: ...
     def created_ms(self) -> int | None: ...
+    def connected_at(self) -> float: ...
     def offsets(
         self, positions: Mapping[str, int], owner_level: int | Mapping[str, int | None]
     ) -> Mapping[str, str]: ...
@@ -126,6 +129,7 @@ class Planner:
         self._replayed: Mapping[str, Range] = {}
         self._ahead: Mapping[str, int] = {}
         self._awaited: dict[str, tuple[Position, int]] = {}
+        self._verified: dict[str, tuple[int, float]] = {}
         self._hub_name = hub_name
         self._news = news
         self._fixed_ends: dict[str, int] | None = None
@@ -216,7 +220,7 @@ class Planner:
         `plan_replay` returns."""
         if end == self._planned:
             return [each for each in end.ranges.values() if len(each)]
-        replay = plan_replay(end.ranges, self._keeper.holdings())
+        replay = self._without_lost(plan_replay(end.ranges, self._keeper.holdings()))
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in replay.items()})
         # Spark's log keeps the old epochs; these ranges, with the new ones, are checkpointed once the batch has ended.
         self._replayed = {partition: each for partition, each in replay.items() if partition in reserved}
@@ -310,6 +314,8 @@ class Planner:
             limit,
             self._fail_on_data_loss,
             batch_ended=batch_ended,
+            verified=self._verified,
+            connection=self._hub.connected_at(),
             awaited={} if self._fail_on_data_loss else dict(self._awaited),
         )
         while isinstance(plan := plan_batch(inputs), Request):
@@ -320,24 +326,43 @@ class Planner:
                 continue
             else:
                 self._hub.catch_up(self._timings.catch_up_timeout)
-            inputs = inputs.after(plan, self._hub.states())
+            inputs = replace(inputs.after(plan, self._hub.states()), connection=self._hub.connected_at())
         return self._with_end_offsets(plan, inputs.states)
 
     def _located(self, inputs: PlanInputs) -> PlanInputs:
-        """The inputs with where the hub goes on after the lost positions, without the partitions where that could not
-        be found out."""
-        lost, states = lost_positions(inputs), inputs.states
-        levels = {partition: self._owner_level(inputs.holdings[partition].epoch) for partition in lost}
-        located = dict(self._hub.locate(lost, levels))
+        """The inputs with where the hub goes on after the doubtful positions, as far as that could be found out."""
+        doubtful, lost, states = doubtful_positions(inputs), lost_positions(inputs), inputs.states
+        levels = {partition: self._owner_level(inputs.holdings[partition].epoch) for partition in doubtful}
+        located = dict(self._hub.locate(doubtful, levels))
         for partition in [p for p, found in located.items() if found is Unlocated.NOTHING_YET]:
-            position, end = self._awaited.get(partition, (None, 0))
-            if position == lost[partition] and end < states[partition].end:
+            position, end = self._awaited.pop(partition, (None, 0))
+            if partition not in lost:
+                del located[partition]  # it is only late
+            elif position == lost[partition] and end < states[partition].end:
                 located[partition] = Unlocated.UNKNOWN  # an event has come, and not there
-                del self._awaited[partition]
             else:
                 self._awaited[partition] = lost[partition], states[partition].end
-        known = {p: each for p, each in inputs.holdings.items() if p not in lost or p in located}
-        return replace(inputs, holdings=known).after(Request.LOCATE, states, located)
+        for partition, found in located.items():
+            if found == doubtful[partition].next:
+                self._verified[partition] = inputs.holdings[partition].epoch, inputs.connection
+        return inputs.after(Request.LOCATE, states, located)
+
+    def _without_lost(self, replay: Mapping[str, Range]) -> dict[str, Range]:
+        """`replay` without the partitions that do not go on where they were planned to, because a geo-replicated hub
+        was promoted. The next batch reads them. Raises `DataLossError` if that is an error."""
+        starts = {p: Position(e.start - 1, e.start_offset) for p, e in replay.items() if names_event(e.start_offset)}
+        if not starts:
+            return dict(replay)
+        levels = {partition: self._owner_level(replay[partition].epoch) for partition in starts}
+        located, states = self._hub.locate(starts, levels), self._hub.states()
+        gone = {
+            p: promotion_loss(p, starts[p].next, found, states[p])
+            for p, found in located.items()
+            if found not in (starts[p].next, Unlocated.NOTHING_YET)
+        }
+        if gone and self._fail_on_data_loss:
+            raise DataLossError(f"{'; '.join(each.what for each in gone.values())}. {PROMOTION_HELP}")
+        return {partition: each for partition, each in replay.items() if partition not in gone}
 
     def _with_end_offsets(self, plan: BatchPlan, states: Mapping[str, PartitionState]) -> BatchPlan:
         """The plan with the offsets of the last events, where they are needed to go on after them: those of events that

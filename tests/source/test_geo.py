@@ -267,7 +267,7 @@ def test_events_read_and_lost_are_an_error_that_names_them(
     assert f"events {SENT - LOST} to {SENT - 1} were read and are gone" in text
     assert "partition 0" in text
     assert "failOnDataLoss=false" in text
-    assert ("partition 1" in text) is (new <= LOST), "all at once, where the planner notices it"
+    assert "partition 1" in text, "all at once"
 
 
 @WAYS

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from spark_ehbalance.hub.metadata import PartitionState
+from spark_ehbalance.hub.resolve import Unlocated
 from spark_ehbalance.leases.model import Author, Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Join, Steal
@@ -81,6 +82,17 @@ class ValueWatcher:
     def catch_up(self, patience: float) -> None:
         self.asked.append("catch up")
         self._known = self._hub.states
+
+    def connected_at(self) -> float:
+        return 0.0
+
+    def offsets(self, positions: Mapping[str, int], owner_level: int | Mapping[str, int | None]) -> Mapping[str, str]:
+        raise AssertionError("it has no offsets")
+
+    def locate(
+        self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]
+    ) -> Mapping[str, int | Unlocated]:
+        raise AssertionError("it has no offsets")
 
     def created_ms(self) -> int | None:
         return 1
