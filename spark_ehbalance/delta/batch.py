@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -43,6 +44,7 @@ class MicroBatch:
         self._configuration = df._jdf.sparkSession().sessionState().newHadoopConf()
         #: What is read, by partition.
         self.read: Extents = {}
+        self.last: Mapping[str, str] = {}
         # A batch of another source, or of Spark's state: run again, it does not even start our planner.
         if batch_id > 0 and _logged(query, batch_id - 1) == [self._end]:
             return
@@ -51,6 +53,22 @@ class MicroBatch:
         self.hub: str = answer["hub"]
         self.created: int | None = answer["created"]
         self.read = {p: Extent(*each) for p, each in answer["ranges"].items()}
+        self._offsets: dict[str, list[str | None]] = answer.get("offsets", {})
+        #: In a geo-replicated hub, the offset of the last event of each partition.
+        self.last = {partition: last for partition, (_, last) in self._offsets.items() if last is not None}
+
+    def offset_of(self, partition: str, sequence_number: int) -> str | None:
+        """The offset that an event has in a geo-replicated hub now; None if it was there before the batch, or if there
+        is none. Raises `TargetError` if the planner cannot tell."""
+        read, (before, last) = self.read[partition], self._offsets[partition]
+        if sequence_number == read.start - 1 and before is not None:
+            return before
+        if sequence_number == read.end - 1 and last is not None:
+            return last
+        if sequence_number < read.start:
+            return None
+        found: str | None = self._ask(event=[partition, sequence_number])["offset"]
+        return found
 
     def lost(self) -> frozenset[str]:
         """The partitions that others have taken: they may not have been read to the end. For all others the contrary is
@@ -92,8 +110,16 @@ class MicroBatch:
         if skip:
             self._ask(ahead=marks)
 
-    def _ask(self, *, look: bool = False, refresh: bool = False, ahead: Marks | None = None) -> dict[str, Any]:
+    def _ask(
+        self,
+        *,
+        look: bool = False,
+        refresh: bool = False,
+        ahead: Marks | None = None,
+        event: list[str | int] | None = None,
+    ) -> dict[str, Any]:
         question = {"batch": self._end.to_json(), "look": look, "refresh": refresh, "ahead": ahead or {}}
+        question |= {"event": event} if event is not None else {}
         deadline = time.monotonic() + PATIENCE
         while True:
             try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame
@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from spark_ehbalance.delta.conflicts import JVM_ERRORS, cause_of, conflict_of
 from spark_ehbalance.delta.java import delta, java
 from spark_ehbalance.delta.local_lock import locked
-from spark_ehbalance.delta.marks import Commit, Extents, Marks, Memory
+from spark_ehbalance.delta.marks import Commit, Extents, Marks, Memory, identity
 from spark_ehbalance.delta.protocol import Refusal
 from spark_ehbalance.delta.selection import rows_of
 from spark_ehbalance.errors import TargetError
@@ -45,6 +45,24 @@ MADE_ANEW = (
 )
 
 
+#: What to do about marks of events that a promotion has taken away.
+PROMOTED = (
+    "the event hub is geo-replicated, and was promoted to a region that had not got these events. It has others with "
+    "the same numbers, which would be taken for written: give write_once another `source`, such as the hub's name with "
+    "a date"
+)
+
+
+class EventOffsets(Protocol):
+    """The offsets of a batch's events in a hub whose offsets identify events."""
+
+    #: Of the last event that is read of each partition, as far as it is known.
+    last: Mapping[str, str]
+
+    def offset_of(self, partition: str, sequence_number: int) -> str | None:
+        """That of an event not before the batch; None if it is not known."""
+
+
 class MergedError(Exception):
     """Somebody has written to the target without marks, so that they do not tell what it holds."""
 
@@ -65,6 +83,7 @@ class Target:
 
     `source` is the name under which the marks are kept, and `memory` what was known of them after the last batch. The
     hub was `created` at that time, in milliseconds since 1970; that is kept too, so that one made anew is known.
+    With `events` the last event before each mark is kept as well, so that a promotion of the hub is known.
     `remembers`: the marks come from memory and the log since; if not, Delta is asked, which reconstructs the table's
     state for it after every commit.
     """
@@ -78,6 +97,7 @@ class Target:
         memory: Memory | None,
         *,
         created: int | None = None,
+        events: EventOffsets | None = None,
         remembers: bool,
     ) -> None:
         """Raises `TargetError` if it is no Delta table."""
@@ -88,6 +108,7 @@ class Target:
         self._name = name
         self._source = source
         self._created = created
+        self._events = events
         self._remembers = remembers
         self._options = self._delta.options(self._java.map(dict(options)), self._spark.sessionState().conf())
         self._log, self._catalog = self._find(df)
@@ -136,16 +157,21 @@ class Target:
         self._log.protocolWrite(transaction.protocol())
         names = {partition: self._identifier(partition) for partition in partitions}
         hub = self._hub_identifier
+        last = [self._event_identifier(partition) for partition in (self._events.last if self._events else ())]
         memory = self._caught_up(metadata.id(), version) if self._remembers else None
         memory = memory or Memory(metadata.id(), version)
         asked = {
-            name: transaction.txnVersion(name) for name in (*names.values(), hub) if name not in memory.identifiers
+            name: transaction.txnVersion(name)
+            for name in (*names.values(), *last, hub)
+            if name not in memory.identifiers
         }
         self.memory = memory.learnt({name: None if mark < 0 else mark for name, mark in asked.items()})
         if self._created is not None and self.memory.identifiers[hub] not in (None, self._created):
             raise TargetError(f"the marks in target {self._name!r} are of an earlier {self._source}: {MADE_ANEW}")
         marks = {partition: self.memory.identifiers[name] for partition, name in names.items()}
-        return {partition: mark for partition, mark in marks.items() if mark is not None}
+        found = {partition: mark for partition, mark in marks.items() if mark is not None}
+        self._check_events(found)
+        return found
 
     def write(self, df: DataFrame, read: Extents, events: Extents) -> None:
         """Write files with those rows of `df` that belong to `events`, a part of what was `read`."""
@@ -169,6 +195,9 @@ class Target:
         names = {self._identifier(partition): mark for partition, mark in marks.items()}
         if self._created is not None and self.memory.identifiers[self._hub_identifier] is None:
             names[self._hub_identifier] = self._created
+        if self._events is not None:
+            last = {p: offset for p, offset in self._events.last.items() if p in marks}
+            names |= {self._event_identifier(partition): identity(offset) for partition, offset in last.items()}
         jvm = self._java
         now = jvm.some(jvm.long(time.time_ns() // 1_000_000))
         set_marks = jvm.seq([self._delta.set_transaction(name, mark, now) for name, mark in names.items()])
@@ -201,6 +230,23 @@ class Target:
 
     def _identifier(self, partition: str) -> str:
         return f"{_MARK}{self._source}/{partition}"
+
+    def _event_identifier(self, partition: str) -> str:
+        return f"ehb-event/{self._source}/{partition}"
+
+    def _check_events(self, marks: Marks) -> None:
+        """Raise `TargetError` if the hub has another event than the target where one of these marks is."""
+        assert self.memory is not None
+        for partition, mark in marks.items():
+            kept = self.memory.identifiers.get(self._event_identifier(partition))
+            if kept is None or self._events is None:
+                continue
+            offset = self._events.offset_of(partition, mark - 1)
+            if offset is not None and identity(offset) != kept:
+                raise TargetError(
+                    f"partition {partition}: the target {self._name!r} holds events up to {mark - 1} of {self._source} "
+                    f"that are gone: {PROMOTED}"
+                )
 
     @property
     def _hub_identifier(self) -> str:

@@ -105,7 +105,14 @@ def _write(
     name = source or batch.hub
     key = (str(df.sparkSession.sparkContext.applicationId), target, name)
     table = Target(
-        df, target, name, options, _memories.get(key), created=batch.created, remembers=how is Support.MEMORY
+        df,
+        target,
+        name,
+        options,
+        _memories.get(key),
+        created=batch.created,
+        events=batch if batch.last else None,
+        remembers=how is Support.MEMORY,
     )
     done = (batch.run, table.location, name)
     if _written.get(done) == batch_id:

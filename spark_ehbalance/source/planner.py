@@ -254,7 +254,8 @@ class Planner:
             try:
                 end = StreamOffset.from_json(message["batch"])
                 asked = {name: bool(message.get(name)) for name in ("look", "refresh")}
-                return self.about_batch(end, **asked, ahead=message.get("ahead", {}))
+                ahead, event = message.get("ahead", {}), _event(message.get("event"))
+                return self.about_batch(end, **asked, ahead=ahead, event=event)
             except EhBalanceError as error:
                 return {"error": str(error)}
         leave = message.get("leave", False) if isinstance(message, dict) else None
@@ -269,7 +270,13 @@ class Planner:
         return True
 
     def about_batch(
-        self, end: StreamOffset, *, look: bool = False, refresh: bool = False, ahead: Mapping[str, int]
+        self,
+        end: StreamOffset,
+        *,
+        look: bool = False,
+        refresh: bool = False,
+        ahead: Mapping[str, int],
+        event: tuple[str, int] | None = None,
     ) -> dict[str, Any]:
         """What the sink has to know of the batch that ends at `end`: the `hub` and when it was `created` (milliseconds
         since 1970), the `ranges` that are read, which in a replay are not those in the offset, and the `ends` of these
@@ -278,6 +285,9 @@ class Planner:
         With `look` also which partitions are `lost`, by a look at the lease table that has begun after this call; None
         if that takes too long. A range ends early only after its lease has got another epoch, and then its checkpoint
         is refused. So whoever asks after the rows were read knows that all others were read to their ends.
+
+        Of a geo-replicated hub also the `offsets` of the events before the ranges' ends, and that of an `event`, given
+        by partition and sequence number (None if there is none).
 
         `ahead` are sequence numbers up to which the sink holds the events of partitions already. Reading goes on there.
 
@@ -296,6 +306,13 @@ class Planner:
         ends, bounds = self.latest(), {p: [each.start, each.end] for p, each in read.items()}
         answer: dict[str, Any] = {"hub": self._hub_name, "created": self._hub.created_ms(), "ranges": bounds}
         answer["ends"] = {p: ends[p] for p in read}
+        if any(each.end_offset is not None for each in read.values()):
+            answer["offsets"] = {p: [each.start_offset, each.end_offset] for p, each in read.items()}
+        if event is not None:
+            partition, number = event
+            level = {partition: self._owner_level(read[partition].epoch)} if partition in read else {}
+            there = partition in read and number < ends[partition]
+            answer["offset"] = self._hub.offsets({partition: number}, level).get(partition) if there else None
         if look:
             leases = self._keeper.look(self._timings.look_timeout)
             answer["lost"] = (
@@ -403,3 +420,12 @@ class Planner:
         self._hub.rest()
         self._loads.batch_begins()
         return end
+
+
+def _event(asked: Any) -> tuple[str, int] | None:
+    """The event that a control message asks about, by partition and sequence number."""
+    if asked is None:
+        return None
+    if not isinstance(asked, list) or [type(each) for each in asked] != [str, int]:
+        raise EhBalanceError("a control message has a partition and a sequence number as event")
+    return asked[0], asked[1]

@@ -1,0 +1,64 @@
+"""A geo-replicated hub, read by Spark and written exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from spark_ehbalance.delta import once
+from spark_ehbalance.emulator import Emulator
+from tests.spark.conftest import HUB
+from tests.spark.test_single_query import run_available
+
+pytestmark = pytest.mark.spark
+
+PARTITIONS = 2
+
+
+@pytest.fixture
+def hub() -> Iterator[Emulator]:
+    with Emulator({HUB: PARTITIONS}, geo_replicated=True) as running:
+        yield running
+
+
+def send(hub: Emulator, label: str, count: int) -> list[str]:
+    """Events with bodies of their own in each partition."""
+    bodies = [[f"{label} {partition} {number}" for number in range(count)] for partition in range(PARTITIONS)]
+    for partition, each in enumerate(bodies):
+        hub.append(HUB, partition, [body.encode() for body in each])
+    return [body for each in bodies for body in each]
+
+
+def written(spark: SparkSession, target: str) -> list[str]:
+    return sorted(row.body.decode() for row in spark.read.format("delta").load(target).select("body").collect())
+
+
+def test_what_is_written_exactly_once_before_and_after_promotions(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
+) -> None:
+    target, folder = str(tmp_path / "target"), tmp_path / "query"
+    sent = send(hub, "first", 5)
+    run_available(spark, options, folder, process=once(target))
+    hub.promote(HUB)
+    sent += send(hub, "second", 5)
+    run_available(spark, options, folder, process=once(target))
+    # Another query finds out that it has read what the target holds, from the mark in the middle of its range.
+    sent += send(hub, "third", 5)
+    run_available(spark, options, tmp_path / "other query", process=once(target))
+    assert written(spark, target) == sorted(sent)
+
+    hub.promote(HUB, 3)
+    new = send(hub, "fourth", 8)
+    with pytest.raises(StreamingQueryException, match="events 12 to 14 were read and are gone"):
+        run_available(spark, options, tmp_path / "other query", process=once(target))
+    other = {**options, "failOnDataLoss": "false"}
+    for _ in range(2):  # it stays so, whatever was set meanwhile
+        with pytest.raises(StreamingQueryException, match=r"holds events up to 14 .* that are gone.*was promoted"):
+            run_available(spark, other, tmp_path / "other query", process=once(target))
+    assert written(spark, target) == sorted(sent)
+    run_available(spark, other, tmp_path / "other query", process=once(target, source="after the promotion"))
+    assert written(spark, target) == sorted(sent + new)
