@@ -77,8 +77,9 @@ class OffsetRefused(Unreachable):
     """Event Hubs has no such offset: a number in a geo-replicated hub, or, possibly, that of an event that was lost."""
 
 
-#: As the client names the condition `com.microsoft:georeplication:invalid-offset`.
-_INVALID_OFFSET = "georeplication:invalid-offset"
+#: As the client names the conditions `com.microsoft:georeplication:invalid-offset` and `com.microsoft:argument-error`,
+#: with which a hub without geo-replication refuses what is no number.
+_NO_SUCH_OFFSET = ("georeplication:invalid-offset", "argument-error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,8 @@ class Receiver:
                     raise Undecodable(reason) from error
                 left = rows.unreadable(None, rows.UnreadableError(reason))
                 return self._settled(self._rows_of([left])._replace(unreadable={0: reason}))
+            if isinstance(self._start, str) and getattr(error, "error", None) in _NO_SUCH_OFFSET:
+                raise OffsetRefused(str(error).splitlines()[0]) from error
             raise _meaning(error, self._address) from error
         except (Unreachable, NetworkError):
             self.close()
@@ -398,8 +401,6 @@ def _meaning(error: EventHubError, address: PartitionAddress) -> Exception:
     epoch = re.search(r" epoch (?:of )?'(\d+)'", text)
     if epoch or getattr(error, "error", None) == "link:stolen":
         return Disconnected(text, int(epoch[1]) if epoch else None)
-    if getattr(error, "error", None) == _INVALID_OFFSET:
-        return OffsetRefused(text)
     if isinstance(error, AuthenticationError) or getattr(error, "error", None) == "unauthorized-access":
         hub, namespace = address.connection.hub, address.connection.namespace
         return RefusedError(

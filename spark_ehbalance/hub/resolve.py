@@ -22,7 +22,7 @@ from spark_ehbalance.hub.receiver import (
     Unreachable,
 )
 from spark_ehbalance.hub.unreadable import KEEP
-from spark_ehbalance.values.position import Position
+from spark_ehbalance.values.position import Position, names_event
 from spark_ehbalance.values.starting_positions import Edge, UnresolvedPosition
 
 _T = TypeVar("_T")
@@ -113,7 +113,9 @@ def locate(
     try:
         found = first(position.offset)
     except OffsetRefused:
-        same = number < state.end and (found := first(number)) is not None and found[1] == position.offset
+        found = first(number) if number < state.end else None
+        # A hub that is not replicated any more has numbers again, and does not tell.
+        same = found is not None and (found[1] == position.offset or not names_event(found[1]))
         return position.next if same else Unlocated.UNKNOWN
     if found is None:
         return Unlocated.NOTHING_YET

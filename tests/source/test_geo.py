@@ -14,6 +14,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.hub import resolve
 from spark_ehbalance.hub.receiver import Receiver
+from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
@@ -365,3 +366,16 @@ def test_the_next_owner_notices_a_promotion(
     sent |= send(emulator, "second", LOST + 5)
     reads.drain(reads.query(owner="b"), sent)
     assert f"events {SENT - LOST} to {SENT - 1} were read and are gone" in caplog.text
+
+
+def test_a_hub_that_is_not_replicated_any_more_goes_on_by_number(tmp_path: Path) -> None:
+    with Emulator() as emulator:
+        group = Group(emulator, tmp_path, PARTITIONS)
+        sent = send(emulator, "first", SENT)
+        ranges = {str(p): Range(str(p), 0, 0, 4, end_offset=f"1:4711:{p}") for p in range(PARTITIONS)}
+        reads = Reader(group, shared=False)
+        query = group.query(finished=StreamOffset("a", ranges, hub=HUB), shared=False)
+        reads.run(query)
+        assert reads.bodies == Counter(each for each in sent if int(each[-1:]) >= 4)
+        reads.close()
+        group.close()
