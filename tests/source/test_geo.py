@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -39,7 +38,7 @@ def emulator() -> Iterator[Emulator]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing comes late from a hub in this process."""
-    monkeypatch.setattr(resolve, "QUIET", 0.5)
+    monkeypatch.setattr(resolve, "QUIET", 0.3)
 
 
 class Worker(Receivers):
@@ -254,8 +253,10 @@ def test_events_read_and_lost_are_an_error_that_names_them(
     emulator: Emulator, reader: Callable[..., Reader], *, shared: bool, new: int, running: bool
 ) -> None:
     reads = reader(shared=shared)
-    send(emulator, "first", SENT)
+    send(emulator, "first", SENT - 1)
     query = reads.query()
+    reads.run(query)
+    send(emulator, "last", 1)
     reads.run(query)
     if not running:
         kill(query, reads)
@@ -271,9 +272,10 @@ def test_events_read_and_lost_are_an_error_that_names_them(
     assert "partition 1" in text, "all at once"
 
 
-@WAYS
+@pytest.mark.parametrize(
+    ("lost_offsets", "shared"), [("resume", True), ("resume", False), ("refuse", True), ("number", False)]
+)
 @NEW
-@pytest.mark.parametrize("lost_offsets", ["resume", "refuse", "number"])
 def test_without_fail_on_data_loss_all_that_there_is_then_is_read(
     emulator: Emulator,
     reader: Callable[..., Reader],
@@ -333,22 +335,43 @@ def test_a_promotion_while_a_batch_runs(
     assert sent <= reads.bodies.keys()
 
 
-@WAYS
-def test_a_logged_batch_is_run_again_after_a_promotion(
-    emulator: Emulator, reader: Callable[..., Reader], *, shared: bool
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_worker_notices_that_the_event_before_its_range_is_gone(
+    emulator: Emulator, group: Group, *, fails: bool
 ) -> None:
-    reads = reader(shared=shared, failOnDataLoss=False, receiverTimeout="2s")
+    send(emulator, "first", SENT)
+    wanted = Range("0", 0, SENT, SENT + 5, start_offset=emulator.partition_state(HUB, 0).last_offset)
+    emulator.promote(HUB, LOST)
+    second = send(emulator, "second", LOST + 5, partitions=1)
+    rows = read_range(group.options(shared=False, failOnDataLoss=fails), wanted, None, None)
+    if fails:
+        gone = f"partition 0: events {SENT - LOST} to {SENT - 1} were read and are gone.*up to {SENT + 4} were planned"
+        with pytest.raises(DataLossError, match=gone):
+            list(rows)
+    else:
+        assert {body for batch in rows for body in batch["body"].to_pylist()} == second
+
+
+@WAYS
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_logged_batch_is_run_again_after_a_promotion(
+    emulator: Emulator, reader: Callable[..., Reader], *, shared: bool, fails: bool
+) -> None:
+    reads = reader(shared=shared, failOnDataLoss=fails, receiverTimeout="2s")
     sent = send(emulator, "first", SENT)
     query = reads.query()
     reads.run(query)
     send(emulator, "second", SENT)
     query.batch()
-    with contextlib.suppress(DataLossError):
-        kill(query, reads)
+    kill(query, reads)
     emulator.promote(HUB, SENT + LOST)
     sent |= send(emulator, "third", 2)
     again = reads.query(query)
-    reads.read(again, query.logged)
+    if fails:
+        with pytest.raises(DataLossError, match=r"partition 0: .* partition 1: "):
+            again.planner.ranges(query.logged)
+        return
+    assert reads.read(again, query.logged) == []
     reads.drain(again, sent)
     assert sent <= reads.bodies.keys()
 
