@@ -119,7 +119,7 @@ def locate(
         return position.next if same else Unlocated.UNKNOWN
     if found is None:
         return Unlocated.NOTHING_YET
-    if found == (number, position.offset):
+    if found[1] == position.offset:  # in a compacted hub that of the last event before
         return position.next
     if found[0] is not None and found[0] < number:
         return found[0]

@@ -391,7 +391,8 @@ class Planner:
         }
         if not unknown:
             return plan
-        found = self._hub.offsets(unknown, {p: self._owner_level(plan.ranges[p].epoch) for p in unknown})
+        levels = {partition: self._owner_level(plan.ranges[partition].epoch) for partition in unknown}
+        found = {p: offset for p, offset in self._hub.offsets(unknown, levels).items() if names_event(offset)}
         if missing := sorted(unknown.keys() - found.keys(), key=partition_order):
             _LOG.warning(
                 "partitions %s: the offsets of the last events of the next batch were not found: a promotion of the "

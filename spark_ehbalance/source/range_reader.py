@@ -157,11 +157,15 @@ class _RangeReceiver:
         number, offset = (batch[name][0].as_py() for name in ("sequenceNumber", "offset"))
         if number is None or number >= position:
             return batch
-        if number < position - 1 or offset not in (None, self.after):
+        if offset not in (None, self.after) or (offset is None and number < position - 1):
             self.close()
             raise _Diverged(f"event {number} has come after offset {self.after}")
+        gap = number < position - 1 or (batch.num_rows == 1 and self._receiver is not None and self._receiver.closed)
+        if gap:  # as in a compacted hub: a receiver that begins at the position tells whether there are such events
+            self.close()
+            self.after, self.next = None, position
         self.first = position
-        return batch.slice(1)
+        return batch.slice(1, 0 if gap else None)
 
     def goes_on(self, end: int) -> None:
         """From now on at another position, of which no offset is known, and up to before `end`."""

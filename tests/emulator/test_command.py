@@ -86,6 +86,20 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
             assert numbers(events.read(51)) == list(range(51))
 
 
+def test_a_geo_replicated_hub_is_promoted_through_the_control_port() -> None:
+    with (
+        _running("--hub", "hub:1", "--geo-replicated") as (_, connection, port),
+        EmulatorControl("127.0.0.1", port) as control,
+    ):
+        control.append("hub", 0, [b"x"] * 5)
+        control.promote("hub", {0: 2}, lost_offsets="refuse")
+        assert control.partition_state("hub", 0).next_sequence_number == 3
+        with pytest.raises(ValueError, match="'other' is not a valid LostOffsets"):
+            control.promote("hub", lost_offsets="other")
+        with reader(connection + "EntityPath=hub") as events:
+            assert all(":" in str(event.offset) for event in events.read(3))
+
+
 def test_a_directory_serves_one_emulator_at_a_time(tmp_path: Path) -> None:
     with Emulator({"hub": 1}, data_dir=tmp_path):
         refused = subprocess.run([*COMMAND, "--port", "0", "--data", str(tmp_path)], capture_output=True, text=True)

@@ -220,6 +220,22 @@ def test_an_aged_out_event_needs_no_check(emulator: Emulator, reader: Callable[.
     assert reads.bodies == Counter(dict.fromkeys(sent, 1))
 
 
+@WAYS
+def test_in_a_compacted_hub_the_last_event_before_counts(
+    emulator: Emulator, reader: Callable[..., Reader], *, shared: bool
+) -> None:
+    sent = send(emulator, "first", SENT)
+    for partition in range(PARTITIONS):
+        emulator.compact(HUB, partition, 4, 8)
+    reads = reader(shared=shared, receiverTimeout="1s")
+    query = reads.query()
+    assert {(each.start, each.end) for each in reads.run(query, limit=6 * PARTITIONS)} == {(0, 6)}
+    kill(query, reads)
+    left = {each for each in sent if not 4 <= int(each[-1:]) < 8}
+    reads.drain(reads.query(query), left)
+    assert reads.bodies == Counter(left)
+
+
 # --- promotions ------------------------------------------------------------------------------------------------
 
 
