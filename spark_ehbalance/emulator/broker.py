@@ -60,8 +60,8 @@ class Hub:
     partitions: list[PartitionLog]
     groups: dict[str, str]
     directory: Path | None = None
-    disabled: bool = False  # until enabled, or until the emulator ends
     geo_replicated: bool = False
+    disabled: bool = False  # until enabled, or until the emulator ends
     readers: dict[tuple[str, str], list[Reader]] = field(default_factory=dict)
     _next_partition: int = 0
 
