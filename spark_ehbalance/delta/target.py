@@ -53,6 +53,10 @@ PROMOTED = (
 )
 
 
+#: Kept in place of a mark's last event by whoever has moved the mark and does not know the event.
+_NO_EVENT = 0
+
+
 class EventOffsets(Protocol):
     """The offsets of a batch's events in a hub whose offsets identify events."""
 
@@ -157,7 +161,7 @@ class Target:
         self._log.protocolWrite(transaction.protocol())
         names = {partition: self._identifier(partition) for partition in partitions}
         hub = self._hub_identifier
-        last = [self._event_identifier(partition) for partition in (self._events.last if self._events else ())]
+        last = [self._event_identifier(partition) for partition in names]
         memory = self._caught_up(metadata.id(), version) if self._remembers else None
         memory = memory or Memory(metadata.id(), version)
         asked = {
@@ -171,6 +175,8 @@ class Target:
         marks = {partition: self.memory.identifiers[name] for partition, name in names.items()}
         found = {partition: mark for partition, mark in marks.items() if mark is not None}
         self._check_events(found)
+        if metadata.configuration().contains(MERGED):  # what is merged goes by numbers, and these must mean the same
+            raise MergedError
         return found
 
     def write(self, df: DataFrame, read: Extents, events: Extents) -> None:
@@ -198,6 +204,8 @@ class Target:
         if self._events is not None:
             last = {p: offset for p, offset in self._events.last.items() if p in marks}
             names |= {self._event_identifier(partition): identity(offset) for partition, offset in last.items()}
+        known = {self._event_identifier(partition) for partition in marks}
+        names |= {name: _NO_EVENT for name in known - names.keys() if self.memory.identifiers.get(name) is not None}
         jvm = self._java
         now = jvm.some(jvm.long(time.time_ns() // 1_000_000))
         set_marks = jvm.seq([self._delta.set_transaction(name, mark, now) for name, mark in names.items()])
@@ -239,7 +247,7 @@ class Target:
         assert self.memory is not None
         for partition, mark in marks.items():
             kept = self.memory.identifiers.get(self._event_identifier(partition))
-            if kept is None or self._events is None:
+            if kept in (None, _NO_EVENT) or self._events is None:
                 continue
             offset = self._events.offset_of(partition, mark - 1)
             if offset is not None and identity(offset) != kept:
@@ -267,8 +275,6 @@ class Target:
 
     def _check(self, metadata: Any) -> None:
         properties = metadata.configuration()
-        if properties.contains(MERGED):
-            raise MergedError
         if properties.contains(_RETENTION):
             text = properties.apply(_RETENTION)
             configs = self._delta.configs

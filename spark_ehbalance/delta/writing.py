@@ -125,6 +125,8 @@ def _write(
     try:
         result = _run(df, batch, table)
     except MergedError:
+        if table.memory is not None:
+            _memories[key] = table.memory
         merge_once(rows_of(df, batch.read, batch.read), target, name, options)
         _written[done] = batch_id
         return

@@ -6,6 +6,7 @@ tokens, by itself (or finds those that another process of its host has fetched, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import inspect
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 from azure.core.credentials import TokenCredential
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.hub.tokens import Tokens, one_line
+from spark_ehbalance.hub.tokens import Tokens, one_line, told
 from spark_ehbalance.hub.turns import NO_TURNS, Turns, host_turns
 from spark_ehbalance.values.secrets import shown
 
@@ -30,6 +31,9 @@ OPTIONS = ("credential", "clientId", "tenantId")
 
 #: The same as storage options.
 STORAGE_OPTIONS = ("credential", "client_id", "tenant_id")
+
+#: In the command of the process that forks Spark's Python workers.
+_WORKERS = "pyspark.daemon"
 
 #: Hosts take turns at fetching tokens unless this variable of the environment is `0`.
 _SHARING = "EHBALANCE_SHARE_TOKENS"
@@ -165,7 +169,7 @@ class Identity:
         except EhBalanceError:
             raise
         except Exception as error:
-            raise OptionError(f"{wrong} when called by {_process()} it has raised {one_line(error)}") from None
+            raise OptionError(f"{wrong} when called by {_process()} it has raised {told(error)}") from None
         if not callable(getattr(made, "get_token", None)) or inspect.iscoroutinefunction(made.get_token):
             raise OptionError(
                 f"{wrong} what it has returned is of the type {type(made).__name__}: allowed is a TokenCredential, "
@@ -209,18 +213,38 @@ if hasattr(os, "register_at_fork"):
 def _turns(identity: Identity) -> Turns:
     """Whom this process shares tokens with: those who get the same ones by themselves.
 
-    A credential's name means the same to processes with the same variables of the environment. A callable may do
-    anything, so that only processes that were started by the same one share: the workers of one Spark application.
+    A credential's name means the same to processes with the same variables of the environment and the same login of the
+    Azure CLI. A callable may do anything, so that only Python workers share, which one daemon of Spark's has forked.
     """
     if os.environ.get(_SHARING, "1").strip() == "0":
         return NO_TURNS
     variables = sorted(each for each in os.environ.items() if _IDENTITY_VARIABLES.fullmatch(each[0]))
-    same: list[object] = [identity.credential, identity.client_id, identity.tenant_id, variables]
+    same: list[object] = [identity.credential, identity.client_id, identity.tenant_id, variables, _login()]
     if identity.is_callable:
-        if os.getppid() <= 1:  # started by nobody who is known
+        if _WORKERS not in _command(os.getppid()):
             return NO_TURNS
         same.append(_started(os.getppid()))
     return host_turns(hashlib.sha256(repr(same).encode()).hexdigest())
+
+
+def _login() -> bytes:
+    """What changes when somebody else logs in by the Azure CLI, which is the last that `default` tries."""
+    folder = os.environ.get("AZURE_CONFIG_DIR") or os.path.join(os.path.expanduser("~"), ".azure")
+    found = b""
+    for name in ("azureProfile.json", "msal_token_cache.json", "msal_token_cache.bin"):
+        with contextlib.suppress(OSError), open(os.path.join(folder, name), "rb") as file:
+            found += hashlib.sha256(file.read()).digest()
+            break
+    return found
+
+
+def _command(process: int) -> str:
+    """The command line of a process; empty where that cannot be known."""
+    try:
+        with open(f"/proc/{process}/cmdline", encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def _started(process: int) -> object:

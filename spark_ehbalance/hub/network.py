@@ -61,11 +61,11 @@ class NetworkError(HubUnavailableError):
 
 @dataclass(frozen=True)
 class Proxy:
-    """An HTTP proxy. The password is not in `repr`."""
+    """An HTTP proxy. User and password are not in `repr`."""
 
     host: str
     port: int
-    user: str | None = None
+    user: str | None = field(default=None, repr=False)  # some proxies take a token for it
     password: str | None = field(default=None, repr=False)
 
 
@@ -308,8 +308,8 @@ def _proxy(given: str) -> Proxy:
         raise wrong
     if not re.fullmatch(_HOST, parts.hostname):
         raise wrong
-    if parts.password is not None and text == given:
-        raise OptionError(f"option httpProxy holds a password, which would be shown: write {REFERENCES}")
+    if parts.username is not None and text == given:
+        raise OptionError(f"option httpProxy holds a user or a password, which would be shown: write {REFERENCES}")
     user, password = (None if each is None else unquote(each) for each in (parts.username, parts.password))
     if password and not user:
         raise wrong

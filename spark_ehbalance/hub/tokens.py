@@ -7,12 +7,13 @@ from a callable may fetch one at every call. All users of a process get their to
 from __future__ import annotations
 
 import contextlib
+import queue
 import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from azure.core.credentials import AccessToken, TokenCredential
 
@@ -34,9 +35,15 @@ _JUST_FETCHED = 0.5
 #: Refused tokens that are remembered, so that they are not taken from another process or from a cache again.
 _REMEMBERED = 16
 
+#: Seconds for a credential to answer: longer than azure-identity tries again. A callable may wait for ever.
+_LONGEST_FETCH = 40.0
+
 #: Letters of an error by a credential that are repeated. That of `DefaultAzureCredential` has a paragraph for each
 #: credential that it has tried.
 _LONGEST_ERROR = 400
+
+
+_T = TypeVar("_T")
 
 
 class NoTokenError(EhBalanceError):
@@ -72,6 +79,7 @@ class Tokens(TokenCredential):
         self._lock = threading.Lock()  # for all below, never held while something is fetched
         self._held: dict[str, _Held] = {}
         self._fetching: dict[str, threading.Lock] = {}
+        self._failures: dict[str, tuple[float, NoTokenError]] = {}  # the last ones, and when
         self._refused: deque[str] = deque(maxlen=_REMEMBERED)
         self._credential = first
 
@@ -96,9 +104,13 @@ class Tokens(TokenCredential):
         if held is None or (left := held.left(now)) < _LATE:
             with fetching:
                 with self._lock:
-                    other = self._held.get(key)
-                # another thread may have fetched one while this one waited
-                return other.access if other is not None and other is not held else self._next(key, scopes, held)
+                    other, failure = self._held.get(key), self._failures.get(key)
+                # another thread may have fetched one while this one waited, or have failed
+                if other is not None and other is not held:
+                    return other.access
+                if failure is not None and failure[0] > now:
+                    raise NoTokenError(str(failure[1]))
+                return self._next(key, scopes, held)
         if left < held.early and fetching.acquire(blocking=False):
             self._fetch_beside(key, scopes, held, fetching)
         return held.access
@@ -131,7 +143,9 @@ class Tokens(TokenCredential):
         """The token after `held`, which is kept; `held` itself if none can be fetched and it has not ended."""
         try:
             access, fetched = self._by_turns(key, scopes)
-        except NoTokenError:
+        except NoTokenError as error:
+            with self._lock:
+                self._failures[key] = time.time(), error
             if held is None or held.left(time.time()) <= 0:
                 raise
             access, fetched = held.access, held.fetched
@@ -156,17 +170,51 @@ class Tokens(TokenCredential):
     def _fetched(self, scopes: tuple[str, ...], **settings: Any) -> AccessToken:
         with self._lock:
             made = self._credential
-        try:
+
+        def fetch() -> tuple[TokenCredential, AccessToken]:
             credential = made or self._make()
             access = credential.get_token(*scopes, **settings)
-            access = AccessToken(str(access.token), int(access.expires_on))
+            return credential, AccessToken(str(access.token), int(access.expires_on))
+
+        try:
+            credential, access = _in_time(fetch)
         except EhBalanceError:
             raise
         except Exception as error:  # of whatever kind: a callable's credential is anybody's code
-            raise NoTokenError(f"no token could be fetched: {one_line(error)}") from None
+            raise NoTokenError(f"no token could be fetched: {told(error)}") from None
         with self._lock:
             self._credential = credential
         return access
+
+
+def _in_time(fetch: Callable[[], _T]) -> _T:
+    """What `fetch` returns, or raises. Raises `NoTokenError` if it takes too long: then it goes on in a thread."""
+    done: queue.SimpleQueue[tuple[_T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            done.put((fetch(), None))
+        except BaseException as error:
+            done.put((None, error))
+
+    threading.Thread(target=run, name="ehbalance-credential", daemon=True).start()
+    try:
+        found, error = done.get(timeout=_LONGEST_FETCH)
+    except queue.Empty:
+        raise NoTokenError(
+            f"no token could be fetched: the credential has not answered for {_LONGEST_FETCH:g} s"
+        ) from None
+    if error is not None:
+        raise error
+    return cast(_T, found)
+
+
+def told(error: BaseException) -> str:
+    """An error of a credential in one line: with its text if it is one of Azure's own packages."""
+    kind = type(error)
+    if kind.__module__.partition(".")[0] in ("azure", "msal"):
+        return one_line(error)
+    return f"{kind.__name__}, whose text is not shown, as it may hold a secret"
 
 
 def one_line(error: BaseException) -> str:

@@ -107,7 +107,9 @@ class Turns:
             yield Turn(file if come and hands_on and _is_private(file) else None)
         finally:
             if file is not None:
-                os.close(file)  # which ends the turn
+                with contextlib.suppress(OSError):  # not only closed: a forked process may have it open
+                    fcntl.flock(file, fcntl.LOCK_UN)
+                os.close(file)
 
     def _opened(self, scope: str) -> tuple[int | None, bool]:
         name = hashlib.sha256(f"{self._name}\n{scope}".encode()).hexdigest()[:32]

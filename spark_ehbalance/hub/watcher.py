@@ -16,7 +16,7 @@ from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.group_check import check_group
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.offsets import find_offset
-from spark_ehbalance.hub.poll_schedule import PollSchedule
+from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import Unlocated, locate, resolve
 from spark_ehbalance.hub.wire.tracking import Newest
@@ -244,7 +244,8 @@ class HubWatcher:
         deadline, errors = time.monotonic() + self._patience, list[HubUnavailableError]()
         with self._condition:
             oldest = min(map(self._schedule.known_at, partitions), default=float("inf"))
-        if time.monotonic() - oldest > self._list_interval:  # "latest" means now, or nearly so
+        # "latest" means now, or nearly so: as lately as each of the partitions can be asked about.
+        if time.monotonic() - oldest > max(self._list_interval, 2 * len(self._partitions) / MOST_REQUESTS):
             since = self._renew(partitions, self._patience)
             partitions = self._renewed(partitions, since)  # with many, the others have their turn next
             if not partitions:

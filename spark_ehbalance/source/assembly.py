@@ -102,7 +102,7 @@ def start_planner(
         hub.start()
         _join(options, logged, opener, hub, author)
         keeper.start()
-        if not keeper.wait_balanced(timings.join_timeout):
+        if not joined(keeper, timings.join_timeout):
             raise StoreUnavailableError(
                 f"the group could not be joined within {timings.join_timeout:g} s: the lease table at "
                 f"{options.lease_table} does not answer, or is contended"
@@ -112,6 +112,17 @@ def start_planner(
         planner.stop()
         raise
     return planner
+
+
+def joined(keeper: Keeper, patience: float) -> bool:
+    """Wait until the query has its share, as long as more partitions come within `patience` seconds: each of many that
+    were never read has to be asked about. Returns whether it has it."""
+    owned = 0
+    while not keeper.wait_balanced(patience):
+        if len(keeper.holdings()) <= owned:
+            return False
+        owned = len(keeper.holdings())
+    return True
 
 
 def _owner_level(options: Options, epoch: int) -> int | None:

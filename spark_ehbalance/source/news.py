@@ -136,8 +136,11 @@ def _encoded(news: Mapping[str, Newest], key: bytes) -> bytes:
 
 
 def _decoded(datagram: bytes, key: bytes) -> dict[str, Newest] | None:
-    """The news; None if they are not signed with `key`."""
+    """The news; None if they are not signed with `key`, or are not understood."""
     signature, text = datagram[:_SIGNATURE_BYTES], datagram[_SIGNATURE_BYTES:]
     if not hmac.compare_digest(signature, hmac.digest(key, text, "sha256")):
         return None
-    return {partition: Newest(*each) for partition, each in json.loads(text).items()}
+    try:
+        return {str(partition): Newest(int(n), str(o), int(at)) for partition, (n, o, at) in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):  # from a task of another version
+        return None

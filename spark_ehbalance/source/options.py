@@ -179,7 +179,8 @@ class Options:
     fail_on_data_loss: bool = declared(
         True,
         flag,
-        "whether the query fails if events that it was to read have aged out, the hub was deleted and created again, "
+        "whether the query fails if events that it was to read have aged out, the hub was deleted and created again "
+        "and has fewer events than were read, "
         "or the lease table no longer knows how far the query has read; `false` warns and continues at the nearest "
         "event",
     )

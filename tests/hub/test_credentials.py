@@ -148,7 +148,7 @@ def test_a_callable_makes_the_credential_once_in_a_process(
         (f"{HERE}:NOT_CALLABLE", ["has no callable NOT_CALLABLE"]),
         (f"{HERE}:returns_a_token", ["of the type str", "TokenCredential"]),
         (f"{HERE}:Asynchronous", ["of the type Asynchronous", "azure.identity.aio"]),
-        (f"{HERE}:raises", ["RuntimeError: the vault said no to … at once"]),
+        (f"{HERE}:raises", ["it has raised RuntimeError, whose text is not shown"]),
         ("a b:c", ["package.module:callable"]),
         (":c", ["package.module:callable"]),
         ("os:", ["package.module:callable"]),
@@ -174,7 +174,7 @@ def test_a_credential_without_a_token_is_an_error_in_one_line(emulator: Emulator
     with pytest.raises(Unreachable) as opened:
         Receiver(PartitionAddress(connection, "$Default", "0"), 0, owner_level=None, prefetch=1).receive(1, 0.1)
     for error in (asked, opened):
-        assert "no token could be fetched: RuntimeError: no token for you … is over" in str(error.value)
+        assert "no token could be fetched: RuntimeError, whose text is not shown" in str(error.value)
 
 
 def test_a_worker_that_lacks_the_module_says_so_at_once(emulator: Emulator) -> None:

@@ -99,8 +99,9 @@ def test_a_custom_address_has_the_port_of_the_transport(text: str, transport: st
         ({"httpProxy": "http://proxy:80/path"}, "httpProxy='http://proxy:80/path' is wrong"),
         (
             {"httpProxy": f"http://me:{PASSWORD}@proxy:80"},
-            "httpProxy holds a password, which would be shown: write",
+            "httpProxy holds a user or a password, which would be shown: write",
         ),
+        ({"httpProxy": f"http://{PASSWORD}@proxy:80"}, "httpProxy holds a user or a password, which would be shown"),
         ({"httpProxy": f"https://me:{PASSWORD}@proxy:80"}, "httpProxy=(not shown, as it may hold a password) is wrong"),
         ({"httpProxy": "env:NO_SUCH_PROXY"}, "httpProxy='env:NO_SUCH_PROXY' is wrong: the environment in which"),
         ({"httpProxy": "env:BAD_PROXY"}, "httpProxy=(not shown, as it may hold a password) is wrong"),
@@ -125,6 +126,7 @@ def test_the_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_PROXY", f"http://me:{PASSWORD}@proxy:80")
     options = stream_options({"connectionString": CONNECTION_STRING, "httpProxy": "env:HUB_PROXY"})
     assert "hunter2" not in repr(options) + str(options.connection.network)
+    assert "me" not in repr(options.connection.network.proxy)
     assert "proxy" in repr(options.connection.network)
     assert pickle.loads(pickle.dumps(options)).connection == options.connection, "executors get what the driver has"
     assert hash(pickle.loads(pickle.dumps(options)).connection) == hash(options.connection)

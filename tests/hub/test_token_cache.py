@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from azure.core.credentials import AccessToken
 
+from spark_ehbalance.hub import tokens as tokens_module
 from spark_ehbalance.hub.tokens import NoTokenError, Tokens
 from tests.hub.callables import Counting
 from tests.waiting import wait_until
@@ -96,7 +97,7 @@ def test_a_token_that_has_not_ended_is_used_while_there_is_no_next_one(clock: li
     clock[0] += 0.95 * LONG
     assert tokens.get_token("a").token == "token-1"
     clock[0] += 0.06 * LONG
-    with pytest.raises(NoTokenError, match="no token could be fetched: RuntimeError: busy"):
+    with pytest.raises(NoTokenError, match="no token could be fetched: RuntimeError, whose text"):
         tokens.get_token("a")
     credential.fails = False
     assert tokens.get_token("a").token.startswith("token-")
@@ -126,3 +127,38 @@ def test_what_a_service_asks_for_is_not_kept() -> None:
     tokens = Tokens(lambda: credential)
     assert tokens.get_token("a", claims="more").token == "token-1"
     assert tokens.get_token("a").token == "token-2"
+
+
+def test_a_credential_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens_module, "_LONGEST_FETCH", 0.2)
+    credential = Stepped(LONG)
+    credential.released.clear()
+    tokens = Tokens(lambda: credential)
+    try:
+        with pytest.raises(NoTokenError, match=r"the credential has not answered for 0\.2 s"):
+            tokens.get_token("scope")
+    finally:
+        credential.released.set()
+    monkeypatch.undo()
+    assert tokens.get_token("scope").token == "token-2", "it is asked again"
+
+
+def test_a_failure_is_that_of_all_who_have_waited_for_it() -> None:
+    credential = Stepped(LONG)
+    credential.fails = True
+    credential.released.clear()
+    tokens = Tokens(lambda: credential)
+
+    def failure(_: int) -> str:
+        with pytest.raises(NoTokenError) as caught:
+            tokens.get_token("scope")
+        return str(caught.value)
+
+    with ThreadPoolExecutor(8) as pool:
+        failures = [pool.submit(failure, number) for number in range(8)]
+        wait_until(lambda: len(credential.asked) == 1, "one has asked")
+        wait_until(lambda: not any(each.done() for each in failures), "all wait")
+        time.sleep(0.2)  # so that all others have begun to wait; those that have not ask again
+        credential.released.set()
+        assert len({each.result() for each in failures}) == 1
+    assert len(credential.asked) < 8

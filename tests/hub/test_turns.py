@@ -230,19 +230,44 @@ def test_a_name_is_shared_with_who_has_the_same_environment(named: list[str], mo
     assert "another" not in str(named)
 
 
-def test_a_callable_is_shared_with_who_was_started_by_the_same_process(
+def test_a_callable_is_shared_among_the_workers_of_one_daemon_alone(
     named: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     identity = Identity("tests.hub.callables:plain")
+    credentials.forget()
+    identity.tokens()
+    assert named == [], "a shell or Spark's driver may have started others with another identity"
+    monkeypatch.setattr(credentials, "_command", lambda process: "python\0-m\0pyspark.daemon\0pyspark.worker\0")
     usual = turns_of(identity, named)
     assert turns_of(identity, named) == usual
     monkeypatch.setattr(os, "getppid", lambda: 4711)
     assert turns_of(identity, named) != usual
-    monkeypatch.setattr(os, "getppid", lambda: 1)
-    identity.tokens()
-    credentials.forget()
-    identity.tokens()
-    assert named == []
+
+
+def test_who_has_logged_in_by_the_azure_cli_shares_with_nobody_else(
+    named: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AZURE_CONFIG_DIR", str(tmp_path))
+    for credential in ("azureCli", "default"):
+        (tmp_path / "azureProfile.json").write_text("alice")
+        usual = turns_of(Identity(credential), named)
+        assert turns_of(Identity(credential), named) == usual
+        (tmp_path / "azureProfile.json").write_text("bob")
+        assert turns_of(Identity(credential), named) != usual
+
+
+def test_a_process_that_is_forked_meanwhile_does_not_keep_the_turn(tmp_path: Path) -> None:
+    turns, done = Turns("name", tmp_path, patience=60.0), FORK.Event()
+    with turns.taken("scope"):
+        child = FORK.Process(target=done.wait)
+        child.start()
+    try:
+        with turns.taken("scope") as turn:
+            turn.write(Shared("token", 1, 1.0))
+            assert turn.read() is not None, "its turn has come, although the child lives"
+    finally:
+        done.set()
+        child.join()
 
 
 def test_sharing_can_be_turned_off(named: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

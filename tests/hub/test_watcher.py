@@ -11,6 +11,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, OptionError
+from spark_ehbalance.hub import watcher as watcher_module
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.poll_schedule import PollIntervals, PollSchedule
 from spark_ehbalance.hub.watcher import HubWatcher
@@ -285,3 +286,13 @@ def test_requests_stay_within_the_limit_and_none_is_forgotten(
     wait_until(all_seen, "the events of all partitions are seen")
     assert max(requested) <= limit
     assert sum(requested) <= limit * (time.monotonic() - begun) + limit
+
+
+def test_latest_is_as_late_as_each_of_many_partitions_can_be_asked_about(
+    emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher_module, "MOST_REQUESTS", 0.001)  # as with very many partitions
+    emulator.append(HUB, 1, [b"x"] * 3)
+    watcher = start(list_interval=0.0)
+    monkeypatch.setattr(HubMetadata, "partition_states", None)  # nothing more is asked
+    assert watcher.starting_positions(["1"]) == {"1": Position(2, watcher.states()["1"].last_offset)}

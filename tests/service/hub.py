@@ -36,7 +36,7 @@ TABLES = "EHBALANCE_AZURE_LEASE_TABLES"
 class Hub:
     """An event hub that others may not use meanwhile. `raw` are the options that name it."""
 
-    raw: Mapping[str, str]
+    raw: Mapping[str, str] = field(repr=False)  # pytest prints what a failed test was given
     tables: str
     is_real: bool
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:8])

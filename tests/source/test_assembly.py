@@ -18,6 +18,7 @@ from spark_ehbalance.errors import (
     StoreFormatError,
     StoreUnavailableError,
 )
+from spark_ehbalance.source.assembly import joined
 from spark_ehbalance.source.offsets import StreamOffset
 from tests.source.queries import PARTITIONS, Event, Group, Query
 from tests.source.support import HUB
@@ -421,3 +422,32 @@ def test_reading_goes_on_while_the_table_is_away(group: Group) -> None:
     away.rename(group.table)
     wait_until(lambda: set(group.checkpoints().values()) == {5}, "it is checkpointed afterwards")
     assert len(query.owned()) == 8
+
+
+class _SlowKeeper:
+    """One that gets some partitions at each wait, and is balanced with the last ones."""
+
+    def __init__(self, *owned: int) -> None:
+        self._owned = list(owned)
+        self.waits = 0
+
+    def wait_balanced(self, timeout: float) -> bool:
+        self.waits += 1
+        return len(self._owned) == self.waits
+
+    def holdings(self) -> dict[int, None]:
+        return dict.fromkeys(range(self._owned[self.waits - 1]))
+
+
+@pytest.mark.parametrize(
+    ("keeper", "has_joined", "waits"),
+    [
+        (_SlowKeeper(8), True, 1),
+        (_SlowKeeper(300, 600, 1024), True, 3),
+        (_SlowKeeper(0, 8), False, 1),
+        (_SlowKeeper(300, 300, 1024), False, 2),
+    ],
+)
+def test_a_query_joins_as_long_as_partitions_come(keeper: Any, has_joined: bool, waits: int) -> None:
+    assert joined(keeper, 60) is has_joined
+    assert keeper.waits == waits

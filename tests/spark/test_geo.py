@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from spark_ehbalance.delta import once
+import spark_ehbalance
+from spark_ehbalance.delta import once, writing
 from spark_ehbalance.emulator import Emulator
 from tests.spark.conftest import HUB
 from tests.spark.test_single_query import run_available
@@ -62,3 +63,43 @@ def test_what_is_written_exactly_once_before_and_after_promotions(
     assert written(spark, target) == sorted(sent)
     run_available(spark, other, tmp_path / "other query", process=once(target, source="after the promotion"))
     assert written(spark, target) == sorted(sent + new)
+
+
+def test_a_promotion_is_noticed_where_the_target_was_merged_into(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
+) -> None:
+    target, folder = str(tmp_path / "target"), tmp_path / "query"
+    sent = send(hub, "first", 10)
+    run_available(spark, options, folder, process=once(target))
+    again = spark.read.format("ehbalance").options(**options).load().filter("sequenceNumber < 2")
+    spark_ehbalance.merge(again, target)
+    sent += send(hub, "second", 2)
+    run_available(spark, options, folder, process=once(target))
+    assert written(spark, target) == sorted(sent)
+    hub.promote(HUB, 5)
+    send(hub, "new", 8)
+    other = {**options, "failOnDataLoss": "false"}
+    with pytest.raises(StreamingQueryException, match=r"holds events up to 9 .* that are gone.*was promoted"):
+        run_available(spark, other, folder, process=once(target))
+    assert written(spark, target) == sorted(sent)
+
+
+def test_a_mark_that_was_moved_without_its_event_is_no_promotion(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, known = str(tmp_path / "target"), writing.MicroBatch
+    sent = send(hub, "one", 5)
+    run_available(spark, options, tmp_path / "query", process=once(target))
+    sent += send(hub, "two", 5)
+
+    def without_offsets(df: DataFrame, batch_id: int) -> writing.MicroBatch:
+        batch = known(df, batch_id)
+        batch.last = {}  # as if none could be looked up
+        return batch
+
+    monkeypatch.setattr(writing, "MicroBatch", without_offsets)
+    run_available(spark, options, tmp_path / "query", process=once(target))
+    monkeypatch.undo()
+    sent += send(hub, "three", 5)
+    run_available(spark, options, tmp_path / "another", process=once(target))  # it reads all again
+    assert written(spark, target) == sorted(sent)
