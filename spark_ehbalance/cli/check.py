@@ -29,12 +29,10 @@ from spark_ehbalance.cli.common import (
     cell,
     console,
     group_options,
-    open_store,
 )
-from spark_ehbalance.errors import HubUnavailableError
-from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.wire.link import untested_version
 from spark_ehbalance.source.options import Options
+from spark_ehbalance.stores.opening import open_store
 
 _STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red"}
 
@@ -78,7 +76,7 @@ def check(
         tenant_id,
     )
     found = list[Finding]()
-    for finding in _findings(options, lease_table, storage_option):
+    for finding in _findings(options):
         found.append(finding)
         if not as_json:
             _show(console(), finding)
@@ -88,22 +86,14 @@ def check(
         raise typer.Exit(1)
 
 
-def _findings(options: Options, lease_table: str | None, storage_option: list[str] | None) -> Iterator[Finding]:
+def _findings(options: Options) -> Iterator[Finding]:
     yield from _packages()
-    yield from check_hub(options.connection, options.consumer_group)
-    if lease_table is None or options.lease_table is None:
+    partitions = yield from check_hub(options.connection, options.consumer_group)
+    if options.lease_table is None:
         return
-    with open_store(lease_table, storage_option, str(options.group), identity=options.connection.identity) as store:
-        yield check_table(store, options.lease_table, options.group, _partitions(options))
+    with open_store(options.lease_table, options.storage_options, group=options.group) as store:
+        yield check_table(store, options.lease_table, options.group, partitions)
     yield from check_storage(options.lease_table, options.storage_options)
-
-
-def _partitions(options: Options) -> tuple[str, ...] | None:
-    try:
-        with HubMetadata(options.connection, options.consumer_group) as metadata:
-            return metadata.partition_ids()
-    except HubUnavailableError:
-        return None
 
 
 def _packages() -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 
 from spark_ehbalance.cli.checks.findings import Finding, failed, ok, warning
 from spark_ehbalance.cli.common import iso
@@ -26,8 +26,9 @@ _PATIENCE = 10.0
 _LATE_NEWS = 10.0
 
 
-def check_hub(connection: Connection, consumer_group: str) -> Iterator[Finding]:
-    """The findings one by one, as they are made; the last one is a failure if the others would fail as well."""
+def check_hub(connection: Connection, consumer_group: str) -> Generator[Finding, None, tuple[str, ...] | None]:
+    """The findings one by one, as they are made; the last one is a failure if the others would fail as well. Returns
+    the hub's partitions, None if they cannot be known."""
     with HubMetadata(connection, consumer_group) as metadata:
         began = time.monotonic()
         try:
@@ -51,10 +52,11 @@ def check_hub(connection: Connection, consumer_group: str) -> Iterator[Finding]:
                 str(error),
                 f"check the names of namespace and hub, the way to it (docs/networks.md), and {_RIGHT}",
             )
-            return
+            return None
     yield ok("answers", f"a question takes {1000 * statistics.median(times):.0f} ms (median of {_REQUESTS})")
     yield _news(len(partitions))
     yield _reading(connection, consumer_group, states)
+    return partitions
 
 
 def _news(partitions: int) -> Finding:
