@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import shutil
 import ssl
 import tempfile
@@ -10,10 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from cryptography import x509
 
 #: How a client on this machine may call the server.
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -46,7 +41,7 @@ class TemporaryCertificate(Certificate):
 
     @classmethod
     def made(cls, names: Iterable[str] = LOCAL_NAMES) -> TemporaryCertificate:
-        """Raises ImportError without the package cryptography, OSError."""
+        """Raises ImportError without the package trustme, OSError."""
         folder = Path(tempfile.mkdtemp(prefix="ehbalance-tls-"))
         try:
             certificate = make(folder, names)
@@ -69,78 +64,13 @@ def server_context(server_file: Path) -> ssl.SSLContext:
 
 def make(folder: Path, names: Iterable[str] = LOCAL_NAMES) -> Certificate:
     """Make the files in `folder` for a server with these host names and addresses. Raises ImportError, OSError."""
-    from cryptography import x509  # not needed without TLS
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID
+    import trustme  # not needed without TLS
 
-    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    authority = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Event Hubs emulator: authority of one run")])
-    server = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Event Hubs emulator")])
-    signing, serving = _key_usage(key_cert_sign=True, crl_sign=True), _key_usage(digital_signature=True)
-    authority_certificate = (
-        _builder(authority, authority, authority_key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(signing, critical=True)
-        .sign(authority_key, _sha256())
-    )
-    certificate = (
-        _builder(server, authority, key.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(serving, critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
-            critical=False,
-        )
-        .add_extension(x509.SubjectAlternativeName([_name(each) for each in names]), critical=False)
-        .sign(authority_key, _sha256())
-    )
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    now, organization = datetime.now(timezone.utc), "Event Hubs emulator: authority of one run"
+    authority = trustme.CA(organization_name=organization)
+    server = authority.issue_cert(*names, not_before=now - _BEFORE, not_after=now + _LIFE)
     made = Certificate(folder / "ca.pem", folder / "server.pem")
-    made.ca_file.write_bytes(authority_certificate.public_bytes(pem))
+    made.ca_file.write_bytes(authority.cert_pem.bytes())
     made.server_file.touch(mode=0o600)
-    made.server_file.write_bytes(private + certificate.public_bytes(pem) + authority_certificate.public_bytes(pem))
+    made.server_file.write_bytes(server.private_key_and_cert_chain_pem.bytes())
     return made
-
-
-def _builder(subject: x509.Name, issuer: x509.Name, public_key: Any) -> x509.CertificateBuilder:
-    from cryptography import x509
-
-    now = datetime.now(timezone.utc)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BEFORE)
-        .not_valid_after(now + _LIFE)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-    )
-
-
-def _key_usage(**used: bool) -> x509.KeyUsage:
-    from cryptography import x509
-
-    purposes = (
-        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
-        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
-    )  # fmt: skip
-    return x509.KeyUsage(**{purpose: used.get(purpose, False) for purpose in purposes})
-
-
-def _sha256() -> Any:
-    from cryptography.hazmat.primitives import hashes
-
-    return hashes.SHA256()
-
-
-def _name(name: str) -> x509.GeneralName:
-    from cryptography import x509
-
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)

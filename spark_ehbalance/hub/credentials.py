@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import psutil
 from azure.core.credentials import TokenCredential
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
@@ -221,9 +222,13 @@ def _turns(identity: Identity) -> Turns:
     variables = sorted(each for each in os.environ.items() if _IDENTITY_VARIABLES.fullmatch(each[0]))
     same: list[object] = [identity.credential, identity.client_id, identity.tenant_id, variables, _login()]
     if identity.is_callable:
-        if _WORKERS not in _command(os.getppid()):
+        try:
+            daemon = psutil.Process(os.getppid())
+            if _WORKERS not in " ".join(daemon.cmdline()):
+                return NO_TURNS
+            same.append((daemon.pid, daemon.create_time()))  # a later process may have the same id
+        except (OSError, psutil.Error):
             return NO_TURNS
-        same.append(_started(os.getppid()))
     return host_turns(hashlib.sha256(repr(same).encode()).hexdigest())
 
 
@@ -236,24 +241,6 @@ def _login() -> bytes:
             found += hashlib.sha256(file.read()).digest()
             break
     return found
-
-
-def _command(process: int) -> str:
-    """The command line of a process; empty where that cannot be known."""
-    try:
-        with open(f"/proc/{process}/cmdline", encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-def _started(process: int) -> object:
-    """What distinguishes a process from a later one with the same id."""
-    try:
-        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
-            return process, file.read().rpartition(")")[2].split()[19]  # starttime
-    except (OSError, IndexError):
-        return process
 
 
 def _process() -> str:

@@ -10,13 +10,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import psutil
+
 from spark_ehbalance.member.load_meter import CpuTime
-
-#: Linux only. Its first line has the clock ticks of all cores together, by what they were spent on (proc(5)).
-_STAT = Path("/proc/stat")
-
-#: Linux only: a folder for each process, with its command line and, in `stat`, the id of its parent.
-_PROCESSES = Path("/proc")
 
 _MASTER = "spark.master"
 
@@ -27,44 +23,38 @@ def mint_owner_id() -> str:
     return f"{host}-{uuid.uuid4().hex[:12]}"
 
 
-def cpu_time(stat: Path = _STAT) -> CpuTime | None:
-    """How long the host's cores have been busy, in clock ticks; None where the system does not tell."""
+def cpu_time() -> CpuTime | None:
+    """How long the host's cores have been busy, in seconds of all cores together; None where the system does not
+    tell."""
     try:
-        name, *ticks = stat.read_text().split("\n", 1)[0].split()
-        # user, nice, system, idle, iowait, irq, softirq, steal; what comes after is contained in user and nice.
-        spent = [int(each) for each in ticks[:8]]
-        return CpuTime(sum(spent) - spent[3] - spent[4], sum(spent)) if name == "cpu" else None
-    except (OSError, ValueError, IndexError):
+        spent = psutil.cpu_times()._asdict()
+    except (OSError, RuntimeError, psutil.Error):
+        return None
+    total = sum(spent.values()) - spent.get("guest", 0.0) - spent.get("guest_nice", 0.0)  # they are in user and nice
+    return CpuTime(total - spent["idle"] - spent.get("iowait", 0.0), total)
+
+
+def spark_master() -> str | None:
+    """The master of the Spark whose JVM is an ancestor of this process; None if it cannot be found. Spark does not tell
+    its Python workers, so it is read off the JVM's command line and properties."""
+    try:
+        commands = (each.cmdline() for each in psutil.Process().parents())
+        jvm = next((words for words in commands if words and words[0].endswith("java")), None)
+        return master_of(jvm, os.environ) if jvm else None
+    except (OSError, KeyError, psutil.Error):
         return None
 
 
-def spark_master(
-    process: int | None = None, environment: Mapping[str, str] = os.environ, processes: Path = _PROCESSES
-) -> str | None:
-    """The master of the Spark whose JVM is an ancestor of this process, or of the one with id `process`; None if it
-    cannot be found. Spark does not tell its Python workers, so it is read off the JVM's command line and properties.
-    """
-    try:
-        parent = os.getpid() if process is None else process
-        while not (words := _command_line(processes / str(parent))) or not words[0].endswith("java"):
-            parent = int((processes / str(parent) / "stat").read_text().rsplit(")", 1)[1].split()[1])
-        return _master(words, Path(environment.get("SPARK_CONF_DIR") or environment["SPARK_HOME"] + "/conf"))
-    except (OSError, ValueError, IndexError, KeyError):
-        return None
-
-
-def _command_line(process: Path) -> list[str]:
-    return (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-
-
-def _master(words: Sequence[str], conf: Path) -> str | None:
-    """As spark-submit finds it: on its command line, in the properties file named there, in the default one."""
+def master_of(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    """The master of a JVM with this command line, as spark-submit finds it: there, in the properties file named there,
+    in the default one. Raises `KeyError` if the environment does not say where that is."""
     follows = dict(pairwise(words))
     given = [word.removeprefix(_MASTER + "=") for word in words if word.startswith(_MASTER + "=")]
     if given or "--master" in follows:
         return (given or [follows["--master"]])[-1]
     if not any(word.endswith(".SparkSubmit") for word in words):
         return None
+    conf = Path(environment.get("SPARK_CONF_DIR") or environment["SPARK_HOME"] + "/conf")
     file = Path(follows.get("--properties-file", conf / "spark-defaults.conf"))
     lines = file.read_text().splitlines() if file.is_file() else []
     found = [match[1] for line in lines if (match := re.match(rf"\s*{re.escape(_MASTER)}[\s=:]+(\S+)", line))]

@@ -5,7 +5,6 @@ python -m tests.emulator.measure_speed [EVENTS] [emulator options]
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
@@ -14,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+import psutil
 
 from spark_ehbalance.emulator import EmulatorControl
 from spark_ehbalance.emulator.amqp.codec import Described, ULong, encode
@@ -108,9 +109,8 @@ def _peer(port: int, attach: Performative) -> Iterator[socket.socket]:
 
 
 def _cpu_seconds(pid: int) -> float:
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
 
 
 if __name__ == "__main__":

@@ -5,11 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 from urllib.request import urlopen
 
@@ -237,11 +240,15 @@ def test_a_callable_is_shared_among_the_workers_of_one_daemon_alone(
     credentials.forget()
     identity.tokens()
     assert named == [], "a shell or Spark's driver may have started others with another identity"
-    monkeypatch.setattr(credentials, "_command", lambda process: "python\0-m\0pyspark.daemon\0pyspark.worker\0")
-    usual = turns_of(identity, named)
-    assert turns_of(identity, named) == usual
-    monkeypatch.setattr(os, "getppid", lambda: 4711)
-    assert turns_of(identity, named) != usual
+    daemon = [sys.executable, "-c", "input()", "-m", "pyspark.daemon", "pyspark.worker"]
+    with subprocess.Popen(daemon, stdin=PIPE) as one, subprocess.Popen(daemon, stdin=PIPE) as other:
+        monkeypatch.setattr(os, "getppid", lambda: one.pid)
+        usual = turns_of(identity, named)
+        assert turns_of(identity, named) == usual
+        monkeypatch.setattr(os, "getppid", lambda: other.pid)
+        assert turns_of(identity, named) != usual
+        for each in (one, other):
+            each.communicate(b"\n")
 
 
 def test_who_has_logged_in_by_the_azure_cli_shares_with_nobody_else(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from spark_ehbalance.cli.common import open_store
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.source.datasource import EhBalanceDataSource
-from spark_ehbalance.source.host import spark_master
+from spark_ehbalance.source.host import master_of
 from spark_ehbalance.source.options import batch_options, checked_location, storage_options, stream_options
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import Command
@@ -192,41 +194,36 @@ def ehbalance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     return Command(monkeypatch, capsys)
 
 
-class Processes:
-    """A folder like /proc: process 30, a Python worker, is a child of 20, its daemon, a child of 10, a JVM."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.conf = folder, folder / "conf"
-        self.conf.mkdir()
-        for number, parent in ((30, 20), (20, 10), (10, 1)):
-            (folder / str(number)).mkdir()
-            (folder / str(number) / "stat").write_text(f"{number} (a (name) of) S {parent} 1 1")
-            (folder / str(number) / "cmdline").write_text("/usr/bin/python\0-m\0pyspark.daemon")
-
-    def master(self, *words: str) -> str | None:
-        (self.folder / "10" / "cmdline").write_text("\0".join(("/jdk/bin/java", "-cp", "/x", *words)))
-        return spark_master(30, {"SPARK_CONF_DIR": str(self.conf)}, self.folder)
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Processes:
-    return Processes(tmp_path)
-
-
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 
 
-def test_the_master_is_read_from_how_spark_was_started(processes: Processes) -> None:
-    assert processes.master(SUBMIT, "--conf", "spark.master=local[1]", "pyspark-shell") == "local[1]"
-    assert processes.master(SUBMIT, "--master", "yarn", "job.py") == "yarn"
-    assert processes.master(SUBMIT, "job.py") == "local[*]", "spark-submit's own default"
-    properties = processes.folder / "job.conf"
+def test_the_master_is_read_from_how_spark_was_started(tmp_path: Path) -> None:
+    def master(*words: str) -> str | None:
+        return master_of(("/jdk/bin/java", "-cp", "/x", *words), {"SPARK_CONF_DIR": str(tmp_path)})
+
+    assert master(SUBMIT, "--conf", "spark.master=local[1]", "pyspark-shell") == "local[1]"
+    assert master(SUBMIT, "--master", "yarn", "job.py") == "yarn"
+    assert master(SUBMIT, "job.py") == "local[*]", "spark-submit's own default"
+    properties = tmp_path / "job.conf"
     properties.write_text("# spark.master yarn\nspark.app.name x\nspark.master    spark://host:7077\n")
-    assert processes.master(SUBMIT, "--properties-file", str(properties), "job.py") == "spark://host:7077"
-    (processes.conf / "spark-defaults.conf").write_text("spark.master=k8s://x\n")
-    assert processes.master(SUBMIT, "job.py") == "k8s://x"
-    assert processes.master("org.apache.spark.deploy.yarn.ApplicationMaster") is None
-    assert spark_master(99, processes=processes.folder) is None
+    assert master(SUBMIT, "--properties-file", str(properties), "job.py") == "spark://host:7077"
+    (tmp_path / "spark-defaults.conf").write_text("spark.master=k8s://x\n")
+    assert master(SUBMIT, "job.py") == "k8s://x"
+    assert master("org.apache.spark.deploy.yarn.ApplicationMaster") is None
+
+
+def test_the_jvm_is_found_among_the_ancestors_of_a_process(tmp_path: Path) -> None:
+    """As a Python worker is a child of a daemon that is a child of the JVM."""
+    ask = "from spark_ehbalance.source.host import spark_master; print(spark_master())"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ask!r}])"
+    java = tmp_path / "java"
+    java.symlink_to(sys.executable)
+    for name, expected in ((str(java), "yarn"), (sys.executable, "None")):
+        # The daemon is run by a process whose command line begins with `name`.
+        script = f"import subprocess, sys; subprocess.run([{sys.executable!r}, '-c', {child!r}])"
+        command = [name, "-c", script, SUBMIT, "--master", "yarn"]
+        done = subprocess.run(command, executable=sys.executable, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == expected, done.stderr
 
 
 @pytest.mark.parametrize("master", ["yarn", "spark://h:1", "k8s://h", None])
