@@ -12,10 +12,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 
 import pyspark
+
+from spark_ehbalance.spark_versions import delta_for
 
 SPARK = Path(pyspark.__file__).parent
 IVY = Path(sys.prefix) / "ivy"
@@ -43,12 +44,6 @@ spark.stop()
 """
 
 
-def coordinates() -> str:
-    """Return the Maven coordinates of Delta for the installed pyspark and delta-spark."""
-    spark = ".".join(pyspark.__version__.split(".")[:2])
-    return f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"
-
-
 def run(*command: str | Path) -> None:
     """Run a command with this environment's Spark and log its output; exit with the end of the log if it fails."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -60,12 +55,12 @@ def run(*command: str | Path) -> None:
         sys.exit(f"{end}\nsetup: could not get Delta's jars to work; the whole log is in {LOG}")
 
 
-def resolve(script: Path) -> list[Path]:
-    """Fetch Delta's jars with Spark's Ivy, and return those that Spark does not have."""
+def resolve(delta: str, script: Path) -> list[Path]:
+    """Fetch the jars of Delta, a Maven coordinate, with Spark's Ivy, and return those that Spark does not have."""
     script.write_text("")  # spark-submit resolves packages, then runs a script: an empty one
     shutil.rmtree(IVY / "jars", ignore_errors=True)  # jars of an earlier version; the cache stays
     options = {
-        "spark.jars.packages": coordinates(),
+        "spark.jars.packages": delta,
         "spark.jars.ivy": str(IVY),
         "spark.jars.excludes": ",".join(EXCLUDES),
     }
@@ -92,10 +87,14 @@ def install(jars: list[Path]) -> None:
 
 
 def main() -> None:
+    delta = delta_for(pyspark.__version__)
+    if delta is None:
+        print(f"setup: there is no Delta for Spark {pyspark.__version__}")
+        return
     LOG.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "script.py"
-        jars = resolve(script)
+        jars = resolve(delta.jar, script)
         install(jars)
         script.write_text(TRY_OUT)
         run(sys.executable, script, Path(folder) / "table")

@@ -83,7 +83,7 @@ stop_if_missing() {
 # The inputs of the environment. The path of the checkout is one of them: a virtual environment cannot be moved.
 inputs() {
     pwd
-    cksum pyproject.toml constraints.txt scripts/setup.sh scripts/fetch_jars.py
+    cksum pyproject.toml constraints.txt scripts/setup.sh scripts/fetch_jars.py spark_ehbalance/spark_versions.py
 }
 
 # Whether the environment has the requested Python: any that works, unless PYTHON is set.

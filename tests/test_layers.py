@@ -12,7 +12,7 @@ import spark_ehbalance
 
 #: The layers from the bottom up. Packages of one layer do not know each other.
 LAYERS = (
-    {"text"},
+    {"text", "spark_versions"},
     {"errors"},
     {"values"},
     {"leases", "hub", "emulator"},
@@ -23,6 +23,7 @@ LAYERS = (
 )
 #: What decides, and what encodes, has no clock, no I/O and no thread: such modules import none of `EDGES`.
 PURE = (
+    "spark_versions",
     "leases.",
     "strategies.",
     "member.",
