@@ -16,6 +16,10 @@ class OptionError(EhBalanceError, ValueError):
     """An option is missing, wrong or contradicts another. The text names the option, its value and what is allowed."""
 
 
+class SparkMissingError(EhBalanceError, ImportError):
+    """Neither pyspark nor pyspark-client is installed. The text says what to install."""
+
+
 class HubUnavailableError(EhBalanceError):
     """The event hub is unreachable or refused the request. The text names what was tried."""
 

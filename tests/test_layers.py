@@ -14,6 +14,7 @@ import spark_ehbalance
 LAYERS = (
     {"text", "spark_versions"},
     {"errors"},
+    {"installed"},
     {"values"},
     {"leases", "hub", "emulator"},
     {"strategies", "stores"},

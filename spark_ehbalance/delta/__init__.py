@@ -4,6 +4,9 @@ import spark_ehbalance.delta
 stream.writeStream.foreachBatch(spark_ehbalance.delta.once("abfss://.../events")).start()
 """
 
-from spark_ehbalance.delta.writing import once, write_once
+from spark_ehbalance.installed import need_spark
+
+need_spark()
+from spark_ehbalance.delta.writing import once, write_once  # noqa: E402
 
 __all__ = ["once", "write_once"]

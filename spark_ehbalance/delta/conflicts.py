@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 
+from spark_ehbalance.delta.java import Py4JJavaError
 from spark_ehbalance.delta.protocol import Conflict
 
 #: Those of Delta's exceptions that an append or a MERGE may meet.

@@ -13,11 +13,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from spark_ehbalance.delta.conflicts import cause_of
-from spark_ehbalance.delta.java import java
+from spark_ehbalance.delta.java import Py4JJavaError, java
 from spark_ehbalance.errors import TargetError
 
 #: In the table's log: whoever can commit can lock it, whatever its user, container or temporary folder. Delta lists a

@@ -7,8 +7,9 @@ import functools
 import logging
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
+
+from spark_ehbalance.delta.java import Py4JError
 
 _LOG = logging.getLogger(__name__)
 
