@@ -9,6 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = {page.relative_to(ROOT).as_posix(): page for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
+#: And those that stand outside the documentation's index.
+ALL = PAGES | {name: ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")}
 
 #: Where a path in the text may begin.
 _FOLDERS = (ROOT, ROOT / "spark_ehbalance", ROOT / "spark_ehbalance/hub/wire")
@@ -25,9 +27,9 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", ALL)
 def test_links_lead_somewhere(name: str) -> None:
-    page, wrong = PAGES[name], []
+    page, wrong = ALL[name], []
     for link in re.findall(r"\]\(([^)]+)\)", prose(page)):
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
@@ -36,9 +38,9 @@ def test_links_lead_somewhere(name: str) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", ALL)
 def test_files_that_are_named_exist(name: str) -> None:
-    named = re.findall(r"`([\w/]+\.(?:py|conf|md))`", prose(PAGES[name]))
+    named = re.findall(r"`([\w/]+\.(?:py|conf|md))`", prose(ALL[name]))
     assert not [each for each in named if not any((folder / each).is_file() for folder in _FOLDERS)]
 
 

@@ -20,7 +20,8 @@ LAYERS = (
     {"strategies", "stores"},
     {"member"},
     {"source", "simulation", "consumer"},
-    {"driver", "cli", "delta"},
+    {"driver", "delta"},
+    {"cli"},
 )
 #: What decides, and what encodes, has no clock, no I/O and no thread: such modules import none of `EDGES`.
 PURE = (

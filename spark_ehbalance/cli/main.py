@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Annotated
 
 import typer
 
+from spark_ehbalance import __version__
 from spark_ehbalance.cli.check import check
 from spark_ehbalance.cli.export_checkpoints import export_checkpoints
 from spark_ehbalance.cli.import_checkpoints import import_checkpoints
@@ -21,11 +23,25 @@ from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.values.secrets import REFERENCES, looks_secret
 
 app = typer.Typer(
-    help="Manage groups of Spark queries that share an event hub.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # they print local variables, and those may hold secrets
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ehbalance {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def ehbalance(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_print_version)] = False,
+) -> None:
+    """Manage groups of Spark queries that share an event hub."""
+
+
 for command in (
     emulator,
     check,

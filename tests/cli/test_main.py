@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,10 @@ def test_without_arguments_the_commands_are_listed(ehbalance: Command) -> None:
     printed = ehbalance()
     for command in ("init", "status", "emulator"):
         assert command in printed.out + printed.err
+
+
+def test_the_version_is_that_of_the_installed_package(ehbalance: Command) -> None:
+    assert ehbalance("--version").out == f"ehbalance {version('spark-ehbalance')}\n"
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["status"], ["status", "x", "--nonsense"], ["init"]])
