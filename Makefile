@@ -20,8 +20,8 @@ help: ## List the targets
 setup: ## Check what is needed, make .venv and fetch Delta's jars (again only when something changed)
 	@scripts/setup.sh
 
-run: setup ## Run the demo: make run ARGS="..."
-	@.venv/bin/python -m jobs.demo $(ARGS)
+run: setup ## Run the demo, `ehbalance demo`: make run ARGS="--seconds 100"
+	@.venv/bin/ehbalance demo $(ARGS)
 
 # Tests mostly wait, so four of them run at once on two cores.
 test: setup ## Run the tests: make test ARGS="-k lease"

@@ -16,16 +16,15 @@ from pathlib import Path
 
 import pyspark
 
+from spark_ehbalance.delta.spark_settings import EXCLUDES
 from spark_ehbalance.spark_versions import delta_for
 
 SPARK = Path(pyspark.__file__).parent
 IVY = Path(sys.prefix) / "ivy"
 LOG = Path(sys.prefix) / "fetch_jars.log"
 
-# Delta needs only these two groups: Spark has newer versions of all other dependencies, and Delta's would conflict. For
-# example, the shims jar of RoaringBitmap 0.9 has a class that is also in Spark's RoaringBitmap 1.6.
+# Delta needs only these two groups.
 GROUPS = ("io.delta", "io.unitycatalog")
-EXCLUDES = ("com.*:*", "commons-*:*", "io.airlift:*", "javax.*:*", "org.*:*")
 
 TRY_OUT = """
 import sys

@@ -14,13 +14,14 @@ import spark_ehbalance
 LAYERS = (
     {"text", "spark_versions"},
     {"errors"},
-    {"installed"},
+    {"installed", "shipped"},
     {"values"},
     {"leases", "hub", "emulator"},
     {"strategies", "stores"},
     {"member"},
     {"source", "simulation", "consumer"},
     {"driver", "delta"},
+    {"demo"},
     {"cli"},
 )
 #: What decides, and what encodes, has no clock, no I/O and no thread: such modules import none of `EDGES`.
@@ -38,8 +39,8 @@ PURE = (
 )
 AT_THE_EDGE = {"member.keeper", "member.housekeeping"}
 EDGES = {"asyncio", "azure", "deltalake", "os", "pathlib", "pyspark", "selectors", "socket", "threading", "time"}
-#: The emulator knows nothing of the rest, and of the rest only its own command knows the emulator.
-APART = {"emulator": {"cli"}}
+#: The emulator knows nothing of the rest, and of the rest only its own command and the demo know the emulator.
+APART = {"emulator": {"cli", "demo"}}
 
 _PACKAGE = "spark_ehbalance"
 #: What the package itself offers calls this module, so that importing the package counts as importing it.

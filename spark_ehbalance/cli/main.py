@@ -10,9 +10,11 @@ import typer
 
 from spark_ehbalance import __version__
 from spark_ehbalance.cli.check import check
+from spark_ehbalance.cli.demo import demo
 from spark_ehbalance.cli.export_checkpoints import export_checkpoints
 from spark_ehbalance.cli.import_checkpoints import import_checkpoints
 from spark_ehbalance.cli.init import init
+from spark_ehbalance.cli.jobs import jobs
 from spark_ehbalance.cli.maintain import maintain
 from spark_ehbalance.cli.orders import drain, pin, seek, transfer, unpin
 from spark_ehbalance.cli.report import history, report
@@ -43,7 +45,9 @@ def ehbalance(
 
 
 for command in (
+    demo,
     emulator,
+    jobs,
     check,
     init,
     import_checkpoints,

@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import gcd
 from typing import Any
 
@@ -143,13 +144,18 @@ def moves_of(changes: Iterable[OwnershipChange], owners: Mapping[str, str | None
     return moves
 
 
+def need_plotly() -> None:
+    """Raise `EhBalanceError` if plotly is missing."""
+    if find_spec("plotly") is None:
+        raise EhBalanceError("drawing needs plotly: pip install 'spark-ehbalance[report]'")
+
+
 def html(picture: Picture) -> str:
     """The picture as an HTML page that needs no network. Raises `EhBalanceError` if plotly is missing."""
-    try:
-        from plotly.graph_objects import Figure
-        from plotly.subplots import make_subplots
-    except ImportError:
-        raise EhBalanceError("drawing needs plotly: pip install 'spark-ehbalance[report]'") from None
+    need_plotly()
+    from plotly.graph_objects import Figure
+    from plotly.subplots import make_subplots
+
     lanes = max(240, min(1000, 20 * len(picture.partitions) if len(picture.partitions) <= _MOST_LABELLED else 900))
     heights = (lanes, 220, 160)
     figure: Figure = make_subplots(

@@ -7,6 +7,7 @@ stream.writeStream.foreachBatch(spark_ehbalance.delta.once("abfss://.../events")
 from spark_ehbalance.installed import need_spark
 
 need_spark()
+from spark_ehbalance.delta.spark_settings import spark_settings  # noqa: E402
 from spark_ehbalance.delta.writing import once, write_once  # noqa: E402
 
-__all__ = ["once", "write_once"]
+__all__ = ["once", "spark_settings", "write_once"]

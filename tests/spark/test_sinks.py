@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import jobs.stream_to_delta as job
 import spark_ehbalance
-from jobs.demo.processes import start_job
+from spark_ehbalance.demo.processes import start_job
 from spark_ehbalance.driver import BatchEndListener
 from spark_ehbalance.emulator import Emulator
 from tests.spark.conftest import HUB

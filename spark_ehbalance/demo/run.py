@@ -1,11 +1,11 @@
-"""Run the demo: python -m jobs.demo, from the folder above jobs."""
+"""Runs the demo from its processes to its verdict."""
 
 from __future__ import annotations
 
-import argparse
+import os
 import signal
-import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -16,19 +16,25 @@ from .show import Result, Show
 from .verdict import show
 
 
-def main() -> int:
-    """Run the demo. Returns the exit code: 0 if every event is in the table once and every rule of ownership held."""
-    options = _options()
+def run(*, seconds: float, limit: float, plain: bool, at_end: Callable[[str], None]) -> int:
+    """Run the demo: the flights are sent over `seconds`, and all may take `limit` seconds. `at_end` is called with the
+    path of the lease table, which is gone afterwards. `plain`: lines instead of a picture, also on a terminal.
+
+    Returns the exit code: 0 if every event is in the table once and every rule of ownership held.
+    """
+    os.environ.pop("SPARK_HOME", None)  # it may be of another Spark than pyspark
     console = Console()
-    screen = Dashboard(console) if console.is_terminal and not options.plain else Lines(console)
+    screen = Dashboard(console) if console.is_terminal and not plain else Lines(console)
     with tempfile.TemporaryDirectory(prefix="ehbalance-demo-", ignore_cleanup_errors=True) as folder:
-        demo = Show(Path(folder), screen, play_seconds=options.seconds, limit=options.limit)
+        demo = Show(Path(folder), screen, play_seconds=seconds, limit=limit)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, demo.interrupt)
         try:
             with screen:
                 result = demo.run()
-            return _report(result, console)
+            code = _report(result, console)
+            at_end(demo.leases)
+            return code
         except DemoError as error:
             console.print(f"FAILED: {error}", highlight=False, markup=False, soft_wrap=True)
             return 1
@@ -40,21 +46,6 @@ def main() -> int:
                 demo.player.stop()
             for child in reversed(demo.children):
                 child.kill()
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="make run",
-        description="Two Spark queries share a hub and write one table: every event once.",
-    )
-    parser.add_argument("--seconds", type=float, default=100, help="how long the flights are sent (default: 100)")
-    parser.add_argument("--limit", type=float, default=300, help="fail after this many seconds (default: 300)")
-    parser.add_argument("--plain", action="store_true", help="plain lines even on a terminal")
-    options = parser.parse_args()
-    for name in ("seconds", "limit"):
-        if getattr(options, name) <= 0:
-            parser.error(f"--{name} {getattr(options, name):g}: allowed are numbers over 0")
-    return options
 
 
 def _report(result: Result, console: Console) -> int:
@@ -75,7 +66,3 @@ def _report(result: Result, console: Console) -> int:
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
     return 0 if passed else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

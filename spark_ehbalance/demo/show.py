@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from spark_ehbalance.delta.spark_settings import spark_settings
 from spark_ehbalance.emulator.control import EmulatorControl
 from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.shipped import LOG4J, folder
 from spark_ehbalance.stores.opening import open_store
 
 from . import flights
 from .ownership import Ownership, described
 from .player import Player
-from .processes import Child, DemoError, Interrupted, emulator_address, start_emulator, start_job
+from .processes import (
+    Child,
+    DemoError,
+    Interrupted,
+    emulator_address,
+    fetched_jars,
+    start_emulator,
+    start_fetching,
+    start_job,
+)
 from .screen import Picture, Screen
 from .verdict import Verdict, judge
 
-ROOT = Path(__file__).resolve().parents[2]
-LOG4J = ROOT / "conf" / "log4j2.properties"
 #: Java compiles less but sooner: two short-lived JVMs start on few cores.
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 HUB, PARTITIONS, QUERIES = "flights", 8, ("A", "B")
@@ -66,7 +75,9 @@ class Show:
         self._limit = limit
         self._began = time.monotonic()
         self._ownership = Ownership(QUERIES)
-        self._store = open_store(str(folder / "leases"))
+        self.leases = str(folder / "leases")
+        self._store = open_store(self.leases)
+        self._jars: list[Path] = []
         self._most_readers = 0
         self._phase = ""
         self._stopped: set[Child] = set()
@@ -77,7 +88,9 @@ class Show:
         self._interrupted_by = number
 
     def run(self) -> Result:
-        """Run the demo from beginning to end. Raises `DemoError` or `Interrupted`."""
+        """Run the demo from beginning to end. Raises `DemoError`, `Interrupted`, or `EhBalanceError` if there is no
+        Delta Lake for this Spark."""
+        self._fetch_delta(spark_settings())
         self._log(f"starting the emulator: hub {HUB}, {PARTITIONS} partitions")
         emulator = self._started(start_emulator(HUB, PARTITIONS, self._folder))
         self._connection, port = emulator_address(emulator)
@@ -129,6 +142,19 @@ class Show:
         verdict = judge(self._table, self._ends(), data)
         return Result(verdict, self._ownership, self._most_readers, without_reader, seconds)
 
+    def _fetch_delta(self, settings: Mapping[str, str]) -> None:
+        """Fetch Delta's jars unless Spark has them: once for both queries, which would be in each other's way."""
+        if "spark.jars.packages" not in settings:
+            return
+        self._log(f"fetching Delta Lake from Maven, once: {settings['spark.jars.packages']}")
+        fetching = self._started(start_fetching(settings, self._folder))
+        while fetching.ended() is None:
+            time.sleep(_LOOK_INTERVAL)
+            self._check_interrupted()
+            self._check_limit("Delta Lake is fetched")
+        self._stopped.add(fetching)
+        self._jars = fetched_jars(fetching, settings["spark.jars.packages"])
+
     # --- the processes -----------------------------------------------------------------------------------------
 
     def _started(self, child: Child) -> Child:
@@ -136,23 +162,24 @@ class Show:
         return child
 
     def _start_query(self, name: str) -> Child:
-        job = "spark.ehbalance.job."
+        job, root = "spark.ehbalance.job.", folder()
         settings = {
             "spark.master": "local[2]",
             "spark.ui.enabled": "false",
-            "spark.driver.extraJavaOptions": f"{QUICK_START} -Dlog4j2.configurationFile={LOG4J}",
+            **({"spark.jars": ",".join(map(str, self._jars))} if self._jars else {}),
+            "spark.driver.extraJavaOptions": f"{QUICK_START} -Dlog4j2.configurationFile={root / LOG4J}",
             "spark.databricks.delta.snapshotPartitions": "2",  # 50 by default: too many for so small a table
             f"{job}table": self._table,
             f"{job}checkpointLocation": str(self._folder / f"checkpoint-{name}"),
             f"{job}trigger": "2 seconds",
             f"{job}source.maxEventsPerTrigger": "50000",  # short batches, so that progress is visible
             f"{job}source.eventHubName": HUB,
-            f"{job}source.leaseTable": str(self._folder / "leases"),
+            f"{job}source.leaseTable": self.leases,
             f"{job}source.ownerId": name,
             f"{job}source.balanceInterval": BALANCE_INTERVAL,
             f"{job}source.leaseDuration": LEASE_DURATION,
         }
-        return self._started(start_job(name, ROOT, settings, self._connection, self._folder))
+        return self._started(start_job(name, root, settings, self._connection, self._folder))
 
     def _stop(self, query: Child, phase: str) -> None:
         self._stopped.add(query)
@@ -182,8 +209,7 @@ class Show:
     def _look(self) -> None:
         assert self.player is not None
         self._check_interrupted()
-        if self._seconds() > self._limit:
-            raise DemoError(f"the time limit of {self._limit:g} s is over while {self._phase}: see --limit")
+        self._check_limit(self._phase)
         if self.player.error is not None:
             raise DemoError(f"the flights cannot be sent: {self.player.error}")
         for child in self.children:
@@ -220,6 +246,10 @@ class Show:
     def _check_interrupted(self) -> None:
         if self._interrupted_by is not None:
             raise Interrupted(self._interrupted_by)
+
+    def _check_limit(self, phase: str) -> None:
+        if self._seconds() > self._limit:
+            raise DemoError(f"the time limit of {self._limit:g} s is over while {phase}: see --limit")
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began

@@ -12,6 +12,18 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from spark_ehbalance.shipped import CONF, JOB
+
+from .requirements import spark_submit
+
+#: For spark-submit: prints the jars that it has fetched, as a program of its own would get them.
+_PRINT_JARS = """
+from pyspark import SparkConf, SparkContext
+
+SparkContext._ensure_initialized()  # connects to spark-submit's JVM, which has the properties; starts no Spark
+print("Jars:", ",".join(jar.removeprefix("file://") for jar in SparkConf().get("spark.jars").split(",")))
+"""
+
 
 class DemoError(Exception):
     """The demo cannot go on, or broke a rule. The text is one line, sometimes with the end of a log."""
@@ -85,13 +97,47 @@ def emulator_address(emulator: Child) -> tuple[str, int]:
     raise emulator.failure("does not start")
 
 
+def start_fetching(settings: Mapping[str, str], folder: Path) -> Child:
+    """Start fetching what `settings` name as `spark.jars.packages` with Spark's Ivy, which keeps it for next time."""
+    script = folder / "print_jars.py"
+    script.write_text(_PRINT_JARS)
+    return _spark_submit("the fetching of Delta Lake", settings, {}, [script], folder)
+
+
+def fetched_jars(fetching: Child, package: str) -> list[Path]:
+    """The jars that a process of `start_fetching`, which has ended, has fetched. Raises `DemoError` if it has not."""
+    found = re.search(r"^Jars: (\S+)$", fetching.printed(), re.MULTILINE)
+    if fetching.ended() == 0 and found:
+        return [Path(jar) for jar in found[1].split(",")]
+    if re.search(r"unresolved dependenc|UnknownHost|ConnectException|SocketTimeout|Network is un", fetching.printed()):
+        raise DemoError(
+            f"Delta Lake ({package}) could not be fetched from Maven: the first run needs a network, or the jar in "
+            f"{spark_submit().parents[1] / 'jars'}"
+        )
+    raise fetching.failure("failed")
+
+
 def start_job(name: str, root: Path, settings: Mapping[str, str], connection_string: str, folder: Path) -> Child:
     """Start the job in `root` with spark-submit; `settings` override its file's, temporary files go into `folder`."""
-    temporary = folder / f"{name}.tmp"
+    secret = {"EHBALANCE_CONNECTION_STRING": connection_string}
+    program: list[str | Path] = ["--properties-file", root / CONF, root / JOB]
+    return _spark_submit(f"query {name}", settings, secret, program, folder)
+
+
+def _spark_submit(
+    name: str,
+    settings: Mapping[str, str],
+    environment: Mapping[str, str],
+    program: Sequence[str | Path],
+    folder: Path,
+) -> Child:
+    """Start a program, named at the end of `program`, whose temporary files and log go into `folder`."""
+    file = name.split()[-1]
+    temporary = folder / f"{file}.tmp"
     temporary.mkdir(exist_ok=True)  # a job that was killed left it
     environment = {
         **os.environ,
-        "EHBALANCE_CONNECTION_STRING": connection_string,
+        **environment,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_DIRS": str(temporary),
@@ -100,10 +146,7 @@ def start_job(name: str, root: Path, settings: Mapping[str, str], connection_str
     }
     environment.pop("SPARK_HOME", None)  # it may be of another Spark
     overrides = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
-    properties = root / "conf" / "stream_to_delta.conf"
-    submit: list[str | Path] = [Path(sys.executable).with_name("spark-submit"), "--properties-file", properties]
-    command = [*submit, *overrides, root / "jobs" / "stream_to_delta.py"]
-    return Child(f"query {name}", command, environment, folder / f"{name}.log")
+    return Child(name, [spark_submit(), *overrides, *program], environment, folder / f"{file}.log")
 
 
 def _running() -> dict[int, int]:

@@ -7,7 +7,16 @@ import zlib
 import pandas as pd
 import pytest
 
-from jobs.demo.flights import KEY, Delays, bodies, by_airport, keys, missing_and_surplus, parse, partitions_of
+from spark_ehbalance.demo.flights import (
+    KEY,
+    Delays,
+    bodies,
+    by_airport,
+    keys,
+    missing_and_surplus,
+    parse,
+    partitions_of,
+)
 
 
 @pytest.fixture

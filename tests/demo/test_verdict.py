@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from jobs.demo.flights import bodies, keys, partitions_of
-from jobs.demo.verdict import Verdict, judge
+from spark_ehbalance.demo.flights import bodies, keys, partitions_of
+from spark_ehbalance.demo.verdict import Verdict, judge
 
 PARTITIONS = 2
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from jobs.demo.ownership import Move, Ownership, described
+from spark_ehbalance.demo.ownership import Move, Ownership, described
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.values.position import Position
 

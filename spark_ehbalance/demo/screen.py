@@ -92,6 +92,7 @@ class Dashboard(Screen):
         super().__init__(console)
         self._live = Live(console=console, auto_refresh=False)
         self._lines: deque[Text] = deque(maxlen=_LOG_LINES)
+        self._top: list[RenderableType] = []  # nothing before the first picture
 
     def __enter__(self) -> Screen:
         self._live.start()
@@ -104,10 +105,15 @@ class Dashboard(Screen):
 
     def show(self, picture: Picture) -> None:
         head = Text(f"{picture.seconds:5.1f} s  {picture.phase}", style="bold")
-        self._live.update(Group(head, _bars(picture), _lanes(picture), *self._lines), refresh=True)
+        self._top = [head, _bars(picture), _lanes(picture)]
+        self._refresh()
 
     def log(self, seconds: float, text: str) -> None:
         self._lines.append(Text(f"{seconds:6.1f} s  {text}", overflow="ellipsis", no_wrap=True))
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._live.update(Group(*self._top, *self._lines), refresh=True)
 
 
 def _percent(events: int, picture: Picture) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.demo.processes import Child
+from spark_ehbalance.demo.processes import Child
 from tests.waiting import wait_until
 
 

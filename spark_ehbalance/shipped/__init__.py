@@ -1,0 +1,24 @@
+"""What is shipped beside the code: the job for spark-submit and its settings.
+
+They stand at the top of the repository; a wheel has them in this folder (`sources` in pyproject.toml).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spark_ehbalance.errors import EhBalanceError
+
+#: Below `folder`.
+JOB = Path("jobs/stream_to_delta.py")
+CONF = Path("conf/stream_to_delta.conf")
+LOG4J = Path("conf/log4j2.properties")
+
+
+def folder() -> Path:
+    """The folder with `jobs/` and `conf/`. Raises `EhBalanceError` if there is none, as in an archive of modules."""
+    here = Path(__file__).resolve().parent
+    for each in (here, here.parents[1]):
+        if (each / JOB).is_file() and (each / CONF).is_file():
+            return each
+    raise EhBalanceError("the job is in the wheel and in the repository, and not beside this copy of the package")

@@ -1,0 +1,36 @@
+"""`ehbalance jobs`: the files that it names are there, and copies of them are complete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.command import Command
+
+FILES = ("jobs/stream_to_delta.py", "conf/stream_to_delta.conf", "conf/log4j2.properties")
+
+
+def named(out: str) -> list[Path]:
+    return [Path(line.split(maxsplit=1)[1]) for line in out.splitlines()[:3]]
+
+
+def test_the_files_that_are_named_exist(ehbalance: Command) -> None:
+    printed = ehbalance("jobs").out
+    assert [path.is_file() for path in named(printed)] == [True] * 3
+    assert printed.splitlines()[-1].endswith(
+        "spark-submit --properties-file conf/stream_to_delta.conf jobs/stream_to_delta.py"
+    )
+
+
+def test_copies_run_as_the_originals_do(ehbalance: Command, tmp_path: Path) -> None:
+    originals = named(ehbalance("jobs").out)
+    copies = named(ehbalance("jobs", "--copy-to", tmp_path / "new").out)
+    assert copies == [tmp_path / "new" / file for file in FILES]
+    assert [copy.read_bytes() for copy in copies] == [original.read_bytes() for original in originals]
+
+
+def test_what_somebody_has_changed_is_not_overwritten(ehbalance: Command, tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / FILES[1]).write_text("mine")
+    error = ehbalance.fails(1, "jobs", "--copy-to", tmp_path)
+    assert error == f"Error: {tmp_path / FILES[1]} is there already: choose another folder, or remove it\n"
+    assert not (tmp_path / "jobs").exists()
