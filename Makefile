@@ -12,7 +12,7 @@ export PATH := $(VENV)/bin:$(PATH)
 # A SPARK_HOME would be used instead of the virtual environment's pyspark.
 unexport SPARK_HOME
 
-.PHONY: help setup run test test-azure bench chaos workers soak contention handover lint format types check clean
+.PHONY: help setup run test test-azure bench chaos workers soak contention handover lint format types check docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -61,7 +61,11 @@ types: setup ## Check types
 
 check: lint types ## lint and types
 
+docs: setup ## Build the documentation's site in site/ and check its links: make docs ARGS=serve shows it
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs $(or $(ARGS),build) --strict
+	@$(if $(ARGS),,.venv/bin/python scripts/check_site.py)
+
 clean: ## Remove what builds, tests and Spark leave behind (.venv stays)
-	@rm -rf build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf build dist site *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@rm -rf artifacts derby.log metastore_db spark-warehouse
 	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -123,7 +123,7 @@ made_from=$(inputs) # before the work: a file edited meanwhile requires another 
 make_venv
 echo 'setup: installing packages'
 "$venv/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --use-pep517 \
-    -c constraints.txt -e '.[dev]' </dev/null
+    -c constraints.txt -e '.[dev,docs]' </dev/null
 echo "setup: fetching Delta's jars"
 "$venv/bin/python" scripts/fetch_jars.py </dev/null
 scripts/install_azurite.sh
