@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts.check_site import problems
+from scripts.draw_pictures import FOLDER, pictures
 from scripts.site_hooks import with_links
 
 
@@ -58,3 +59,8 @@ def test_what_is_wrong_in_a_page_is_found(tmp_path: Path, body: str, problem: st
 
 def test_a_site_without_pages_is_a_problem(tmp_path: Path) -> None:
     assert problems(tmp_path)
+
+
+def test_the_pictures_are_those_that_the_script_draws() -> None:
+    """If not, look at what has changed, and run scripts/draw_pictures.py."""
+    assert {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.svg")} == pictures()
