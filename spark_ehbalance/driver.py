@@ -24,6 +24,7 @@ from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.source.control_socket import send
 from spark_ehbalance.source.datasource import EhBalanceDataSource
 from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.one_line import repeat_at_the_end
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,11 +33,13 @@ def register(spark: SparkSession) -> None:
     """Register `format("ehbalance")` with `spark`, and report each batch's end to its query's lease keeper at once.
 
     Spark finds the format by itself if this package is installed. Queries with a long processing-time trigger need the
-    listener: without it checkpoints and handovers wait for the next trigger.
+    listener: without it checkpoints and handovers wait for the next trigger. The exception of a stream that has failed
+    then ends with the line that says why.
     """
     if importlib.util.find_spec("pyspark_ehbalance") is None:  # else Spark knows the format already, and would warn
         spark.dataSource.register(EhBalanceDataSource)
     spark.streams.addListener(BatchEndListener())
+    repeat_at_the_end()
 
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:

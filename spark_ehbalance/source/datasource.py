@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -27,7 +27,9 @@ from spark_ehbalance.source.concurrent_reader import read_together
 from spark_ehbalance.source.host import mint_owner_id, spark_master
 from spark_ehbalance.source.logs import set_up_logging
 from spark_ehbalance.source.news import NewsAddress
+from spark_ehbalance.source.no_such_option import NO_SINK
 from spark_ehbalance.source.offsets import StreamOffset, group_name
+from spark_ehbalance.source.one_line import told_in_one_line
 from spark_ehbalance.source.options import Options, batch_options, check_options, stream_options
 from spark_ehbalance.source.planner import Planner
 from spark_ehbalance.source.range_reader import read_range
@@ -40,6 +42,7 @@ from spark_ehbalance.values.secrets import shown
 class EhBalanceDataSource(DataSource):
     """Azure Event Hubs as a Spark source that shares partitions between queries. Options: see `options.Options`."""
 
+    @told_in_one_line()
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `OptionError`. Spark garbles what `reader` and `streamReader` raise, so options are checked here."""
         super().__init__(options)  # type: ignore[arg-type]
@@ -60,14 +63,35 @@ class EhBalanceDataSource(DataSource):
         """The columns, as DDL."""
         return SPARK_SCHEMA
 
+    @told_in_one_line()
     def reader(self, schema: StructType) -> BatchReader:
-        """The reader of a `spark.read`."""
+        """The reader of a `spark.read`. Raises `OptionError`."""
+        _check_schema(schema)
         return BatchReader(batch_options(self.options))
 
+    @told_in_one_line()
     def streamReader(self, schema: StructType) -> StreamReader:
         """The reader of a `spark.readStream`. Called once for the planner, and once more to pickle the reader for the
-        executors."""
+        executors. Raises `OptionError`."""
+        _check_schema(schema)
         return StreamReader(stream_options(self.options))
+
+    @told_in_one_line()
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuses `df.write`. Raises `OptionError`."""
+        raise OptionError(NO_SINK)
+
+    @told_in_one_line()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuses `df.writeStream`. Raises `OptionError`."""
+        raise OptionError(NO_SINK)
+
+
+def _check_schema(schema: StructType) -> None:
+    """Raise `OptionError` if the user has given a schema that is not that of the source."""
+    if schema.simpleString() != f"struct<{SPARK_SCHEMA.replace(', ', ',').replace(' ', ':')}>":
+        names = ", ".join(each.split()[0] for each in SPARK_SCHEMA.split(", "))
+        raise OptionError(f"the columns are always {names}: leave .schema() out, and select from them after load()")
 
 
 @dataclass
@@ -83,7 +107,8 @@ class Task(InputPartition):
 def _read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
     set_up_logging()
     readers = [partial(read_range, options, wanted, task.owner, level, news=task.news) for wanted, level in task.ranges]
-    return read_together(readers)
+    with told_in_one_line():
+        yield from read_together(readers)
 
 
 class BatchReader(DataSourceReader):
@@ -92,6 +117,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: Options) -> None:
         self._options = options
 
+    @told_in_one_line()
     def partitions(self) -> list[InputPartition]:
         """The tasks. Called once per read, beside the driver. Raises what `batch_ranges` raises."""
         level = self._options.owner_level
@@ -121,6 +147,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- in the planner ----------------------------------------------------------------------------------------
 
+    @told_in_one_line()
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins. Called at every trigger until there is a batch, also where batch 0
         was logged and is run again; always returns the same offset."""
@@ -136,6 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Called once, before `latestOffset`, if the query has that trigger."""
         self._available_now = True
 
+    @told_in_one_line()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """The end of the next batch, or `start` itself if there is nothing to read.
 
@@ -162,6 +190,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         return {"partitions": self._planner.latest()}
 
+    @told_in_one_line()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of the batch that ends at `end`. Called once per batch, after Spark has logged it; the first call
         of all if the query is restarted with a batch that was logged but not finished. Raises `EhBalanceError`."""

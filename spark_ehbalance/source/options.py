@@ -17,6 +17,7 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.credentials import CREDENTIALS, Identity
 from spark_ehbalance.hub.unreadable import FAIL, POLICIES
+from spark_ehbalance.source.no_such_option import no_such_option
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
 from spark_ehbalance.stores.base import Offers
 from spark_ehbalance.stores.identity import with_identity
@@ -361,7 +362,8 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
     public, secret = (_pop_prefixed(given, prefix) for prefix in (_STORAGE, _STORAGE_SECRET))
     names = {name.lower(): name for name in option_names(where)}
     if unknown := sorted(given.keys() - names.keys()):
-        raise OptionError(f"{where} has no option {shown(unknown[0])}: there are {', '.join(sorted(names.values()))}")
+        elsewhere = {*option_names(STREAM), *option_names(BATCH)} - set(names.values())
+        raise no_such_option(unknown[0], where, names.values(), elsewhere)
     for name, text in given.items():
         if names[name] not in ("connectionString", "httpProxy"):  # they check themselves
             _refuse_secret(names[name], text)

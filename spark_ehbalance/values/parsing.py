@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Callable
 
+from spark_ehbalance.values.suggestions import did_you_mean
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNIT_NAMES = {
     "millisecond": "ms",
@@ -104,7 +106,7 @@ def one_of(*names: str) -> Callable[[str], str]:
 
     def parse(value: str) -> str:
         if value not in names:
-            raise ValueError(f"one of {', '.join(names)}")
+            raise ValueError(f"one of {', '.join(names)}{did_you_mean(value, names)}")
         return value
 
     return parse

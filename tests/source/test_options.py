@@ -161,19 +161,48 @@ def test_options_can_be_pickled_for_the_executors() -> None:
 
 
 def test_an_unknown_option_is_named_with_all_known_ones() -> None:
-    message = refusal(KEYED | {"maxEventPerTrigger": "5"})
-    assert "'maxeventpertrigger'" in message
+    message = refusal(KEYED | {"wherefrom": "5"})
+    assert message.startswith("there is no option 'wherefrom': for spark.readStream there are ")
     for name in ("maxEventsPerTrigger", "connectionString", "leaseTable", "storageOptions.*", "storageSecrets.*"):
         assert name in message
     assert "endingPosition" not in message
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("maxEventPerTrigger", "maxEventsPerTrigger"),
+        ("conectionString", "connectionString"),
+        ("lease_table", "leaseTable"),
+        ("eventHub", "eventHubName"),
+        ("startingPositions", "startingPosition"),
+        ("race.delay", "race.delayPerLease"),
+    ],
+)
+def test_an_option_that_is_like_another_is_answered_with_that(name: str, meant: str) -> None:
+    assert refusal(KEYED | {name: "5"}) == f"there is no option '{name.lower()}': did you mean {meant}?"
+
+
+def test_a_secret_as_the_name_of_an_option_is_not_repeated() -> None:
+    assert "not shown" in refusal(KEYED | {f"connectionString={KEY}": "5"})
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        ("path", "this source has no path, as in load(PATH) or option path: eventHubName is the event hub, leaseTable"),
+        ("checkpointLocation", "ehbalance only reads an event hub: to write into one use EventHubProducerClient"),
+        ("option.connectionstring", "ehbalance has no tables in a catalog"),
+    ],
+)
+def test_what_spark_adds_is_answered_with_what_to_do(key: str, line: str) -> None:
+    assert line in refusal(KEYED | {key: "x"})
+
+
 @pytest.mark.parametrize("name", ["leaseTable", "strategy", "ownerId", "maxEventsPerTrigger", "balanceInterval"])
 def test_a_batch_has_no_stream_options(name: str) -> None:
     message = refusal(KEYED | {name: "1"}, batch=True)
-    assert message.startswith("spark.read has no option")
-    assert f"'{name.lower()}'" in message
-    assert "leaseTable" not in message
+    assert message == f"spark.read has no option {name}: it is for spark.readStream, leave it out"
 
 
 def test_a_batch_has_no_storage_options() -> None:
@@ -184,13 +213,13 @@ def test_a_batch_has_no_storage_options() -> None:
 
 def test_a_stream_has_no_ending_position() -> None:
     message = refusal(KEYED | {"endingPosition": "latest"})
-    assert message.startswith("spark.readStream has no option 'endingposition'")
+    assert message == "spark.readStream has no option endingPosition: it is for spark.read, leave it out"
 
 
 def test_the_options_tell_whether_a_stream_or_a_batch_is_meant() -> None:
     check_options(KEYED | {"endingPosition": "latest", "startingPosition": "earliest"})
     check_options(KEYED | {"leaseTable": "/tmp/t", "maxEventsPerTrigger": "5"})
-    with pytest.raises(OptionError, match=r"spark\.read has no option 'leasetable'"):
+    with pytest.raises(OptionError, match=r"spark\.read has no option leaseTable"):
         check_options(KEYED | {"endingPosition": "latest", "leaseTable": "/tmp/t"})
 
 

@@ -202,7 +202,7 @@ def test_an_idle_query_makes_no_batches(
     [
         ({"strategy": "best"}, "option strategy='best' is wrong: allowed is one of balanced, cooperative, eph"),
         ({"leaseDuration": "1 s"}, "leaseDuration (1 s) must be longer than balanceInterval (10 s)"),
-        ({"maxEventPerTrigger": "1"}, "has no option 'maxeventpertrigger'"),
+        ({"maxEventPerTrigger": "1"}, "there is no option 'maxeventpertrigger': did you mean maxEventsPerTrigger?"),
     ],
 )
 def test_wrong_options_are_errors_at_once(

@@ -1,0 +1,95 @@
+"""What Spark shows of our errors: one line, instead of the forty of a worker's traceback.
+
+Spark's Python workers send the text of a traceback, with a line break at its end, to the JVM, which adds its error
+class in front and its SQLSTATE behind. So our line would be the last but one of many. `told_in_one_line` makes a worker
+send the line alone: all is then one line, from the error class to the SQLSTATE.
+
+Below the error of a stream Spark writes the query's state and plan. The worker has no part in them; so that our line
+is the last there too, `repeat_at_the_end` adds it in the driver's Python, where the exception is shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from typing import IO, Any
+
+from spark_ehbalance.errors import EhBalanceError
+
+_LOG = logging.getLogger(__name__)
+
+#: Our line in the text of an exception of Spark. What Spark adds to it is no part of it.
+_LINE = re.compile(r"(spark_ehbalance\.errors\.\w+: [^\n]*?)(?: SQLSTATE: \w+)*$", re.MULTILINE)
+
+#: Where the exceptions are defined that `awaitTermination` raises: of Spark in this process, and of Spark Connect.
+_EXCEPTIONS = ("pyspark.errors.exceptions.captured", "pyspark.errors.exceptions.connect")
+
+
+@contextlib.contextmanager
+def told_in_one_line() -> Iterator[None]:
+    """Around whatever Spark calls: an `EhBalanceError` that leaves it is shown in one line. Others, which are faults of
+    ours, keep their traceback; of ours it is logged at DEBUG."""
+    try:
+        yield
+    except EhBalanceError as error:
+        if _in_worker():
+            _LOG.debug("this is told to Spark", exc_info=error)
+            _send_instead(line(error))
+        raise
+
+
+def line(error: EhBalanceError) -> str:
+    """The line for `error`: its class and its text."""
+    return f"{type(error).__module__}.{type(error).__qualname__}: {' '.join(str(error).split())}"
+
+
+def _in_worker() -> bool:
+    """Whether this is a process of Spark's for Python, which ends with the first error, and no user's program."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")
+
+
+def _send_instead(text: str) -> None:
+    """Make Spark's `handle_worker_exception` send `text` as the next error of this process, which is its last.
+
+    All versions from 4.0 to 4.3 make the text in ways of their own, and send it by this function; a version that does
+    not, goes on to send the traceback.
+    """
+    util: Any = importlib.import_module("pyspark.util")
+    send = getattr(util, "write_with_length", None)
+
+    def instead(traceback: bytes, stream: IO[bytes]) -> None:
+        util.write_with_length = send
+        send(text.encode("utf-8"), stream)  # type: ignore[misc]
+
+    if send is not None:
+        util.write_with_length = instead
+
+
+def repeat_at_the_end() -> None:
+    """Make exceptions of failed streams end with our line, if they have one. May be called again."""
+    for name in _EXCEPTIONS:
+        with contextlib.suppress(ImportError):  # without Spark Connect
+            _repeat(importlib.import_module(name).StreamingQueryException)
+
+
+def _repeat(kind: Any) -> None:
+    shown = kind.__str__
+    if getattr(shown, "repeats", False):
+        return
+
+    def repeated(self: Exception) -> str:
+        return ending_with_line(shown(self))
+
+    repeated.repeats = True  # type: ignore[attr-defined]
+    kind.__str__ = repeated
+
+
+def ending_with_line(text: str) -> str:
+    """`text` with our line at its end too, if it has one. Of several, as of causes, the last one counts."""
+    found = [match[1] for match in _LINE.finditer(text)]
+    return f"{text.rstrip()}\n\n{found[-1]}" if found else text
