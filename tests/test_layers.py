@@ -33,6 +33,7 @@ PURE = (
     "emulator.amqp.",
     "source.batch_planning",
     "source.progress_policy",
+    "source.told_ends",
     "consumer.ownership",
     "delta.marks",
     "delta.protocol",

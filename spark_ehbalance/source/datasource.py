@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from spark_ehbalance.errors import OptionError
@@ -34,7 +33,9 @@ from spark_ehbalance.source.options import Options, batch_options, check_options
 from spark_ehbalance.source.planner import Planner
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.source.spark_api import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_ehbalance.source.tasks import plan_tasks
+from spark_ehbalance.source.told_ends import ToldEnds
 from spark_ehbalance.values.locations import is_relative
 from spark_ehbalance.values.secrets import shown
 
@@ -142,6 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Planner | None = None
         self._owner = options.owner_id
         self._available_now = False
+        self._told: ToldEnds | None = ToldEnds()  # None with a Spark that tells the start of each batch
         self._start: dict[str, Any] | None = None
         self._start_offset = StreamOffset("")
 
@@ -155,12 +157,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(self._owner, group=group_name(self._options.lease_table)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """`maxEventsPerTrigger`, which Spark passes on to `latestOffset`."""
+        """`maxEventsPerTrigger`, which Spark passes on to `latestOffset`. Spark 4.0 and 4.1 do not call this."""
         limit = self._options.max_events_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Called once, before `latestOffset`, if the query has that trigger."""
+        """Called once, before `latestOffset`, if the query has that trigger. Spark 4.0 and 4.1 do not call this and run
+        one batch only: the one that was logged and not finished, or else a new one."""
         self._available_now = True
 
     @told_in_one_line()
@@ -168,9 +171,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch, or `start` itself if there is nothing to read.
 
         Called once per trigger, and about every 10 ms while the query is idle. `start` is the end of the last batch:
-        Spark has written its commit before this call, so that it is finished here. Raises `EhBalanceError`.
+        Spark has written its commit before this call, so that it is finished here. Spark 4.0 and 4.1 give neither start
+        nor limit. Raises `EhBalanceError`.
         """
-        start = self.initialOffset() if start is None else start
+        if start is not None:
+            self._told = None
+            return self._end_after(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        told = self._told or ToldEnds()
+        if told.pending is not None:
+            return told.pending
+        begin = self.initialOffset() if told.finished is None else told.finished
+        end = self._end_after(begin, self._options.max_events_per_trigger)
+        if end is not told.newest:
+            self._told = told.after_answer(begin, end)
+        return end
+
+    def _end_after(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
+        """The end of a batch of at most `limit` events after `start`, the end of the last finished batch."""
         if start != self._start:
             self._start, self._start_offset = start, StreamOffset.from_json(start)
         elif self._planner is not None and self._planner.still_idle(self._start_offset):
@@ -180,7 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner.finish(begin)
         if self._available_now:
             planner.fix_ends()
-        end = planner.next_batch(begin, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        end = planner.next_batch(begin, limit)
         end = planner.empty_end(begin) if end is begin else end
         return start if end is begin else end.to_json()
 
@@ -193,7 +210,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @told_in_one_line()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of the batch that ends at `end`. Called once per batch, after Spark has logged it; the first call
-        of all if the query is restarted with a batch that was logged but not finished. Raises `EhBalanceError`."""
+        of all if the query is restarted with a batch that was logged but not finished. A restarted query of Spark 4.0
+        and 4.1 begins with an empty batch that ends at the newest logged end. Raises `EhBalanceError`."""
+        if self._told is not None:
+            self._told = self._told.after_partitions(start, end)
+        if start == end:
+            return []
         to = StreamOffset.from_json(end)
         planner = self._running_planner(StreamOffset.from_json(start), to)
         tasks = plan_tasks(planner.ranges(to), self._options.min_partitions)
@@ -215,6 +237,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Leave the group. Called once when the query ends; not guaranteed on SIGKILL, where leases expire instead."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark sends it as well, and would cut this short
         if self._planner is not None:
+            if self._told is not None and self._told.in_doubt:
+                self._planner.await_report()
             self._planner.stop()
             self._planner = None
 

@@ -53,6 +53,9 @@ class PlannerTimings:
     catch_up_timeout: float = 0.5
     #: For a look that the sink has asked for; it asks again.
     look_timeout: float = 1.0
+    #: At the end of a query, for the driver to say that the last batch is finished, where Spark does not: its listener
+    #: hears of that when the query ends, and others take the partitions only after this.
+    report_timeout: float = 2.0
     #: Every `idle_wait_every`th answer that there is nothing to read waits so long for something to read. Spark asks
     #: again 10 ms after each answer, which is what an idle query costs; the other answers keep `latestOffset` fast.
     idle_wait: float = 0.05
@@ -136,6 +139,12 @@ class Planner:
         self._idle = _NothingToRead()
         self._idle_answers = 0
         self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._ended.set()
+
+    def await_report(self) -> None:
+        """Wait a moment for the driver to say that the batch in flight is finished, if it has not said so."""
+        self._ended.wait(self._timings.report_timeout)
 
     def stop(self) -> None:
         """Give the leases back and leave the group; takes a few seconds at most. Not guaranteed on SIGKILL."""
@@ -154,6 +163,7 @@ class Planner:
             if end == self._last_finished:
                 return
             self._last_finished = end
+            self._ended.set()
             self._loads.batch_ends()
             ranges, ahead = end.ranges if end == self._planned else self._replayed, self._ahead
             further = {
@@ -225,6 +235,7 @@ class Planner:
         # Spark's log keeps the old epochs; these ranges, with the new ones, are checkpointed once the batch has ended.
         self._replayed = {partition: each for partition, each in replay.items() if partition in reserved}
         self._replay = end
+        self._ended.clear()
         if left_out := sorted(end.ranges.keys() - self._replayed.keys()):
             _LOG.info("replaying a batch without partitions %s: other members read them", ", ".join(left_out))
         return list(self._replayed.values())
@@ -418,6 +429,7 @@ class Planner:
         if not end.ranges:
             return None
         self._planned = end
+        self._ended.clear()
         self._hub.rest()
         self._loads.batch_begins()
         return end
