@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from spark_ehbalance.source.options import BATCH, OPTIONS, STRATEGY_OPTIONS, STREAM
+from spark_ehbalance.source.scala_options import SCALA_OPTIONS, ScalaOption
 from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY
 from spark_ehbalance.strategies.declaration import Declaration
 from spark_ehbalance.values.declared import Declared
 
 _DOCS = Path(__file__).parent.parent / "docs"
-PAGES = (_DOCS / "options.md", _DOCS / "strategies.md")
+PAGES = (_DOCS / "options.md", _DOCS / "strategies.md", _DOCS / "migration.md")
 
 _WHERE = {STREAM: "stream", BATCH: "batch", "": "both"}
 
@@ -37,6 +38,17 @@ def strategies_table(strategies: Mapping[str, Declaration]) -> str:
     return _table(("`strategy`", "from", "how it shares"), rows)
 
 
+def scala_options_table(options: Mapping[str, ScalaOption]) -> str:
+    return _table(("Scala connector", "here"), [(f"`{name}`", _of_scala(each)) for name, each in options.items()])
+
+
+def _of_scala(each: ScalaOption) -> str:
+    if each.ours:
+        return f"`{each.ours}`" + (f": {each.documented}" if each.documented else "")
+    same = f"`{each.same}` is so in any case; else " if each.same else ""
+    return f"{same}refused: {each.instead}"
+
+
 def with_tables(page: str, tables: Mapping[str, str]) -> str:
     """`page` with each of its tables replaced. Raises `KeyError` for a name that is not in `tables`."""
     pattern = r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)"
@@ -48,6 +60,7 @@ def declared_tables() -> dict[str, str]:
         "options": options_table(OPTIONS),
         "strategy-options": strategy_options_table(STRATEGY_OPTIONS),
         "strategies": strategies_table(DECLARATIONS),
+        "scala-options": scala_options_table(SCALA_OPTIONS),
     }
 
 

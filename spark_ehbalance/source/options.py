@@ -18,6 +18,7 @@ from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.credentials import CREDENTIALS, Identity
 from spark_ehbalance.hub.unreadable import FAIL, POLICIES
 from spark_ehbalance.source.no_such_option import no_such_option
+from spark_ehbalance.source.scala_options import meant, renamed, with_positions
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
 from spark_ehbalance.stores.base import Offers
 from spark_ehbalance.stores.identity import with_identity
@@ -272,13 +273,14 @@ def stream_options(raw: Mapping[str, str]) -> Options:
 
 def batch_options(raw: Mapping[str, str]) -> Options:
     """The options of `read`, which reads all partitions once and shares nothing. Raises `OptionError`."""
-    defaults = {name.lower(): each.in_batch for name, each in OPTIONS.items() if each.in_batch is not None}
-    return _parse(defaults | {k.lower(): v for k, v in raw.items()}, BATCH)
+    given = {meant(key.lower()) for key, value in raw.items() if value is not None}
+    defaults = {name: each.in_batch for name, each in OPTIONS.items() if each.in_batch and name.lower() not in given}
+    return _parse({**raw, **defaults}, BATCH)
 
 
 def check_options(raw: Mapping[str, str]) -> None:
     """Check options of which it is not known yet whether a stream or a batch is meant. Raises `OptionError`."""
-    keys = {key.lower() for key in raw}
+    keys = {meant(key.lower()) for key in raw}
     if any(each.only == BATCH and name.lower() in keys for name, each in OPTIONS.items()):
         batch_options(raw)
     else:
@@ -358,16 +360,17 @@ def _wrong(name: str, text: str, allowed: ValueError) -> OptionError:
 
 
 def _parse(raw: Mapping[str, str], where: str) -> Options:
-    given = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
+    given = renamed({key.lower(): str(value).strip() for key, value in raw.items() if value is not None})
     public, secret = (_pop_prefixed(given, prefix) for prefix in (_STORAGE, _STORAGE_SECRET))
     names = {name.lower(): name for name in option_names(where)}
-    if unknown := sorted(given.keys() - names.keys()):
+    if unknown := sorted(meant(key) for key in given if meant(key) not in names):
         elsewhere = {*option_names(STREAM), *option_names(BATCH)} - set(names.values())
         raise no_such_option(unknown[0], where, names.values(), elsewhere)
     for name, text in given.items():
-        if names[name] not in ("connectionString", "httpProxy"):  # they check themselves
-            _refuse_secret(names[name], text)
+        if name not in ("connectionstring", "httpproxy"):  # they check themselves
+            _refuse_secret(names.get(name, name), text)
     connection = Connection.from_options({name: given.get(name.lower()) for name in _CONNECTION})
+    given = with_positions(given, connection.hub)
     values = _values(given, Options)
     lease_table = values.get("lease_table")
     if lease_table is not None and not offered(lease_table).members:

@@ -50,6 +50,10 @@ class Place:
     def batch(self, **wrong: str) -> None:
         self.spark.read.format("ehbalance").options(**self.options(**wrong)).load().count()
 
+    def connected_by(self, way: dict[str, str]) -> None:
+        """A stream with another way in."""
+        self.start(self.spark.readStream.format("ehbalance").options(**way).load())
+
     def connected(self, pattern: str, text: str) -> None:
         """A stream with another connection string."""
         self.stream(connectionString=re.sub(pattern, text, self.right["connectionString"]))
@@ -235,6 +239,14 @@ MISTAKES: dict[str, tuple[Callable[[Place], None], str]] = {
     "ownerLevel with leaseTable": (
         lambda at: at.shared(ownerLevel="1"),
         r"ownerLevel cannot be set together with leaseT",
+    ),
+    "encrypted connection string of the Scala connector": (
+        lambda at: at.connected_by({"eventhubs.connectionString": "q1Yv4f3o2bT0l3c8m9sYbYk0Y3J5cHRlZC1jb25uZQ=="}),
+        r"eventhubs\.connectionString is wrong: allowed is the connection string itself, without EventHubsUtils",
+    ),
+    "option of the Scala connector": (
+        lambda at: at.stream(eventhubs__threadPoolSize="4"),
+        r"eventhubs\.threadPoolSize is an option of the Scala connector: leave it out",
     ),
     "load(path)": (_load_path, r"this source has no path, as in load\(PATH\)"),
     "load(path) in a batch": (_load_path_in_batch, r"this source has no path, as in load\(PATH\)"),

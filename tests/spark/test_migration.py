@@ -126,3 +126,28 @@ def test_every_event_is_processed_once_between_the_scala_connector_and_spark(
     begin_at(folder, {HUB: starts})
     import_and_read(folder)
     assert processed == Counter((str(p), number) for p in range(PARTITIONS) for number in range(50))
+
+
+def test_a_stream_with_the_configuration_of_a_scala_job(
+    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
+) -> None:
+    """As the connector's documentation for PySpark writes it, but for the encryption; alone, and with a lease table."""
+    hub.add_hub(HUB, PARTITIONS)
+    for partition in range(PARTITIONS):
+        hub.append(HUB, partition, [b"event"] * 4)
+    key = json.dumps({"ehName": HUB, "partitionId": 2})
+    start = {"offset": "-1", "seqNo": -1, "enqueuedTime": None, "isInclusive": True}
+    configuration = {
+        "eventhubs.connectionString": hub.connection_string(HUB),
+        "eventhubs.consumerGroup": "$Default",
+        "eventhubs.startingPosition": json.dumps(start),
+        "eventhubs.startingPositions": json.dumps({key: {**start, "offset": None, "seqNo": 3}}),
+        "maxEventsPerTrigger": "5",
+        "eventhubs.receiverTimeout": "PT1M",
+        "eventhubs.prefetchCount": "500",
+        "eventhubs.useExclusiveReceiver": "true",
+    }
+    wanted = [(str(p), n) for p in range(PARTITIONS) for n in range(4) if p != 2 or n == 3]
+    assert sorted(read_with_spark(spark, configuration, tmp_path / "alone")) == wanted
+    table = {"leaseTable": shared_options["leaseTable"]}
+    assert sorted(read_with_spark(spark, configuration | table, tmp_path / "shared")) == wanted
