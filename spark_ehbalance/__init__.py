@@ -13,6 +13,9 @@ __version__ = "0.1.0"
 
 def register(spark: SparkSession) -> None:
     """Make the format known and install the listener; see `spark_ehbalance.driver.register`."""
+    from spark_ehbalance.installed import need_spark
+
+    need_spark()
     from spark_ehbalance import driver  # pyspark is slow to import
 
     driver.register(spark)

@@ -17,7 +17,11 @@ class OptionError(EhBalanceError, ValueError):
 
 
 class SparkMissingError(EhBalanceError, ImportError):
-    """Neither pyspark nor pyspark-client is installed. The text says what to install."""
+    """Neither pyspark nor pyspark-client is installed, or too old a one. The text says what to install."""
+
+
+class InstallationError(EhBalanceError, ImportError):
+    """The source cannot be imported by a Python of Spark's. The text says by which, why, and what to do."""
 
 
 class HubUnavailableError(EhBalanceError):

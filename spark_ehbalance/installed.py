@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import suppress
 
 from spark_ehbalance.errors import SparkMissingError
+from spark_ehbalance.spark_versions import NEWEST, OLDEST, minor_version
 
 
 def need_spark() -> None:
-    """Raises `SparkMissingError` unless pyspark or pyspark-client is installed. To be called before either is imported,
-    whose own error does not say what to install."""
+    """Raises `SparkMissingError` unless pyspark or pyspark-client is installed, in a version that has Python data
+    sources. To be called before either is imported, whose own error does not say what to install."""
     if importlib.util.find_spec("pyspark") is None:
         raise SparkMissingError(
             'pyspark is not installed: `pip install "spark-ehbalance[spark]"`, or, for programs whose Spark is a Spark '
             'Connect server, `pip install "spark-ehbalance[connect]"`'
         )
+    import pyspark
+
+    with suppress(ValueError):  # a platform's own name for its version
+        if minor_version(pyspark.__version__) < OLDEST:
+            versions = " to ".join("{}.{}".format(*each) for each in (OLDEST, NEWEST))
+            raise SparkMissingError(f"pyspark {pyspark.__version__} is too old: spark-ehbalance needs Spark {versions}")

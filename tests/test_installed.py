@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -44,6 +46,42 @@ def test_without_spark_the_last_line_says_what_to_install() -> None:
         '`pip install "spark-ehbalance[spark]"`, or, for programs whose Spark is a Spark Connect server, '
         '`pip install "spark-ehbalance[connect]"`'
     )
+
+
+def test_too_old_a_spark_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").write_text('__version__ = "3.5.7"')
+    script = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import spark_ehbalance; spark_ehbalance.register(None)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert result.stderr.splitlines()[-1] == (
+        "spark_ehbalance.errors.SparkMissingError: pyspark 3.5.7 is too old: spark-ehbalance needs Spark 4.0 to 4.3"
+    )
+
+
+#: Spark's search finds the class by its module, and a worker makes one.
+_AS_SPARK = """pyspark_ehbalance
+source = pyspark_ehbalance.DefaultSource
+assert source.name() == "ehbalance"
+source({})"""
+
+
+@pytest.mark.parametrize("absent", ["azure.eventhub", "pyarrow", "deltalake", "spark_ehbalance.source.datasource"])
+def test_what_is_missing_is_said_by_the_format(absent: str) -> None:
+    """Spark passes over a module that cannot be imported, and says only that it knows no such format."""
+    result = _import(_AS_SPARK, absent)
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(
+        f"spark_ehbalance.errors.InstallationError: the source ehbalance cannot start in {sys.executable}"
+    )
+    assert absent in last.partition("this machine:")[2]
+    assert "Install spark-ehbalance there" in last
+
+
+def test_without_the_package_the_format_says_so_too() -> None:
+    result = _import(_AS_SPARK, "spark_ehbalance.source")
+    assert "ImportError: the source ehbalance cannot start" in result.stderr.splitlines()[-1]
 
 
 def test_only_an_extra_brings_spark() -> None:
