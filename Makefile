@@ -12,7 +12,7 @@ export PATH := $(VENV)/bin:$(PATH)
 # A SPARK_HOME would be used instead of the virtual environment's pyspark.
 unexport SPARK_HOME
 
-.PHONY: help setup run test test-azure bench chaos workers soak contention handover lint format types check docs clean
+.PHONY: help setup run test test-azure test-matrix bench chaos workers soak contention handover lint format types check docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,9 @@ test: setup ## Run the tests: make test ARGS="-k lease"
 
 test-azure: setup ## What can be run against a real event hub, which the environment names: docs/real-service.md
 	@EHBALANCE_TEST_AZURE=1 .venv/bin/python -m pytest tests/service $(ARGS)
+
+test-matrix: setup ## What must work with each version of Spark, in environments of their own: make test-matrix ARGS="4.0 4.3"
+	@.venv/bin/python -m matrix $(ARGS)
 
 bench: setup ## Measure speed, latency and cost beside their bars: make bench ARGS="--short"
 	@.venv/bin/python -m bench $(ARGS)
@@ -65,7 +68,7 @@ docs: setup ## Build the documentation's site in site/ and check its links: make
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs $(or $(ARGS),build) --strict
 	@$(if $(ARGS),,.venv/bin/python scripts/check_site.py)
 
-clean: ## Remove what builds, tests and Spark leave behind (.venv stays)
+clean: ## Remove what builds, tests and Spark leave behind (.venv and .venv-matrix stay)
 	@rm -rf build dist site *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@rm -rf artifacts derby.log metastore_db spark-warehouse
-	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find . -path './.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

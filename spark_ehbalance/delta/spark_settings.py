@@ -34,7 +34,6 @@ def spark_settings() -> dict[str, str]:
     delta = delta_for(pyspark.__version__)
     if delta is None:
         raise EhBalanceError(
-            f"there is no Delta Lake for Spark {pyspark.__version__}: use the Spark that "
-            '`pip install "spark-ehbalance[spark,delta]"` brings'
+            f'there is no Delta Lake for Spark {pyspark.__version__} yet: use an older one, `pip install "pyspark<4.3"`'
         )
     return SESSION | {"spark.jars.packages": delta.jar, "spark.jars.excludes": ",".join(EXCLUDES)}
