@@ -12,7 +12,7 @@ export PATH := $(VENV)/bin:$(PATH)
 # A SPARK_HOME would be used instead of the virtual environment's pyspark.
 unexport SPARK_HOME
 
-.PHONY: help setup run test test-azure test-matrix bench chaos workers soak contention handover lint format types check docs clean
+.PHONY: help setup run test test-azure test-matrix bench chaos workers soak contention handover lint format types check docs package clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -67,6 +67,9 @@ check: lint types ## lint and types
 docs: setup ## Build the documentation's site in site/ and check its links: make docs ARGS=serve shows it
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs $(or $(ARGS),build) --strict
 	@$(if $(ARGS),,.venv/bin/python scripts/check_site.py)
+
+package: setup ## Build the package, check it, and try it in an empty environment: make package ARGS="--short"
+	@.venv/bin/python scripts/check_package.py $(ARGS)
 
 clean: ## Remove what builds, tests and Spark leave behind (.venv and .venv-matrix stay)
 	@rm -rf build dist site *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -42,6 +42,8 @@ _DELTA = {
     # 4.3: there is no Delta for it.
 }
 
+NEWEST_WITH_DELTA = max(_DELTA)
+
 
 def minor_version(spark: str) -> tuple[int, int]:
     """Major and minor version of a Spark version such as 4.2.0, 4.2 or 4.3.0-SNAPSHOT.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyspark
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.spark_versions import delta_for
+from spark_ehbalance.spark_versions import NEWEST_WITH_DELTA, delta_for
 
 #: What Delta's jar depends on and Spark has already, in newer versions: Delta's would conflict. For example, the shims
 #: jar of RoaringBitmap 0.9 has a class that is also in Spark's RoaringBitmap 1.6.
@@ -33,7 +33,9 @@ def spark_settings() -> dict[str, str]:
         return dict(SESSION)
     delta = delta_for(pyspark.__version__)
     if delta is None:
+        newest = "{}.{}".format(*NEWEST_WITH_DELTA)
         raise EhBalanceError(
-            f'there is no Delta Lake for Spark {pyspark.__version__} yet: use an older one, `pip install "pyspark<4.3"`'
+            f"there is no Delta Lake for Spark {pyspark.__version__} yet, the newest is for {newest}: "
+            f'pip install "pyspark=={newest}.*"'
         )
     return SESSION | {"spark.jars.packages": delta.jar, "spark.jars.excludes": ",".join(EXCLUDES)}

@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from spark_ehbalance.shipped import CONF, JOB
 
 from .requirements import spark_submit
@@ -71,11 +73,11 @@ class Child:
         if self._process.poll() is not None:
             return
         os.killpg(self._process.pid, signal.SIGSTOP)  # so that it starts no more
-        family = _descendants(self._process.pid)
+        family = psutil.Process(self._process.pid).children(recursive=True)
         os.killpg(self._process.pid, signal.SIGKILL)
-        for pid in family:  # none if there is no `ps`: they end by themselves without their parent
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         self._process.wait()
 
 
@@ -147,21 +149,3 @@ def _spark_submit(
     environment.pop("SPARK_HOME", None)  # it may be of another Spark
     overrides = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
     return Child(name, [spark_submit(), *overrides, *program], environment, folder / f"{file}.log")
-
-
-def _running() -> dict[int, int]:
-    """The parent of each running process, by process id; empty if there is no `ps`."""
-    try:
-        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True).stdout
-    except OSError:
-        return {}
-    rows = [line.split() for line in listed.splitlines()]
-    return {int(pid): int(parent) for pid, parent, state in rows if not state.startswith("Z")}
-
-
-def _descendants(pid: int) -> set[int]:
-    parents, found, before = _running(), {pid}, set[int]()
-    while found != before:
-        before = found
-        found = before | {child for child, parent in parents.items() if parent in before}
-    return found

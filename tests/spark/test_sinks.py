@@ -42,15 +42,15 @@ def stopped(spark: SparkSession) -> Iterator[None]:
         spark_ehbalance.stop(query, 10)
 
 
-# --- the README's first example --------------------------------------------------------------------------------
+# --- the README's example of a real hub --------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("stopped")
-def test_the_readmes_first_example_started_twice_loses_nothing(
+def test_the_readmes_example_started_twice_loses_nothing(
     spark: SparkSession, hub: Emulator, shared_options: dict[str, str], owners: Owners, tmp_path: Path
 ) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    example = next(block for block in blocks if "writeStream" in block)
+    example = next(block for block in blocks if "fullyQualifiedNamespace" in block)
     key = shared_options["connectionString"]
     for old, new in {
         '"fullyQualifiedNamespace", "NAMESPACE.servicebus.windows.net"': f'"connectionString", "{key}"',

@@ -1,0 +1,37 @@
+"""The package's long description and addresses, for hatchling: README.md without links that lead nowhere on PyPI.
+
+`repository` in pyproject.toml is the address at which the project's files can be read. With it links become absolute,
+and the project's addresses follow from it. While it is empty, links become plain text.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+
+class CustomMetadataHook(MetadataHookInterface):
+    def update(self, metadata: dict[str, Any]) -> None:
+        base = self.config["repository"]
+        readme = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        metadata["readme"] = {"content-type": "text/markdown", "text": long_description(readme, base)}
+        metadata["urls"] = urls(base)
+
+
+def long_description(readme: str, base: str) -> str:
+    """`readme`, whose relative links begin with `base`, or have become their text if that is empty."""
+    link = rf"[\1]({base}/blob/main/\2)" if base else r"\1"
+    # A link within the page needs no address.
+    kept = "(?![a-z]+:|#)" if base else "(?![a-z]+:)"
+    return re.sub(rf"\[([^\]]+)\]\({kept}([^)]+)\)", link, readme)
+
+
+def urls(base: str) -> dict[str, str]:
+    """The project's addresses on PyPI; none while there is no `base`."""
+    if not base:
+        return {}
+    names = {"Documentation": "docs/index.md", "Changelog": "CHANGELOG.md"}
+    return {"Repository": base} | {name: f"{base}/blob/main/{path}" for name, path in names.items()}

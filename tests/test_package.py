@@ -1,0 +1,73 @@
+"""What `make package` refuses, and what PyPI shows."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CHECK = runpy.run_path(str(ROOT / "scripts" / "check_package.py"))
+HOOK = runpy.run_path(str(ROOT / "scripts" / "metadata_hook.py"))
+
+README = "See [how it works](docs/design.md#time), [here](#here) and [Spark](https://spark.apache.org)."
+
+
+def wheel() -> dict[str, bytes]:
+    """The files of a good wheel."""
+    tracked = CHECK["_tracked"]
+    shipped = {f"spark_ehbalance/shipped/{file}": b"" for folder in ("jobs", "conf") for file in tracked(folder)}
+    information = {"x.dist-info/METADATA": b"[a](https://b)", "x.dist-info/licenses/LICENSE": b""}
+    packages = {file: b"" for package in CHECK["PACKAGES"] for file in tracked(package)}
+    return packages | shipped | information
+
+
+def test_a_good_wheel_passes() -> None:
+    assert "spark_ehbalance/shipped/jobs/stream_to_delta.py" in wheel()
+    CHECK["check_wheel"](wheel())
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({"tests/test_x.py": b""}, "the wheel has tests"),
+        ({"spark_ehbalance/left_over.py": b""}, "not those of the repository: spark_ehbalance/left_over.py"),
+        ({"x.dist-info/METADATA": b"[a](docs/b.md)"}, "links that lead nowhere"),
+        ({"spark_ehbalance/driver.py": f"# {ROOT}/x".encode()}, "spark_ehbalance/driver.py names "),
+    ],
+)
+def test_a_wheel_with_something_wrong_in_it_is_refused(more: dict[str, bytes], error: str) -> None:
+    with pytest.raises(CHECK["CheckError"], match=error):
+        CHECK["check_wheel"](wheel() | more)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["spark_ehbalance/shipped/conf/log4j2.properties", "spark_ehbalance/py.typed", "x.dist-info/licenses/LICENSE"],
+)
+def test_a_wheel_that_lacks_something_is_refused(name: str) -> None:
+    files = wheel()
+    del files[name]
+    with pytest.raises(CHECK["CheckError"]):
+        CHECK["check_wheel"](files)
+
+
+def test_without_an_address_links_become_text() -> None:
+    shown = HOOK["long_description"](README, "")
+    assert shown == "See how it works, here and [Spark](https://spark.apache.org)."
+    assert HOOK["urls"]("") == {}
+
+
+def test_with_an_address_links_become_absolute() -> None:
+    shown = HOOK["long_description"](README, "https://host/o/n")
+    assert "[how it works](https://host/o/n/blob/main/docs/design.md#time)" in shown
+    assert "[here](#here)" in shown
+    assert "[Spark](https://spark.apache.org)" in shown
+    assert HOOK["urls"]("https://host/o/n")["Changelog"] == "https://host/o/n/blob/main/CHANGELOG.md"
+
+
+def test_the_readmes_first_stream_can_be_run_from_its_blocks() -> None:
+    found = CHECK["blocks"]((ROOT / "README.md").read_text(encoding="utf-8"), CHECK["FIRST_STREAM"])
+    assert [language for language, _ in found] == ["sh", "python", "python", "sh", "sh", "sh"]
+    assert found[-1][1].splitlines()[-1] == CHECK["COUNT"]
