@@ -199,7 +199,7 @@ class Folder:
         """The folder could not be `done`, because of `error`."""
         if self._tokens is not None and _REFUSED.search(str(error)) and self._tokens.renew():
             self._storage = None  # which keeps the refused token
-        if isinstance(error, TableNotFoundError):
+        if isinstance(error, TableNotFoundError) and done != "created":  # delta-rs says so if it cannot make the folder
             return StoreUnavailableError(f"there is no lease table at {self.uri}: `ehbalance init` makes one")
         return StoreUnavailableError(f"{self._title} could not be {done}: {self._text(error)}")
 
