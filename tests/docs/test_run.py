@@ -1,0 +1,59 @@
+"""The blocks of the documentation that are marked `run`, against the emulator, as a reader runs them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.leases.model import Lease, Member
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.position import Position
+from tests.cli.command import Command
+from tests.docs.blocks import PAGES
+from tests.docs.conftest import HUB, Start, send
+from tests.docs.running import runnable
+
+
+def test_emulator(start: Start) -> None:
+    run = start("docs/emulator.md", {"5672": "0", "8443": "0", "emulator --hub": "emulator --port 0 --hub"})
+    assert "localhost" in run.next()
+    assert run.next() == "1\n"
+    assert "CA file" in run.next()
+    run.next()
+
+
+def test_consumers(start: Start, hub: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(hub, 8)
+    monkeypatch.setenv("EVENTHUB_CONNECTION_STRING", hub.connection_string(HUB))
+    monkeypatch.setenv("LEASE_TABLE", str(tmp_path / "leases"))
+    assert '{"id": "flight ' in start("docs/consumers.md").next()
+
+
+def test_orders(start: Start, hub: Emulator, tmp_path: Path, ehbalance: Command) -> None:
+    """The commands of an operator, in the table of a running group."""
+    send(hub, 80)
+    secret = tmp_path / "secret"
+    secret.write_text(hub.connection_string(HUB))
+    table = tmp_path / "leases" / HUB
+    ehbalance("init", table, "--connection-string", f"file:{secret}")
+    with DeltaStore(str(table)) as store:
+        base = store.read()
+        jobs = {f"job-{number}": Member(f"job-{number}", "x", number) for number in (1, 2)}
+        owned = {
+            name: Lease(name, f"job-{2 - int(name) % 2}", 1, checkpoint=Position(4)) for name in map(str, range(8))
+        }
+        store.write(base, replace(base, leases=owned, members=jobs))
+    replaced = {"file:…": f"file:{secret}", "env:…": f"file:{secret}", "2026-01-31T12:00:00Z": "earliest"}
+    run = start("docs/commands.md", replaced)
+    run.next()
+    history = json.loads(ehbalance("history", table, "--json").out)
+    assert {"Transfer", "PinTo", "Unpin", "Drain", "Seek"} <= {change["event"] for change in history}
+
+
+def test_every_page_is_run() -> None:
+    tests = "".join(file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("test_run*.py"))
+    assert [page for page in PAGES if runnable(page) and f'start("{page}"' not in tests] == []
