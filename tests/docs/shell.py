@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 import re
@@ -78,6 +79,11 @@ def ehbalance(words: Sequence[str]) -> list[str]:
     except Exception as error:  # click's own, which typer does not export
         return [f"ehbalance {name}: {error}"]
     return []
+
+
+def like_command(name: str) -> bool:
+    """Whether `name` is one of `ehbalance`'s commands, or one with a mistake in it."""
+    return bool(difflib.get_close_matches(name, get_command(app).commands))
 
 
 def _is_synopsis(words: Sequence[str]) -> bool:

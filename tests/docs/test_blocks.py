@@ -16,7 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_SHELL = {"", "sh", "console"}  # without a language a block has commands
+_SHELL = {"", "sh", "bash", "shell", "console"}  # without a language a block has commands
 _ALL = all_blocks()
 
 
@@ -63,7 +63,8 @@ def test_commands_in_the_text_are_right(page: str) -> None:
     wrong: list[str] = []
     for code in inline_code(PAGES[page].read_text(encoding="utf-8")):
         if re.match(r"ehbalance [a-z]", code):
-            wrong += shell.ehbalance([*code.split()[1:], "…"])
+            # A message may begin so too: what is like no command is none.
+            wrong += shell.ehbalance([*code.split()[1:], "…"]) if shell.like_command(code.split()[1]) else []
         elif re.match(r"make [a-z]", code):
             wrong += shell.problems(code)
         elif found := re.match(r"spark_ehbalance(?:\.\w+)+(?=$|\()", code):
