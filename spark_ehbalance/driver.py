@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import logging
+import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -21,24 +23,41 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.installed import Py4JError
 from spark_ehbalance.source.control_socket import send
 from spark_ehbalance.source.datasource import EhBalanceDataSource
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.one_line import repeat_at_the_end
+from spark_ehbalance.source.relay import PlannerRelay, relay
 
 _LOG = logging.getLogger(__name__)
+
+#: Options with which the format can be looked up: valid ones, as it checks them. Nothing is read.
+_LOOK_UP = {"fullyQualifiedNamespace": "namespace.servicebus.windows.net", "eventHubName": "hub"}
+
+#: What is raised for errors of Spark; py4j's for those that pyspark does not know, such as an unknown format.
+_SPARK_ERRORS = (PySparkException, Py4JError)
+
+#: The sessions in which `PlannerRelay` is registered.
+_with_relay = weakref.WeakSet[SparkSession]()
+
+#: Seconds between two reports of one query that take a job each: they only help queries with longer triggers.
+_RELAY_INTERVAL = 5.0
 
 
 def register(spark: SparkSession) -> None:
     """Register `format("ehbalance")` with `spark`, and report each batch's end to its query's lease keeper at once.
 
-    Spark finds the format by itself if this package is installed. Queries with a long processing-time trigger need the
-    listener: without it checkpoints and handovers wait for the next trigger. The exception of a stream that has failed
-    then ends with the line that says why.
+    Spark finds the format by itself if this package is installed where the driver is. Where it came by `--py-files`,
+    `--archives` or `addArtifacts`, this makes it known. Queries with a long processing-time trigger need the listener:
+    without it checkpoints and handovers wait for the next trigger. The exception of a stream that has failed then ends
+    with the line that says why.
+
+    `spark` may be a Spark Connect session, whose server then needs the package. Raises `EhBalanceError` if its Python
+    cannot import it.
     """
-    if importlib.util.find_spec("pyspark_ehbalance") is None:  # else Spark knows the format already, and would warn
-        spark.dataSource.register(EhBalanceDataSource)
-    spark.streams.addListener(BatchEndListener())
+    _make_known(spark)
+    _add_listener(spark, BatchEndListener(_remote(spark)))
     repeat_at_the_end()
 
 
@@ -50,12 +69,13 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
     seconds the query is stopped in any case.
     """
     deadline = time.monotonic() + timeout
+    spark = _remote(getattr(query, "_session", None))
     while query.isActive and time.monotonic() < deadline:
         progress: Any = query.lastProgress
         # The planners' addresses are not known before the end of the first batch, which Spark runs in any case. An
         # answer tells whether all partitions are released; it is None if the planner is gone.
         ends = list(_ends(json.loads(progress.json))) if progress else None
-        if ends is not None and False not in [_report_end(end, leave=True) for end in ends]:
+        if ends is not None and False not in [_report_end(end, spark, leave=True) for end in ends]:
             break
         time.sleep(0.1)
     query.stop()
@@ -65,7 +85,11 @@ class BatchEndListener(StreamingQueryListener):
     """Reports the end of each batch to the planners of its `ehbalance` sources, and warns of sinks that lose rows if
     queries share a hub."""
 
-    def __init__(self) -> None:
+    def __init__(self, remote: SparkSession | None = None) -> None:
+        """`remote` is the session, if it is one of Spark Connect."""
+        super().__init__()
+        self._remote = remote
+        self._relayed: dict[str, float] = {}
         self._warned: set[str] = set()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -75,7 +99,7 @@ class BatchEndListener(StreamingQueryListener):
         progress = json.loads(event.progress.json)
         ends = list(_ends(progress))
         for end in ends:
-            _report_end(end)
+            _report_end(end, self._relay_for(end))
         if progress["id"] not in self._warned and (warning := _sink_warning(progress, ends)):
             self._warned.add(progress["id"])
             _LOG.warning(warning)
@@ -86,11 +110,86 @@ class BatchEndListener(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         pass
 
+    def _relay_for(self, end: StreamOffset) -> SparkSession | None:
+        """The session by which this report may be relayed."""
+        now = time.monotonic()
+        if now - self._relayed.get(end.planner_name, -_RELAY_INTERVAL) < _RELAY_INTERVAL:
+            return None
+        self._relayed[end.planner_name] = now
+        return self._remote
 
-def _report_end(end: StreamOffset, *, leave: bool = False) -> bool | None:
-    """Report to its planner that the sink has finished the batch that ends at `end`. Returns the planner's answer, or
-    None."""
-    return send(end.planner_name, {"finished": end.to_json(), "leave": leave})
+
+def _remote(spark: Any) -> SparkSession | None:
+    """`spark` if it is a session of Spark Connect, whose driver may be on another machine."""
+    return spark if spark is not None and not hasattr(spark, "_jvm") else None
+
+
+def _make_known(spark: SparkSession) -> None:
+    """Register the format unless Spark knows it, as Spark warns of a second time.
+
+    Raises `EhBalanceError` if the Python that Spark starts beside the driver cannot use it.
+    """
+    error = _use(spark)
+    if error is None:
+        return
+    with contextlib.suppress(*_SPARK_ERRORS):  # found by Spark, but it cannot be used
+        spark.dataSource.register(EhBalanceDataSource)  # maybe again: the package may have been added since
+        error = _use(spark)
+    if error is not None:
+        raise EhBalanceError(
+            f"Spark cannot use the format {EhBalanceDataSource.name()!r}: {_cause(error)}. The Python that it starts "
+            "beside the driver needs the package spark-ehbalance and what that depends on: install both there, or "
+            "bring them by --archives or --py-files, with Spark Connect by spark.addArtifacts (docs/platforms.md)"
+        ) from error
+
+
+def _use(spark: SparkSession) -> Exception | None:
+    """Have the driver's Python use the format; returns why it cannot."""
+    try:
+        _ = spark.read.format(EhBalanceDataSource.name()).options(**_LOOK_UP).load().schema
+    except _SPARK_ERRORS as error:
+        return error
+    return None
+
+
+def _cause(error: Exception) -> str:
+    """The last line of what Python has said, else the first one of what Spark has."""
+    lines = [line.strip() for line in str(error).partition("\nJVM stacktrace")[0].splitlines()]
+    if any(line.endswith("Traceback (most recent call last):") for line in lines):
+        return [line for line in lines if line and not line.startswith(("SQLSTATE", "at "))][-1]
+    if isinstance(error, Py4JError) and len(lines) > 1:  # the first line is py4j's own
+        return lines[1].removeprefix(": ")
+    return lines[0]
+
+
+def _add_listener(spark: SparkSession, listener: StreamingQueryListener) -> None:
+    """On Spark Connect a thread waits for events, and Python waits at its end for all threads but daemons, which a
+    thread that a daemon has started is."""
+    if _remote(spark) is None:
+        spark.streams.addListener(listener)
+        return
+    # With its next answer the server sends what the Pythons that it has started have counted. A listener's thread ends
+    # at that, with UNKNOWN_RESPONSE (seen with 4.2.0).
+    spark.range(0).collect()
+    adding = threading.Thread(target=spark.streams.addListener, args=(listener,), name="ehbalance-listen", daemon=True)
+    adding.start()
+    adding.join()
+
+
+def _report_end(end: StreamOffset, remote: SparkSession | None = None, *, leave: bool = False) -> bool | None:
+    """Report to its planner that the sink has finished the batch that ends at `end`, through the session `remote` if it
+    is on another machine. Returns the planner's answer, or None."""
+    message = {"finished": end.to_json(), "leave": leave}
+    answer = send(end.planner_name, message)
+    if answer is None and remote is not None:
+        try:
+            if remote not in _with_relay:
+                remote.dataSource.register(PlannerRelay)
+                _with_relay.add(remote)
+            answer = relay(remote, end.planner_name, message)
+        except _SPARK_ERRORS as error:
+            _LOG.warning("the query's planner cannot be told that a batch has ended: %s", _cause(error))
+    return answer
 
 
 def _sink_warning(progress: dict[str, Any], ends: list[StreamOffset]) -> str | None:

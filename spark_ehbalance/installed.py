@@ -4,9 +4,26 @@ from __future__ import annotations
 
 import importlib.util
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from spark_ehbalance.errors import SparkMissingError
 from spark_ehbalance.spark_versions import NEWEST, OLDEST, minor_version
+
+if TYPE_CHECKING:
+    from py4j.protocol import Py4JError, Py4JJavaError
+else:
+    try:
+        from py4j.protocol import Py4JError, Py4JJavaError
+    except ModuleNotFoundError:  # pyspark-client has no JVM whose errors could be caught
+
+        class Py4JError(Exception):
+            """Never raised."""
+
+        class Py4JJavaError(Py4JError):
+            """Never raised."""
+
+
+__all__ = ["Py4JError", "Py4JJavaError", "need_spark"]
 
 
 def need_spark() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 
-from spark_ehbalance.delta.java import Py4JJavaError
 from spark_ehbalance.delta.protocol import Conflict
+from spark_ehbalance.installed import Py4JJavaError
 
 #: Those of Delta's exceptions that an append or a MERGE may meet.
 _CONFLICTS = {

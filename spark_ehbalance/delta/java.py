@@ -1,28 +1,9 @@
-"""The JVM's classes that every batch needs, each looked up once: py4j asks the JVM at each step of a dotted name.
-
-pyspark-client has no py4j, nor a JVM whose errors could be caught.
-"""
+"""The JVM's classes that every batch needs, each looked up once: py4j asks the JVM at each step of a dotted name."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from py4j.protocol import Py4JError, Py4JJavaError
-else:
-    try:
-        from py4j.protocol import Py4JError, Py4JJavaError
-    except ModuleNotFoundError:
-
-        class Py4JError(Exception):
-            """Never raised."""
-
-        class Py4JJavaError(Py4JError):
-            """Never raised."""
-
-
-__all__ = ["Delta", "Java", "Py4JError", "Py4JJavaError", "delta", "java"]
+from typing import Any
 
 
 class Java:

@@ -16,8 +16,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_ehbalance.delta.conflicts import cause_of
-from spark_ehbalance.delta.java import Py4JJavaError, java
+from spark_ehbalance.delta.java import java
 from spark_ehbalance.errors import TargetError
+from spark_ehbalance.installed import Py4JJavaError
 
 #: In the table's log: whoever can commit can lock it, whatever its user, container or temporary folder. Delta lists a
 #: log from a commit's name on, which sorts after a dot; VACUUM leaves the log alone.

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from spark_ehbalance.delta.java import Py4JError
+from spark_ehbalance.installed import Py4JError
 
 _LOG = logging.getLogger(__name__)
 

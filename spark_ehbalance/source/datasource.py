@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.rows import SPARK_SCHEMA
+from spark_ehbalance.source.arriving import Arriving
 from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.batch_read import batch_ranges
 from spark_ehbalance.source.concurrent_reader import read_together
@@ -40,7 +41,7 @@ from spark_ehbalance.values.locations import is_relative
 from spark_ehbalance.values.secrets import shown
 
 
-class EhBalanceDataSource(DataSource):
+class EhBalanceDataSource(Arriving, DataSource):
     """Azure Event Hubs as a Spark source that shares partitions between queries. Options: see `options.Options`."""
 
     @told_in_one_line()

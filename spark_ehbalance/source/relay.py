@@ -1,0 +1,64 @@
+"""Messages to planners on another machine, as seen from a Spark Connect client.
+
+A planner's control socket can only be reached on its own machine. That is where Spark asks a data source which
+partitions there are, so a client reads from one that passes the message on and has the planner's answer as its row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_ehbalance.source.control_socket import send
+
+_TO, _MESSAGE = "planner", "message"
+
+
+def relay(spark: SparkSession, planner_name: str, message: dict[str, Any]) -> bool | None:
+    """As `control_socket.send`, on the machine of the driver of `spark`, in which `PlannerRelay` is registered. Runs a
+    job of one row. Raises what Spark raises."""
+    reader = spark.read.format(PlannerRelay.name()).options(**{_TO: planner_name, _MESSAGE: json.dumps(message)})
+    answer: bool | None = reader.load().collect()[0][0]
+    return answer
+
+
+class PlannerRelay(DataSource):
+    """Passes one message on when it is read; its one row is the answer."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(...)`."""
+        return "ehbalance_relay"
+
+    def schema(self) -> str:
+        """Null stands for: there is no such planner."""
+        return "answer boolean"
+
+    def reader(self, schema: StructType) -> _Reader:
+        """The reader of a `spark.read`."""
+        return _Reader(self.options[_TO], json.loads(self.options[_MESSAGE]))
+
+
+@dataclass
+class _Answer(InputPartition):
+    answer: bool | None
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, planner_name: str, message: dict[str, Any]) -> None:
+        self._planner_name, self._message = planner_name, message
+
+    def partitions(self) -> list[InputPartition]:
+        """Beside the driver, where the planner is, too."""
+        return [_Answer(send(self._planner_name, self._message))]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[bool | None]]:
+        """In an executor."""
+        assert isinstance(partition, _Answer)
+        yield (partition.answer,)

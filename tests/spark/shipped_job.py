@@ -1,0 +1,36 @@
+"""A job for spark-submit, which knows the package alone: streams a hub into a Delta table, and prints from where driver
+and executors have imported the package. Arguments: options as JSON, a folder."""
+
+import json
+import sys
+
+from pyspark.sql import SparkSession
+
+import spark_ehbalance
+import spark_ehbalance.delta
+
+
+def imported_from(_):
+    import pyarrow
+
+    import spark_ehbalance
+
+    yield pyarrow.RecordBatch.from_pydict({"file": [spark_ehbalance.__file__], "python": [sys.executable]})
+
+
+options, folder = json.loads(sys.argv[1]), sys.argv[2]
+spark = SparkSession.builder.getOrCreate()
+spark_ehbalance.register(spark)
+query = (
+    spark.readStream.format("ehbalance")
+    .options(**options)
+    .load()
+    .writeStream.foreachBatch(spark_ehbalance.delta.once(f"{folder}/target"))
+    .option("checkpointLocation", f"{folder}/checkpoint")
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+found = spark.range(0, 8, 1, 8).mapInArrow(imported_from, "file string, python string").distinct().collect()
+print(json.dumps({"driver": spark_ehbalance.__file__, "executors": sorted(map(list, found))}))
+spark.stop()

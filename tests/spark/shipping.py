@@ -1,0 +1,93 @@
+"""The package on its way to a cluster that does not have it: as a zip, as an archive, and a Python without it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pyspark
+
+import spark_ehbalance
+
+_ROOT = Path(spark_ehbalance.__file__).parents[1]
+_PACKAGES = ("spark_ehbalance", "pyspark_ehbalance")
+
+_LOG_CONF = _ROOT / "conf/log4j2.properties"
+
+SPARK = Path(pyspark.__file__).parent
+
+#: Settings of every Spark here. Java compiles less well but sooner, which counts for processes that live for seconds.
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOG_CONF}",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def modules() -> list[Path]:
+    """The package's files, below the folder that holds it."""
+    return [file.relative_to(_ROOT) for package in _PACKAGES for file in sorted((_ROOT / package).rglob("*.py"))]
+
+
+def make_zip(target: Path) -> Path:
+    """For `--py-files`."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:
+        for file in modules():
+            made.write(_ROOT / file, file)
+    return target
+
+
+def make_environment(folder: Path, *, package: bool) -> Path:
+    """A virtual environment that has what this one has, but the package itself only with `package`. Returns its Python.
+
+    What the package depends on is not copied: that would be half a gigabyte.
+    """
+    venv.create(folder, symlinks=True)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+    ways = dict.fromkeys(sysconfig.get_path(each) for each in ("purelib", "platlib"))
+    (site / "needed.pth").write_text("\n".join(ways))  # of a folder that is added so Python reads no further .pth
+    if package:
+        for file in modules():
+            (site / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(_ROOT / file, site / file)
+    python = folder / "bin/python"
+    found = subprocess.run([python, "-c", "import spark_ehbalance"], cwd=folder, env=environment(python), check=False)
+    assert (found.returncode == 0) == package, "this environment has the package in site-packages"
+    return python
+
+
+def make_archive(target: Path, folder: Path) -> Path:
+    """For `--archives`, of an environment in `folder`."""
+    with tarfile.open(target, "w:gz") as made:
+        made.add(folder, ".")
+    return target
+
+
+def spark_home(folder: Path) -> Path:
+    """A Spark that is this one, but has its workers' folders below `folder`."""
+    folder.mkdir()
+    for each in SPARK.iterdir():
+        (folder / each.name).symlink_to(each)
+    return folder
+
+
+def environment(python: Path, **more: str) -> dict[str, str]:
+    """The environment variables of a Spark whose Python is `python`, without ways to the package."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SPARK_HOME")}
+    return inherited | {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), **more}
+
+
+def spark_submit(*arguments: str, conf: dict[str, str] | None = None) -> list[str]:
+    """The command."""
+    settings = [part for name, value in {**CONF, **(conf or {})}.items() for part in ("--conf", f"{name}={value}")]
+    return [str(SPARK / "bin/spark-submit"), *settings, *arguments]

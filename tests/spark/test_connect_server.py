@@ -1,0 +1,131 @@
+"""A Spark Connect server whose Python has no spark-ehbalance, on a machine that the client shares nothing with but disk
+and hub: the server has a temporary folder of its own, so that the client cannot reach its planners' sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.stores.delta import DeltaStore
+from tests.spark.shipping import environment, make_environment, make_zip, spark_submit
+from tests.spark.test_single_query import fill
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("own spark")]
+
+_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """The address of a Spark Connect server."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    conf = {"spark.connect.grpc.binding.port": str(port), "spark.connect.grpc.binding.address": "127.0.0.1"}
+    python = make_environment(tmp_path / "python", package=False)
+    with tempfile.TemporaryDirectory() as temporary:
+        process = subprocess.Popen(
+            spark_submit("--master=local[2]", f"--class={_SERVER}", "spark-internal", conf=conf),
+            cwd=tmp_path,
+            env=environment(python, TMPDIR=temporary),
+            start_new_session=True,
+        )
+
+        def listens() -> bool:
+            with socket.socket() as client:
+                return client.connect_ex(("127.0.0.1", port)) == 0
+
+        try:
+            wait_until(listens, "the server listens")
+            yield f"sc://127.0.0.1:{port}"
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(60)
+
+
+def test_a_client_brings_the_package_and_never_stops_its_session(
+    hub: Emulator, shared_options: dict[str, str], server: str, tmp_path: Path
+) -> None:
+    sent = fill(hub, 10)
+    package = make_zip(tmp_path / "spark_ehbalance.zip")
+    client = subprocess.run(
+        [sys.executable, "-m", __name__, server, json.dumps(shared_options), str(tmp_path), str(package)],
+        env={name: value for name, value in os.environ.items() if name != "SPARK_HOME"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=300,  # with a listener that Python waits for it does not end
+        check=True,
+    )
+    told = json.loads(client.stdout.splitlines()[-1])
+    assert "No module named 'spark_ehbalance'" in told["without"]
+    assert "addArtifacts" in told["without"]
+    assert "has no option 'nosuch'" in told["option"]
+    assert told["batch"] == len(sent)
+    assert told["checkpointed"] == ["9"] * 8
+    table = deltalake.DeltaTable(str(tmp_path / "target")).to_pyarrow_table(columns=["partition", "sequenceNumber"])
+    assert Counter(zip(*(table[each].to_pylist() for each in table.column_names), strict=True)) == Counter(sent)
+    leases = DeltaStore(str(tmp_path / "leases")).read().leases.values()
+    assert [lease.owner for lease in leases] == [None] * 8, "stop() has given all of them back"
+
+
+def _main(address: str, options: dict[str, str], folder: Path, package: str) -> dict[str, Any]:
+    """The client."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    import spark_ehbalance
+    from spark_ehbalance.errors import EhBalanceError
+
+    spark = SparkSession.builder.remote(address).getOrCreate()
+    told: dict[str, Any] = {}
+    try:
+        spark_ehbalance.register(spark)
+    except EhBalanceError as error:
+        told["without"] = str(error)
+    spark.addArtifacts(package, pyfile=True)
+    spark_ehbalance.register(spark)
+    alone = {name: options[name] for name in ("connectionString", "startingPosition")}
+    try:
+        spark.read.format("ehbalance").options(**alone, nosuch="1").load().count()
+    except PySparkException as error:
+        told["option"] = str(error)
+    told["batch"] = spark.read.format("ehbalance").options(**alone).load().count()
+    query = (
+        spark.readStream.format("ehbalance")
+        .options(**options)
+        .load()
+        .writeStream.format("delta")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(processingTime="1 hour")
+        .start(str(folder / "target"))
+    )
+    store = DeltaStore(options["leaseTable"])
+
+    def checkpointed() -> list[str] | None:
+        """Long before the next trigger, because the listener tells that the batch has ended."""
+        assert query.isActive, query.exception()
+        leases = store.read().leases.values() if store.exists() else []
+        found = [str(lease.checkpoint.sequence_number) for lease in leases if lease.checkpoint]
+        return found if found == ["9"] * 8 else None
+
+    told["checkpointed"] = wait_until(checkpointed, "all partitions have a checkpoint")
+    spark_ehbalance.stop(query)
+    return told
+
+
+if __name__ == "__main__":
+    print(json.dumps(_main(sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])), flush=True)
