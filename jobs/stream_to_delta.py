@@ -32,6 +32,7 @@ from pyspark.errors import AnalysisException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.utils import is_remote
 
 import spark_ehbalance
 from spark_ehbalance.delta import once
@@ -276,6 +277,11 @@ class StopRequest:
 
 
 def main() -> None:
+    if (
+        is_remote() or "SPARK_REMOTE" in os.environ
+    ):  # it reads the properties of spark-submit, and is told of SIGTERM by its JVM
+        print("Error: this job needs a driver of its own: submit it without --remote and SPARK_REMOTE", file=sys.stderr)
+        sys.exit(2)
     SparkContext._ensure_initialized()  # connects to spark-submit's JVM, which has the properties; starts no Spark yet
     try:
         settings = Settings.read(dict(SparkConf().getAll()), os.environ)

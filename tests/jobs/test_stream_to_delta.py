@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,19 @@ CONF |= {SOURCE + "leaseTable": "/leases"}
 
 def read(conf: dict[str, str]) -> Settings:
     return Settings.read(CONF | conf, {SECRET: STRING})
+
+
+def test_on_spark_connect_it_is_refused_in_one_line() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "jobs.stream_to_delta"],
+        env={**os.environ, "SPARK_REMOTE": "sc://localhost"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith("Error: this job needs a driver of its own: ")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.fixture(autouse=True)
