@@ -73,7 +73,7 @@ def test_a_client_brings_the_package_and_never_stops_its_session(
     told = json.loads(client.stdout.splitlines()[-1])
     assert "No module named 'spark_ehbalance'" in told["without"]
     assert "addArtifacts" in told["without"]
-    assert "has no option 'nosuch'" in told["option"]
+    assert "no option 'nosuch'" in told["option"]
     assert told["batch"] == len(sent)
     assert told["checkpointed"] == ["9"] * 8
     table = deltalake.DeltaTable(str(tmp_path / "target")).to_pyarrow_table(columns=["partition", "sequenceNumber"])
