@@ -65,6 +65,13 @@ def condition_of(error: BaseException) -> str | None:
     return condition.decode(errors="replace") if isinstance(condition, bytes) else condition
 
 
+def credentials_help(by_key: bool) -> str:
+    """What to do if the credentials were refused: those `by_key`, or those of Entra ID."""
+    if by_key:
+        return "Check SharedAccessKeyName and SharedAccessKey in connectionString, and that the key may listen"
+    return "Check credential, and that it has the role Azure Event Hubs Data Receiver of the hub"
+
+
 def explained(what: Meaning, namespace: str, hub: str, consumer_group: str, partition: str | None) -> str:
     """One line for a user that says what is missing or disabled (one of `FINAL`), and what to do about it."""
     where = f"event hub {hub!r} at {namespace}"

@@ -20,7 +20,15 @@ from azure.eventhub.exceptions import AuthenticationError, EventHubError
 
 from spark_ehbalance.errors import HubUnavailableError, MissingError
 from spark_ehbalance.hub.busy import BUSY
-from spark_ehbalance.hub.conditions import FINAL, Meaning, busy_wait, condition_of, explained, meaning
+from spark_ehbalance.hub.conditions import (
+    FINAL,
+    Meaning,
+    busy_wait,
+    condition_of,
+    credentials_help,
+    explained,
+    meaning,
+)
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, Pace
@@ -298,7 +306,10 @@ class HubMetadata:
         busy = _meaning(error) is Meaning.BUSY
         refused = _is_refusal(error) and not problem
         what = "refused the credentials" if refused else "is too busy" if busy else "did not answer"
-        return kind(f"{where} {what} (asked for its properties over AMQP): {problem or _text(error)}")
+        text = problem or _text(error)
+        if refused:
+            text = f"{text.rstrip('.')}. {credentials_help(self._connection.identity is None)}"
+        return kind(f"{where} {what} (asked for its properties over AMQP): {text}")
 
 
 def _meaning(error: BaseException) -> Meaning:

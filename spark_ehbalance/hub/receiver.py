@@ -19,7 +19,7 @@ from azure.eventhub.exceptions import AuthenticationError, EventHubError
 from spark_ehbalance.errors import HubUnavailableError, MalformedEventError, MissingError, OptionError
 from spark_ehbalance.hub import rows
 from spark_ehbalance.hub.busy import BUSY
-from spark_ehbalance.hub.conditions import FINAL, Meaning, condition_of, explained, meaning
+from spark_ehbalance.hub.conditions import FINAL, Meaning, condition_of, credentials_help, explained, meaning
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.public import LIFE, SETTINGS, PublicReceiver
@@ -404,7 +404,8 @@ def _meaning(error: EventHubError, address: PartitionAddress) -> Exception:
     if isinstance(error, AuthenticationError) or getattr(error, "error", None) == "unauthorized-access":
         hub, namespace = address.connection.hub, address.connection.namespace
         return RefusedError(
-            f"partition {address.partition}: event hub {hub!r} at {namespace} refused the credentials: {text}"
+            f"partition {address.partition}: event hub {hub!r} at {namespace} refused the credentials: "
+            f"{text.rstrip('.')}. {credentials_help(address.connection.identity is None)}"
         )
     what = meaning(condition_of(error), text)
     if what in FINAL:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.hub.group_check import check_group
 from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import resolve
@@ -20,12 +21,14 @@ _LOG = logging.getLogger(__name__)
 def batch_ranges(options: Options) -> list[Range]:
     """The range of each partition that has events to read.
 
-    Raises `HubUnavailableError`; `DataLossError`; `OptionError` if an end lies before the start or beyond the last
-    event, or if the positions do not fit the hub's partitions.
+    Raises `HubUnavailableError`; `MissingError` if hub or consumer group do not exist; `DataLossError`;
+    `OptionError` if an end lies before the start or beyond the last event, or if the positions do not fit the hub's
+    partitions.
     """
     with HubMetadata(options.connection, options.consumer_group) as metadata:
         partitions = metadata.partition_ids()
         states = metadata.partition_states(partitions)
+    check_group(PartitionAddress(options.connection, options.consumer_group, partitions[0]))  # before tasks fail of it
     options.starting_position.check(partitions)
     options.ending_position.check(partitions)
     ranges = []

@@ -4,8 +4,9 @@ Spark's Python workers send the text of a traceback, with a line break at its en
 class in front and its SQLSTATE behind. So our line would be the last but one of many. `told_in_one_line` makes a worker
 send the line alone: all is then one line, from the error class to the SQLSTATE.
 
-Below the error of a stream Spark writes the query's state and plan. The worker has no part in them; so that our line
-is the last there too, `repeat_at_the_end` adds it in the driver's Python, where the exception is shown.
+Below the error of a stream Spark writes the query's state and plan, and Spark Connect below any error the server's
+stack. The worker has no part in them; so that our line is the last there too, `repeat_at_the_end` adds it in the
+driver's Python, where the exception is shown.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ _LOG = logging.getLogger(__name__)
 #: Our line in the text of an exception of Spark. What Spark adds to it is no part of it.
 _LINE = re.compile(r"(spark_ehbalance\.errors\.\w+: [^\n]*?)(?: SQLSTATE: \w+)*$", re.MULTILINE)
 
-#: Where the exceptions are defined that `awaitTermination` raises: of Spark in this process, and of Spark Connect.
-_EXCEPTIONS = ("pyspark.errors.exceptions.captured", "pyspark.errors.exceptions.connect")
+#: The bases of the exceptions that Spark raises in the driver's Python: of a JVM beside it, and of Spark Connect.
+_EXCEPTIONS = {
+    "pyspark.errors.exceptions.captured": "CapturedException",
+    "pyspark.errors.exceptions.connect": "SparkConnectGrpcException",
+}
 
 
 @contextlib.contextmanager
@@ -71,10 +75,10 @@ def _send_instead(text: str) -> None:
 
 
 def repeat_at_the_end() -> None:
-    """Make exceptions of failed streams end with our line, if they have one. May be called again."""
-    for name in _EXCEPTIONS:
-        with contextlib.suppress(ImportError):  # without Spark Connect
-            _repeat(importlib.import_module(name).StreamingQueryException)
+    """Make Spark's exceptions end with our line, if they have one. May be called again."""
+    for module, name in _EXCEPTIONS.items():
+        with contextlib.suppress(ImportError):  # without Spark Connect, or without anything else
+            _repeat(getattr(importlib.import_module(module), name))
 
 
 def _repeat(kind: Any) -> None:
@@ -90,6 +94,8 @@ def _repeat(kind: Any) -> None:
 
 
 def ending_with_line(text: str) -> str:
-    """`text` with our line at its end too, if it has one. Of several, as of causes, the last one counts."""
+    """`text` with our line at its end too, if it has one elsewhere. Of several, as of causes, the last one counts."""
     found = [match[1] for match in _LINE.finditer(text)]
-    return f"{text.rstrip()}\n\n{found[-1]}" if found else text
+    if not found or found[-1] in text.rstrip().rpartition("\n")[2]:
+        return text
+    return f"{text.rstrip()}\n\n{found[-1]}"

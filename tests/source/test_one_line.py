@@ -35,6 +35,15 @@ def test_of_an_error_and_its_cause_the_error_counts() -> None:
     assert ending_with_line(text).splitlines()[-1] == "spark_ehbalance.errors.TargetError: what failed"
 
 
+def test_a_line_that_is_the_last_is_not_repeated() -> None:
+    text = (
+        "[PYTHON_DATA_SOURCE_ERROR] Failed to create it: spark_ehbalance.errors.OptionError: x is wrong SQLSTATE: 38000"
+    )
+    assert ending_with_line(text) is text
+    server = f"{text}\n\nJVM stacktrace:\n\tat org.apache.spark.Some.thing(Some.scala:1)"
+    assert ending_with_line(server).splitlines()[-1] == "spark_ehbalance.errors.OptionError: x is wrong"
+
+
 def test_the_exception_of_another_source_stays_as_it_is() -> None:
     text = "[STREAM_FAILED] Query terminated with exception: division by zero\n=== Streaming Query ===\n"
     assert ending_with_line(text) is text
