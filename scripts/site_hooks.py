@@ -11,6 +11,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -25,6 +26,12 @@ _MOVED = {"README.md": "index.md", "docs/index.md": "all-pages.md"}
 _CODE_OR_LINK = re.compile(
     r"^(?P<fence>`{3,}).*?^(?P=fence)|`[^`\n]+`|\]\((?P<link>[^)\s]+)\)", re.DOTALL | re.MULTILINE
 )
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Leaves pages without a file out of the navigation: a page that is missing there is still an error."""
+    config.nav = _existing(config.nav or [])
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -47,6 +54,17 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     """Has links lead to where their files are in the site."""
     path = _in_repository(page.file.src_uri)
     return with_links(markdown, path) if path.endswith(".md") else markdown
+
+
+def _existing(nav: list[Any]) -> list[Any]:
+    kept: list[Any] = []
+    for entry in nav:
+        ((title, target),) = entry.items()
+        if isinstance(target, list):
+            kept.append({title: _existing(target)})
+        elif target in _MOVED.values() or (ROOT / "docs" / target).is_file():
+            kept.append(entry)
+    return kept
 
 
 def with_links(markdown: str, path: str) -> str:
