@@ -324,6 +324,7 @@ def first_stream(user: User, readme: str, more: Callable[[User], None] | None) -
         for line in rest[:-1]:
             user.run(line)
         _wait(lambda: user.tried(COUNT).stdout == "800 events\n", "the table has 800 events", *running)
+        say("800 events are in the table; Ctrl-C to the first job")
         running[0].ctrl_c()
         _wait(lambda: _shares(user) == [8], "the other job has all partitions", *running[1:])
         if more is not None:

@@ -113,8 +113,8 @@ def fetched_jars(fetching: Child, package: str) -> list[Path]:
         return [Path(jar) for jar in found[1].split(",")]
     if re.search(r"unresolved dependenc|UnknownHost|ConnectException|SocketTimeout|Network is un", fetching.printed()):
         raise DemoError(
-            f"Delta Lake ({package}) could not be fetched from Maven: the first run needs a network, or the jar in "
-            f"{spark_submit().parents[1] / 'jars'}"
+            f"Delta Lake ({package}) could not be fetched from Maven: the first run needs a network, or Delta's "
+            f"jars in {spark_submit().parents[1] / 'jars'}"
         )
     raise fetching.failure("failed")
 
