@@ -65,7 +65,9 @@ def main() -> None:
             first_stream(user, (ROOT / "README.md").read_text(encoding="utf-8"), None if options.short else job)
             say("the README's first stream has run")
             if not options.short:
-                user.run("ehbalance demo --seconds 10 --plain")
+                user.run("ehbalance demo --seconds 10 --plain --out demo.html")
+                if not (user.folder / "demo.html").is_file():
+                    raise CheckError("ehbalance demo --out has drawn nothing")
     except CheckError as error:
         sys.exit(f"package: {error}")
     say("OK")
