@@ -36,7 +36,8 @@ class Delta:
 
 _DELTA = {
     (4, 0): Delta("4.0.1", "io.delta:delta-spark_2.13:4.0.1"),
-    (4, 1): Delta("4.1.0", "io.delta:delta-spark_4.1_2.13:4.1.0"),
+    # Not 4.1.0: it needs a class that Spark 4.1.4 does not have, to change a table's properties.
+    (4, 1): Delta("4.4.0", "io.delta:delta-spark_4.1_2.13:4.4.0", newest_pyspark=(4, 2, 0)),
     # Its Python package allows no pyspark above 4.2.0, its jar works with all of 4.2.
     (4, 2): Delta("4.4.0", "io.delta:delta-spark_4.2_2.13:4.4.0", newest_pyspark=(4, 2, 0)),
     # 4.3: there is no Delta for it.

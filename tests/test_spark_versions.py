@@ -14,7 +14,7 @@ from spark_ehbalance.spark_versions import Delta, delta_for, is_supported, minor
     [
         ("4.0.0", "io.delta:delta-spark_2.13:4.0.1", "delta-spark==4.0.1"),
         ("4.0.5", "io.delta:delta-spark_2.13:4.0.1", "delta-spark==4.0.1"),
-        ("4.1.4", "io.delta:delta-spark_4.1_2.13:4.1.0", "delta-spark==4.1.0"),
+        ("4.1.4", "io.delta:delta-spark_4.1_2.13:4.4.0", "delta-spark==4.4.0"),
         ("4.2.0", "io.delta:delta-spark_4.2_2.13:4.4.0", "delta-spark==4.4.0"),
         ("4.2.1", "io.delta:delta-spark_4.2_2.13:4.4.0", None),  # pip would take pyspark back to 4.2.0
         ("4.2.0.dev3", "io.delta:delta-spark_4.2_2.13:4.4.0", "delta-spark==4.4.0"),

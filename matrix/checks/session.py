@@ -22,6 +22,8 @@ def make_session() -> SparkSession:
         # Java compiles less well but sooner, which counts for processes that live for a minute.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.sql.shuffle.partitions", "2")
+        # Seconds in which Python reaches the JVM: 15 by default, too few for a machine with more to do.
+        .config("spark.python.authenticate.socketTimeout", "120s")
     )
     if DELTA:
         builder = (

@@ -133,7 +133,10 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Cras
         files = {name: [Path(each["folder"]) / f"batch {n}.json" for n in (0, 1)] for name, each in queries.items()}
         try:
             written = [written for _, written in files.values()]
-            wait_until(lambda: all(map(Path.exists, written)) or driver.poll(), "all are in their second batch")
+            wait_until(
+                lambda: all(map(Path.exists, written)) or driver.poll() is not None, "all are in their second batch"
+            )
+            assert driver.poll() is None, "a query of it has failed"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(driver.pid, signal.SIGKILL)
@@ -218,7 +221,7 @@ def test_sharing(hub: Hub, sharing: dict[str, str], start: Start) -> None:
     first = start(sharing, a, "a")
     reads(first, a, hub.send(3))
     second = start(sharing, b, "b")
-    wait_until(lambda: owners(2), "they share")
+    wait_until(lambda: owners(2) or second.exception(), "they share")
 
     def both_read() -> None:
         sent = hub.send(2)
