@@ -50,8 +50,8 @@ def register(spark: SparkSession) -> None:
 
     Spark finds the format by itself if this package is installed where the driver is. Where it came by `--py-files`,
     `--archives` or `addArtifacts`, this makes it known. Queries with a long processing-time trigger need the listener:
-    without it checkpoints and handovers wait for the next trigger. Exceptions of Spark that are due to this package then
-    end with the line that says why, also those of streams and of Spark Connect.
+    without it checkpoints and handovers wait for the next trigger. Exceptions of Spark that are due to this package
+    then end with the line that says why, also those of streams and of Spark Connect.
 
     `spark` may be a Spark Connect session, whose server then needs the package. Raises `EhBalanceError` if its Python
     cannot import it.

@@ -26,7 +26,7 @@ def test_a_spark_with_delta_fetches_nothing(spark_home: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "jar"),
-    [("4.1.4", "io.delta:delta-spark_4.1_2.13:4.1.0"), ("4.2.0", "io.delta:delta-spark_4.2_2.13:4.4.0")],
+    [("4.1.4", "io.delta:delta-spark_4.1_2.13:4.4.0"), ("4.2.0", "io.delta:delta-spark_4.2_2.13:4.4.0")],
 )
 def test_a_spark_without_delta_fetches_the_one_that_goes_with_it(
     spark_home: Path, monkeypatch: pytest.MonkeyPatch, version: str, jar: str
