@@ -55,7 +55,7 @@ class PlannerTimings:
     look_timeout: float = 1.0
     #: At the end of a query, for the driver to say that the last batch is finished, where Spark does not: its listener
     #: hears of that when the query ends, and others take the partitions only after this.
-    report_timeout: float = 2.0
+    report_timeout: float = 5.0
     #: Every `idle_wait_every`th answer that there is nothing to read waits so long for something to read. Spark asks
     #: again 10 ms after each answer, which is what an idle query costs; the other answers keep `latestOffset` fast.
     idle_wait: float = 0.05
