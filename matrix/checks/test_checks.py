@@ -134,7 +134,9 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Cras
         try:
             written = [written for _, written in files.values()]
             wait_until(
-                lambda: all(map(Path.exists, written)) or driver.poll() is not None, "all are in their second batch"
+                lambda: all(map(Path.exists, written)) or driver.poll() is not None,
+                "all are in their second batch",
+                timeout=400,
             )
             assert driver.poll() is None, "a query of it has failed"
         finally:
