@@ -19,7 +19,7 @@ CLASSES = [name for name, each in vars(errors).items() if isinstance(each, type)
 
 def texts() -> Iterator[str]:
     """All texts of the package, with … for what is put into them."""
-    for file in Path(spark_ehbalance.__file__).parent.rglob("*.py"):
+    for file in Path(spark_ehbalance.__file__).parents[1].glob("*spark_ehbalance/**/*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 yield "".join(str(each.value) if isinstance(each, ast.Constant) else "…" for each in node.values)
