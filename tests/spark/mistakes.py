@@ -18,7 +18,7 @@ from tests.spark.conftest import HUB
 
 #: Seconds until a query that does not fail counts as one that waits for a minute. It is no measurement: each takes one
 #: to three, and more on a busy machine.
-GUARD = 45
+GUARD = 55
 
 
 @dataclass(frozen=True)
