@@ -124,7 +124,8 @@ class BatchReader(DataSourceReader):
         """The tasks. Called once per read, beside the driver. Raises what `batch_ranges` raises."""
         level = self._options.owner_level
         tasks = plan_tasks(batch_ranges(self._options), self._options.min_partitions)
-        return [Task(tuple((each, level) for each in ranges), None) for ranges in tasks]
+        # Spark would make a task of its own of no tasks.
+        return [Task(tuple((each, level) for each in ranges), None) for ranges in tasks or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task. Called once per attempt of the task, in an executor's Python worker."""

@@ -38,6 +38,15 @@ def test_start_and_end_positions(spark: SparkSession, hub: Emulator, options: di
     assert found.schema == spark.createDataFrame([], SPARK_SCHEMA).schema
 
 
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_hub_without_events_has_no_rows(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], start: str
+) -> None:
+    found = spark.read.format("ehbalance").options(**options).option("startingPosition", start).load()
+    assert found.collect() == []
+    assert found.selectExpr("sum(sequenceNumber) total").first() == (None,)
+
+
 def test_positions_by_time(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
     hub.append(HUB, "0", [b"early"])
     between = datetime.now(timezone.utc) + timedelta(milliseconds=2)  # times on the wire are whole milliseconds
