@@ -23,6 +23,9 @@ def register(spark: SparkSession) -> None:
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
     """Stop a query without a duplicate; see `spark_ehbalance.driver.stop`."""
+    from spark_ehbalance.installed import need_spark
+
+    need_spark()
     from spark_ehbalance import driver
 
     driver.stop(query, timeout)

@@ -41,6 +41,9 @@ _SPARK_ERRORS = (PySparkException, Py4JError)
 #: The sessions in which `PlannerRelay` is registered.
 _with_relay = weakref.WeakSet[SparkSession]()
 
+#: The listener of each session, which needs no second one, as when a notebook's cell is run again.
+_listeners = weakref.WeakKeyDictionary[SparkSession, "BatchEndListener"]()
+
 #: Seconds between two reports of one query that take a job each: they only help queries with longer triggers.
 _RELAY_INTERVAL = 5.0
 
@@ -57,7 +60,7 @@ def register(spark: SparkSession) -> None:
     cannot import it.
     """
     _make_known(spark)
-    _add_listener(spark, BatchEndListener(_remote(spark)))
+    _listen(spark)
     repeat_at_the_end()
 
 
@@ -162,11 +165,17 @@ def _cause(error: Exception) -> str:
     return lines[0]
 
 
-def _add_listener(spark: SparkSession, listener: StreamingQueryListener) -> None:
+def _listen(spark: SparkSession) -> None:
     """On Spark Connect a thread waits for events, and Python waits at its end for all threads but daemons, which a
     thread that a daemon has started is."""
+    before = _listeners.get(spark)
+    listener = _listeners[spark] = BatchEndListener(_remote(spark)) if before is None else before
     if _remote(spark) is None:
+        if before is not None:
+            spark.streams.removeListener(before)
         spark.streams.addListener(listener)
+        return
+    if before is not None:
         return
     # With its next answer the server sends what the Pythons that it has started have counted. A listener's thread ends
     # at that, with UNKNOWN_RESPONSE (seen with 4.2.0).

@@ -66,6 +66,13 @@ def listening(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         manager.removeListener(listener)
 
 
+def test_a_session_that_is_registered_twice_listens_once(spark: SparkSession, listening: None) -> None:
+    manager: Any = spark.streams
+    before = len(manager._jsqm.listListeners())
+    spark_ehbalance.register(spark)
+    assert len(manager._jsqm.listListeners()) == before
+
+
 @pytest.fixture
 def start(
     spark: SparkSession, shared_options: dict[str, str], tmp_path: Path
