@@ -69,5 +69,5 @@ def test_with_an_address_links_become_absolute() -> None:
 
 def test_the_readmes_first_stream_can_be_run_from_its_blocks() -> None:
     found = CHECK["blocks"]((ROOT / "README.md").read_text(encoding="utf-8"), CHECK["FIRST_STREAM"])
-    assert [language for language, _ in found] == ["sh", "python", "python", "sh", "sh", "sh"]
+    assert [language for language, _ in found] == ["sh", "python", "python", "sh", "sh", "sh", "sh"]
     assert found[-1][1].splitlines()[-1] == CHECK["COUNT"]

@@ -68,7 +68,7 @@ def condition_of(error: BaseException) -> str | None:
 def credentials_help(by_key: bool) -> str:
     """What to do if the credentials were refused: those `by_key`, or those of Entra ID."""
     if by_key:
-        return "Check SharedAccessKeyName and SharedAccessKey in connectionString, and that the key may listen"
+        return "Check the key or signature in connectionString: its name, its value, and that it may listen"
     return "Check credential, and that it has the role Azure Event Hubs Data Receiver of the hub"
 
 

@@ -59,12 +59,16 @@ class Connection:
             raise OptionError(f"option connectionString has a secret as its Endpoint: allowed is {_FORM}")
         if text == given and not hidden_by_spark(text):
             raise OptionError(f"connectionString without SharedAccessKey would be shown by Spark: write {REFERENCES}")
+        if "@" in parts.fully_qualified_namespace:
+            raise OptionError(f"option connectionString has a user in its Endpoint: allowed is {_FORM}")
         hub, inside = options["eventHubName"], parts.eventhub_name
         if hub is None and inside is None:
             raise OptionError("eventHubName is not set, and connectionString has no EntityPath: one of them is needed")
         if hub is not None and inside is not None and hub.lower() != inside.lower():
             raise OptionError(f"eventHubName={shown(hub)} contradicts EntityPath={shown(inside)} in connectionString")
-        return cls(parts.fully_qualified_namespace, _hub_name(hub or str(inside)), connection_string=text)
+        return cls(
+            parts.fully_qualified_namespace, _hub_name(str(inside) if hub is None else hub), connection_string=text
+        )
 
     @classmethod
     def _by_identity(cls, namespace: str, options: Mapping[str, str | None]) -> Connection:

@@ -18,7 +18,7 @@ NO_SINK = (
 #: Options that Spark adds for what this source does not have, in lower case.
 _OF_SPARK = {
     "path": "this source has no path, as in load(PATH) or option path: eventHubName is the event hub, leaseTable the "
-    "path of the lease table",
+    "path of the lease table. It only reads, so that there is no save(PATH)",
     "checkpointlocation": f"checkpointLocation is an option of a stream's writer, as is the format of its sink: "
     f"{NO_SINK}",
 }

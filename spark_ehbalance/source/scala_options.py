@@ -58,7 +58,10 @@ def _duration(text: str) -> str:
     parts = {name: float(value) for name, value in match.groupdict().items() if value} if match else {}
     if not parts:
         raise ValueError("a duration in the form of java.time.Duration, such as PT3M20S")
-    return f"{timedelta(**parts).total_seconds():f} s"
+    try:
+        return f"{timedelta(**parts).total_seconds():f} s"
+    except OverflowError:
+        raise ValueError("a duration of at most 366 days") from None
 
 
 _FASTER = "no option is needed"
@@ -255,7 +258,7 @@ def _position(name: str, position: Mapping[str, Any]) -> str | int:
 
 def _edge(name: str, offset: object) -> str:
     edges = {"-1": "earliest", "@latest": "latest"}
-    if offset not in edges:
+    if str(offset) not in edges:  # the connector also takes -1 as a number
         raise OptionError(
             f"option {name} has the offset {shown(str(offset))}, which cannot be looked up: write the sequence number "
             "of the event instead, which the connector's column sequenceNumber has, or its time"
@@ -271,16 +274,17 @@ def _after(name: str, moment: object) -> str:
     text = str(moment)
     try:
         time = datetime.strptime(text.upper(), "%Y-%m-%dT%H:%M:%S.%fZ" if "." in text else "%Y-%m-%dT%H:%M:%SZ")
-    except ValueError:
+        millisecond = time.replace(microsecond=time.microsecond // 1000 * 1000, tzinfo=timezone.utc)
+        whole = millisecond + timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
         raise _wrong(name, text, _POSITION) from None
-    whole = time.replace(microsecond=time.microsecond // 1000 * 1000, tzinfo=timezone.utc) + timedelta(milliseconds=1)
     return whole.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _object(name: str, text: str, allowed: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
         raise _wrong(name, text, allowed)

@@ -21,7 +21,9 @@ _UNIT_NAMES = {
     "hour": "h",
     "hours": "h",
 }
-_DURATION_FORMS = "such as 10 seconds, 500 ms, 2 minutes or 10 (seconds)"
+#: In seconds. What is longer is a slip, and too long for the clocks of operating systems.
+_LONGEST = 366 * 86400.0
+_DURATION_FORMS = "such as 10 seconds, 500 ms, 2 minutes or 10 (seconds), at most 366 days"
 
 
 def parse_duration(value: str) -> float:
@@ -51,7 +53,8 @@ def parse_shift(value: str) -> float:
 def _seconds(value: str) -> float | None:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", value.strip().lower())
     unit = _UNIT_NAMES.get(match[2], match[2] or "s") if match else ""
-    return float(match[1]) * _UNITS[unit] if match and unit in _UNITS else None
+    seconds = float(match[1]) * _UNITS[unit] if match and unit in _UNITS else None
+    return seconds if seconds is not None and seconds <= _LONGEST else None
 
 
 def duration_text(seconds: float) -> str:

@@ -49,6 +49,9 @@ _RUN = re.compile(
 #: with these words are of addresses, paths, switches and ids.
 _SECRET_NAME = re.compile(r"(?i)((?<!kms_)key(_id|_base64)?|secret|token|password|sas)(_dynamodb)?$")
 
+#: Characters of a value that an error repeats: as many as a long address has.
+_LONGEST_SHOWN = 500
+
 
 def looks_secret(text: str) -> bool:
     """Whether `text` can only be a key, a signed address or a connection string."""
@@ -71,8 +74,11 @@ def could_be_secret(text: str) -> bool:
 
 
 def shown(value: str) -> str:
-    """`value` as shown in an error message: hidden if it could be a secret given in the wrong option."""
-    return "(not shown, as it could be a secret)" if could_be_secret(value) else repr(value)
+    """`value` as shown in an error message: hidden if it could be a secret given in the wrong option, and cut if it is
+    long."""
+    if could_be_secret(value):
+        return "(not shown, as it could be a secret)"
+    return repr(value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "…")
 
 
 def is_reference(value: str) -> bool:

@@ -47,7 +47,7 @@ class StartingPositions:
             return cls(_position(text))
         try:
             by_partition = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError(_ALLOWED) from None
         named = {partition: _position(value) for partition, value in by_partition.items()}
         return cls(named.pop("*", None), named)

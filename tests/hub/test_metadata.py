@@ -243,7 +243,7 @@ def test_a_wrong_key_is_refused_and_not_shown() -> None:
         message = refusal(metadata)
     assert "event hub 'hub'" in message
     assert "refused the credentials" in message
-    assert "Check SharedAccessKeyName and SharedAccessKey in connectionString" in message
+    assert "Check the key or signature in connectionString" in message
     assert KEY not in message
     assert "theWrongKey" not in message
 

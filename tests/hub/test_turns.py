@@ -16,6 +16,7 @@ from subprocess import PIPE
 from typing import Any
 from urllib.request import urlopen
 
+import psutil
 import pytest
 from azure.core.credentials import AccessToken
 
@@ -242,6 +243,8 @@ def test_a_callable_is_shared_among_the_workers_of_one_daemon_alone(
     assert named == [], "a shell or Spark's driver may have started others with another identity"
     daemon = [sys.executable, "-c", "input()", "-m", "pyspark.daemon", "pyspark.worker"]
     with subprocess.Popen(daemon, stdin=PIPE) as one, subprocess.Popen(daemon, stdin=PIPE) as other:
+        for each in (one, other):  # its command line is not there in its first moment
+            wait_until(lambda each=each: psutil.Process(each.pid).cmdline() == daemon, "the process has begun")
         monkeypatch.setattr(os, "getppid", lambda: one.pid)
         usual = turns_of(identity, named)
         assert turns_of(identity, named) == usual

@@ -199,3 +199,26 @@ def test_with_a_lease_table_readers_are_exclusive_without_an_owner_level() -> No
 
 def test_a_batch_without_positions_reads_all() -> None:
     assert batch_options(CONNECTED).starting_position.of("0") is Edge.EARLIEST
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"eventhubs.startingPosition": position(time="9999-12-31T23:59:59.999Z")},
+        {"eventhubs.startingPosition": "{" * 100_000},
+        {"eventhubs.startingPosition": '{"a":' * 100_000},
+        {"eventhubs.receiverTimeout": "P99999999999D"},
+        {"eventhubs.receiverTimeout": "P99999D"},
+        {"eventhubs.connectionString": STRING.replace("sb://", "sb://user:password@")},
+        {"eventhubs.connectionString": STRING.replace(";EntityPath=Flights", ""), "eventHubName": ""},
+    ],
+)
+def test_extremes_are_refused_in_one_line(wrong: dict[str, str]) -> None:
+    message = refusal({**CONNECTED, **wrong})
+    assert "is wrong: allowed is" in message or "allowed are" in message or "Endpoint: allowed is" in message
+    assert "password" not in message
+
+
+def test_the_start_may_be_a_number() -> None:
+    text = '{"offset": -1, "seqNo": -1, "enqueuedTime": null, "isInclusive": true}'
+    assert stream_options({**CONNECTED, "eventhubs.startingPosition": text}).starting_position.others is Edge.EARLIEST

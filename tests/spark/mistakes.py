@@ -187,7 +187,7 @@ MISTAKES: dict[str, tuple[Callable[[Place], None], str]] = {
     ),
     "wrong key": (
         lambda at: at.connected("SharedAccessKey=[^;]*", "SharedAccessKey=d3Jvbmc="),
-        r"refused the credentials .*\. Check SharedAccessKeyName and SharedAccessKey",
+        r"refused the credentials .*\. Check the key or signature",
     ),
     "unknown hub": (
         lambda at: at.connected("EntityPath=[^;]*", "EntityPath=nohub"),

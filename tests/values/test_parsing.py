@@ -45,8 +45,11 @@ def test_durations(text: str, seconds: float) -> None:
     assert parse_shift(f"-{text.strip()}") == pytest.approx(-seconds)
 
 
+ANY, FORMS = "a length of time", "such as 10 seconds, 500 ms, 2 minutes or 10 (seconds)"
+
+
 @settings(deadline=None)
-@given(st.floats(min_value=0.001, max_value=1e6), st.sampled_from(["", "s", " seconds", "ms", " min", "h"]))
+@given(st.floats(min_value=0.001, max_value=366 * 24), st.sampled_from(["", "s", " seconds", "ms", " min", "h"]))
 def test_any_duration_is_positive(number: float, unit: str) -> None:
     assert parse_duration(f"{number:.4f}{unit}") > 0
 
@@ -69,6 +72,8 @@ def test_zero() -> None:
         (parse_delay, "-1 s", "a length of time, such as 10 seconds"),
         (parse_delay, "soon", "a length of time, such as 10 seconds"),
         (parse_shift, "- 1 s 2", "a length of time, with or without a minus sign, such as 10 seconds"),
+        (parse_duration, "8785 h", f"{ANY} over 0, {FORMS}, at most 366 days"),
+        (parse_delay, "9" * 400 + " h", f"{ANY}, {FORMS}, at most 366 days"),
         (parse_shift, "--1 s", "a length of time, with or without a minus sign"),
         (whole(1), "0", "a whole number from 1"),
         (whole(1, 10), "11", "a whole number from 1 to 10"),
