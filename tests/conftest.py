@@ -20,6 +20,7 @@ _SHARED = {"spark": "spark", "processes": "spark processes", "pair": "spark proc
 #: The groups that take longest: whatever comes later runs beside them instead of after them.
 _FIRST = (
     "spark",
+    "second spark",
     "spark processes",
     "processors/test_sharing.py",
     "source/test_malformed.py",

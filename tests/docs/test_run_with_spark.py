@@ -7,6 +7,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from azure.eventhub import EventData, EventHubProducerClient
@@ -17,13 +18,18 @@ from spark_ehbalance.stores.delta import DeltaStore
 from tests.docs.conftest import HUB, Start, send
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("second spark")]
 
 
 @pytest.fixture
 def clean(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, without queries and without the documentation's table afterwards."""
+    """The session, without queries, listeners and the documentation's table afterwards."""
+    manager: Any = spark.streams
+    before = list(manager._jsqm.listListeners())
     yield spark
+    for listener in manager._jsqm.listListeners():
+        if not any(listener.equals(each) for each in before):
+            manager._jsqm.removeListener(listener)
     for query in spark.streams.active:
         query.stop()
     spark.sql(f"DROP TABLE IF EXISTS {HUB}")

@@ -19,7 +19,7 @@ from spark_ehbalance.source.one_line import repeat_at_the_end
 from tests.spark.conftest import HUB
 from tests.spark.mistakes import MISTAKES, place
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("second spark")]
 
 
 @pytest.fixture(scope="module")

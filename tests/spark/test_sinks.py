@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -14,7 +15,6 @@ from pyspark.sql import SparkSession
 import jobs.stream_to_delta as job
 import spark_ehbalance
 from spark_ehbalance.demo.processes import start_job
-from spark_ehbalance.driver import BatchEndListener
 from spark_ehbalance.emulator import Emulator
 from tests.spark.conftest import HUB
 from tests.spark.test_sharing import Owners, shares
@@ -199,10 +199,13 @@ def test_the_job_ends_before_anything_starts(hub: Emulator, tmp_path: Path) -> N
 
 @pytest.fixture
 def listening(spark: SparkSession) -> Iterator[None]:
-    listener = BatchEndListener()
-    spark.streams.addListener(listener)
+    manager: Any = spark.streams
+    before = list(manager._jsqm.listListeners())
+    spark_ehbalance.register(spark)  # and no listener beside the one that an earlier test may have left
     yield
-    spark.streams.removeListener(listener)
+    for listener in manager._jsqm.listListeners():
+        if not any(listener.equals(each) for each in before):
+            manager._jsqm.removeListener(listener)
 
 
 @pytest.mark.usefixtures("listening")
