@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -70,3 +71,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_listeners(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Removes the listeners that a test has added to the session that it shares with others."""
+    manager: Any = request.getfixturevalue("spark").streams if "spark" in request.fixturenames else None
+    yield
+    for listener in manager._jsqm.listListeners() if manager else ():
+        manager._jsqm.removeListener(listener)

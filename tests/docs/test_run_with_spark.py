@@ -7,7 +7,6 @@ import socket
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from azure.eventhub import EventData, EventHubProducerClient
@@ -23,13 +22,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("second spark")]
 
 @pytest.fixture
 def clean(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, without queries, listeners and the documentation's table afterwards."""
-    manager: Any = spark.streams
-    before = list(manager._jsqm.listListeners())
+    """The session, without queries and the documentation's table afterwards."""
     yield spark
-    for listener in manager._jsqm.listListeners():
-        if not any(listener.equals(each) for each in before):
-            manager._jsqm.removeListener(listener)
     for query in spark.streams.active:
         query.stop()
     spark.sql(f"DROP TABLE IF EXISTS {HUB}")

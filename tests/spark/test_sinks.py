@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -197,18 +196,6 @@ def test_the_job_ends_before_anything_starts(hub: Emulator, tmp_path: Path) -> N
 # --- the listener ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def listening(spark: SparkSession) -> Iterator[None]:
-    manager: Any = spark.streams
-    before = list(manager._jsqm.listListeners())
-    spark_ehbalance.register(spark)  # and no listener beside the one that an earlier test may have left
-    yield
-    for listener in manager._jsqm.listListeners():
-        if not any(listener.equals(each) for each in before):
-            manager._jsqm.removeListener(listener)
-
-
-@pytest.mark.usefixtures("listening")
 def test_the_listener_warns_once_of_a_file_sink_with_a_lease_table(
     spark: SparkSession,
     hub: Emulator,
@@ -229,6 +216,7 @@ def test_the_listener_warns_once_of_a_file_sink_with_a_lease_table(
     def warnings() -> list[str]:
         return [text for record in caplog.records if "plain files" in (text := record.getMessage())]
 
+    spark_ehbalance.register(spark)
     caplog.set_level(logging.WARNING, "spark_ehbalance")
     run("alone", "parquet", options)
     run("delta", "delta", shared_options)

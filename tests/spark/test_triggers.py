@@ -49,21 +49,8 @@ class Sink:
 
 
 @pytest.fixture
-def listening(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """`spark_ehbalance.register`, taken back after the test."""
-    manager: Any = spark.streams
-    listeners: list[Any] = []
-    add = type(manager).addListener
-
-    def noted(self: Any, listener: Any) -> None:
-        listeners.append(listener)
-        add(self, listener)
-
-    monkeypatch.setattr(type(manager), "addListener", noted)
+def listening(spark: SparkSession) -> None:
     spark_ehbalance.register(spark)
-    yield
-    for listener in listeners:
-        manager.removeListener(listener)
 
 
 def test_a_session_that_is_registered_twice_listens_once(spark: SparkSession, listening: None) -> None:
