@@ -35,10 +35,11 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stopped(spark: SparkSession) -> Iterator[None]:
-    """Stops all queries after the test."""
+    """Stops all queries after the test, and drops the README's table."""
     yield
     for query in spark.streams.active:
         spark_ehbalance.stop(query, 10)
+    spark.sql("DROP TABLE IF EXISTS flights")
 
 
 # --- the README's example of a real hub --------------------------------------------------------------------------
@@ -59,7 +60,6 @@ def test_the_readmes_example_started_twice_loses_nothing(
     }.items():
         assert old in example
         example = example.replace(old, new)
-    spark.sql("DROP TABLE IF EXISTS flights")
     for number in "12":
         exec(example.replace("NUMBER", number), {})
         wait_until(lambda: spark.catalog.tableExists("flights"), "the table is there", timeout=120)
