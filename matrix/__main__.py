@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 from xml.etree import ElementTree
@@ -84,11 +85,19 @@ def one(version: str) -> Results:
     """The environment and the checks of one version; no results if it could not be made."""
     environment = Environment(SPARKS[version])
     try:
+        _tell(environment, "makes the environment, unless it is there")
         environment.make()
-        return run_checks(environment)
+        _tell(environment, "runs the checks")
+        results = run_checks(environment)
+        _tell(environment, "has " + ("passed" if is_good(results) else "failed"))
+        return results
     except (EnvironmentFailed, subprocess.TimeoutExpired) as error:
         print(f"matrix: Spark {version}: {error}", flush=True)
         return {}
+
+
+def _tell(environment: Environment, what: str) -> None:
+    print(f"{datetime.now():%H:%M:%S} matrix: Spark {environment.spark} {what}", flush=True)
 
 
 def main(

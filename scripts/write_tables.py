@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from spark_ehbalance.source.options import BATCH, OPTIONS, STRATEGY_OPTIONS, STREAM
+from spark_ehbalance.source.options import BATCH, OPTIONS, SHARED, STRATEGY_OPTIONS, STREAM
 from spark_ehbalance.source.scala_options import SCALA_OPTIONS, ScalaOption
 from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY
 from spark_ehbalance.strategies.declaration import Declaration
@@ -18,7 +18,7 @@ from spark_ehbalance.values.declared import Declared
 _DOCS = Path(__file__).parent.parent / "docs"
 PAGES = (_DOCS / "options.md", _DOCS / "strategies.md", _DOCS / "migration.md")
 
-_WHERE = {STREAM: "stream", BATCH: "batch", "": "both"}
+_WHERE = {STREAM: "stream", SHARED: "shared", BATCH: "batch", "": "both"}
 
 
 def options_table(options: Mapping[str, Declared]) -> str:

@@ -12,7 +12,7 @@ from azure.eventhub import EventHubConsumerClient, parse_connection_string
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub import credentials
 from spark_ehbalance.hub.credentials import Identity
-from spark_ehbalance.hub.network import DIRECT, Network
+from spark_ehbalance.hub.network import DIRECT, Network, is_server
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.secrets import REFERENCES, hidden_by_spark, looks_secret, resolved, shown
 
@@ -59,8 +59,8 @@ class Connection:
             raise OptionError(f"option connectionString has a secret as its Endpoint: allowed is {_FORM}")
         if text == given and not hidden_by_spark(text):
             raise OptionError(f"connectionString without SharedAccessKey would be shown by Spark: write {REFERENCES}")
-        if "@" in parts.fully_qualified_namespace:
-            raise OptionError(f"option connectionString has a user in its Endpoint: allowed is {_FORM}")
+        if not is_server(parts.fully_qualified_namespace):
+            raise OptionError(f"option connectionString has no host name as its Endpoint: allowed is {_FORM}")
         hub, inside = options["eventHubName"], parts.eventhub_name
         if hub is None and inside is None:
             raise OptionError("eventHubName is not set, and connectionString has no EntityPath: one of them is needed")
@@ -72,7 +72,7 @@ class Connection:
 
     @classmethod
     def _by_identity(cls, namespace: str, options: Mapping[str, str | None]) -> Connection:
-        if not re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(:\d+)?", namespace):
+        if "." not in namespace or not is_server(namespace):
             raise OptionError(
                 f"option fullyQualifiedNamespace={shown(namespace)} is wrong: allowed is a host name such as "
                 "NAMESPACE.servicebus.windows.net"

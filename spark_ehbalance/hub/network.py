@@ -288,11 +288,16 @@ def _transport(given: str | None, *, proxied: bool) -> str:
 
 def _endpoint(given: str) -> tuple[str, int | None]:
     text = re.sub(r"^sb://|/$", "", given)
-    match = re.fullmatch(f"(?P<host>{_HOST})(:(?P<port>[0-9]{{1,5}}))?", text)
-    port = int(match["port"]) if match and match["port"] else None
-    if match is None or port == 0 or (port or 1) > 65535:
+    if not is_server(text):
         raise OptionError(f"option customEndpointAddress={shown(given)} is wrong: allowed is {_ENDPOINT_FORM}")
-    return match["host"], port
+    host, _, port = text.partition(":")
+    return host, int(port) if port else None
+
+
+def is_server(text: str) -> bool:
+    """Whether `text` is HOST or HOST:PORT, with a name or an IPv4 address as HOST."""
+    match = re.fullmatch(f"{_HOST}(:(?P<port>[0-9]{{1,5}}))?", text)
+    return match is not None and (match["port"] is None or 1 <= int(match["port"]) <= 65535)
 
 
 def _proxy(given: str) -> Proxy:

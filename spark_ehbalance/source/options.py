@@ -18,7 +18,7 @@ from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.credentials import CREDENTIALS, Identity
 from spark_ehbalance.hub.unreadable import FAIL, POLICIES
 from spark_ehbalance.source.no_such_option import no_such_option
-from spark_ehbalance.source.scala_options import meant, renamed, with_positions
+from spark_ehbalance.source.scala_options import as_written, meant, renamed, with_positions
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
 from spark_ehbalance.stores.base import Offers
 from spark_ehbalance.stores.identity import with_identity
@@ -40,8 +40,8 @@ from spark_ehbalance.values.secrets import (
 )
 from spark_ehbalance.values.starting_positions import EARLIEST, LATEST, StartingPositions
 
-#: Where an option is allowed, if not in both.
-STREAM, BATCH = "spark.readStream", "spark.read"
+#: Where an option is allowed, if not in both; `SHARED` are streams that have `leaseTable`.
+STREAM, BATCH, SHARED = "spark.readStream", "spark.read", "leaseTable"
 
 _STORAGE, _STORAGE_SECRET = "storageOptions.", "storageSecrets."
 _CREDENTIALS = ", ".join(f"`{name}`" for name in CREDENTIALS)
@@ -124,10 +124,10 @@ class Options:
         metadata={
             "options": {
                 f"{_STORAGE}*": Declared(
-                    meaning="delta-rs's options for the storage of that table; secrets by reference only", only=STREAM
+                    meaning="delta-rs's options for the storage of that table; secrets by reference only", only=SHARED
                 ),
                 f"{_STORAGE_SECRET}*": Declared(
-                    meaning="the same for those whose values are secrets: `storageSecrets.account_key`", only=STREAM
+                    meaning="the same for those whose values are secrets: `storageSecrets.account_key`", only=SHARED
                 ),
             }
         },
@@ -137,7 +137,7 @@ class Options:
         one_of(*PARAMETERS),
         "how partitions are shared; all members of a group should have the same, see [Strategies](strategies.md). "
         "Beside Azure's event processors: `balanced`, the default there, or `greedy`",
-        only=STREAM,
+        only=SHARED,
     )
     strategy_parameters: Parameters = field(default_factory=Parameters)  # of the kind that the strategy has
     owner_id: str | None = declared(
@@ -145,7 +145,7 @@ class Options:
         _owner_id,
         "the name by which this query is known in the group; kept in Spark's checkpoint",
         shown="minted",
-        only=STREAM,
+        only=SHARED,
     )
     starting_position: StartingPositions = declared(
         LATEST,
@@ -175,7 +175,7 @@ class Options:
         whole(1),
         "most partitions this query may own; the others take the rest. Where all have a limit and the sum is too "
         "small, partitions stay unread, and a warning says so",
-        only=STREAM,
+        only=SHARED,
     )
     #: As with Spark's Kafka source: losing events silently must be asked for.
     fail_on_data_loss: bool = declared(
@@ -187,7 +187,7 @@ class Options:
         "event",
     )
     balance_interval: float = declared(
-        BALANCE_INTERVAL, parse_duration, "time between two cycles of balancing", only=STREAM
+        BALANCE_INTERVAL, parse_duration, "time between two cycles of balancing", only=SHARED
     )
     lease_duration: float = declared(
         LEASE_DURATION,
@@ -195,14 +195,14 @@ class Options:
         "a query without a sign of life for this long loses its partitions; must be longer than `balanceInterval`. All "
         "members use that of the oldest one, and a longer one where a large group needs it. Beside Azure's event "
         "processors each uses its own, and the default is 60 s",
-        only=STREAM,
+        only=SHARED,
     )
     handover_timeout: float = declared(
         HANDOVER_TIMEOUT,
         parse_duration,
         "how long the owner may take to hand a partition over before it is taken by force. With `cooperative`: "
         "handover timeout = max(`handoverTimeout`, 3 × average batch time), at most 10 × `handoverTimeout`",
-        only=STREAM,
+        only=SHARED,
     )
     #: How long a batch may take is for the user to say.
     max_stall: float | None = declared(
@@ -211,7 +211,7 @@ class Options:
         "a batch that runs longer makes the query release its partitions; with a trigger interval longer than this "
         "call `spark_ehbalance.register(spark)`",
         shown="off",
-        only=STREAM,
+        only=SHARED,
     )
     #: 300 in the SDK; 1,000 to 5,000 keep a fast reader busy without holding much memory.
     prefetch: int = declared(1000, whole(1, 10_000), "events that the hub may send ahead, 1 to 10,000")
@@ -258,12 +258,8 @@ class Options:
             raise OptionError(
                 "minPartitions cannot be set together with ownerLevel: Event Hubs allows one reader with an owner level"
             )
-        if self.lease_table is None:
-            for name, value in (("ownerId", self.owner_id), ("maxPartitionsOwned", self.max_partitions_owned)):
-                if value is not None:
-                    raise OptionError(f"{name} needs leaseTable: without it one query reads all partitions")
-            if self.storage_options:
-                raise OptionError(f"{_STORAGE}* needs leaseTable: without it there is no table to store")
+        if self.lease_table is None and self.storage_options:
+            raise OptionError(f"{_STORAGE}* needs leaseTable: without it there is no table to store")
 
 
 def stream_options(raw: Mapping[str, str]) -> Options:
@@ -351,8 +347,9 @@ _CONNECTION = tuple(next(each for each in fields(Options) if each.name == "conne
 
 def option_names(where: str) -> tuple[str, ...]:
     """The options that are allowed at `where`: `STREAM` or `BATCH`."""
-    names = tuple(name for name, each in OPTIONS.items() if each.only in ("", where))
-    return (*names, *STRATEGY_OPTIONS) if where == STREAM else names
+    if where == BATCH:
+        return tuple(name for name, each in OPTIONS.items() if each.only in ("", BATCH))
+    return (*(name for name, each in OPTIONS.items() if each.only != BATCH), *STRATEGY_OPTIONS)
 
 
 def _wrong(name: str, text: str, allowed: ValueError) -> OptionError:
@@ -360,7 +357,8 @@ def _wrong(name: str, text: str, allowed: ValueError) -> OptionError:
 
 
 def _parse(raw: Mapping[str, str], where: str) -> Options:
-    given = renamed({key.lower(): str(value).strip() for key, value in raw.items() if value is not None})
+    written = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
+    given = renamed(written)
     public, secret = (_pop_prefixed(given, prefix) for prefix in (_STORAGE, _STORAGE_SECRET))
     names = {name.lower(): name for name in option_names(where)}
     if unknown := sorted(meant(key) for key in given if meant(key) not in names):
@@ -371,14 +369,24 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
             _refuse_secret(names.get(name, name), text)
     connection = Connection.from_options({name: given.get(name.lower()) for name in _CONNECTION})
     given = with_positions(given, connection.hub)
-    values = _values(given, Options)
+    values = _values(given, Options, written=written)
     lease_table = values.get("lease_table")
     if lease_table is not None and not offered(lease_table).members:
         _join_processors(values, lease_table)
+    if lease_table is None:
+        _refuse_sharing(given)
     if where == STREAM:
         values["strategy_parameters"] = _strategy_parameters(given, values.get("strategy", DEFAULT_STRATEGY))
     storage = storage_options(public, secret, lease_table, connection.identity)
     return Options(connection=connection, storage_options=storage, **values)
+
+
+def _refuse_sharing(given: Mapping[str, str]) -> None:
+    """Refuse options of sharing where nothing is shared: who has forgotten leaseTable would read everything twice."""
+    shared = (name for name, each in OPTIONS.items() if each.only == SHARED)
+    for name in (*shared, *STRATEGY_OPTIONS):
+        if name.lower() in given:
+            raise OptionError(f"{name} needs leaseTable: without it one query reads all partitions")
 
 
 def _join_processors(values: dict[str, Any], lease_table: str) -> None:
@@ -411,8 +419,11 @@ def _refuse_secret(name: str, text: str) -> None:
         )
 
 
-def _values(given: Mapping[str, str], kind: type[Any], prefix: str = "") -> dict[str, Any]:
-    """Field → value of those fields of `kind` whose options are `given`; the keys of `given` are in lower case."""
+def _values(
+    given: Mapping[str, str], kind: type[Any], prefix: str = "", *, written: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Field → value of those fields of `kind` whose options are `given`, or were `written` as options of the Scala
+    connector. Keys are in lower case."""
     values: dict[str, Any] = {}
     for field_name, each in declarations(kind).items():
         name = prefix + option_name(field_name)
@@ -421,7 +432,7 @@ def _values(given: Mapping[str, str], kind: type[Any], prefix: str = "") -> dict
             try:
                 values[field_name] = each.parse(text)
             except ValueError as allowed:
-                raise _wrong(name, text, allowed) from None
+                raise _wrong(*as_written(name, text, written or {}), allowed) from None
     return values
 
 

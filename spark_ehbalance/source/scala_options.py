@@ -127,6 +127,13 @@ def meant(key: str) -> str:
     return _POSITIONS[key][0].lower() if key in _POSITIONS else key
 
 
+def as_written(option: str, text: str, raw: Mapping[str, str]) -> tuple[str, str]:
+    """Name and text of the option of the connector in `raw` that our `option` comes from; else `option` and `text`
+    themselves. Keys of `raw` are in lower case."""
+    theirs = [name for name, each in SCALA_OPTIONS.items() if each.ours == option and name.lower() in raw]
+    return (theirs[0], raw[theirs[0].lower()]) if theirs and option.lower() not in raw else (option, text)
+
+
 def renamed(given: Mapping[str, str]) -> dict[str, str]:
     """`given` with the connector's options, but for positions, as ours. Keys are in lower case.
 

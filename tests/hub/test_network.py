@@ -108,6 +108,7 @@ def test_a_custom_address_has_the_port_of_the_transport(text: str, transport: st
         ({"customEndpointAddress": "[::1]:443"}, "customEndpointAddress='[::1]:443' is wrong: allowed is HOST or HOST"),
         ({"customEndpointAddress": "host:0"}, "customEndpointAddress='host:0' is wrong"),
         ({"customEndpointAddress": "https://host"}, "customEndpointAddress='https://host' is wrong"),
+        ({"customEndpointAddress": f"me:{PASSWORD}@host"}, "customEndpointAddress=(not shown, as it could be"),
         ({"customEndpointAddress": "host/path"}, "customEndpointAddress='host/path' is wrong"),
         ({"caFile": "/no/such/file.pem"}, "caFile='/no/such/file.pem' is wrong: it cannot be read: No such file"),
         ({"caFile": __file__}, "it holds no certificates in PEM form; allowed is the path"),

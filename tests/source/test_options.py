@@ -75,6 +75,7 @@ def refusal(raw: Mapping[str, str], *, batch: bool = False) -> str:
             ["fullyQualifiedNamespace='sb://ns", "NAMESPACE.servicebus.windows.net"],
         ),
         (IDENTITY | {"fullyQualifiedNamespace": "ns"}, ["fullyQualifiedNamespace='ns'"]),
+        (IDENTITY | {"fullyQualifiedNamespace": "ns.x:65536"}, ["fullyQualifiedNamespace='ns.x:65536' is wrong"]),
         (IDENTITY | {"eventHubName": "a/b"}, ["eventHubName='a/b'", "letters, digits"]),
         (IDENTITY | {"eventHubName": ""}, ["eventHubName=''"]),
     ],
@@ -97,6 +98,7 @@ def test_wrong_connection_options_are_named(raw: dict[str, str], named: list[str
         f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={KEY};SharedAccessKey={KEY}",
         f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={KEY};oops",
         f"Endpoint=;SharedAccessKeyName=reader;SharedAccessKey={KEY}",
+        f"Endpoint=sb://ns:59990000/;SharedAccessKeyName=reader;SharedAccessKey={KEY};EntityPath=hub",
         f"endpoint {STRING}",
         "Endpoint=sb://ns.servicebus.windows.net/",
     ],
@@ -428,7 +430,18 @@ def test_owner_level_contradicts_split_partitions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("ownerId", "me"), ("maxPartitionsOwned", "3"), ("storageOptions.region", "west")]
+    ("name", "value"),
+    [
+        ("ownerId", "me"),
+        ("maxPartitionsOwned", "3"),
+        ("storageOptions.region", "west"),
+        ("strategy", "cooperative"),  # the default
+        ("transfer.hitCount", "2"),
+        ("balanceInterval", "10 s"),
+        ("leaseDuration", "60 s"),
+        ("handoverTimeout", "10 s"),
+        ("maxStall", "10 min"),
+    ],
 )
 def test_options_that_need_a_lease_table_are_refused_without_one(name: str, value: str) -> None:
     message = refusal(KEYED | {name: value})

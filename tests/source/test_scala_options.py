@@ -155,7 +155,7 @@ def test_what_export_checkpoints_writes_is_understood() -> None:
         ),
         ({"eventhubs.receiverTimeout": "60 s"}, "is wrong: allowed is a duration in the form of java.time.Duration"),
         ({"eventhubs.receiverTimeout": "PT"}, "is wrong: allowed is a duration in the form of java.time.Duration"),
-        ({"eventhubs.prefetchCount": "0"}, "option prefetch='0' is wrong"),
+        ({"eventhubs.prefetchCount": "0"}, "option eventhubs.prefetchCount='0' is wrong"),
         (
             {"eventhubs.useExclusiveReceiver": "yes"},
             "eventhubs.useExclusiveReceiver='yes' is wrong: allowed is true or",
