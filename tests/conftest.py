@@ -76,7 +76,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(autouse=True)
 def no_listeners(request: pytest.FixtureRequest) -> Iterator[None]:
     """Removes the listeners that a test has added to the session that it shares with others."""
-    manager: Any = request.getfixturevalue("spark").streams if "spark" in request.fixturenames else None
+    session = request.getfixturevalue("spark") if "spark" in request.fixturenames else None
     yield
-    for listener in manager._jsqm.listListeners() if manager else ():
-        manager._jsqm.removeListener(listener)
+    if isinstance(session, SparkSession):
+        manager: Any = session.streams
+        for listener in manager._jsqm.listListeners():
+            manager._jsqm.removeListener(listener)

@@ -49,11 +49,13 @@ def join_table(
     """
     lost = "" if known.is_initial else _lost(store, options, known, recorded)
     if lost and options.fail_on_data_loss:
-        other_way = "Put the table back, set leaseTable to where it is, or make" if known.group else "Make"
+        what = "Nothing was read or created. Put the table back, set leaseTable to where it is, or make"
+        if not known.group:  # it has had none
+            what = "Nothing was read or created. Make"
         raise DataLossError(
-            f"{lost}. Nothing was read or created. {other_way} one of "
-            f"the queries' own checkpoints with `{_command(options)} --from-checkpoint DIR`, once for each query of "
-            "the group. With failOnDataLoss=false the query goes on from what its own checkpoint knows"
+            f"{lost}. {what} one of the queries' own checkpoints with `{_command(options)} --from-checkpoint DIR`, "
+            "once for each query of the group. With failOnDataLoss=false the query goes on from what its own "
+            "checkpoint knows"
         )
     store.create(options.connection.group(options.consumer_group))
     if lost:

@@ -15,7 +15,7 @@ from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.control_socket import send
 from spark_ehbalance.source.offsets import StreamOffset, group_name
-from spark_ehbalance.source.options import Options, stream_options
+from spark_ehbalance.source.options import OPTIONS, SHARED, Options, stream_options
 from spark_ehbalance.source.planner import Planner
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.stores.delta import DeltaStore
@@ -116,8 +116,10 @@ class Group:
         self.processes: list[subprocess.Popen[str]] = []
 
     def options(self, *, shared: bool = True, **more: object) -> Options:
-        table = {"leaseTable": self.table} if shared else {}
-        return stream_options({name: str(value) for name, value in (self.raw | table | more).items()})
+        raw = self.raw | {"leaseTable": self.table}
+        if not shared:
+            raw = {name: value for name, value in self.raw.items() if OPTIONS[name].only != SHARED}
+        return stream_options({name: str(value) for name, value in (raw | more).items()})
 
     def query(
         self,

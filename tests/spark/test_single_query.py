@@ -201,7 +201,10 @@ def test_an_idle_query_makes_no_batches(
     ("wrong", "line"),
     [
         ({"strategy": "best"}, "option strategy='best' is wrong: allowed is one of balanced, cooperative, eph"),
-        ({"leaseDuration": "1 s"}, "leaseDuration (1 s) must be longer than balanceInterval (10 s)"),
+        (
+            {"leaseDuration": "1 s", "leaseTable": "/t"},
+            "leaseDuration (1 s) must be longer than balanceInterval (10 s)",
+        ),
         ({"maxEventPerTrigger": "1"}, "there is no option 'maxeventpertrigger': did you mean maxEventsPerTrigger?"),
     ],
 )
