@@ -184,6 +184,8 @@ class User:
     def install(self) -> None:
         """Make the environment and install as the README's first line says. Raises `CheckError`."""
         _run([self._python, "-m", "venv", self._venv])
+        # As with Python 3.12 and newer, whatever this one is.
+        _run([self._venv / "bin" / "python", "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools"])
         first = blocks((ROOT / "README.md").read_text(encoding="utf-8"), "Try it")[0][1].splitlines()[0]
         if not first.startswith("pip install "):
             raise CheckError(f"the README's first command is no pip install: {first}")

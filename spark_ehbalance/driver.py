@@ -44,6 +44,9 @@ _with_relay = weakref.WeakSet[SparkSession]()
 #: The listener of each session, which needs no second one, as when a notebook's cell is run again.
 _listeners = weakref.WeakKeyDictionary[SparkSession, "BatchEndListener"]()
 
+#: Seconds for a Spark Connect server to add a listener: it takes one request, in a server that may be starting.
+_LISTENS_WITHIN = 20.0
+
 #: Seconds between two reports of one query that take a job each: they only help queries with longer triggers.
 _RELAY_INTERVAL = 5.0
 
@@ -142,7 +145,8 @@ def _make_known(spark: SparkSession) -> None:
         raise EhBalanceError(
             f"Spark cannot use the format {EhBalanceDataSource.name()!r}: {_cause(error)}. The Python that it starts "
             "beside the driver needs the package spark-ehbalance and what that depends on: install both there, or "
-            "bring them by --archives or --py-files, with Spark Connect by spark.addArtifacts (docs/platforms.md)"
+            "bring them by --archives or --py-files (a wheel under the name of a .zip), with Spark Connect by "
+            "spark.addArtifacts (docs/platforms.md)"
         ) from error
 
 
@@ -180,9 +184,30 @@ def _listen(spark: SparkSession) -> None:
     # With its next answer the server sends what the Pythons that it has started have counted. A listener's thread ends
     # at that, with UNKNOWN_RESPONSE (seen with 4.2.0).
     spark.range(0).collect()
-    adding = threading.Thread(target=spark.streams.addListener, args=(listener,), name="ehbalance-listen", daemon=True)
+    adding = threading.Thread(target=_add_listener, args=(spark, listener), name="ehbalance-listen", daemon=True)
     adding.start()
-    adding.join()
+    adding.join(_LISTENS_WITHIN)
+    if adding.is_alive():
+        _LOG.warning(
+            "the Spark Connect server has not added a listener within %g s: checkpoints and handovers wait for each "
+            "query's next trigger, until spark_ehbalance.register(spark) is called in a new session",
+            _LISTENS_WITHIN,
+        )
+
+
+def _add_listener(spark: Any, listener: StreamingQueryListener) -> None:
+    """Add the first listener of this client.
+
+    In a session of an earlier client, which is named by its id, the server keeps that one's listener, and would never
+    answer a second one (seen with 4.2.1): so it forgets that first. In a new session it would log an error.
+    """
+    if spark.client._builder.session_id is not None and not spark.streams._sqlb._listener_bus:
+        from pyspark.sql.connect import proto
+
+        command = proto.Command()
+        command.streaming_query_listener_bus_command.remove_listener_bus_listener = True
+        spark.client.execute_command(command)
+    spark.streams.addListener(listener)
 
 
 def _report_end(end: StreamOffset, remote: SparkSession | None = None, *, leave: bool = False) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,8 @@ def demo(
             raise OptionError(f"--{name} {number:g}: allowed are numbers over 0")
     if out is not None:
         need_plotly()
+        if not os.access(out.parent, os.W_OK) or out.is_dir():
+            raise OptionError(f"--out {out}: allowed is a file in a folder that is there and can be written")
     check()
     from spark_ehbalance.demo.run import run  # imports what `check` has looked for
 

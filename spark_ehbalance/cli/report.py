@@ -63,7 +63,10 @@ def history(
     """Show every change of owner in a group and every order of an operator, oldest first."""
     identity = chosen(credential, client_id, tenant_id)
     with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
-        changes = [each for each in store.history() if partition in (None, each.partition)]
+        changes = store.history()
+        if not changes:
+            store.read()  # says so if there is no such table
+    changes = [each for each in changes if partition in (None, each.partition)]
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in changes], indent=2))
         return

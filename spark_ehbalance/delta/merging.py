@@ -139,9 +139,9 @@ def _table(rows: DataFrame, target: str, source: str | None, *, marked: bool) ->
     try:
         if path:
             with locked(spark, target):
-                empty.save(target)
+                _tried(lambda: empty.save(target))  # others may create it at this moment
         else:  # the catalog lets one create it
-            empty.saveAsTable(target)
+            _tried(lambda: empty.saveAsTable(target))
         detail = spark.sql(f"DESCRIBE DETAIL {name}").head()
     except AnalysisException as error:
         raise TargetError(f"target {target!r} cannot be merged into: {str(error).splitlines()[0]}") from error

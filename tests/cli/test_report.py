@@ -76,6 +76,17 @@ def test_a_history_is_drawn_with_operators_orders_as_marks(ehbalance: Command, r
     assert "<b>knows</b>" not in page, "reasons are text"
 
 
+@pytest.mark.parametrize("command", ["history", "report", "status"])
+def test_a_table_that_is_not_there_is_an_error(ehbalance: Command, command: str, tmp_path: Path) -> None:
+    assert f"there is no lease table at {tmp_path}/nope" in ehbalance.fails(1, command, tmp_path / "nope")
+
+
+def test_the_demo_looks_for_the_pictures_folder_before_it_starts(ehbalance: Command, tmp_path: Path) -> None:
+    for wrong in (tmp_path / "nope" / "x.html", tmp_path):
+        message = ehbalance.fails(2, "demo", "--out", wrong)
+        assert f"--out {wrong}: allowed is a file in a folder that is there and can be written" in message
+
+
 def drawn(page: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The traces and the layout of a page's figure."""
     decode = json.JSONDecoder().raw_decode

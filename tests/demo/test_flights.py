@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 
 import pandas as pd
@@ -13,6 +14,7 @@ from spark_ehbalance.demo.flights import (
     bodies,
     by_airport,
     keys,
+    load,
     missing_and_surplus,
     parse,
     partitions_of,
@@ -79,3 +81,11 @@ def test_delays_by_airport(some_flights: pd.DataFrame) -> None:
         "EWR": Delays(flights=3, departure=16.0, arrival=7.5, late=0.5, cancelled=1),
         "JFK": Delays(flights=1, departure=0.0, arrival=15.0, late=0.0, cancelled=0),
     }
+
+
+def test_the_data_are_read_without_setuptools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new environment of Python 3.12 has none, and newer ones of it have no pkg_resources."""
+    monkeypatch.setitem(sys.modules, "pkg_resources", None)
+    flights = load()
+    assert len(flights) == 336_776
+    assert set(KEY) < set(flights.columns)

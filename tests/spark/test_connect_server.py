@@ -60,37 +60,70 @@ def server(tmp_path: Path) -> Iterator[str]:
 def test_a_client_brings_the_package_and_never_stops_its_session(
     hub: Emulator, shared_options: dict[str, str], server: str, tmp_path: Path
 ) -> None:
+    def run(address: str, last: int, *package: str) -> dict[str, Any]:
+        client = subprocess.run(
+            [sys.executable, "-m", __name__, address, json.dumps(shared_options), str(tmp_path), str(last), *package],
+            env={name: value for name, value in os.environ.items() if name != "SPARK_HOME"},
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=300,  # with a listener that Python waits for it does not end
+            check=True,
+        )
+        told: dict[str, Any] = json.loads(client.stdout.splitlines()[-1])
+        return told
+
     sent = fill(hub, 10)
-    package = make_zip(tmp_path / "spark_ehbalance.zip")
-    client = subprocess.run(
-        [sys.executable, "-m", __name__, server, json.dumps(shared_options), str(tmp_path), str(package)],
-        env={name: value for name, value in os.environ.items() if name != "SPARK_HOME"},
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=300,  # with a listener that Python waits for it does not end
-        check=True,
-    )
-    told = json.loads(client.stdout.splitlines()[-1])
+    told = run(server, 9, str(make_zip(tmp_path / "spark_ehbalance.zip")))
     assert "No module named 'spark_ehbalance'" in told["without"]
     assert "addArtifacts" in told["without"]
     assert "no option 'nosuch'" in told["option"]
     assert told["batch"] == len(sent)
-    assert told["checkpointed"] == ["9"] * 8
+    sent = fill(hub, 10)
+    run(f"{server}/;session_id={told['session']}", 19)  # a new client of the session
     table = deltalake.DeltaTable(str(tmp_path / "target")).to_pyarrow_table(columns=["partition", "sequenceNumber"])
     assert Counter(zip(*(table[each].to_pylist() for each in table.column_names), strict=True)) == Counter(sent)
     leases = DeltaStore(str(tmp_path / "leases")).read().leases.values()
     assert [lease.owner for lease in leases] == [None] * 8, "stop() has given all of them back"
 
 
-def _main(address: str, options: dict[str, str], folder: Path, package: str) -> dict[str, Any]:
-    """The client."""
-    from pyspark.errors import PySparkException
+def _main(address: str, options: dict[str, str], folder: Path, last: int, *package: str) -> dict[str, Any]:
+    """The client; without a `package` the session has it. Ends once the batch that ends at `last` is checkpointed."""
     from pyspark.sql import SparkSession
+
+    import spark_ehbalance
+
+    spark: Any = SparkSession.builder.remote(address).getOrCreate()
+    told = {"session": spark.session_id} | (_bring(spark, options, *package) if package else {})
+    spark_ehbalance.register(spark)
+    query = (
+        spark.readStream.format("ehbalance")
+        .options(**options)
+        .load()
+        .writeStream.format("delta")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(processingTime="1 hour")
+        .start(str(folder / "target"))
+    )
+    store = DeltaStore(options["leaseTable"])
+
+    def checkpointed() -> bool:
+        """Long before the next trigger, because the listener tells that the batch has ended."""
+        assert query.isActive, query.exception()
+        leases = store.read().leases.values() if store.exists() else []
+        return [lease.checkpoint.sequence_number for lease in leases if lease.checkpoint] == [last] * 8
+
+    wait_until(checkpointed, "all partitions have a checkpoint")
+    spark_ehbalance.stop(query)
+    return told
+
+
+def _bring(spark: Any, options: dict[str, str], package: str) -> dict[str, Any]:
+    """Bring the package to a server that has none; what was told meanwhile."""
+    from pyspark.errors import PySparkException
 
     import spark_ehbalance
     from spark_ehbalance.errors import EhBalanceError
 
-    spark = SparkSession.builder.remote(address).getOrCreate()
     told: dict[str, Any] = {}
     try:
         spark_ehbalance.register(spark)
@@ -104,28 +137,9 @@ def _main(address: str, options: dict[str, str], folder: Path, package: str) -> 
     except PySparkException as error:
         told["option"] = str(error)
     told["batch"] = spark.read.format("ehbalance").options(**alone).load().count()
-    query = (
-        spark.readStream.format("ehbalance")
-        .options(**options)
-        .load()
-        .writeStream.format("delta")
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(processingTime="1 hour")
-        .start(str(folder / "target"))
-    )
-    store = DeltaStore(options["leaseTable"])
-
-    def checkpointed() -> list[str] | None:
-        """Long before the next trigger, because the listener tells that the batch has ended."""
-        assert query.isActive, query.exception()
-        leases = store.read().leases.values() if store.exists() else []
-        found = [str(lease.checkpoint.sequence_number) for lease in leases if lease.checkpoint]
-        return found if found == ["9"] * 8 else None
-
-    told["checkpointed"] = wait_until(checkpointed, "all partitions have a checkpoint")
-    spark_ehbalance.stop(query)
     return told
 
 
 if __name__ == "__main__":
-    print(json.dumps(_main(sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])), flush=True)
+    address, options, folder, last, *package = sys.argv[1:]
+    print(json.dumps(_main(address, json.loads(options), Path(folder), int(last), *package)), flush=True)

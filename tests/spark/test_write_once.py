@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +302,23 @@ def test_of_two_merges_at_the_same_time_one_is_refused(spark: SparkSession, tmp_
     run(spark, str(tmp_path / "target"), {"0": Extent(0, 5)})
     assert race(spark, f"delta.`{tmp_path}/target`", 5, tmp_path) is Conflict.TABLE
     assert held(spark, str(tmp_path / "target")) == events_of({"0": Extent(0, 10)})
+
+
+def test_merges_that_create_the_table_at_the_same_time(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on object storage, or by the Pythons of one Spark Connect server: there the lock does nothing."""
+    monkeypatch.setattr("spark_ehbalance.delta.merging.locked", lambda *_: contextlib.nullcontext())
+    together = threading.Barrier(4)
+
+    def begin(number: int) -> None:
+        rows = spark.createDataFrame([(str(number), 0, "x")], COLUMNS)
+        together.wait(60)
+        merge(rows, str(tmp_path / "target"))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(begin, range(4)))
+    assert held(spark, str(tmp_path / "target")) == Counter((str(number), 0) for number in range(4))
 
 
 # --- queries ---------------------------------------------------------------------------------------------------
