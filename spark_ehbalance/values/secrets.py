@@ -39,12 +39,12 @@ _SECRET = re.compile(
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 
 #: Matches text that may be a secret: a key by its name, a long run of letters and digits (with slashes, if it is no
-#: path), a password before a host.
+#: path), a password before a host. None looks on from each of many colons to the end, which a long text would make slow.
 _RUN = re.compile(
     r"(?i:key|sig|signature|secret|password|token)\s*="
     r"|(?<![A-Za-z0-9+=%])(?=[A-Za-z+=%]*\d)(?=[\d+=%]*[A-Za-z])[A-Za-z0-9+=%]{20,}"
     r"|^(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9+=%][A-Za-z0-9+=%/]{31,}$"
-    r"|[^/\s:@]:[^/@]+@"
+    r"|[^/\s@]:[^/@:]+@"
 )
 
 #: Matches the names, with all aliases, of those options of delta-rs and object_store that hold a secret. Other names

@@ -234,7 +234,7 @@ class MixedGroup:
         that it had then, nor after the former owner's ownership has expired."""
         twice = [event for event, times in self.seen().items() if times > 1]
         unexplained = [event for event in twice if not any(_explains(move, *event) for move in self.moves)]
-        assert not unexplained, f"events are read twice only where a partition has moved; moves: {self.moves}"
+        assert not unexplained, f"read twice where no partition has moved: {unexplained}; moves: {self.moves}"
         return len(twice)
 
     @contextlib.contextmanager
