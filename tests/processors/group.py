@@ -67,7 +67,7 @@ class AnyMember(Protocol):
 @dataclass
 class Move:
     """`partition` has another owner, who reads from `first`, the event after the checkpoint then. The former one may
-    have read on from there until its ownership has expired: `end` is the number of events at the time `until`, None
+    have read on from there until it has seen that its ownership has expired: `end` is the number of events at the time `until`, None
     while that has not come."""
 
     partition: str
@@ -208,7 +208,8 @@ class MixedGroup:
                 # Between two looks there may have been another owner, also before the first one that was seen.
                 owner_before, next_before = before.get(partition, (None, next_now))
                 if owner_before != owner_now:
-                    until = time.monotonic() + self.expiry
+                    # The former owner looks once in an interval, later on a machine with much else to do.
+                    until = time.monotonic() + self.expiry + 2 * self.interval
                     self.moves.append(Move(partition, min(next_before, next_now), until))
             for move in self.moves:
                 if move.end is None and time.monotonic() > move.until:
