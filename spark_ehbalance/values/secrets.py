@@ -39,7 +39,7 @@ _SECRET = re.compile(
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 
 #: Matches text that may be a secret: a key by its name, a long run of letters and digits (with slashes, if it is no
-#: path), a password before a host. Nothing looks on to the end from each of many places: a long text would take minutes.
+#: path), a password before a host. Nothing looks on to the end from each of many places, which would take minutes.
 _RUN = re.compile(
     r"(?i:key|sig|signature|secret|password|token)\s*="
     r"|(?<![A-Za-z0-9+=%])(?=[A-Za-z+=%]*\d)(?=[\d+=%]*[A-Za-z])[A-Za-z0-9+=%]{20,}"

@@ -67,8 +67,8 @@ class AnyMember(Protocol):
 @dataclass
 class Move:
     """`partition` has another owner, who reads from `first`, the event after the checkpoint then. The former one may
-    have read on from there until it has seen that its ownership has expired: `end` is the number of events at the time `until`, None
-    while that has not come."""
+    have read on from there until it has seen that its ownership has expired: `end` is the number of events at the time
+    `until`, None while that has not come."""
 
     partition: str
     first: int
