@@ -44,8 +44,8 @@ _with_relay = weakref.WeakSet[SparkSession]()
 #: The listener of each session, which needs no second one, as when a notebook's cell is run again.
 _listeners = weakref.WeakKeyDictionary[SparkSession, "BatchEndListener"]()
 
-#: Seconds for a Spark Connect server to add a listener: it takes one request, in a server that may be starting.
-_LISTENS_WITHIN = 20.0
+#: Seconds for a Spark Connect server to add a listener: it takes one request, maybe of a server with much else to do.
+_LISTENS_WITHIN = 60.0
 
 #: Seconds between two reports of one query that take a job each: they only help queries with longer triggers.
 _RELAY_INTERVAL = 5.0
@@ -60,7 +60,7 @@ def register(spark: SparkSession) -> None:
     then end with the line that says why, also those of streams and of Spark Connect.
 
     `spark` may be a Spark Connect session, whose server then needs the package. Raises `EhBalanceError` if its Python
-    cannot import it.
+    cannot import it, and if the server does not add a listener.
     """
     _make_known(spark)
     _listen(spark)
@@ -187,11 +187,10 @@ def _listen(spark: SparkSession) -> None:
     adding = threading.Thread(target=_add_listener, args=(spark, listener), name="ehbalance-listen", daemon=True)
     adding.start()
     adding.join(_LISTENS_WITHIN)
-    if adding.is_alive():
-        _LOG.warning(
-            "the Spark Connect server has not added a listener within %g s: checkpoints and handovers wait for each "
-            "query's next trigger, until spark_ehbalance.register(spark) is called in a new session",
-            _LISTENS_WITHIN,
+    if adding.is_alive():  # with the lock of the client's listeners, for which the start of a query would wait too
+        raise EhBalanceError(
+            f"the Spark Connect server has not added a listener within {_LISTENS_WITHIN:g} s, so that this session can "
+            "start no queries any more: connect with a new session, without session_id or with another one"
         )
 
 
