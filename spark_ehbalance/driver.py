@@ -188,6 +188,7 @@ def _listen(spark: SparkSession) -> None:
     adding.start()
     adding.join(_LISTENS_WITHIN)
     if adding.is_alive():  # with the lock of the client's listeners, for which the start of a query would wait too
+        del _listeners[spark]
         raise EhBalanceError(
             f"the Spark Connect server has not added a listener within {_LISTENS_WITHIN:g} s, so that this session can "
             "start no queries any more: connect with a new session, without session_id or with another one"
