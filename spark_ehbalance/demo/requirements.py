@@ -31,12 +31,17 @@ def check() -> None:
     check_java()
 
 
-def spark_home() -> Path:
-    """The folder of the installed pyspark."""
-    found = importlib.util.find_spec("pyspark")
+def folder_of(package: str) -> Path:
+    """The folder of a package that is installed. Imports nothing of it."""
+    found = importlib.util.find_spec(package)
     assert found is not None
     assert found.origin is not None
     return Path(found.origin).parent
+
+
+def spark_home() -> Path:
+    """The folder of the installed pyspark."""
+    return folder_of("pyspark")
 
 
 def spark_submit() -> Path:

@@ -371,10 +371,10 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
     given = with_positions(given, connection.hub)
     values = _values(given, Options, written=written)
     lease_table = values.get("lease_table")
-    if lease_table is not None and not offered(lease_table).members:
-        _join_processors(values, lease_table)
     if lease_table is None:
         _refuse_sharing(given)
+    elif not offered(lease_table).members:
+        _join_processors(values, lease_table)
     if where == STREAM:
         values["strategy_parameters"] = _strategy_parameters(given, values.get("strategy", DEFAULT_STRATEGY))
     storage = storage_options(public, secret, lease_table, connection.identity)

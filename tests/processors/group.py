@@ -232,7 +232,7 @@ class MixedGroup:
 
     def check_read_twice(self) -> int:
         """How many events were read more than once, each of them where a partition was moved: not before the checkpoint
-        that it had then, nor after the former owner's ownership has expired."""
+        that it had then, nor after the former owner has seen that its ownership has expired."""
         twice = [event for event, times in self.seen().items() if times > 1]
         unexplained = [event for event in twice if not any(_explains(move, *event) for move in self.moves)]
         assert not unexplained, f"read twice where no partition has moved: {unexplained}; moves: {self.moves}"
