@@ -21,17 +21,21 @@ SUBJECT = "leases"
 #: Seconds that the storage account takes for a request besides its work.
 _LATENCY = 0.02
 
+#: Commits in a second, where upkeep is counted as well: four are the most that a group makes on a storage account.
+_PACE = 4
+
 _OVERWRITE = "delta-rs's overwrite of the same rows"
 
 
 def measure(folder: Path, log: Log, *, commits: int, runs: int) -> Iterator[Row]:
-    """Measure `commits` commits on a local disk, fewer on a storage account, and `runs` times some beside delta-rs."""
+    """Measure `commits` commits on a local disk, at most 1,000 on a storage account, and `runs` times some beside
+    delta-rs."""
     yield from _local(folder, log, commits, runs)
     if problem := missing():
         log(f"leases: nothing is measured on a storage account. {problem}")
     else:
         log(f"leases: a storage account that takes {1000 * _LATENCY:g} ms for a request")
-        yield from _remote(min(commits, 100))
+        yield from _remote(min(commits, 100), max(100, min(commits, 1000)), log)
 
 
 def _local(folder: Path, log: Log, commits: int, runs: int) -> Iterator[Row]:
@@ -49,7 +53,7 @@ def _local(folder: Path, log: Log, commits: int, runs: int) -> Iterator[Row]:
     yield Row(SUBJECT, f"after {commits:,} commits, by a new table", "times", (one.ratio,), Bar("most", MOST_SLOWDOWN))
 
 
-def _remote(times: int) -> Iterator[Row]:
+def _remote(times: int, paced: int, log: Log) -> Iterator[Row]:
     location = "az://bench/leases"
     with azurite() as storage, StorageProxy(storage, _LATENCY) as proxy:
         make_container(storage, "bench")
@@ -62,6 +66,12 @@ def _remote(times: int) -> Iterator[Row]:
             idle = _measured(proxy, store.read, times)
             news = _measured(proxy, store.read, times, before=theirs.commit)
         beside = _beside_delta_rs("az://bench", options, max(3, times // 10))
+        log(f"leases: {paced:,} commits, {_PACE} a second, with all of the leader's upkeep")
+        with CountingStore(location, options) as store:
+            writer = Writer(0, store)
+            writer.commit()
+            with proxy.counted() as counts:  # a removal of many files is one
+                _paced(writer, paced)
     compared = {_OVERWRITE: beside[1:2], "the same, table kept open": beside[2:]}
     most = 1000 * (3 * _LATENCY + 0.02)
     place = f"{1000 * _LATENCY:g} ms a request"
@@ -72,6 +82,17 @@ def _remote(times: int) -> Iterator[Row]:
         ("look that finds a commit", news, 3.0),
     ):
         yield Row(SUBJECT, f"{place}: {what}", "requests", requests, Bar("most", bar), {"ms": ms})
+    what = f"{place}: look and commit, {paced:,} times, with upkeep"
+    compared = {kind.value: (count / paced,) for kind, count in counts.items()}
+    yield Row(SUBJECT, what, "requests", (counts.total() / paced,), Bar("most", 4.0), compared)
+
+
+def _paced(writer: Writer, commits: int) -> None:
+    """Commit so often; the writer tidies up by the lease keeper's rule."""
+    began = time.monotonic()
+    for number in range(commits):
+        time.sleep(max(0.0, began + number / _PACE - time.monotonic()))
+        writer.commit()
 
 
 def _measured(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spark_ehbalance.cli.common import (
+    BlobNamespace,
     ClientId,
     ConnectionString,
     ConsumerGroup,
@@ -36,6 +37,7 @@ def init(
     tenant_id: TenantId = None,
     consumer_group: ConsumerGroup = "$Default",
     network: Way = None,
+    blob_namespace: BlobNamespace = None,
     from_checkpoint: FromCheckpoint = None,
     replaces: Replaces = None,
     storage_option: StorageOption = None,
@@ -56,11 +58,12 @@ def init(
         network,
         client_id,
         tenant_id,
+        blob_namespace,
     )
     # The hub is asked last: running queries read on, and no checkpoint may seem to be beyond the hub's end.
     memory = remembered(from_checkpoint or [], replaces, options) if from_checkpoint or replaces else None
     states = partition_states(options)
-    group = options.connection.group(options.consumer_group)
+    group = options.group
     with open_store(
         lease_table, storage_option, identity=options.connection.identity, lacks=_LACKS if memory else None
     ) as store:

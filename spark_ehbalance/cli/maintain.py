@@ -34,8 +34,8 @@ def maintain(
 ) -> None:
     """Clean up a lease table and its history, more thoroughly than the group's leader does.
 
-    Run it now and then for a group whose processes are often killed: it also removes files that were written but never
-    committed. A table of an earlier version gets the columns added since.
+    It compacts the history. A table of an earlier version gets the columns added since. Files that the table or its
+    history did not write stay.
     """
     identity = chosen(credential, client_id, tenant_id)
     with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:

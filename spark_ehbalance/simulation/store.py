@@ -11,8 +11,8 @@ from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.simulation.scenario import StoreSettings
 from spark_ehbalance.simulation.services import COMMIT, Requests
 
-# What the `delta` store asks of its storage besides `COMMIT`. It appends to the history and tidies up with delta-rs,
-# whose requests (version 1.6) were counted on Azurite.
+# What the `delta` store asks of its storage besides `COMMIT`, counted on Azurite. It appends to the history with
+# delta-rs (version 1.6).
 
 #: GET of a log file, whether it is there or not.
 _LOG_FILE = Requests(reads=1)
@@ -32,9 +32,9 @@ _CHECK, _LOOKS_PER_CHECK = Requests(reads=1), 10
 _RECORD, _RECORDED, _RECORDS_PER_CHECKPOINT = Requests(writes=5, reads=3), Requests(reads=2), 20
 _RECORDS_CHECKPOINT = Requests(writes=3, reads=12)
 
-#: Tidy up: four LIST, GET of the last checkpoint, PUT of the next one and of the reference to it. Each log file between
-#: them is read four times.
-_TIDY, _TIDIED = Requests(writes=6, reads=25), Requests(reads=4)
+#: Tidy up: LIST of the data files and of the log, HEAD and two GET in the log, PUT of a checkpoint and of the reference
+#: to it.
+_TIDY = Requests(writes=4, reads=3)
 
 #: A request deletes so many files.
 _DELETE, _DELETED_AT_ONCE = Requests(deletes=1), 256
@@ -68,7 +68,6 @@ class SimulatedStore:
     _looks: int = 0
     _records: int = 0
     _recorded: dict[str, int] = field(default_factory=dict)  # appends that each member knows
-    _untidied: int = 0  # versions
     _garbage: int = 0  # files: a data file of each lost race, and both of each version
 
     def look_time(self, requests: int = 1) -> float:
@@ -96,7 +95,6 @@ class SimulatedStore:
     def won(self, new: Snapshot) -> Snapshot:
         """Write `new` as the next version."""
         self.commits += 1
-        self._untidied += 1
         self._garbage += COMMIT.writes
         self.snapshot = new.written_as(self.snapshot.version + 1)
         return self.snapshot
@@ -117,8 +115,8 @@ class SimulatedStore:
     def tidy(self) -> None:
         """Write a checkpoint, and remove the files of earlier versions and of lost races."""
         deletes = math.ceil(self._garbage / _DELETED_AT_ONCE)
-        self.requests += _TIDY + _TIDIED * self._untidied + _DELETE * deletes
-        self._untidied = self._garbage = 0
+        self.requests += _TIDY + _DELETE * deletes
+        self._garbage = 0
 
     def _drawn(self, median: float) -> float:
         # Log-uniform from half to double: most are near the median, few take much longer.

@@ -95,7 +95,8 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def exists(self) -> bool:
-        """Whether the store exists. Raises `StoreUnavailableError`."""
+        """Whether the store exists. Raises `StoreFormatError` if something else is in its place,
+        `StoreUnavailableError`."""
 
     @abstractmethod
     def read(self) -> Snapshot:
@@ -189,8 +190,8 @@ class LeaseTable(LeaseStore):
 
     @abstractmethod
     def maintain(self) -> None:
-        """Tidy up thoroughly: also remove files that were never committed, compact the history, and add the columns
-        that a table of an earlier version lacks. Raises `StoreUnavailableError`."""
+        """Tidy up, compact the history, and add the columns that a table of an earlier version lacks. Files of others
+        stay. Raises `StoreUnavailableError`."""
 
     @abstractmethod
     def repair(self) -> Repair:

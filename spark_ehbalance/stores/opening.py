@@ -76,7 +76,8 @@ def _backend(location: str) -> type[LeaseTable]:
             return backend
     if wanted in _REFUSED:
         raise ValueError(
-            f"no {wanted}: address, as {_REFUSED[wanted]}: write the address of a storage, such as {EXAMPLE_ADDRESS}"
+            f"an address that does not begin with {wanted}:, as {_REFUSED[wanted]}. Write that of a storage, such as "
+            f"{EXAMPLE_ADDRESS}"
         )
     known = dict.fromkeys(f"{each}://" for each in DeltaStore.schemes if each)
     raise ValueError(f"a path, or an address that begins with {', '.join(known)}")

@@ -13,6 +13,8 @@ from spark_ehbalance.stores.blob.layout import (
     epoch,
     group_prefix,
     groups,
+    namesakes,
+    of_blobs,
     owner,
     ownership_metadata,
     parse_name,
@@ -120,3 +122,28 @@ def test_the_groups_of_a_container() -> None:
     other = Group.of("ns2", "hub", "group")
     names = [blob_name(GROUP, Kind.OWNERSHIP, "0"), blob_name(GROUP, Kind.CHECKPOINT, "1"), "a/b/c/d/e", "x"]
     assert groups([*names, blob_name(other, Kind.CHECKPOINT, "0")]) == {GROUP, other}
+
+
+def test_the_namespace_of_a_groups_blobs() -> None:
+    """Without the port in Java, .NET and JavaScript; with it in Python and Go."""
+    assert of_blobs(Group("localhost:5672", "hub", "$default"), None) == Group("localhost", "hub", "$default")
+    assert of_blobs(GROUP, None) == GROUP
+    assert of_blobs(GROUP, "localhost:5672") == Group("localhost:5672", GROUP.hub, GROUP.consumer_group)
+
+
+def test_namesakes_are_of_the_same_hub_and_consumer_group() -> None:
+    mine = Group("localhost", "hub", "$default")
+    others = [Group("localhost", "hub2", "$default"), Group("localhost:5672", "hub", "other")]
+    names = [blob_name(each, Kind.OWNERSHIP, "0") for each in (mine, *others)]
+    assert namesakes(mine, [*names, "localhost:5672/hub/$default/other/0", "x"]) is None
+    by_port = namesakes(mine, [*names, "localhost:5672/hub/$default/checkpoint/0"])
+    assert by_port is not None
+    assert "has blobs of localhost:5672/hub/$default beside localhost/hub/$default" in by_port
+    assert by_port.endswith("to localhost:5672")
+
+
+def test_namesakes_with_capitals_as_go_writes_them() -> None:
+    told = namesakes(Group("localhost", "hub", "$default"), ["localhost/Hub/$Default/ownership/0"])
+    assert told is not None
+    assert "has blobs of localhost/Hub/$Default beside localhost/hub/$default" in told
+    assert told.endswith("name event hub and consumer group in lower case")

@@ -82,6 +82,7 @@ def _commit(uri: str, number: int, when: str) -> None:
 
 def _tidy(uri: str, number: int, when: str) -> None:
     store = DeltaStore(uri)
+    store.read()
     if when == "checkpoint":
         _limit_files()
     else:

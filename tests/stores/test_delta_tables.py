@@ -1,8 +1,6 @@
-"""Delta lease tables beside others' files, and made by earlier versions."""
+"""Delta lease tables that were made by earlier versions."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -13,8 +11,8 @@ from spark_ehbalance.leases.transitions import Checkpoint, Heartbeat
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.table_format import SCHEMA
 from spark_ehbalance.values.position import Position
-from tests.stores.delta_tables import HOUR_AGO, age, committed
-from tests.stores.store_conformance import ANN, GROUP
+from tests.stores.delta_tables import committed
+from tests.stores.store_conformance import ANN
 
 OPERATOR = Author("operator", "")
 
@@ -60,35 +58,3 @@ def test_an_old_table_is_read_and_written_and_maintaining_adds_the_new_columns(
     write(2)
     rows = DeltaTable(old_uri).to_pyarrow_table().to_pylist()
     assert {row["id"]: row["pinned_to"] for row in rows if row["kind"] == "partition"} == {"0": "ann", "1": None}
-
-
-def test_maintaining_removes_old_data_files_that_no_log_knows_and_nothing_else(
-    uri: str, mine: DeltaStore, theirs: DeltaStore
-) -> None:
-    folder, one = Path(uri), "0dab2fc0-bfdc-4e57-aa87-6417aec08108"
-    data = [f"{one}.parquet", *(f"part-00000-{one}{end}.parquet" for end in ("-c000.snappy", ".c000.snappy", "-c000"))]
-    others = ["notes.txt", "mine.parquet", f"{one}.csv", f"copy of {one}.parquet", "part-00000.parquet", f".{data[0]}"]
-    below = [
-        "checkpoint/offsets/12",
-        "checkpoint/metadata",
-        "src/job.py",
-        ".git/config",
-        *(f"x/{each}" for each in data),
-    ]
-    new = "1dab2fc0-bfdc-4e57-aa87-6417aec08108.parquet"
-    for name in (*data, *others, *below, new):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("x")
-    with DeltaStore(f"{uri}/nested") as nested:
-        nested.create(GROUP)
-        for each in (nested, mine, nested, mine):
-            each.write(each.read(), each.read())
-    age((file for file in folder.rglob("*") if file.name != new), HOUR_AGO)
-    mine.write(mine.read(), mine.read())
-    nested_files, before = sorted((folder / "nested").rglob("*")), mine.read()
-    mine.maintain()
-    assert theirs.read().leases == before.leases
-    live = {uri.rsplit("/", 1)[1] for uri in DeltaTable(uri).file_uris()}
-    assert {file.name for file in folder.iterdir() if file.is_file()} == {*others, new, *live}
-    assert all((folder / name).exists() for name in below)
-    assert sorted((folder / "nested").rglob("*")) == nested_files

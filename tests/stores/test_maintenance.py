@@ -6,7 +6,9 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -52,7 +54,7 @@ def test_a_leader_that_is_suspended_while_it_tidies_up_removes_nothing_that_is_n
             committed(theirs, Heartbeat(by=BOB, at_ms=9))
         age((*data_files(uri), *Path(uri, "_delta_log").iterdir()), HOUR_AGO)
 
-    for method in ("open_table", "staged", "remove"):
+    for method in ("tag", "staged", "remove"):
         with monkeypatch.context() as patch:
             _before(patch, method, others_commit_and_an_hour_passes)
             mine.tidy()
@@ -83,22 +85,62 @@ def test_a_table_that_is_gone_is_not_tidied_up(uri: str, mine: DeltaStore) -> No
 
 
 @pytest.mark.parametrize("left", [0.0, 0.5])
-def test_a_running_member_that_tidies_up_names_a_checkpoint_that_was_cut_off(
+def test_the_next_checkpoint_of_a_running_member_replaces_one_that_was_cut_off(
     uri: str, mine: DeltaStore, left: float
 ) -> None:
-    """As a crash of the machine can leave one: delta-rs does not wait until a file is on the disk."""
-    mine.tidy()
+    """As a crash of the machine can leave one: nobody waits until a file is on the disk."""
     committed(mine, Heartbeat(by=BOB, at_ms=9))
+    mine.tidy()
     for checkpoint in Path(uri, "_delta_log").glob("*.checkpoint.parquet"):
         content = checkpoint.read_bytes()
         checkpoint.write_bytes(content[: int(left * len(content))])
-    with pytest.raises(StoreDamagedError, match=r"\.checkpoint\.parquet cannot be read.*maintain --repair"):
-        mine.tidy()
+    with DeltaStore(uri) as fresh, pytest.raises(StoreDamagedError, match=r"\.checkpoint\.parquet cannot be read"):
+        fresh.read()
     committed(mine, Heartbeat(by=BOB, at_ms=9))
-    with DeltaStore(uri) as fresh:
-        fresh.repair()
-        assert fresh.read().leases == mine.read().leases
     mine.tidy()
+    with DeltaStore(uri) as fresh:
+        assert fresh.read() == mine.read()
+        assert fresh.repair().problems == ()
+
+
+def test_no_checkpoint_is_written_into_a_log_that_was_put_in_the_place_of_ours(
+    uri: str, mine: DeltaStore, theirs: DeltaStore
+) -> None:
+    committed(mine, Heartbeat(by=BOB, at_ms=9))
+    shutil.copytree(uri, f"{uri}-copy")
+    for _ in range(3):
+        committed(mine, Heartbeat(by=BOB, at_ms=9))
+    shutil.rmtree(uri)
+    shutil.move(f"{uri}-copy", uri)
+    mine.tidy()
+    version = theirs.read().version
+    checkpoints = [file.name for file in Path(uri, "_delta_log").glob("*.checkpoint.parquet")]
+    assert checkpoints == [f"{version:020}.checkpoint.parquet"]
+    assert DeltaTable(uri).version() == version
+
+
+def test_a_checkpoint_holds_what_delta_rs_writes_into_one(uri: str, mine: DeltaStore) -> None:
+    """All but tombstones."""
+    committed(mine, Heartbeat(by=BOB, at_ms=9))
+    mine.tidy()
+    (file,) = Path(uri, "_delta_log").glob("*.checkpoint.parquet")
+    ours = pq.read_table(file).to_pylist()
+    DeltaTable(uri).create_checkpoint()
+    theirs = pq.read_table(file).to_pylist()
+
+    def actions(rows: list[dict[str, Any]]) -> dict[str, Any]:
+        present = {kind: value for row in rows for kind, value in row.items() if value is not None}
+        return {
+            kind: {name: value for name, value in fields.items() if value not in (None, [])}
+            for kind, fields in present.items()
+            if kind != "remove"
+        }
+
+    def sorted_properties(found: dict[str, Any]) -> dict[str, Any]:
+        found["metaData"]["configuration"] = sorted(found["metaData"]["configuration"])
+        return found
+
+    assert sorted_properties(actions(ours)) == sorted_properties(actions(theirs))
 
 
 def test_files_whose_names_are_not_utf_8_are_left_alone(uri: str, mine: DeltaStore) -> None:

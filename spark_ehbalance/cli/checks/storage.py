@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from spark_ehbalance.cli.checks.findings import Finding, Verdict, failed, ok, warning
 from spark_ehbalance.cli.common import age, now_ms
-from spark_ehbalance.errors import ConflictError, StoreDamagedError, StoreError, StoreUnavailableError
+from spark_ehbalance.errors import ConflictError, StoreDamagedError, StoreError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.durations import LONGEST_COMMIT, STORE_SHARE
 from spark_ehbalance.leases.model import Author, MemberState
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -74,12 +74,16 @@ def check_storage(location: str, options: Mapping[str, str]) -> Iterator[Finding
     trial, group = beside(location, name)
     first, second = (open_store(trial, options, group=group) for _ in range(2))
     with first, second:
+        ours = True
         try:
             yield from _tried(first, second, group)
+        except StoreFormatError as error:
+            ours = False  # something else is in its place
+            yield failed("storage", str(error), "move it away")
         except StoreError as error:
             yield failed("storage", str(error), _RIGHTS)
         finally:
-            removed = _removed(first, trial)
+            removed = _removed(first, trial) if ours else None
         if removed is not None:
             yield removed
 
@@ -96,11 +100,9 @@ def _tried(first: LeaseTable, second: LeaseTable, group: Group) -> Iterator[Find
     partitions = tuple(str(each) for each in range(_RACES))
     ann, bob = Author("ann", "1"), Author("bob", "1")
     first.create(group)
-    joins = [Join(by=author, at_ms=now_ms()) for author in (ann, bob)]
-    add = AddPartitions(by=ann, at_ms=now_ms(), partitions=partitions, checkpoint=_START)
-    commit(first, first.read(), [*joins, add])
-    if not first.offers.members:  # then each handle knows the members that it was told of
-        commit(second, second.read(), [*joins, add])
+    for store, by in ((first, ann), (second, bob)):  # each: a container's handle knows what it was told, and its member
+        add = AddPartitions(by=by, at_ms=now_ms(), partitions=partitions, checkpoint=_START)
+        commit(store, store.read(), [Join(by=by, at_ms=now_ms()), add])
     yield ok("rights", "a table beside the lease table was made, written and read")
     raced = _raced(first, second, ann, bob, partitions)
     yield raced

@@ -1,4 +1,4 @@
-"""The lease store on a Delta table, read and written by delta-rs: no JVM, no coordinator.
+"""The lease store on a Delta table: no JVM, no coordinator.
 
 | file | what it holds |
 |---|---|
@@ -6,9 +6,10 @@
 | `version` | one version of the table, read as a snapshot and written as one file with one commit |
 | `table_format` | the columns, and snapshots as rows |
 | `folder` | the table's files, and delta-rs's errors as ours |
-| `log` | checks of the log's files |
+| `names` | the names of its files, which nobody else gives |
+| `log`, `checkpoint` | the log's files: commits, checkpoints, checks for damage |
 | `history` | the table of ownership changes |
-| `maintenance` | removal of files that are not needed any more |
+| `maintenance` | when a checkpoint is written, and removal of files that are not needed any more |
 | `repair`, `recovery` | repair of a damaged table, and which leases are the latest |
 | `locations` | where a table may be |
 """

@@ -96,5 +96,5 @@ _UNITS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0, "
 
 def seconds(interval: str) -> float:
     """An interval of a table property, such as "interval 10 minutes", in seconds; 0.0 if it is not understood."""
-    parts = re.findall(r"(\d+)\s+([a-z]+?)s?\b", interval.lower())
+    parts = re.findall(r"\b(\d{1,18})\s+([a-z]+?)s?\b", interval.lower())
     return sum(int(count) * _UNITS.get(unit, 0.0) for count, unit in parts)

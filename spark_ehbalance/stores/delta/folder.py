@@ -7,8 +7,8 @@ import contextlib
 import math
 import os
 import re
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import obstore
@@ -19,7 +19,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import ObjectStore
 
-from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
+from spark_ehbalance.stores.delta.names import LOG, is_left_over, is_of_a_version, is_staged
 from spark_ehbalance.stores.delta.storage import open_storage
 from spark_ehbalance.stores.identity import StorageTokens, split
 from spark_ehbalance.values.secrets import could_be_secret, names_secret
@@ -27,14 +28,15 @@ from spark_ehbalance.values.secrets import could_be_secret, names_secret
 #: What delta-rs and obstore raise where a storage fails, or holds what they cannot read.
 BACKEND_ERRORS = (OSError, DeltaError, BaseError, ValueError, KeyError)
 
-#: A file that is written on a local disk has this suffix until it is whole. Listings leave it out.
-_STAGED = re.compile(r".*#\d+")
-
-#: A storage has refused the token itself, and not what was to be done with it. The answer to HEAD does not say which.
-_REFUSED = re.compile(r"\b401 Unauthorized|\b403 Forbidden(?!.*<Code>Authorization)", re.DOTALL)
-
 #: Files that are removed with one request: as many as Azure allows.
 _REMOVED_AT_ONCE = 256
+
+#: Files of a folder that an error names.
+_SHOWN = 3
+
+#: Bytes that a Parquet file may hold: a lease table of 2,000 partitions and 200 members has 0.3 MB. A small file can
+#: expand to more than there is memory.
+_LARGEST = 64 << 20
 
 
 class File(NamedTuple):
@@ -52,9 +54,11 @@ class Folder:
     Files are named relative to the folder. Its methods raise `BACKEND_ERRORS`, to be caught with `errors`.
     """
 
-    def __init__(self, uri: str, options: Mapping[str, str], title: str | None = None) -> None:
-        """Raises `OptionError` if the options name a credential that is wrong."""
+    def __init__(self, uri: str, options: Mapping[str, str], title: str | None = None, largest: int = _LARGEST) -> None:
+        """No Parquet file is read that holds more than `largest` bytes. Raises `OptionError` if the options name a
+        credential that is wrong."""
         self.uri = uri
+        self._largest = largest
         self.options = dict(options)
         identity, self._plain_options = split(self.options)
         self._tokens = None if identity is None else StorageTokens(identity)
@@ -79,8 +83,10 @@ class Folder:
         return self._plain_options | token
 
     def is_table(self) -> bool:
-        """Whether there is a Delta table in the folder."""
-        return DeltaTable.is_deltatable(self.uri, storage_options=self.delta_options())
+        """Whether there is a Delta table in the folder. delta-rs takes any file in the log for one. Raises
+        `StoreUnavailableError` if there is no token."""
+        self.delta_options()  # obstore would tell of a missing token in many more words
+        return any(is_of_a_version(file.name) for file in self.listed(LOG))
 
     def open_table(self) -> DeltaTable:
         """The newest version of the folder's Delta table. Raises `TableNotFoundError`."""
@@ -97,7 +103,7 @@ class Folder:
         """The files in the folder, or in a `folder` of it, sorted by name; not of those below. It may be missing.
         `after`: only names after this one."""
         if self.is_local:
-            return [file for file in self._scanned(folder) if file.name > (after or "") and not _is_staged(file)]
+            return [file for file in self._scanned(folder) if file.name > (after or "") and not is_staged(file.name)]
         prefix = f"{folder}/" if folder else ""
         try:
             if after is None:
@@ -112,8 +118,12 @@ class Folder:
         return sorted(files)
 
     def staged(self, folder: str = "") -> list[File]:
-        """The local files of writes that have not ended: they go on, or their process was killed."""
-        return [file for file in self._scanned(folder) if _is_staged(file)] if self.is_local else []
+        """The local files of writes that have not ended: they go on, or their process was killed. Those of others are
+        left out."""
+        if not self.is_local:
+            return []
+        prefix = f"{folder}/" if folder else ""
+        return [file for file in self._scanned(folder) if is_staged(file.name) and is_left_over(f"{prefix}{file.name}")]
 
     def _scanned(self, folder: str) -> list[File]:
         """The local files in `folder`, sorted by name. Those whose names are not UTF-8 are nobody's: obstore would list
@@ -128,25 +138,32 @@ class Folder:
                         found.append(File(each.name, stat.st_size, stat.st_mtime))
         return sorted(found)
 
-    def read(self, name: str) -> bytes:
-        """The content of a file. Raises `FileNotFoundError`."""
-        return self.read_tagged(name)[0]
+    def read(self, name: str, most: int | None = None) -> bytes:
+        """The content of a file. Raises `FileNotFoundError`, and `ValueError` if it has over `most` bytes."""
+        return self.read_tagged(name, most)[0]
 
-    def read_tagged(self, name: str) -> tuple[bytes, str]:
-        """The content of a file, and its tag. Raises `FileNotFoundError`."""
+    def read_tagged(self, name: str, most: int | None = None) -> tuple[bytes, str]:
+        """As `read`, and the file's tag."""
         try:
             found = obstore.get(self._files, name)
+            if most is not None and found.meta["size"] > most:
+                raise ValueError(f"has {found.meta['size']:,} bytes, and at most {most:,} are read")
             return bytes(found.bytes()), found.meta["e_tag"] or ""
         except NotFoundError as error:
             raise FileNotFoundError(name) from error
 
-    def parquet(self, name: str) -> pa.Table:
-        """The rows of a Parquet file. Raises `FileNotFoundError`.
+    def parquet(self, name: str, columns: Collection[str]) -> pa.Table:
+        """The rows of a Parquet file, in those of `columns` that it has. Raises `FileNotFoundError`, and `ValueError`
+        for one that holds too much.
 
         Arrow's own readers start threads, which end a process that exits soon after by an abort, one time in six when
         busy.
         """
-        return pq.ParquetFile(pa.BufferReader(self.read(name))).read(use_threads=False)
+        return _decoded(self.read(name, self._largest), self._largest, columns)
+
+    def check_parquet(self, name: str) -> None:
+        """Raise `ValueError` if the Parquet file has been cut off. Raises `FileNotFoundError`."""
+        pq.ParquetFile(pa.BufferReader(self.read(name)))
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, over one of this name."""
@@ -171,19 +188,41 @@ class Folder:
             with contextlib.suppress(FileNotFoundError, NotFoundError):  # Azure removes the others nevertheless
                 obstore.delete(self._files, paths[first : first + _REMOVED_AT_ONCE])
 
-    def erase(self) -> None:
-        """Remove the folder with all that is in it."""
-        if self.is_local:
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(self.uri)
+    def check_unused(self, remedy: str) -> None:
+        """Raise `StoreFormatError`, with the `remedy`, if the folder holds any file but what a lease table's write has
+        left when it was cut off."""
+        found = [*islice((path for path in self._paths() if not is_left_over(path)), _SHOWN + 1)]
+        if found:
+            more = " and more" if len(found) > _SHOWN else ""
+            raise StoreFormatError(
+                f"{self.uri} holds files that are not a lease table's: {', '.join(found[:_SHOWN])}{more}. Nothing was "
+                f"changed there: {remedy}"
+            )
+
+    def _paths(self) -> Iterator[str]:
+        if not self.is_local:
+            for chunk in obstore.list(self._files):  # also the empty files by which some tools mark a folder
+                yield from (each["path"] for each in chunk if each["path"] not in ("", LOG))
             return
-        found = [each["path"] for chunk in obstore.list(self._files) for each in chunk]
-        self.remove(found)
+        for folder, folders, files in os.walk(self.uri):
+            folders.sort()
+            for name in sorted(files):
+                yield os.path.relpath(os.path.join(folder, name), self.uri)
+
+    def make(self) -> None:
+        """Make the folder if it is missing; where storage has none there is nothing to make."""
+        if self.is_local:
+            os.makedirs(self.uri, exist_ok=True)
+
+    def remove_empty(self, folder: str = "") -> None:
+        """Remove a local folder, if nothing is in it."""
+        if self.is_local:
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(self.uri, folder))
 
     def copy(self, names: Iterable[str], to: Folder) -> None:
         """Copy files to another folder, which is made if it is missing."""
-        if to.is_local:
-            os.makedirs(to.uri, exist_ok=True)
+        to.make()
         for name in names:
             to.write(name, self.read(name))
 
@@ -197,7 +236,7 @@ class Folder:
 
     def unavailable(self, done: str, error: Exception) -> StoreUnavailableError:
         """The folder could not be `done`, because of `error`."""
-        if self._tokens is not None and _REFUSED.search(str(error)) and self._tokens.renew():
+        if self._tokens is not None and _is_refused(str(error)) and self._tokens.renew():
             self._storage = None  # which keeps the refused token
         if isinstance(error, TableNotFoundError) and done != "created":  # delta-rs says so if it cannot make the folder
             return StoreUnavailableError(f"there is no lease table at {self.uri}: `ehbalance init` makes one")
@@ -217,8 +256,33 @@ class Folder:
         return one_line(error)
 
 
-def _is_staged(file: File) -> bool:
-    return _STAGED.fullmatch(file.name) is not None
+def _decoded(content: bytes, most: int, columns: Collection[str]) -> pa.Table:
+    """The rows of a Parquet file. Raises `ValueError` if it holds more than `most` bytes."""
+    file = pq.ParquetFile(pa.BufferReader(content))
+    fields = [field for field in file.schema_arrow if field.name in columns]
+    if nested := [field.name for field in fields if pa.types.is_nested(field.type)]:
+        raise ValueError(f"column {nested[0]} holds lists or the like")
+    # A value that repeats is encoded once, so that a row may be as large as all that is encoded.
+    row = max(len(content), sum(file.metadata.row_group(at).total_byte_size for at in range(file.num_row_groups)))
+    names = [field.name for field in fields]
+    if row * file.metadata.num_rows <= most:
+        return file.read(names, use_threads=False)
+    pieces, size = list[pa.RecordBatch](), row
+    if size <= most:
+        for piece in file.iter_batches(most // row, columns=names, use_threads=False):
+            pieces.append(piece)
+            size += piece.nbytes
+            if size > most:
+                break
+    if size > most:
+        raise ValueError(f"holds more than {most:,} bytes, which are not read")
+    return pa.Table.from_batches(pieces, schema=pa.schema(fields))
+
+
+def _is_refused(text: str) -> bool:
+    """Whether a storage has refused the token itself, and not what was to be done with it. The answer to HEAD does not
+    say which."""
+    return "401 Unauthorized" in text or ("403 Forbidden" in text and "<Code>Authorization" not in text)
 
 
 def _hidden(name: str, value: str) -> bool:
@@ -231,4 +295,4 @@ def one_line(error: Exception) -> str:
     text = str(error).partition("\nDebug source:")[0]
     text = re.sub(r"//[^/@\s:]*:[^/@\s]*@", "//…@", text)
     text = " ".join(re.sub(r"\x1b\[\d*m|[↳│]", "", text).split()) or type(error).__name__
-    return re.sub(r"\?\S*=\S*", "?…", text)[:500]
+    return re.sub(r"\?[^\s?=]*=\S*", "?…", text)[:500]

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import DeltaError
 
+from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT
-from spark_ehbalance.stores.delta.folder import Folder
-from spark_ehbalance.stores.delta.log import commit_file
+from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
+from spark_ehbalance.stores.delta.log import creation, lines
+from spark_ehbalance.stores.delta.names import commit_file
 from spark_ehbalance.stores.delta.table_format import HISTORY_SCHEMA, rows_of, to_ms, to_time
 from spark_ehbalance.stores.delta.version import read_rows
 
 #: Appends from one checkpoint of the history's log to the next: whoever opens it reads the log files since.
 _CHECKPOINT_INTERVAL = 20
 
+#: Hours for which a file is kept that was joined with others: a reader may be in the middle of it.
+_KEPT_HOURS = 1
+
+#: Bytes that a file of the history may hold: ten million changes.
+_LARGEST = 1 << 30
+
+_REMEDY = "the history of the lease table belongs there, so choose another leaseTable, or move them away"
+
 
 class History:
     """The history of the lease table at `location`. All methods raise `StoreUnavailableError`."""
 
     def __init__(self, location: str, options: Mapping[str, str]) -> None:
-        self._folder = Folder(location.rstrip("/") + "_history", options)
+        self._folder = Folder(location.rstrip("/") + "_history", options, largest=_LARGEST)
         self._table: DeltaTable | None = None  # as of the last append
         self._until = math.inf  # when it can no longer be used
 
@@ -44,13 +54,23 @@ class History:
                     held = None
             if held is None:
                 held = self._opened()
-                if held is None:
-                    _append(self._folder.uri, table, storage_options=self._folder.delta_options())
-                    return
                 _append(held, table)
             self._table = held
             if held.version() % _CHECKPOINT_INTERVAL == 0:
                 held.create_checkpoint()
+
+    def check(self) -> None:
+        """Raise `StoreFormatError` if something else than the history is in its place. One that is damaged or out of
+        reach hinders no lease."""
+        with contextlib.suppress(*BACKEND_ERRORS, StoreUnavailableError):
+            if self._folder.is_table():
+                self._check_columns(self._folder.open_table())
+            else:
+                self._folder.check_unused(_REMEDY)
+
+    def _check_columns(self, table: DeltaTable) -> None:
+        if not {field.name for field in table.schema().fields} >= {*HISTORY_SCHEMA.names}:
+            raise StoreFormatError(f"{self._folder.uri} is another Delta table. Nothing was changed there: {_REMEDY}")
 
     def _held(self) -> DeltaTable | None:
         """The table as of the last append, unless another one has taken its place or its token ends: it need not be
@@ -58,13 +78,24 @@ class History:
         table = self._table if time.time() < self._until - REQUEST_TIMEOUT else None
         return table if table and self._folder.tag(commit_file(table.version())) is not None else None
 
-    def _opened(self) -> DeltaTable | None:
+    def _opened(self) -> DeltaTable:
+        """The table, which is made if it is missing. Raises `StoreUnavailableError` if it is somebody else's."""
         try:
+            if not self._folder.is_table():
+                self._folder.check_unused(_REMEDY)
+                self._create()
             table = self._folder.open_table()
-            self._until = self._folder.opened_until
-            return table
-        except TableNotFoundError:
-            return None
+            self._check_columns(table)
+        except StoreFormatError as error:
+            raise StoreUnavailableError(str(error)) from None
+        self._until = self._folder.opened_until
+        return table
+
+    def _create(self) -> None:
+        schema, at_ms = Schema.from_arrow(HISTORY_SCHEMA).to_json(), time.time_ns() // 1_000_000
+        self._folder.make()
+        with contextlib.suppress(FileExistsError):  # another member was faster
+            self._folder.create(commit_file(0), lines(creation("ehbalance lease history", "", schema, {}, at_ms)))
 
     def read(self) -> list[OwnershipChange]:
         """All changes, the oldest first."""
@@ -75,19 +106,14 @@ class History:
         changes = [OwnershipChange(at_ms=to_ms(row.pop("at")), **row) for row in rows]
         return sorted(changes, key=lambda change: (change.at_ms, change.epoch or 0))
 
-    def compact(self, *, keep_hours: int) -> None:
-        """Join the many small files into few, and remove those that were replaced `keep_hours` ago or earlier."""
+    def compact(self) -> None:
+        """Join the many small files into few, and remove those that the log says were replaced a while ago."""
         with self._folder.errors("maintained"):
             if self._folder.is_table():
-                table = self._folder.open_table()
+                table = self._opened()
                 table.optimize.compact()
-                table.vacuum(retention_hours=keep_hours, dry_run=False, enforce_retention_duration=False)
-
-    def erase(self) -> None:
-        """Remove the table."""
-        with self._folder.errors("removed"):
-            self._folder.erase()
+                table.vacuum(retention_hours=_KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
 
 
-def _append(table: DeltaTable | str, rows: pa.Table, **options: Any) -> None:
-    write_deltalake(table, rows, mode="append", schema_mode="merge", **options)
+def _append(table: DeltaTable, rows: pa.Table) -> None:
+    write_deltalake(table, rows, mode="append", schema_mode="merge")

@@ -79,16 +79,17 @@ def _path(text: str) -> str:
         raise ValueError("a path without ~, which only a shell knows: write the whole path")
     if re.fullmatch(r"\w+(\.\w+){1,2}", text):
         raise ValueError(
-            f"no name of a catalog: write where its table is stored, such as {EXAMPLE_ADDRESS}, or ./{text}"
+            "an address or a path, and not the name of a table in a catalog: write where that is stored, such as "
+            f"{EXAMPLE_ADDRESS}, or ./{text} for a folder of this name"
         )
     path = "/" + os.path.abspath(text).lstrip("/")
     if any(path == mount or path.startswith(mount + "/") for mount in _MOUNTS):
         raise ValueError(
-            f"no path below {' or '.join(_MOUNTS)}, where two queries could take the same partition: a rename "
-            f"there replaces an existing file. Write the address of the storage, such as {EXAMPLE_ADDRESS}"
+            f"a path that is not below {' or '.join(_MOUNTS)}: there two queries could take the same partition, as a "
+            f"rename replaces an existing file. Write the address of the storage, such as {EXAMPLE_ADDRESS}"
         )
     if path == "/":
-        raise ValueError("a folder: write one below /")
+        raise ValueError("a folder below /")
     if "\\" in path:
         raise ValueError("a path without backslashes, which delta-rs takes for slashes")
     if re.search(r"%[0-9A-Fa-f]{2}", path):
@@ -108,14 +109,17 @@ def _address(kind: str, rest: str) -> str:
         raise ValueError("an address without a user and a password")
     folder = posixpath.normpath("/" + _unescaped(path)).lstrip("/")
     if not folder:
-        raise ValueError(f"a folder: write one below {kind}://{host}/")
+        raise ValueError(f"a folder below {kind}://{host}/")
     return f"{kind}://{host.lower()}/{quote(folder)}"
 
 
 def _unescaped(path: str) -> str:
     if re.search(r"%(?![0-9A-Fa-f]{2})", path):
-        raise ValueError("an address in which % is written as an escape, such as %20 for a space")
-    plain = unquote(path, errors="strict")  # UnicodeDecodeError is a ValueError
+        raise ValueError("an address with % only as the begin of an escape, such as %20 for a space")
+    try:
+        plain = unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        raise ValueError("an address whose escapes are UTF-8, such as %C3%A4 for ä") from None
     if has_unsafe_characters(plain):
         raise ValueError("an address without escaped quotes, brackets, wildcards, backslashes and control characters")
     return plain

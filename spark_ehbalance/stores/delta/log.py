@@ -5,35 +5,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from spark_ehbalance.stores.delta.folder import Folder
+from spark_ehbalance.stores.delta.names import HINT, LOG, commit_file, is_log_file, version_of
 
-LOG = "_delta_log"
-
-#: The file that names the newest checkpoint.
-HINT = "_last_checkpoint"
+_ENGINE = "spark-ehbalance"
 
 #: The key in a commit's information under which its author finds it again.
 COMMIT_TOKEN = "ehbalance.commit"
 
 #: The key in a commit's information for the shape's version: see `Head`.
 _SHAPE_VERSION = "ehbalance.shapeVersion"
-
-
-def commit_file(version: int) -> str:
-    """The name of the log file that makes `version`."""
-    return f"{LOG}/{version:020}.json"
-
-
-def version_of(name: str) -> int | None:
-    """The version of a log file, by its name in the log; None for other files."""
-    match = re.fullmatch(r"(\d{20})\.json", name)
-    return int(match[1]) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +57,46 @@ class Head:
         return Head(version - 1, frozenset(), since).after(actions)
 
 
+def creation(
+    name: str, description: str, schema: str, properties: Mapping[str, str], at_ms: int
+) -> list[dict[str, Any]]:
+    """The actions of a commit that makes a table; `schema` is Delta's JSON for it, `at_ms` the wall clock."""
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "name": name,
+        "description": description,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema,
+        "partitionColumns": [],
+        "createdTime": at_ms,
+        "configuration": dict(properties),
+    }
+    information = {"timestamp": at_ms, "operation": "CREATE TABLE", "engineInfo": _ENGINE}
+    return [
+        {"commitInfo": information},
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": metadata},
+    ]
+
+
+def added(path: str, size: int, rows: int, at_ms: int) -> dict[str, Any]:
+    """The action that adds the data file at `path`, of `size` bytes, changed at `at_ms`."""
+    add = {
+        "path": path,
+        "partitionValues": {},
+        "size": size,
+        "modificationTime": at_ms,
+        "dataChange": True,
+        "stats": json.dumps({"numRecords": rows}),
+    }
+    return {"add": add}
+
+
+def lines(actions: Iterable[dict[str, Any]]) -> bytes:
+    """The log file that consists of `actions`."""
+    return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
+
+
 def overwrite(head: Head, path: str, size: int, rows: int, token: str, at_ms: int) -> bytes:
     """The log file of a commit after `head` that replaces all data files by the one at `path`, of `size` bytes. `token`
     is how its author finds it again; `at_ms` is the wall clock."""
@@ -79,21 +106,21 @@ def overwrite(head: Head, path: str, size: int, rows: int, token: str, at_ms: in
         "operationParameters": {"mode": "Overwrite"},
         "readVersion": head.version,
         "isBlindAppend": False,
-        "engineInfo": "spark-ehbalance",
+        "engineInfo": _ENGINE,
         COMMIT_TOKEN: token,
         _SHAPE_VERSION: head.shape_version,
     }
-    add = {
-        "path": path,
-        "partitionValues": {},
-        "size": size,
-        "modificationTime": at_ms,
-        "dataChange": True,
-        "stats": json.dumps({"numRecords": rows}),
-    }
-    removes = [{"path": old, "deletionTimestamp": at_ms, "dataChange": True} for old in sorted(head.files)]
-    actions = [{"commitInfo": information}, *({"remove": each} for each in removes), {"add": add}]
-    return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
+    removes = [{"remove": {"path": old, "deletionTimestamp": at_ms, "dataChange": True}} for old in sorted(head.files)]
+    return lines([{"commitInfo": information}, *removes, added(path, size, rows, at_ms)])
+
+
+def written_here(actions: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """The action with which a commit that was made by `overwrite` adds the only data file, as a checkpoint has it; None
+    for another commit."""
+    if COMMIT_TOKEN not in _commit_info(actions):
+        return None
+    (add,) = (action["add"] for action in actions if "add" in action)
+    return {"add": add | {"dataChange": False}}
 
 
 def actions_of(content: bytes) -> list[dict[str, Any]]:
@@ -150,14 +177,14 @@ def _added_files(information: dict[str, Any]) -> object:
 def log_problems(folder: Folder) -> Iterator[tuple[str, str]]:
     """The files of the log that cannot be read, or that need one that is missing, each with its problem; the newest
     first. What is older than a checkpoint that can be read is not needed, and not looked at."""
-    names = [file.name for file in folder.listed(LOG)]
+    names = [file.name for file in folder.listed(LOG) if is_log_file(file.name)]
     for name in reversed(names):
         path = f"{LOG}/{name}"
         if name.endswith(".json") and (problem := log_problem(folder.read(path))):
             yield path, problem
         elif name.endswith(".parquet"):
             try:
-                folder.parquet(path)
+                folder.check_parquet(path)
                 break
             except (ValueError, OSError):
                 yield path, "cannot be read"

@@ -7,17 +7,20 @@ local disk.
 from __future__ import annotations
 
 import contextlib
-import re
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
+from spark_ehbalance.stores.delta.checkpoint import checkpoint
 from spark_ehbalance.stores.delta.folder import File, Folder
-from spark_ehbalance.stores.delta.log import LOG, version_of
+from spark_ehbalance.stores.delta.log import Head, newest_checkpoint, written_here
+from spark_ehbalance.stores.delta.names import LOG, is_data_file, is_of_a_version, version_of
 from spark_ehbalance.stores.delta.table_format import SCHEMA
-from spark_ehbalance.stores.delta.version import check_writable, file_names
+from spark_ehbalance.stores.delta.version import Shape, check_writable, file_names
 
 #: Seconds for which log files are kept that a checkpoint has replaced. A member that was suspended for less finds the
 #: next version still there, and knows that its own is not the newest; see `DeltaStore`.
@@ -25,9 +28,6 @@ LOG_SECONDS = 600.0
 
 #: Seconds for which data files are kept that no version needs any more: for readers that are in the middle of one.
 DATA_SECONDS = 60.0
-
-#: Hours for which a data file of another writer is kept that no version needs: its commit may be yet to come.
-FOREIGN_HOURS = 1
 
 #: What the table tells other engines. They write a checkpoint with every so many of their commits, and then clean up.
 PROPERTIES = {
@@ -39,35 +39,55 @@ PROPERTIES = {
 #: Attempts to open the table.
 _ATTEMPTS = 5
 
-_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
-_OWN_DATA = re.compile(rf"{_UUID}\.parquet")
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest version of the table, with the actions of its commit."""
 
-_FOREIGN_DATA = re.compile(rf"part-\d{{5,}}-{_UUID}[.-]c\d{{3,}}(?:\.\w+)*\.parquet")
+    head: Head
+    shape: Shape
+    actions: list[dict[str, Any]]
 
-#: The log's files of one version: its commit, and what engines put beside it.
-_LOG_FILE = re.compile(r"\d{20}\.(?:json|crc|checkpoint(?:\.\S+)?\.parquet)")
 
-
-def tidy(folder: Folder) -> None:
+def tidy(folder: Folder, newest: Callable[[], Newest | None]) -> None:
     """Write a checkpoint of the newest version, and remove what newer versions have replaced and what killed writers
-    have left."""
+    have left. Files of others stay. `newest` is None where only a whole engine can tell."""
     data, staged = folder.listed(), [(file.name, file) for file in folder.staged()]
     staged += [(f"{LOG}/{file.name}", file) for file in folder.staged(LOG)]
     log = folder.listed(LOG)
-    table = _opened(folder)  # after the listings: a data file of theirs that it does not need is needed no more
+    # After the listings: a data file of theirs that the newest version does not need is needed no more.
+    version, needed = _checkpoint_by_hand(folder, newest(), log) or _checkpoint_by_delta_rs(folder)
+    now = max((file.changed for file in log if version_of(file.name) is not None), default=0.0)
+    if folder.is_local:  # its times are those of machines, one of which may have been ahead
+        now = min(now, time.time())
+    gone = [f"{LOG}/{name}" for name in old_log_files(log, version, now - LOG_SECONDS)]
+    gone += old_data_files(data, needed, now - DATA_SECONDS)
+    gone += [path for path, file in staged if file.changed < now - DATA_SECONDS]
+    folder.remove(gone)
+
+
+def _checkpoint_by_hand(folder: Folder, newest: Newest | None, log: list[File]) -> tuple[int, Container[str]] | None:
+    """The version of the checkpoint, and the data files that it needs; None if it takes a whole engine, or if the
+    version has a checkpoint."""
+    if newest is None or newest.shape.refused or not newest.shape.properties.items() >= PROPERTIES.items():
+        return None
+    version, add = newest.head.version, written_here(newest.actions)
+    if add is None or newest_checkpoint(file.name for file in log) >= version:
+        return None
+    for path, content in checkpoint(version, [*newest.shape.actions, add]).items():
+        folder.write(path, content)
+    return version, newest.head.files
+
+
+def _checkpoint_by_delta_rs(folder: Folder) -> tuple[int, Container[str]]:
+    """As `_checkpoint_by_hand`, by reading the table."""
+    table = _opened(folder)
     check_writable(table)
     properties = table.metadata().configuration
     if any(properties.get(name) != value for name, value in PROPERTIES.items()):
         table.alter.set_table_properties(PROPERTIES)
     table.create_checkpoint()
-    now = max((file.changed for file in log if version_of(file.name) is not None), default=0.0)
-    if folder.is_local:  # its times are those of machines, one of which may have been ahead
-        now = min(now, time.time())
-    gone = [f"{LOG}/{name}" for name in old_log_files(log, table.version(), now - LOG_SECONDS)]
-    gone += old_data_files(data, file_names(table), now)
-    gone += [path for path, file in staged if file.changed < now - DATA_SECONDS]
-    folder.remove(gone)
+    return table.version(), file_names(table)
 
 
 def _opened(folder: Folder) -> DeltaTable:
@@ -81,26 +101,18 @@ def _opened(folder: Folder) -> DeltaTable:
 def old_log_files(log: Iterable[File], checkpoint: int, before: float) -> list[str]:
     """The files of the log that nobody needs: of versions before the one of the newest `checkpoint`, up to the first
     that was changed at `before` or later. What is kept has no gap, which a reader could take for the end of the log."""
-    versions = [(int(file.name[:20]), file) for file in log if _LOG_FILE.fullmatch(file.name)]
+    versions = [(int(file.name[:20]), file) for file in log if is_of_a_version(file.name)]
     kept = min([checkpoint, *(version for version, file in versions if file.changed >= before)])
     return [file.name for version, file in versions if version < kept]
 
 
-def old_data_files(data: Iterable[File], needed: Container[str], now: float) -> list[str]:
-    """The data files that are not `needed` by the newest version, and old enough.
+def old_data_files(data: Iterable[File], needed: Container[str], before: float) -> list[str]:
+    """The data files, written here, that are not `needed` by the newest version and were changed before `before`.
 
     One that was never committed never will be: the newest log file is younger, so the version that its author wanted to
-    write is taken. Another writer may move its commit to a later version; its files are kept for longer.
+    write is taken. What other engines have written is theirs to remove, by their VACUUM.
     """
-    return [
-        file.name
-        for file in data
-        if file.name not in needed
-        and (
-            (_OWN_DATA.fullmatch(file.name) and file.changed < now - DATA_SECONDS)
-            or (_FOREIGN_DATA.fullmatch(file.name) and file.changed < now - 3600 * FOREIGN_HOURS)
-        )
-    ]
+    return [file.name for file in data if is_data_file(file.name) and file.name not in needed and file.changed < before]
 
 
 def add_columns(folder: Folder) -> None:

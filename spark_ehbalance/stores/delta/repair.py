@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -15,13 +15,14 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
-from spark_ehbalance.errors import StoreDamagedError
+from spark_ehbalance.errors import StoreDamagedError, StoreFormatError
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.base import Repair
 from spark_ehbalance.stores.delta.data_file import encode
 from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
-from spark_ehbalance.stores.delta.log import COMMIT_TOKEN, HINT, LOG, commit_file, is_by, log_problems
+from spark_ehbalance.stores.delta.log import COMMIT_TOKEN, is_by, log_problems
+from spark_ehbalance.stores.delta.names import HINT, LOG, commit_file, is_data_file, is_of_a_version, new_data_file
 from spark_ehbalance.stores.delta.recovery import merged, missing, salvaged
 from spark_ehbalance.stores.delta.table_format import SCHEMA, conformed, lease_of, rows_of, to_table
 from spark_ehbalance.stores.delta.version import file_names, shape_of
@@ -29,11 +30,12 @@ from spark_ehbalance.stores.delta.version import file_names, shape_of
 
 def put_back(folder: Folder, snapshot: Snapshot, write: Callable[[Snapshot, Snapshot], Snapshot]) -> Repair:
     """Put back, by `write`, the partitions that a table which can be read has lost."""
-    lost = missing(snapshot.leases, _found_leases(folder)[0])
+    names = file_names(folder.open_table())
+    lost = missing(snapshot.leases, _found_leases(folder, names)[0])
     if not lost:
         return Repair((), snapshot.leases)
     kept = _kept(folder)
-    folder.copy(file_names(folder.open_table()), kept)
+    folder.copy(names, kept)
     leases = MappingProxyType({**snapshot.leases, **lost})
     write(snapshot, replace(snapshot, leases=leases))
     return Repair(tuple(f"partition {partition} is missing" for partition in lost), leases, kept.uri)
@@ -43,16 +45,23 @@ def rewrite(folder: Folder, problem: str) -> Repair:
     """Write the latest leases that can be found, without members, who join again by themselves. Log files that cannot
     be read are removed, with all later ones.
 
-    Raises `StoreDamagedError` if nothing sound is left, and `BACKEND_ERRORS`.
+    Raises `StoreFormatError` if the folder is not a lease table's, `StoreDamagedError` if nothing sound is left, and
+    `BACKEND_ERRORS`.
     """
+    if not any(is_data_file(file.name) for file in folder.listed()):
+        raise StoreFormatError(
+            f"no file in {folder.uri} is a data file of a lease table: nothing was changed there. If a lease table was "
+            "there that nobody had written yet, move the folder away"
+        )
     kept = _kept(folder)
     commits_removed = _remove_unreadable_log(folder, kept)
     try:
         table = folder.open_table()
     except (OSError, DeltaError) as error:
         raise _hopeless(folder) from error
-    found, unread = _found_leases(folder)
-    existing, names = {file.name for file in folder.listed()}, file_names(table)
+    names = file_names(table)
+    found, unread = _found_leases(folder, names)
+    existing = {file.name for file in folder.listed()}
     # The data file of a commit that was removed is in the folder: it was written before the commit.
     unknown = unread & existing if commits_removed else (unread & set(names)) | (set(names) - existing)
     leases = MappingProxyType(merged(found, all_read=not unknown))
@@ -66,7 +75,7 @@ def rewrite(folder: Folder, problem: str) -> Repair:
 def _overwrite(table: DeltaTable, folder: Folder, state: Snapshot) -> None:
     """Write `state` and our columns over all that the table holds, by delta-rs: it removes what we cannot read."""
     rows, version, token = to_table(state), table.version(), uuid.uuid4().hex
-    name, data = f"{uuid.uuid4()}.parquet", encode(rows)
+    name, data = new_data_file(), encode(rows)
     folder.write(name, data)
     stats = json.dumps({"numRecords": rows.num_rows})
     try:
@@ -97,7 +106,7 @@ def _remove_unreadable_log(folder: Folder, kept: Folder) -> bool:
     bad = {path.removeprefix(f"{LOG}/") for path, _ in log_problems(folder)}
     first = min((name[:20] for name in bad if name.endswith(".json")), default="~")
     log = [file.name for file in folder.listed(LOG)]
-    removed = {name for name in log if name in bad or (name[:20].isdigit() and name[:20] >= first)}
+    removed = {name for name in log if name in bad or (is_of_a_version(name) and name[:20] >= first)}
     if removed:
         removed |= {HINT} & set(log)
     paths = [f"{LOG}/{name}" for name in sorted(removed)]
@@ -106,18 +115,17 @@ def _remove_unreadable_log(folder: Folder, kept: Folder) -> bool:
     return first != "~"
 
 
-def _found_leases(folder: Folder) -> tuple[list[Lease], set[str]]:
-    """The leases in all data files of the folder, committed or not, as far as they can be told; and the names of the
-    files that cannot be read."""
+def _found_leases(folder: Folder, names: Collection[str]) -> tuple[list[Lease], set[str]]:
+    """The leases in the table's data files, `names`, and in all that were written here, committed or not, as far as
+    they can be told; and the names of the files that cannot be read."""
     leases, unread = [], set()
-    for file in folder.listed():
-        if file.name.endswith(".parquet"):
-            try:
-                leases += list(_leases(rows_of(conformed(folder.parquet(file.name), SCHEMA))))
-            except FileNotFoundError:  # tidied away meanwhile
-                continue
-            except (ValueError, OSError):
-                unread.add(file.name)
+    for name in {*names, *(file.name for file in folder.listed() if is_data_file(file.name))}:
+        try:
+            leases += list(_leases(rows_of(conformed(folder.parquet(name, SCHEMA.names), SCHEMA))))
+        except FileNotFoundError:  # tidied away meanwhile
+            continue
+        except (ValueError, OSError):
+            unread.add(name)
     return leases, unread
 
 

@@ -12,9 +12,8 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
+from deltalake import Schema
 from deltalake.exceptions import DeltaError
 
 from spark_ehbalance.errors import ConflictError, StoreDamagedError, StoreFormatError, StoreUnavailableError
@@ -28,13 +27,21 @@ from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
 from spark_ehbalance.stores.delta.history import History
 from spark_ehbalance.stores.delta.locations import SCHEMES, beside, check_storage, parse_location
 from spark_ehbalance.stores.delta.log import (
-    LOG,
     Head,
-    commit_file,
+    added,
+    creation,
     is_by,
+    lines,
     log_problems,
     newest_checkpoint,
     overwrite,
+)
+from spark_ehbalance.stores.delta.names import (
+    LOG,
+    commit_file,
+    is_data_file,
+    is_log_file,
+    new_data_file,
     version_of,
 )
 from spark_ehbalance.stores.delta.table_format import SCHEMA, description, to_table
@@ -111,7 +118,11 @@ class DeltaStore(LeaseTable):
 
     def exists(self) -> bool:
         with self._folder.errors("reached"):
-            return self._folder.is_table()
+            if self._folder.is_table():
+                return True
+            self._folder.check_unused("choose a leaseTable that does not exist yet, or whose folder is empty")
+        self._history.check()
+        return False
 
     def create(self, group: Group, content: Snapshot | None = None) -> None:
         if not self.exists():
@@ -126,19 +137,15 @@ class DeltaStore(LeaseTable):
             raise StoreFormatError(f"the lease table at {self._folder.uri} belongs to {found}, not to {group}")
 
     def _create(self, group: Group, content: Snapshot | None) -> None:
-        settings: dict[str, Any] = {
-            "mode": "error",
-            "name": "ehbalance lease table",
-            "description": description(group),
-            "configuration": maintenance.PROPERTIES,
-            "storage_options": self._folder.delta_options(),
-            # With retries a creator that lost the race would commit its metadata over the winner's.
-            "commit_properties": CommitProperties(max_commit_retries=0),
-        }
-        if content is None:
-            DeltaTable.create(self._folder.uri, schema=Schema.from_arrow(SCHEMA), **settings)
-        else:  # in one commit: half a table would be taken for one that has lost its partitions
-            write_deltalake(self._folder.uri, to_table(content), **settings)
+        schema, at_ms = Schema.from_arrow(SCHEMA).to_json(), time.time_ns() // 1_000_000
+        actions = creation("ehbalance lease table", description(group), schema, maintenance.PROPERTIES, at_ms)
+        self._folder.make()
+        if content is not None:  # in one commit: half a table would be taken for one that has lost its partitions
+            rows, name = to_table(content), new_data_file()
+            data = encode(rows)
+            self._folder.write(name, data)
+            actions.append(added(name, len(data), rows.num_rows, at_ms))
+        self._folder.create(commit_file(0), lines(actions))
 
     # --- read --------------------------------------------------------------------------------------------------
 
@@ -267,8 +274,9 @@ class DeltaStore(LeaseTable):
 
     def _log_file(self, version: int) -> tuple[bytes, str] | None:
         """The log file of `version`, and its tag; None if there is none."""
-        if self._winner is not None and self._winner[0] == version:
-            return self._winner[1]
+        winner = self._winner  # which a read in another thread may drop
+        if winner is not None and winner[0] == version:
+            return winner[1]
         with contextlib.suppress(FileNotFoundError):
             return self._folder.read_tagged(commit_file(version))
         return None
@@ -297,7 +305,7 @@ class DeltaStore(LeaseTable):
             raise ConflictError(f"version {base.version} of {self._folder.uri} is not the one that was read last")
         if known.shape.refused:
             raise self._folder.unavailable("written", ValueError(unsupported(known.shape.refused)))
-        rows, name, token = to_table(new), f"{uuid.uuid4()}.parquet", uuid.uuid4().hex
+        rows, name, token = to_table(new), new_data_file(), uuid.uuid4().hex
         with self._folder.errors("written"):
             data, at_ms = encode(rows, known.shape.columns), time.time_ns() // 1_000_000
             entry = overwrite(known.head, name, len(data), rows.num_rows, token, at_ms)
@@ -346,17 +354,29 @@ class DeltaStore(LeaseTable):
     def tidy(self) -> None:
         try:
             with self._folder.errors("tidied up"):
-                maintenance.tidy(self._folder)
+                maintenance.tidy(self._folder, self._newest_version)
         except StoreUnavailableError as error:
             if isinstance(error.__cause__, DeltaError) and (damage := self._damage()):
                 raise damage from error
             raise
 
+    def _newest_version(self) -> maintenance.Newest | None:
+        """The newest version, if it can be told by way of the log files since the known one. Changes nothing: other
+        threads read and write meanwhile."""
+        known = self._known
+        if known is None or self._folder.tag(commit_file(known.head.version)) != known.tag:
+            return None
+        newest = self._newest_head(known)
+        content = newest and self._log_file(newest[0].version)
+        if newest is None or content is None:
+            return None
+        return maintenance.Newest(newest[0], known.shape, sound_actions(self._folder, newest[0].version, content[0]))
+
     def maintain(self) -> None:
         with self._folder.errors("maintained"):
             maintenance.add_columns(self._folder)
         self.tidy()
-        self._history.compact(keep_hours=maintenance.FOREIGN_HOURS)
+        self._history.compact()
 
     def repair(self) -> Repair:
         with self._folder.errors("repaired"):
@@ -377,8 +397,11 @@ class DeltaStore(LeaseTable):
     def erase(self) -> None:
         self._forget()
         with self._folder.errors("removed"):
-            self._folder.erase()
-        self._history.erase()
+            files = [file.name for file in self._folder.listed() if is_data_file(file.name)]
+            files += [f"{LOG}/{file.name}" for file in self._folder.listed(LOG) if is_log_file(file.name)]
+            self._folder.remove(files)
+            self._folder.remove_empty(LOG)
+            self._folder.remove_empty()
 
     def close(self) -> None:
         self._forget()

@@ -15,7 +15,8 @@ from spark_ehbalance.errors import StoreDamagedError
 from spark_ehbalance.stores.delta.data_file import Stored, snapshot_of
 from spark_ehbalance.stores.delta.features import refused, seconds, unreadable, unsupported
 from spark_ehbalance.stores.delta.folder import Folder, one_line
-from spark_ehbalance.stores.delta.log import Head, actions_of, commit_file, shape_version
+from spark_ehbalance.stores.delta.log import Head, actions_of, shape_version
+from spark_ehbalance.stores.delta.names import commit_file
 from spark_ehbalance.stores.delta.table_format import (
     SCHEMA,
     conformed,
@@ -30,12 +31,19 @@ from spark_ehbalance.values.group import Group
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What a table's protocol and metadata say: whose leases it holds, how long its log is kept, in seconds, in which
-    columns data files are written, and why the table is not written here; empty if it is."""
+    columns data files are written, and why the table is not written here; empty if it is. `actions` are the two as a
+    log has them."""
 
     group: Group
     log_retention: float
     columns: pa.Schema
     refused: str
+    actions: tuple[dict[str, Any], dict[str, Any]]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        return self.actions[1]["metaData"]["configuration"]  # type: ignore[no-any-return]
 
 
 def shape_of(table: DeltaTable, folder: Folder, known: Group | None = None) -> Shape:
@@ -49,7 +57,31 @@ def shape_of(table: DeltaTable, folder: Folder, known: Group | None = None) -> S
         seconds(metadata.configuration.get("delta.logRetentionDuration") or ""),
         _columns(table),
         _refused(table),
+        _actions(table),
     )
+
+
+def _actions(table: DeltaTable) -> tuple[dict[str, Any], dict[str, Any]]:
+    protocol, metadata = table.protocol(), table.metadata()
+    return {
+        "protocol": {
+            "minReaderVersion": protocol.min_reader_version,
+            "minWriterVersion": protocol.min_writer_version,
+            "readerFeatures": protocol.reader_features,
+            "writerFeatures": protocol.writer_features,
+        }
+    }, {
+        "metaData": {
+            "id": str(metadata.id),
+            "name": metadata.name,
+            "description": metadata.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": table.schema().to_json(),
+            "partitionColumns": metadata.partition_columns,
+            "createdTime": metadata.created_time,
+            "configuration": metadata.configuration,
+        }
+    }
 
 
 def _columns(table: DeltaTable) -> pa.Schema:
@@ -146,6 +178,6 @@ def _group(table: DeltaTable, folder: Folder, known: Group | None) -> Group:
 
 
 def _rows(folder: Folder, names: Iterable[str], schema: pa.Schema) -> Any:
-    parts = [conformed(folder.parquet(name), schema) for name in names]
+    parts = [conformed(folder.parquet(name, schema.names), schema) for name in names]
     # To concatenate one table takes a third as long as to read it.
     return parts[0] if len(parts) == 1 else pa.concat_tables([schema.empty_table(), *parts])

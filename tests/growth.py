@@ -1,0 +1,23 @@
+"""How the work for a text from outside grows with its length."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+#: Lengths are multiplied by this. Then linear work is 16 times as much, quadratic work 256 times.
+_TIMES = 16
+
+
+def assert_linear(work: Callable[[str], object], unit: str, length: int = 4000) -> None:
+    """Fail if the CPU time of `work` grows with the square of how often `unit` is repeated; `length` is that of the
+    shorter text, in characters. No speed is asserted."""
+
+    def cost(text: str) -> float:
+        begun = time.thread_time()
+        work(text)
+        return time.thread_time() - begun
+
+    short = unit * (length // len(unit))
+    once = max(min(cost(short) for _ in range(5)), 1e-4)  # what is shorter says nothing
+    assert min(cost(short * _TIMES) for _ in range(2)) < 4 * _TIMES * once, unit

@@ -1,0 +1,85 @@
+"""A day of upkeep and all commands, on a lease table among the files of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from spark_ehbalance.leases.history import OwnershipChange
+from spark_ehbalance.leases.transitions import AddPartitions, Heartbeat, Join
+from spark_ehbalance.stores.base import commit
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.stores.delta.folder import Folder
+from spark_ehbalance.stores.delta.names import is_data_file
+from spark_ehbalance.values.position import Position
+from tests.cli.command import Command
+from tests.stores.foreign_files import NEW, OLD, contents, put
+from tests.stores.store_conformance import ANN, claim
+
+#: The folders, relative to the one of the table: beside it, in it, in its history and where a repair keeps copies.
+BELOW = ("", "leases/", "leases_history/", "leases_damaged/")
+
+
+def change(number: int) -> OwnershipChange:
+    return OwnershipChange(number, "0", "Claim", None, "ann", number, None, "ann", "")
+
+
+def assert_only_own_files_go(
+    folder: Folder,
+    options: dict[str, str],
+    ehbalance: Command,
+    hub: Sequence[str],
+    an_hour_passes: Callable[[], object],
+) -> None:
+    """Make a table in the empty `folder`, opened with `options`, which commands find in the environment, and of the
+    `hub` that these arguments name; then put others' files beside it and into it, and do all that is done with a
+    table."""
+    table = f"{folder.uri.rstrip('/')}/leases"
+    made = ehbalance("init", table, *hub)
+    assert (made.code, made.err) == (0, "")
+    with DeltaStore(table, options) as store:
+        add = AddPartitions(by=ANN, at_ms=1, partitions=("0", "1"), checkpoint=Position(-1))
+        commit(store, store.read(), [Join(by=ANN, at_ms=1), add, claim(ANN, "0")])
+        store.record([change(1)])
+        files = {path: content for below in BELOW for path, content in put(folder, below, OLD).items()}
+        for hour in range(24):
+            an_hour_passes()
+            for _ in range(3):
+                commit(store, store.read(), [Heartbeat(by=ANN, at_ms=hour)])
+            store.record([change(hour)])
+            store.tidy()
+            if hour == 22:
+                files |= {path: content for below in BELOW for path, content in put(folder, below, NEW).items()}
+        store.maintain()
+        own = [file.name for file in Folder(table, options).listed() if is_data_file(file.name)]
+        assert len(own) < 10, "nothing was tidied up"
+        assert contents(folder, files) == files
+
+        before = store.read().leases
+    for command in (
+        ["status", table],
+        ["history", table],
+        ["init", table, *hub],
+        ["check", table, *hub],
+        ["pin", table, "0", "ann", "--why", "test"],
+        ["unpin", table, "0"],
+        ["drain", table, "ann"],
+        ["seek", table, *hub, "1", "--to", "earliest"],
+        ["maintain", table],
+        ["maintain", table, "--repair"],
+    ):
+        ehbalance(*command)
+    with DeltaStore(table, options) as store:
+        commit(store, store.read(), [Heartbeat(by=ANN, at_ms=1)])
+    log = Folder(f"{table}/_delta_log", options)
+    newest = max(file.name for file in log.listed() if file.name.endswith(".json") and file.name[:20].isdigit())
+    log.write(newest, b"{")
+    repaired = ehbalance("maintain", table, "--repair")
+    assert "is repaired" in repaired.out, repaired
+    with DeltaStore(table, options) as store:
+        after = store.read().leases
+        assert after["0"].checkpoint == before["0"].checkpoint, "of a copy that somebody keeps there"
+        store.maintain()
+        assert contents(folder, files) == files
+        store.erase()
+    assert contents(folder, files) == files
+    assert not [file.name for file in Folder(table, options).listed() if is_data_file(file.name)]

@@ -1,0 +1,51 @@
+"""Whatever a storage, a table or a hub says, it is searched in no more than linear time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_ehbalance.hub.conditions import Meaning, meaning
+from spark_ehbalance.source.one_line import ending_with_line
+from spark_ehbalance.stores.delta.features import seconds
+from spark_ehbalance.stores.delta.folder import one_line
+from tests.growth import assert_linear
+
+
+def said(text: str) -> str:
+    return one_line(OSError(text))
+
+
+def refused(text: str) -> Meaning:
+    return meaning("amqp:not-found", f"entity '{text}")
+
+
+def told_by_spark(text: str) -> str:
+    return ending_with_line(f"spark_ehbalance.errors.X: {text}!\nat java")
+
+
+@pytest.mark.parametrize(
+    ("search", "unit"),
+    [
+        *((said, unit) for unit in ("?", "?a", "//a:", "\x1b[1", " ", "a\n")),
+        *((seconds, unit) for unit in ("1", "1 ", "1 a", "a")),
+        *((told_by_spark, unit) for unit in (" SQLSTATE: a", "a", " spark_ehbalance.errors.X: ", "\n")),
+        *((refused, unit) for unit in (":eventhub:", "|", ":eventhub:|", "':eventhub:a|")),
+    ],
+)
+def test_a_search_takes_linear_time(search: Callable[[str], object], unit: str) -> None:
+    assert_linear(search, unit)
+
+
+@pytest.mark.parametrize(
+    ("interval", "meant"),
+    [("interval 10 minutes", 600.0), (f"interval {'9' * 400} weeks", 0.0), (f"interval {'9' * 18} weeks", 6.048e23)],
+)
+def test_an_interval_of_any_length_is_a_number(interval: str, meant: float) -> None:
+    assert seconds(interval) == pytest.approx(meant)
+
+
+def test_queries_of_addresses_are_not_shown() -> None:
+    told = said("GET https://x/c?a=b&sig=secret failed, and https://y/?sig=secret?sig=secret too: really? yes = no")
+    assert told == "GET https://x/c?… failed, and https://y/?… too: really? yes = no"
