@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Puts Azurite, a local Azure Storage, and the event processor of Azure's JavaScript SDK into .venv. Called by setup.sh.
+# Puts Azurite, a local Azure Storage, and the event processor of Azure's JavaScript SDK into .venv, and has Maven fetch
+# that of the Java SDK into its own repository, if Maven is there. Called by setup.sh.
 #
-# Tests, bench and contention use it. Without Node, or if npm fails, they leave out what needs it, unless
+# Tests, bench and contention use it. Without Node, or if npm or Maven fails, they leave out what needs it, unless
 # EHBALANCE_REQUIRE_AZURITE is set, as in CI: then it is an error.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -9,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 version=3.37.0 # 3.35 does not know `startFrom`, by which delta-rs lists a log; asks for Node 22, but runs on 20
 sdk=("@azure/event-hubs@6.0.4" "@azure/eventhubs-checkpointstore-blob@2.0.0" "@azure/storage-blob@12.33.0")
 folder=$PWD/.venv/azurite
-installed=$folder/$version-sdk.installed
+installed=$folder/$version-sdks.installed
 
 fail() {
     echo "setup: $1" >&2
@@ -27,4 +28,8 @@ echo "setup: installing Azurite $version"
 rm -rf "$folder"
 npm install --prefix "$folder" --no-package-lock --no-save --no-audit --no-fund --ignore-scripts --omit=optional \
     --engine-strict=false --fetch-retries=1 --loglevel=error "azurite@$version" "${sdk[@]}" </dev/null >/dev/null || fail 'npm could not install Azurite.'
+if command -v mvn >/dev/null; then
+    mvn -q -B -f tests/processors/pom.xml dependency:build-classpath </dev/null >/dev/null ||
+        fail 'Maven could not fetch the event processor of the Java SDK.'
+fi
 touch "$installed"

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from spark_ehbalance.cli import legacy_checkpoints
-from spark_ehbalance.cli.common import pairs
+from spark_ehbalance.cli.common import pairs, warn
 from spark_ehbalance.errors import ConflictError, OptionError
-from spark_ehbalance.source.options import storage_options
+from spark_ehbalance.source.options import checked_namespace, storage_options
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT
 from spark_ehbalance.stores.blob.container import Container, LostError
 from spark_ehbalance.stores.blob.layout import (
@@ -18,8 +18,9 @@ from spark_ehbalance.stores.blob.layout import (
     blob_name,
     checkpoint,
     checkpoint_metadata,
-    group_prefix,
     groups,
+    namesakes,
+    of_blobs,
     owner,
     parse_name,
 )
@@ -83,16 +84,24 @@ def container_options(given: list[str] | None, option: str, storage_option: list
 
 
 @contextlib.contextmanager
-def opened(text: str, group: Group, options: Mapping[str, str], option: str) -> Iterator[BlobGroup]:
-    """What the container at the address `text`, which was given as `option`, has of `group`. `options` are those of
-    its storage, and may be references. Raises `OptionError`, `StoreUnavailableError`."""
+def opened(
+    text: str, group: Group, namespace: str | None, options: Mapping[str, str], option: str
+) -> Iterator[BlobGroup]:
+    """What the container at the address `text`, which was given as `option`, has of `group`, whose blobs are called by
+    `namespace` if it is given. `options` are those of its storage, and may be references.
+
+    Warns of blobs that may be meant to be the group's. Raises `OptionError`, `StoreUnavailableError`."""
+    group = of_blobs(group, None if namespace is None else checked_namespace(namespace, "--blob-namespace"))
     try:
         location = parse_location(text)
     except ValueError as allowed:
         raise OptionError(f"{option}={shown(text)} is wrong: allowed is {allowed}") from None
     with contextlib.closing(Container(location, storage_options(options, {}, None), REQUEST_TIMEOUT)) as container:
+        blobs = container.list("")
+        if problem := namesakes(group, blobs):
+            warn(f"{location} {problem}")
         checkpoints, etags, owners = dict[str, StoredCheckpoint](), dict[str, str](), dict[str, int]()
-        for name, blob in container.list(group_prefix(group)).items():
+        for name, blob in blobs.items():
             kind, partition = parse_name(group, name) or (None, "")
             if kind is Kind.CHECKPOINT:
                 checkpoints[partition], etags[partition] = checkpoint(blob.metadata), blob.etag

@@ -147,3 +147,30 @@ def test_init_checks_the_options_and_the_hub_and_seek_is_refused(
         assert (done.code, done.err) == (0, "")
         assert f"hub/$default {what}; the hub has 2 partitions" in done.out
     assert "keeps no operators' orders" in ehbalance.fails(2, "seek", address, "0", "--to", "5", *connection, *key)
+
+
+def test_check_and_init_tell_of_a_group_with_another_namespace(
+    ehbalance: Command,
+    emulator: Emulator,
+    storage: str,
+    key: Sequence[str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One that a consumer in Python has made, with the port."""
+    emulator.add_hub("flights", 2)
+    port = f"localhost:{emulator.port}"
+    make_container(storage, name := uuid.uuid4().hex)
+    group = {**GROUP, "fully_qualified_namespace": port}
+    checkpoint_store(storage, name).claim_ownership([{**group, "partition_id": "0", "owner_id": "ann"}])
+    arguments = (f"{storage}/{ACCOUNT}/{name}", *kept(emulator.connection_string("flights"), tmp_path), *key)
+    done = ehbalance("check", *arguments)
+    assert (done.code, done.err) == (0, "")
+    assert "localhost/flights/$default: 0 partitions" in done.out
+    assert f"has blobs of {port}/flights/$default beside localhost/flights/$default" in caplog.text
+    assert "localhost/flights/$default is there" in ehbalance("init", *arguments).out
+    caplog.clear()
+    done = ehbalance("check", *arguments, "--blob-namespace", port)
+    assert f"{port}/flights/$default: 1 partitions" in done.out
+    assert f"{port}/flights/$default is there" in ehbalance("init", *arguments, "--blob-namespace", port).out
+    assert not caplog.records

@@ -379,6 +379,29 @@ def test_an_unknown_option_is_refused(blobs: Blobs) -> None:
         blobs.opened(conditional_put="etag")
 
 
+def test_a_handle_warns_once_of_a_group_that_may_be_meant_to_be_its_own(
+    blobs: Blobs, proxy: StorageProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    def opened_again() -> list[str]:
+        caplog.clear()
+        with blobs.opened() as store:
+            with proxy.counted() as requests:
+                store.create(GROUP)
+            assert requests == {Kind.LIST: 1}, "which also shows that the container is there"
+            assert store.exists()
+            store.read()
+        return [record.getMessage() for record in caplog.records if "share nothing" in record.message]
+
+    blobs.client.upload_blob("ns/hub/other/ownership/0", b"")
+    blobs.claim("0", "theirs")
+    assert opened_again() == []
+    named = "/".join(NAMES)
+    blobs.client.upload_blob(f"localhost:5672/{GROUP.hub}/{GROUP.consumer_group}/ownership/0", b"")
+    (told,) = opened_again()
+    assert f"{blobs.location} has blobs of localhost:5672/hub/$default beside {named}:" in told
+    assert told.endswith("set blobNamespace (of a command: --blob-namespace) to localhost:5672")
+
+
 def test_two_handles_see_each_other(blobs: Blobs, mine: BlobStore) -> None:
     theirs: LeaseStore
     with blobs.opened() as theirs:

@@ -57,12 +57,17 @@ class Migration:
     @property
     def importing(self) -> Sequence[object]:
         where = ("--from-blobs", self.address, "--from-option", f"account_key=file:{self.secret}")
-        return ("import-checkpoints", self.table, *self.connection, *where)
+        return ("import-checkpoints", self.table, *self.connection, *self.named, *where)
 
     @property
     def exporting(self) -> Sequence[object]:
         where = ("--to-blobs", self.address, "--to-option", f"account_key=file:{self.secret}")
-        return ("export-checkpoints", self.table, *self.connection, *where)
+        return ("export-checkpoints", self.table, *self.connection, *self.named, *where)
+
+    @property
+    def named(self) -> Sequence[str]:
+        """How the SDK calls the blobs: with the port of the connection string."""
+        return ("--blob-namespace", self.group["fully_qualified_namespace"])
 
     def offset(self, partition: str, number: int) -> str:
         """The offset of an event."""
@@ -213,6 +218,33 @@ def test_a_position_goes_back_only_if_that_is_allowed(migration: Migration) -> N
         "0": {"sequencenumber": "19", "offset": migration.offset("0", 19)},
         "1": {"sequencenumber": "5", "offset": migration.offset("1", 5)},
     }
+
+
+def test_the_namespace_of_the_blobs_is_the_hubs_without_its_port_unless_it_is_given(migration: Migration) -> None:
+    """As in Java, .NET and JavaScript; Python's consumers have the port."""
+    host = migration.group["fully_qualified_namespace"].partition(":")[0]
+    importing, exporting = (
+        [each for each in command if each not in migration.named]
+        for command in (migration.importing, migration.exporting)
+    )
+    migration.write("0", {"sequencenumber": "9"})
+    failed = migration.ehbalance(*importing)
+    group = f"{migration.group['fully_qualified_namespace']}/flights/$default"
+    assert f"it has no checkpoints of {host}/flights/$default, but of {group}" in failed.err
+    assert f"has blobs of {group} beside {host}/flights/$default" in failed.err
+    assert failed.code == 2
+    migration.group["fully_qualified_namespace"], port = host, group.partition("/")[0]
+    migration.write("0", {"sequencenumber": "19"})
+    done = migration.ehbalance(*importing)
+    assert (done.code, migration.positions()) == (0, {"0": (0, 20)})
+    assert f"set blobNamespace (of a command: --blob-namespace) to {port}" in done.err
+    migration.clear()
+    done = migration.ehbalance(*exporting)
+    assert (done.code, done.err) == (0, "")
+    with migration.client() as client:
+        assert list(client.list_blob_names()) == [f"{host}/flights/$default/checkpoint/0"]
+    error = migration.ehbalance.fails(2, *exporting, "--blob-namespace", "sb://localhost")
+    assert "--blob-namespace='sb://localhost' is wrong: allowed is a host, or HOST:PORT" in error
 
 
 def test_nothing_is_written_where_somebody_may_be_reading(migration: Migration) -> None:
@@ -420,7 +452,7 @@ def test_storage_options_of_the_lease_table_are_the_containers_as_far_as_it_has_
 
 def test_each_credential_opens_the_container(migration: Migration) -> None:
     migration.write("0", {"sequencenumber": "9"})
-    base = ("import-checkpoints", migration.table, *migration.connection, "--from-blobs", migration.address)
+    base = (*migration.importing[:-2],)
     text = f"BlobEndpoint={migration.storage}/{ACCOUNT};AccountName={ACCOUNT};AccountKey={KEY}"
     for name, secret in (
         ("account_key", KEY),
@@ -451,7 +483,7 @@ def test_an_impossible_source_or_target_is_refused(migration: Migration) -> None
         error = migration.ehbalance.fails(2, *command[:-1], "credential")
         assert f"{option} is wrong: allowed is NAME=VALUE" in error
     gone = f"{migration.storage}/{ACCOUNT}/none"
-    error = migration.ehbalance.fails(1, *migration.importing[:4], *("--from-blobs", gone, *migration.importing[6:]))
+    error = migration.ehbalance.fails(1, *(gone if each == migration.address else each for each in migration.importing))
     assert "there is no such container" in error
     assert gone in error
     assert not migration.table.exists()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from azure.eventhub import parse_connection_string
 from azure.storage.blob import BlobServiceClient
 
 from chaos.storage.azurite import ACCOUNT, KEY
@@ -85,8 +86,9 @@ class MixedGroup:
     container: str
     folder: Path
     hub: str = "hub"
-    #: As all members call it: JavaScript leaves out the port.
     connection: str = ""
+    #: More options of all queries: by default the namespace as Python's consumers have it, with its port.
+    more: dict[str, str] | None = None
     interval: float = INTERVAL
     expiry: float = EXPIRY
     members: list[AnyMember] = field(default_factory=list)
@@ -96,6 +98,8 @@ class MixedGroup:
 
     def __post_init__(self) -> None:
         self.connection = self.connection or self.emulator.connection_string(self.hub)
+        namespace = parse_connection_string(self.connection).fully_qualified_namespace
+        self.more = {"blobNamespace": namespace} if self.more is None else self.more
         self.appended = self.appended or [0] * self.partitions
 
     @property
@@ -109,6 +113,7 @@ class MixedGroup:
             "balanceInterval": f"{self.interval}s",
             "leaseDuration": f"{self.expiry}s",
             "receiverTimeout": "30s",
+            **(self.more or {}),
         }
 
     def consumer(self, name: str, strategy: str = "balanced", max_wait_time: float | None = 0.2) -> Member:

@@ -208,7 +208,8 @@ def test_a_query_that_has_read_with_a_table_in_delta_does_not_go_on_with_a_conta
     group: MixedGroup, options: Options, sdk: BlobCheckpointStore, tmp_path: Path
 ) -> None:
     group.append(10)
-    delta = replace(options, lease_table=str(tmp_path / "leases"), storage_options={}, strategy="cooperative")
+    delta = replace(options, lease_table=str(tmp_path / "leases"), blob_namespace=None, storage_options={})
+    delta = replace(delta, strategy="cooperative")
     query = started(delta)
     wait_until(lambda: len(query.owned()) == 12, "the query owns everything")
     query.read(12 * 5, limit=12 * 5)

@@ -12,14 +12,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from azure.storage.blob import ContainerClient
 
-from chaos.storage.azurite import ACCOUNT, make_container
+from chaos.storage.azurite import ACCOUNT, KEY, make_container
 from spark_ehbalance.emulator import Emulator
 from tests.processors.group import PARTITIONS, MixedGroup
 from tests.processors.sharing import share
 
-#: AMQP's own: JavaScript and Java connect to no other, and JavaScript's blobs are called by the host alone, as those of
-#: the others are with this port. The address of the loopback network is this process's own.
+#: AMQP's own, which no connection string has to name: in a group of several languages all names of blobs are then the
+#: same. The address of the loopback network is this process's own.
 PORT, HOST = 5672, f"127.77.{os.getpid() // 256 % 256}.{os.getpid() % 256}"
 
 
@@ -55,3 +56,31 @@ def test_a_javascript_consumer_a_python_one_and_two_queries(group: MixedGroup) -
 
 def test_a_java_consumer_a_python_one_and_two_queries(group: MixedGroup, jars: str) -> None:
     share(group, partial(group.java, jars=jars), group.consumer, group.query)
+
+
+def test_java_consumers_and_a_query_at_a_port(storage: str, tmp_path: Path, jars: str) -> None:
+    """With a port in the connection string, which is in the names of Python's blobs, but not in Java's and the query's.
+    Java's client connects to it."""
+    container = uuid.uuid4().hex
+    make_container(storage, container)
+    with Emulator({"hub": 8}) as emulator:
+        group = MixedGroup(emulator, f"{storage}/{ACCOUNT}", container, tmp_path, partitions=8, more={})
+        assert f"sb://localhost:{emulator.port}" in group.connection
+        try:
+            java, query = group.java("java-1", jars=jars), group.query("query-1")
+            with group.watched(), group.producing():
+                group.wait_shared(4, 4)
+                java.kill()
+                group.wait_shared(8)
+                group.java("java-2", jars=jars)
+                group.wait_shared(4, 4)
+                query.kill()
+                group.wait_shared(8)
+                group.query("query-2")
+                group.wait_shared(4, 4)
+            group.wait_read()
+            group.check_read_twice()
+            with ContainerClient(group.service, container, KEY) as client:
+                assert {name.split("/")[0] for name in client.list_blob_names()} == {"localhost"}
+        finally:
+            group.close()

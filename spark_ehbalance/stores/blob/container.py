@@ -55,9 +55,11 @@ class Container:
         self._client = _client(location, options, patience)
         self._what = f"the container at {location}"
 
-    def exists(self) -> bool:
-        """Whether the container is there. Raises `StoreUnavailableError`."""
-        return self._request("reached", self._first_page) is not None
+    def first_names(self) -> tuple[str, ...] | None:
+        """The names of the first blobs, as many as one request returns: 5,000. None if there is no such container.
+        Raises `StoreUnavailableError`."""
+        names: tuple[str, ...] | None = self._request("reached", self._first_page)
+        return names
 
     def create(self) -> None:
         """Create the container unless it is there. Raises `StoreUnavailableError`."""
@@ -126,8 +128,8 @@ class Container:
         """Close the connections."""
         self._client.close()
 
-    def _first_page(self) -> bool:
-        return bool(next(self._client.list_blobs(results_per_page=1).by_page(), None)) or True
+    def _first_page(self) -> tuple[str, ...]:
+        return tuple(each.name for each in next(self._client.list_blobs().by_page(), ()))
 
     def _written(self, request: Callable[[], Blob]) -> Blob:
         written: Blob | None = self._request("written", request)

@@ -6,16 +6,16 @@ Source: `BlobCheckpointStore` of azure-eventhub-checkpointstoreblob 1.2.0 (Pytho
     NAMESPACE/HUB/GROUP/ownership/PARTITION     ownerid, and epoch if a query has written it
     NAMESPACE/HUB/GROUP/checkpoint/PARTITION    offset, sequencenumber
 
-Names are in lower case. What is written has all keys, because both SDKs fail at a blob without one of them. What is
-read may lack any, or have an empty value: Java writes no offset, others no sequence number. The key `epoch` is ours: no
-SDK reads it, and each drops it when it writes the blob.
+NAMESPACE is as in `of_blobs`. Names are in lower case. What is written has all keys, because both SDKs fail at a blob
+without one of them. What is read may lack any, or have an empty value: Java writes no offset, others no sequence
+number. The key `epoch` is ours: no SDK reads it, and each drops it when it writes the blob.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from spark_ehbalance.values.group import Group
@@ -52,6 +52,12 @@ class StoredCheckpoint:
     def position(self) -> Position | None:
         """The position; None without a sequence number, which can then only be had from the event at `offset`."""
         return None if self.sequence_number is None else Position(self.sequence_number, self.offset)
+
+
+def of_blobs(group: Group, namespace: str | None) -> Group:
+    """`group` as the names of its blobs have it: with `namespace`, or else with its own without the port, as in .NET,
+    Java and JavaScript."""
+    return replace(group, namespace=namespace or group.namespace.partition(":")[0])
 
 
 def group_prefix(group: Group) -> str:
@@ -102,6 +108,25 @@ def groups(names: Iterable[str]) -> set[Group]:
     parts = (name.split("/") for name in names)
     kinds = {each.value for each in Kind}
     return {Group(*each[:3]) for each in parts if len(each) == 5 and each[3] in kinds}
+
+
+def namesakes(group: Group, names: Iterable[str]) -> str | None:
+    """What to tell users of a container that has blobs with these `names`, if some may be meant to be of `group`: they
+    are of the same event hub and consumer group, with another namespace or with capitals, which Go keeps."""
+    same = (group.hub, group.consumer_group)
+    found = [each for each in groups(names) if (each.hub.lower(), each.consumer_group.lower()) == same]
+    others = sorted((each for each in found if each != group), key=str)
+    if not others:
+        return None
+    namespace = others[0].namespace.lower()
+    if namespace == group.namespace:
+        remedy = "have the processors name event hub and consumer group in lower case"
+    else:
+        remedy = f"set blobNamespace (of a command: --blob-namespace) to {namespace}"
+    return (
+        f"has blobs of {', '.join(map(str, others))} beside {group}: these are different groups, which share nothing. "
+        f"If they are meant to be one, {remedy}"
+    )
 
 
 def checkpoint_metadata(position: Position) -> dict[str, str]:

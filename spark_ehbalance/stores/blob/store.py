@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,10 +18,11 @@ from spark_ehbalance.stores.blob.container import Blob, Container, LostError, Re
 from spark_ehbalance.stores.blob.layout import Kind
 from spark_ehbalance.stores.blob.locations import beside, check_storage, is_container, parse_location
 from spark_ehbalance.stores.blob.rows import Found, Row, claims_or_renews, first_seen, seen_again
+from spark_ehbalance.text import logger
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position, partition_order
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: Requests at once. With 100 ms each, a member renews a hundred leases in a second or two.
 _AT_ONCE = 8
@@ -86,6 +86,7 @@ class BlobStore(LeaseTable):
         self._pool: ThreadPoolExecutor | None = None
         self._refused: Set[str] = frozenset()  # partitions whose last write has failed
         self._unsure: dict[str, int] = {}  # by partition: the epoch of the last claim that was not answered
+        self._told_of_namesakes = False
 
     def __repr__(self) -> str:
         return f"BlobStore({self._location!r})"
@@ -99,15 +100,20 @@ class BlobStore(LeaseTable):
         return is_container(location)
 
     def exists(self) -> bool:
-        """Whether the container exists: a group without blobs is a group without partitions."""
-        return self._container.exists()
+        """Whether the container exists: a group without blobs is a group without partitions. Warns of blobs that may be
+        meant to be the group's, as far as the same request has found them."""
+        names = self._container.first_names()
+        if names and self._group and not self._told_of_namesakes and (found := layout.namesakes(self._group, names)):
+            self._told_of_namesakes = True
+            _LOG.warning("%s %s", self._location, found)
+        return names is not None
 
     def create(self, group: Group, content: Snapshot | None = None) -> None:
         """Create the container unless it exists, and the blobs of `content` unless the group has any."""
         if self._group not in (None, group):
             raise StoreFormatError(f"{self._location} was opened for the group {self._group}, not for {group}")
         self._group = group
-        if not self._container.exists():
+        if not self.exists():
             self._container.create()
         if content is not None and not (base := self.read()).leases:
             self.write(base, content)
@@ -159,8 +165,10 @@ class BlobStore(LeaseTable):
         return max(changed)
 
     def erase(self) -> None:
-        """Remove the group's blobs. The container stays: it may hold other groups."""
-        self._container.remove(self._blobs())
+        """Remove the group's blobs. The container stays, and what else it holds."""
+        blobs = self._blobs()
+        assert self._group is not None
+        self._container.remove(name for name in blobs if layout.parse_name(self._group, name))
 
     def close(self) -> None:
         if self._pool is not None:
