@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import time
 import zlib
 from collections.abc import Iterable, Sequence
@@ -97,6 +96,16 @@ class Hub:
             temporary = self.directory / "hub.tmp"
             temporary.write_text(json.dumps(description))
             temporary.replace(self.directory / "hub.json")
+
+    def delete_files(self) -> None:
+        """Delete the hub's files, and its directory unless something else is in it."""
+        for log in self.partitions:
+            log.delete_files()
+        if self.directory is not None:
+            for name in ("hub.json", "hub.tmp"):
+                (self.directory / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.directory.rmdir()
 
     def admit(self, reader: Reader, group: str, partition: str) -> None:
         """Admit `reader`, and disconnect the readers that it replaces. Raises AmqpError if it may not read.
@@ -209,8 +218,7 @@ class Broker:
         """Delete a hub with its events. The caller disconnects its readers."""
         hub = self.hub(name)
         del self._hubs[name.lower()]
-        if hub.directory is not None:
-            shutil.rmtree(hub.directory)
+        hub.delete_files()
         return hub
 
     def append(self, hub: Hub, partition: str, events: Sequence[Event]) -> None:

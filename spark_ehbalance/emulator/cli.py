@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -29,7 +30,10 @@ def emulator(
     ] = None,
     sas_key: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=KEY", help="A key to check tokens; may be repeated. Without one, all are valid."),
+        typer.Option(
+            metavar="NAME=REFERENCE",
+            help="A key to check tokens, in env:VARIABLE or file:PATH; may be repeated. Without one, all are valid.",
+        ),
     ] = None,
     certificate: Annotated[
         Path | None, typer.Option(help="Listen with TLS, with this PEM file of a private key and its certificate.")
@@ -120,7 +124,11 @@ def _duration(option: str, text: str) -> timedelta:
 
 
 def _key(text: str) -> tuple[str, str]:
-    name, _, key = text.partition("=")
-    if not name or not key:
-        raise ValueError("--sas-key: expected NAME=KEY")  # the text is not repeated: it may contain a key
+    name, _, reference = text.partition("=")
+    kind, _, place = reference.partition(":")
+    if not name or kind not in ("env", "file"):  # the text is not repeated: it may contain a key
+        raise ValueError("--sas-key: expected NAME=env:VARIABLE or NAME=file:PATH, as all can see arguments")
+    key = os.environ.get(place, "") if kind == "env" else Path(place).read_text("utf-8").strip()
+    if not key:
+        raise ValueError(f"--sas-key: there is no key where that of {name!r} is said to be")
     return name, key

@@ -13,13 +13,14 @@ from typing import Protocol, cast
 
 from .amqp import events
 from .amqp.connection import Connection
-from .amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, UNAUTHORIZED, AmqpError
+from .amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, RESOURCE_LIMIT, UNAUTHORIZED, AmqpError
 from .amqp.link import Link
 
 _log = logging.getLogger(__name__)
 
 _WRITE_BUFFER = 1 << 20  # bytes that may wait for a slow client before its links stop sending
-_WRITE_LIMIT = 8 << 20  # bytes that may wait before nothing more is read from the client either
+WRITE_LIMIT = 8 << 20  # bytes that may wait before nothing more is read from the client either
+_MAX_LINKS = 5000  # as many as channels, of which clients take one for each link
 _LINGER = 1.0  # seconds for the client to read why it was closed
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: closing resets
 _ids = itertools.count(1)
@@ -122,7 +123,7 @@ class ClientConnection(asyncio.Protocol):
             _log.exception("connection %d: internal error", self._id)
             self.close(AmqpError(INTERNAL_ERROR, "The emulator could not process the last frame."))
         self.flush()
-        if self._transport.get_write_buffer_size() > _WRITE_LIMIT:
+        if self._transport.get_write_buffer_size() > WRITE_LIMIT:
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
@@ -211,6 +212,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _attach(self, link: Link) -> None:
         try:
+            if len(self.endpoints) >= _MAX_LINKS:
+                raise AmqpError(RESOURCE_LIMIT, f"A connection may have {_MAX_LINKS} links.")
             self.endpoints[link] = self._application.create_endpoint(self, link)
         except AmqpError as error:
             link.refuse(error)

@@ -1,17 +1,19 @@
 """The control port: operations on a server in another process.
 
-One JSON object a line: {"call": name, "args": {…}} is answered with {"result": …} or {"error": text}. Bytes are written
-as {"base64": text}. Any other line closes the connection. That protects against web pages: whatever a browser sends
-begins with a line of HTTP.
+One JSON object a line: {"call": name, "args": {…}} is answered with {"result": …} or {"error": text}. Where the
+emulator has keys, a call needs one of them as its "key". Bytes are written as {"base64": text}. Any other line closes
+the connection. That protects against web pages: whatever a browser sends begins with a line of HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import hmac
 import inspect
 import json
 import socket
+from collections.abc import Collection
 from types import TracebackType
 from typing import Any
 
@@ -40,8 +42,10 @@ def execute(operations: Operations, call: str, arguments: dict[str, Any]) -> Any
 class ControlServer:
     """Listens for calls and executes them on the loop on which it was started."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: Operations, keys: Collection[str] | None) -> None:
+        """Calls need one of `keys`; with None they need none."""
         self._operations = operations
+        self._keys = keys
         self._listener: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -72,7 +76,9 @@ class ControlServer:
             self._writers.discard(writer)
             writer.close()
 
-    def _reply(self, call: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _reply(self, call: str, arguments: dict[str, Any], key: str) -> dict[str, Any]:
+        if self._keys is not None and not any(hmac.compare_digest(key.encode(), each.encode()) for each in self._keys):
+            return {"error": "the emulator was started with keys (--sas-key): a call needs one of them"}
         try:
             return {"result": execute(self._operations, call, arguments)}
         except Exception as error:  # the caller gets the error, and the server goes on
@@ -82,8 +88,10 @@ class ControlServer:
 class EmulatorControl(Administration):
     """Calls an emulator in another process through its control port; not thread-safe."""
 
-    def __init__(self, host: str, port: int, timeout: float = 60.0) -> None:
-        """Connect; `timeout` is in seconds for each call. Raises OSError."""
+    def __init__(self, host: str, port: int, timeout: float = 60.0, key: str = "") -> None:
+        """Connect; `timeout` is in seconds for each call. `key`: one of the emulator's keys, if it has any. Raises
+        OSError."""
+        self._key = key
         self._socket = socket.create_connection((host, port), timeout)
         self._file = self._socket.makefile("rb")
 
@@ -101,7 +109,7 @@ class EmulatorControl(Administration):
         self.close()
 
     def _invoke(self, call: str, **arguments: Any) -> Any:
-        self._socket.sendall(_encode({"call": call, "args": arguments}))
+        self._socket.sendall(_encode({"call": call, "args": arguments, "key": self._key}))
         line = self._file.readline()
         if not line:
             raise ConnectionError("the emulator has closed its control port")
@@ -111,14 +119,15 @@ class EmulatorControl(Administration):
         return reply.get("result")
 
 
-def _request(line: bytes) -> tuple[str, dict[str, Any]] | None:
-    """The call and its arguments; None if the line is not a request."""
+def _request(line: bytes) -> tuple[str, dict[str, Any], str] | None:
+    """The call, its arguments and the key; None if the line is not a request."""
     try:
         request = _decode(line)
-        call, arguments = request["call"], request.get("args", {})
+        call, arguments, key = request["call"], request.get("args", {}), request.get("key", "")
     except Exception:  # a line may be anything
         return None
-    return (call, arguments) if isinstance(call, str) and isinstance(arguments, dict) else None
+    good = isinstance(call, str) and isinstance(arguments, dict) and isinstance(key, str)
+    return (call, arguments, key) if good else None
 
 
 def _refusal(line: bytes) -> bytes:

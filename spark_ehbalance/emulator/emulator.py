@@ -182,8 +182,10 @@ class Emulator(Administration):
         )
 
     def open_control_port(self, port: int = 0, host: str = "127.0.0.1") -> int:
-        """Accept calls from other processes (`EmulatorControl`); returns the port. Raises OSError."""
-        self._control = ControlServer(self._running().operations)
+        """Accept calls from other processes (`EmulatorControl`), with one of the keys if there are `sas_keys`; returns
+        the port. Raises OSError."""
+        keys = self._settings.sas_keys
+        self._control = ControlServer(self._running().operations, None if keys is None else [*keys.values()])
         return self._wait_for(self._control.start(host, port))
 
     def append_encoded(self, hub: str, partition: str, *events: Event) -> None:

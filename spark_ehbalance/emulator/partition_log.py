@@ -11,6 +11,7 @@ damage before that loses only the damaged events, and the others keep their sequ
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import struct
 import time
@@ -173,6 +174,16 @@ class PartitionLog:
             temporary = self._directory / "first.tmp"
             temporary.write_text(str(self.first_sequence_number))
             temporary.replace(self._directory / "first")
+
+    def delete_files(self) -> None:
+        """Delete the log's files, and its directory unless something else is in it."""
+        for segment in self._segments:
+            segment.delete()
+        if self._directory is not None:
+            for name in ("first", "first.tmp", "promotions"):
+                (self._directory / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._directory.rmdir()
 
     def remove(self, start: int, end: int) -> None:
         """Deliver the retained events from `start` to before `end` no more, until the log is opened again."""

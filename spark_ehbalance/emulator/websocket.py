@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, cast
@@ -12,6 +13,8 @@ from websockets.http11 import Request
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
+
+from .client_connection import WRITE_LIMIT
 
 #: The path and the subprotocol that Event Hubs serves.
 PATH = "/$servicebus/websocket"
@@ -85,6 +88,8 @@ class WebSocketConnection(asyncio.Protocol):
             elif isinstance(event, Frame):
                 self._handle_frame(event)
         self._flush()
+        if self._transport.get_write_buffer_size() > WRITE_LIMIT:  # of pongs
+            self._transport.pause_reading()
         if self._websocket.close_expected() and self._inner is None:
             self._transport.close()
 
@@ -92,12 +97,28 @@ class WebSocketConnection(asyncio.Protocol):
         if request.path.rstrip("/").lower() != PATH:
             self._websocket.send_response(self._websocket.reject(HTTPStatus.NOT_FOUND, f"AMQP is at {PATH}\n"))
             return
+        if self._is_of_a_page(request):
+            self._websocket.send_response(self._websocket.reject(HTTPStatus.FORBIDDEN, "not from a web page\n"))
+            return
         self._websocket.send_response(self._websocket.accept(request))  # or why not
         if self._websocket.state is OPEN:
             self._timer.cancel()
             self._flush()
             self._inner = self._make()
             self._inner.connection_made(_Transport(self, self._transport))
+
+    def _is_of_a_page(self, request: Request) -> bool:
+        """Whether a browser sends it for a page, which could read and publish where no key is set.
+
+        The client of azure-eventhub names the server as its origin. So does a page whose own name leads here by now:
+        without TLS, which would show, only names that nobody can register are taken, those without a dot.
+        """
+        origins, server = request.headers.get_all("Origin"), "".join(request.headers.get_all("Host"))
+        if not origins:
+            return False
+        name = server.rpartition(":")[0] or server
+        own = "." not in name or re.fullmatch(r"[0-9.]+", name) or self._transport.get_extra_info("sslcontext")
+        return any(origin.partition("://")[2] != server for origin in origins) or not own
 
     def _handle_frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.TEXT:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 import time
+import uuid
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -152,6 +154,18 @@ def test_hostile_values_raise_at_once(name: str) -> None:
     with pytest.raises(DecodeError):
         decode(HOSTILE[name])
     assert time.monotonic() - begun < 2
+
+
+@pytest.mark.parametrize(
+    "kind", [int, codec.ULong, codec.UInt, codec.Int, codec.Timestamp, float, lambda n: uuid.UUID(int=n)]
+)
+def test_keys_of_a_map_that_a_sender_can_make_collide_are_few(kind: Callable[[int], Any]) -> None:
+    assert len(decode(encode({kind(n << 10): None for n in range(256)}))[0]) == 256
+    hostile = encode({kind(n << 10): None for n in range(257)})
+    for value in (hostile, b"\x00\x53\x77" + hostile):
+        with pytest.raises(DecodeError, match="more than 256 keys that are neither text nor binary"):
+            decode(value)
+    assert len(decode(encode({f"key {n}": None for n in range(10_000)}))[0]) == 10_000
 
 
 @pytest.mark.parametrize("value", [codec.UByte(256), codec.UInt(-1), 2**63, codec.Short(40_000)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from azure.eventhub import EventHubConsumerClient
+from azure.eventhub.exceptions import AuthenticationError
 
 from spark_ehbalance.emulator import Emulator, EmulatorControl
 from spark_ehbalance.emulator.amqp.frames import Attach
@@ -117,7 +120,16 @@ def test_a_directory_serves_one_emulator_at_a_time(tmp_path: Path) -> None:
         (["--idle-link-timeout", "0s"], "Error: --idle-link-timeout '0s': expected a number and s, m, h or d"),
         (["--max-connections", "0"], "Error: --max-connections 0: allowed are numbers from 1 on"),
         (["--management-requests", "-1"], "Error: --management-requests -1: allowed are numbers from 0 on"),
-        (["--sas-key", "=secret"], "Error: --sas-key: expected NAME=KEY"),
+        (["--sas-key", "=env:X"], "Error: --sas-key: expected NAME=env:VARIABLE or NAME=file:PATH"),
+        (["--sas-key", "reader=c2VjcmV0"], "Error: --sas-key: expected NAME=env:VARIABLE or NAME=file:PATH"),
+        (
+            ["--sas-key", "reader=env:NO_SUCH_KEY"],
+            "Error: --sas-key: there is no key where that of 'reader' is said to be",
+        ),
+        (
+            ["--max-connections", "0", "--sas-key", f"reader=file:{os.devnull}"],
+            "Error: --sas-key: there is no key where that of 'reader'",
+        ),
         (["--port", "0", "--consumer-group", "a b"], "Error: consumer group 'a b': allowed are letters"),
     ],
 )
@@ -126,6 +138,26 @@ def test_invalid_arguments_are_an_error_of_one_line(arguments: list[str], text: 
     assert ended.returncode == 2
     assert ended.stderr.startswith(text)
     assert ended.stderr.count("\n") == 1
+    assert "c2VjcmV0" not in ended.stderr
+
+
+@pytest.mark.parametrize("kind", ["env", "file"])
+def test_keys_are_given_by_reference(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("READERS_KEY", "cmlnaHQ=")
+    (tmp_path / "key").write_text("cmlnaHQ=\n")
+    place = "READERS_KEY" if kind == "env" else tmp_path / "key"
+    with (
+        _running("--hub", "hub:1", "--sas-key", f"reader={kind}:{place}") as (_, connection, port),
+        EmulatorControl("127.0.0.1", port, key="cmlnaHQ=") as control,
+    ):
+        assert "SharedAccessKeyName=reader;SharedAccessKey=cmlnaHQ=" in connection
+        control.append("hub", 0, [b"x"])
+        with reader(connection + "EntityPath=hub") as events:
+            assert numbers(events.read(1)) == [0]
+        wrong = connection.replace("cmlnaHQ=", "d3Jvbmc=") + "EntityPath=hub"
+        client = EventHubConsumerClient.from_connection_string(wrong, "$Default", retry_total=0)
+        with client, pytest.raises(AuthenticationError):
+            client.get_partition_ids()
 
 
 def test_a_port_in_use_is_an_error_of_one_line(emulator: Emulator) -> None:

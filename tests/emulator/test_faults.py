@@ -199,6 +199,23 @@ def test_the_control_port_takes_the_same_calls(emulator: Emulator, connection: s
         assert control.readers("second", 0) == []
 
 
+def test_the_control_port_needs_a_key_where_the_emulator_has_keys() -> None:
+    with Emulator({"hub": 1}, sas_keys={"first": "one", "second": "two"}) as guarded:
+        port = guarded.open_control_port()
+        for wrong in ("", "three", "first", "on", "one "):
+            with (
+                EmulatorControl("127.0.0.1", port, key=wrong) as control,
+                pytest.raises(ValueError, match=r"started with keys .*: a call needs one of them"),
+            ):
+                control.delete_hub("hub")
+        assert _answer(port, CALL).startswith(b'{"error": "the emulator was started with keys')
+        assert guarded.partition_state("hub", 0).next_sequence_number == 0, "the hub still exists"
+        for key in ("one", "two"):
+            with EmulatorControl("127.0.0.1", port, key=key) as control:
+                control.append("hub", 0, [b"x"])
+        assert guarded.partition_state("hub", 0).next_sequence_number == 2
+
+
 CALL = b'{"call": "delete_hub", "args": {"name": "hub"}}\n'
 
 

@@ -6,11 +6,12 @@ import random
 import socket
 import struct
 import time
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
 
-from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator import Emulator, client_connection
 from spark_ehbalance.emulator.amqp.codec import Described, Symbol, ULong, encode
 from spark_ehbalance.emulator.amqp.frames import (
     AMQP_HEADER,
@@ -258,3 +259,67 @@ def test_a_peer_that_sends_and_never_reads_is_no_longer_read(emulator: Emulator,
         peer.socket.settimeout(2)
         with pytest.raises(TimeoutError):
             peer.socket.sendall(request * 2000)
+
+
+def test_refused_attaches_are_not_kept() -> None:
+    """15 MB of them took 1.1 GB."""
+    with Emulator({"hub": 1}, sas_keys={"name": "key"}) as guarded, RawPeer(guarded) as peer:
+        peer.open()
+        many = {Symbol(f"{number}"): number for number in range(300)}
+
+        def refused(handle: int) -> None:
+            peer.attach_receiver(ADDRESS, handle, properties=many)
+            peer.expect(Attach)
+            assert peer.expect(Detach).error.value[0] == "amqp:unauthorized-access"
+
+        refused(0)
+        tracemalloc.start()
+        for handle in range(1, 256):
+            refused(handle)
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert kept < 2 << 20
+        refused(255)  # its handle is free
+
+
+def test_what_accepted_links_were_asked_with_is_not_kept() -> None:
+    """`$cbs` takes links from everybody."""
+    with Emulator({"hub": 1}, sas_keys={"name": "key"}) as guarded, RawPeer(guarded) as peer:
+        peer.open()
+        many = {Symbol(f"{number}"): number for number in range(300)}
+        peer.attach_receiver("$cbs", 0, properties=many)
+        peer.expect(Attach)
+        tracemalloc.start()
+        for handle in range(1, 256):
+            peer.attach_receiver("$cbs", handle, properties=many)
+            peer.expect(Attach)
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert kept < 4 << 20
+
+
+def test_links_of_a_session_and_of_a_connection_are_limited(
+    emulator: Emulator, bystander: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RawPeer(emulator) as peer:
+        peer.socket.sendall(AMQP_HEADER)
+        peer._take(8)
+        peer.send(Open("test"), Begin(None, 0, 1000, 1000))
+        peer.expect(Open)
+        assert peer.expect(Begin).handle_max == 255
+        peer.attach_receiver("$cbs", 255)
+        peer.expect(Attach)
+        peer.attach_receiver("$cbs", 256)
+        assert peer.expect(End).error.value[0] == "amqp:not-allowed"
+    monkeypatch.setattr(client_connection, "_MAX_LINKS", 10)
+    with RawPeer(emulator) as peer:
+        peer.open()
+        for handle in range(10):
+            peer.attach_receiver("$cbs", handle)
+            peer.expect(Attach)
+        peer.attach_receiver("$cbs", 10)
+        assert peer.expect(Detach).error.value[0] == "amqp:resource-limit-exceeded"
+        peer.send(Detach(0, True))
+        peer.expect(Detach)
+        peer.attach_receiver("$cbs", 10)
+        peer.expect(Attach)

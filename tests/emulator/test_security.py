@@ -211,3 +211,13 @@ def test_connections_are_counted(emulator: Emulator) -> None:
     with reader(emulator.connection_string("hub")), reader(emulator.connection_string("hub")):
         assert emulator.connections() == 2
     wait_until(lambda: emulator.connections() == 0, "both are closed")
+
+
+def test_it_listens_on_the_loopback_address_unless_told_otherwise() -> None:
+    with Emulator(websocket_port=0) as emulator:
+        emulator.open_control_port()
+        assert emulator._server is not None
+        assert emulator._control is not None
+        assert emulator._control._listener is not None
+        listeners = [*emulator._server._listeners, emulator._control._listener]
+        assert [each.sockets[0].getsockname()[0] for each in listeners] == ["127.0.0.1"] * 3

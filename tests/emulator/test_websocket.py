@@ -79,10 +79,12 @@ def test_both_ports_serve_the_same_hubs(plain: Emulator) -> None:
 class Peer:
     """A websocket by hand."""
 
-    def __init__(self, emulator: Emulator, path: str = PATH, subprotocol: str | None = SUBPROTOCOL) -> None:
+    def __init__(
+        self, emulator: Emulator, path: str = PATH, subprotocol: str | None = SUBPROTOCOL, *headers: str
+    ) -> None:
         self.socket = socket.create_connection(("127.0.0.1", emulator.websocket_port), timeout=10)
         lines = [
-            f"GET {path} HTTP/1.1", "Host: localhost", "Upgrade: websocket", "Connection: Upgrade",
+            f"GET {path} HTTP/1.1", *(headers or ["Host: localhost"]), "Upgrade: websocket", "Connection: Upgrade",
             f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}", "Sec-WebSocket-Version: 13",
         ]  # fmt: skip
         lines += [] if subprotocol is None else [f"Sec-WebSocket-Protocol: {subprotocol}"]
@@ -168,6 +170,47 @@ def test_another_path_or_subprotocol_is_refused(
 ) -> None:
     with Peer(plain, path, subprotocol) as peer:
         assert peer.head.startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        ("localhost:8080", "http://evil.example"),
+        ("localhost:8080", "null"),
+        ("localhost:8080", "http://localhost:3000"),  # another program's page
+        ("localhost:8080", "http://localhost:8080.evil.example"),
+        ("localhost:8080", ""),
+        ("rebound.evil.example:8080", "http://rebound.evil.example:8080"),  # a name that leads here by now
+        ("rebound.evil.example", "http://rebound.evil.example"),
+    ],
+)
+def test_a_page_in_a_browser_is_refused(plain: Emulator, bystander: Reader, host: str, origin: str) -> None:
+    with Peer(plain, PATH, SUBPROTOCOL, f"Host: {host}", f"Origin: {origin}") as peer:
+        assert peer.head.startswith(b"HTTP/1.1 403")
+
+
+@pytest.mark.parametrize("origins", [("http://localhost:8080", "http://evil.example"), ("http://evil.example",) * 2])
+def test_of_several_origins_none_is_another_one(plain: Emulator, bystander: Reader, origins: tuple[str, str]) -> None:
+    headers = ["Host: localhost:8080", *(f"Origin: {each}" for each in origins)]
+    with Peer(plain, PATH, SUBPROTOCOL, *headers) as peer:
+        assert peer.head.startswith(b"HTTP/1.1 403")
+
+
+def test_who_reads_no_answer_is_not_read_further() -> None:
+    """Else the answers that wait for him fill the memory."""
+    pings = b"\x89\xfd\0\0\0\0" + b"x" * 125  # with a mask of zeros
+    with Emulator({"hub": 1}, websocket_port=0, handshake_timeout=60.0) as emulator, Peer(emulator) as peer:
+        peer.socket.settimeout(3)
+        with pytest.raises(TimeoutError):
+            peer.socket.sendall(pings * 800_000)  # 100 MB
+        for _ in range(10_000):
+            assert peer.next() == (PONG, b"x" * 125)
+
+
+@pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1:8080", "emulator:8080", "emulator"])
+def test_a_client_that_names_the_server_as_its_origin_is_served(plain: Emulator, host: str) -> None:
+    with Peer(plain, PATH, SUBPROTOCOL, f"Host: {host}", f"Origin: http://{host}") as peer:
+        assert peer.head.startswith(b"HTTP/1.1 101 ")
 
 
 @pytest.mark.parametrize(

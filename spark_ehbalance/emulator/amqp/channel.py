@@ -5,7 +5,7 @@ from __future__ import annotations
 from .frames import Begin, Flow, Performative, encode_frame
 
 ID_SPAN = 1 << 32  # ids and counters are unsigned 32-bit integers and wrap
-HANDLE_MAX = 1023  # links per session, far above what a client uses
+HANDLE_MAX = 255  # the highest number of a session's link, as Azure announces
 _INCOMING_WINDOW = 5000  # transfer frames; each is processed on arrival, so the window bounds no memory
 _LARGEST_FRAME = 65536  # bytes, as Azure announces
 

@@ -15,6 +15,7 @@ from .errors import DecodeError
 
 MAX_DEPTH = 32  # no client nests deeper; Python's stack ends near 1,000
 MAX_ITEMS = 100_000  # values in one decode call: about 0.1 s of work, and more than a 1 MB event of small maps has
+MAX_ODD_KEYS = 256  # of a map, neither text nor binary: a sender can choose numbers so that each is compared with all
 MAX_EMPTY_ITEMS = 256  # array elements of zero bytes cost the sender nothing, so their number needs a limit
 
 
@@ -332,6 +333,8 @@ class _Decoder:
         flat = self._sequence(pos, end, code, depth)
         if len(flat) % 2:
             raise DecodeError("a map has a key without a value")
+        if sum(not isinstance(key, (str, bytes)) for key in flat[::2]) > MAX_ODD_KEYS:
+            raise DecodeError(f"a map has more than {MAX_ODD_KEYS} keys that are neither text nor binary")
         try:
             return dict(zip(flat[::2], flat[1::2], strict=True))
         except TypeError:

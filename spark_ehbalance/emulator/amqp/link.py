@@ -20,7 +20,8 @@ _UNSETTLED, _SETTLED, _MIXED = 0, 1, 2  # sender settle modes: none of the deliv
 class _Link:
     """This side's end of a link that the peer has asked for; answer with `accept` or `refuse`.
 
-    Each direction has its own handles; both use the number that the peer has chosen.
+    Each direction has its own handles; both use the number that the peer has chosen. `attach` is there until the
+    answer: as Python's objects it may take seventy times its bytes.
     """
 
     _snd_settle_mode: int
@@ -29,16 +30,21 @@ class _Link:
         self.channel = channel
         self.attach = attach
         self.handle = attach.handle
-        self.detached = False
+        self.detached = self.refused = False
 
     def accept(self) -> None:
         """Attach the link."""
-        self.channel.write(_attach_response(self.attach, self._snd_settle_mode))
+        self._answer(self._snd_settle_mode)
 
     def refuse(self, error: AmqpError) -> None:
         """Attach and detach at once: AMQP has no other way to refuse a link."""
-        self.channel.write(_attach_response(self.attach, _MIXED))
+        self._answer(_MIXED)
         self.detach(error)
+        self.refused = True
+
+    def _answer(self, snd_settle_mode: int) -> None:
+        self.channel.write(_attach_response(self.attach, snd_settle_mode))
+        del self.attach
 
     def detach(self, error: AmqpError | None = None) -> None:
         """Detach from this side and send the peer the reason; ignored if the link is detached."""

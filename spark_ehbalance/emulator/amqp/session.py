@@ -15,9 +15,13 @@ class Session:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._links: dict[int, Link] = {}
+        self._asked: Link | None = None  # the link that the peer has asked for last
 
     def receive(self, performative: Performative, payload: bytes) -> list[Event]:
         """The events of one frame. Raises AmqpError for a frame that the peer must not send."""
+        if self._asked is not None and self._asked.refused:  # it got no credit, so that nothing more comes for it
+            self._links.pop(self._asked.handle)
+            self._asked = None
         if isinstance(performative, Transfer):
             return self._on_transfer(performative, payload)
         if isinstance(performative, Flow):
@@ -44,7 +48,7 @@ class Session:
         if present is not None and not present.detached:
             raise AmqpError(HANDLE_IN_USE, f"handle {attach.handle} is in use")
         link = (OutgoingLink if attach.role else IncomingLink)(self._channel, attach)
-        self._links[attach.handle] = link
+        self._links[attach.handle] = self._asked = link
         return [AttachRequested(link)]
 
     def _on_detach(self, detach: Detach) -> list[Event]:
