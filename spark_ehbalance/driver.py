@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
+import os
+import shlex
+import shutil
+import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,8 +33,9 @@ from spark_ehbalance.source.datasource import EhBalanceDataSource
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.one_line import repeat_at_the_end
 from spark_ehbalance.source.relay import PlannerRelay, relay
+from spark_ehbalance.text import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: Options with which the format can be looked up: valid ones, as it checks them. Nothing is read.
 _LOOK_UP = {"fullyQualifiedNamespace": "namespace.servicebus.windows.net", "eventHubName": "hub"}
@@ -88,8 +93,8 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
 
 
 class BatchEndListener(StreamingQueryListener):
-    """Reports the end of each batch to the planners of its `ehbalance` sources, and warns of sinks that lose rows if
-    queries share a hub."""
+    """Reports the end of each batch to the planners of its `ehbalance` sources, and whether two of them share leases;
+    warns of sinks that lose rows if queries share a hub."""
 
     def __init__(self, remote: SparkSession | None = None) -> None:
         """`remote` is the session, if it is one of Spark Connect."""
@@ -104,8 +109,9 @@ class BatchEndListener(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = json.loads(event.progress.json)
         ends = list(_ends(progress))
+        groups = Counter(end.group for end in ends if end.group)
         for end in ends:
-            _report_end(end, self._relay_for(end))
+            _report_end(end, self._relay_for(end), twice=groups[end.group] > 1)
         if progress["id"] not in self._warned and (warning := _sink_warning(progress, ends)):
             self._warned.add(progress["id"])
             _LOG.warning(warning)
@@ -143,10 +149,7 @@ def _make_known(spark: SparkSession) -> None:
         error = _use(spark)
     if error is not None:
         raise EhBalanceError(
-            f"Spark cannot use the format {EhBalanceDataSource.name()!r}: {_cause(error)}. The Python that it starts "
-            "beside the driver needs the package spark-ehbalance and what that depends on: install both there, or "
-            "bring them by --archives or --py-files (a wheel under the name of a .zip), with Spark Connect by "
-            "spark.addArtifacts (docs/platforms.md)"
+            f"Spark cannot use the format {EhBalanceDataSource.name()!r}: {_cause(error)}. {_remedy(spark)}"
         ) from error
 
 
@@ -157,6 +160,29 @@ def _use(spark: SparkSession) -> Exception | None:
     except _SPARK_ERRORS as error:
         return error
     return None
+
+
+def _remedy(spark: Any) -> str:
+    """What to do where Spark's Python cannot use the format."""
+    remedy = (
+        "The Python that Spark starts beside the driver needs the package spark-ehbalance and what that depends on: "
+        "install both there, or bring them by --archives or --py-files (a wheel under the name of a .zip), with Spark "
+        "Connect by spark.addArtifacts (docs/platforms.md)"
+    )
+    if _remote(spark) is not None:
+        return remedy
+    name = spark.sparkContext.pythonExec
+    python = os.path.abspath(shutil.which(name, path=spark._jvm.System.getenv("PATH")) or name)
+    # Not by the file: those of virtual environments are links to one and the same.
+    if os.path.dirname(python) == os.path.dirname(sys.executable):
+        return remedy
+    why = "which PYSPARK_PYTHON names"
+    if "PYSPARK_PYTHON" not in os.environ:
+        why = f"the {name} of the PATH, as PYSPARK_PYTHON is not set"
+    found = f"Spark's Python is {python}, {why}; this program's is another"
+    if not spark.sparkContext.master.startswith("local"):
+        return f"{found}. {remedy}"
+    return f"{found}. Before you start it: export PYSPARK_PYTHON={shlex.quote(sys.executable)}"
 
 
 def _cause(error: Exception) -> str:
@@ -210,10 +236,13 @@ def _add_listener(spark: Any, listener: StreamingQueryListener) -> None:
     spark.streams.addListener(listener)
 
 
-def _report_end(end: StreamOffset, remote: SparkSession | None = None, *, leave: bool = False) -> bool | None:
+def _report_end(
+    end: StreamOffset, remote: SparkSession | None = None, *, leave: bool = False, twice: bool = False
+) -> bool | None:
     """Report to its planner that the sink has finished the batch that ends at `end`, through the session `remote` if it
-    is on another machine. Returns the planner's answer, or None."""
-    message = {"finished": end.to_json(), "leave": leave}
+    is on another machine; `twice`: that its query has another source with this lease table. Returns the planner's
+    answer, or None."""
+    message = {"finished": end.to_json(), "leave": leave, "twice": twice}
     answer = send(end.planner_name, message)
     if answer is None and remote is not None:
         try:

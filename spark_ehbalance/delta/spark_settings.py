@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+import sys
 from pathlib import Path
 
 import pyspark
 
 from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.source.host import settings_of, started_settings
 from spark_ehbalance.spark_versions import NEWEST_WITH_DELTA, delta_for
 
 #: What Delta's jar depends on and Spark has already, in newer versions: Delta's would conflict. For example, the shims
@@ -19,6 +23,10 @@ SESSION = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
+#: In how many tasks Spark computes a Delta table's state, and shuffles: for a local one as many as there are cores. The
+#: defaults, 50 and 200, are for clusters: a new session on two busy cores took 19 s for the 50 of a small table.
+TASKS = ("spark.databricks.delta.snapshotPartitions", "spark.sql.shuffle.partitions")
+
 
 def spark_settings() -> dict[str, str]:
     """Spark's settings for Delta Lake: `SparkSession.builder.config(map=spark_settings())`, before Spark has started.
@@ -26,11 +34,21 @@ def spark_settings() -> dict[str, str]:
     Unless Delta is among the jars of the installed Spark, `spark.jars.packages` names the Delta that goes with it,
     which Spark then fetches from Maven once. Databricks, Fabric and the like have Delta and need no settings.
 
+    For a local master there are two more, unless you have set them where Spark is started (spark-defaults.conf,
+    spark-submit, `PYSPARK_SUBMIT_ARGS`): `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions`
+    are the number of cores. The master is local if nothing there names another: what the program itself gives to
+    `.master(...)` cannot be seen, so a program that names a cluster sets them by `.config(...)`, after these.
+
+    Where `PYSPARK_PYTHON` is not set, Spark starts the `python3` of the PATH. So the folder of the running Python is
+    put first there, as if its environment were activated. That holds for this machine only.
+
     Raises `EhBalanceError` if there is no Delta for this Spark.
     """
-    jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
-    if any(jars.glob("delta-spark_*.jar")):
-        return dict(SESSION)
+    _be_python3()
+    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    settings = SESSION | _local(home)
+    if any(Path(home, "jars").glob("delta-spark_*.jar")):
+        return settings
     delta = delta_for(pyspark.__version__)
     if delta is None:
         newest = "{}.{}".format(*NEWEST_WITH_DELTA)
@@ -38,4 +56,28 @@ def spark_settings() -> dict[str, str]:
             f"there is no Delta Lake for Spark {pyspark.__version__} yet, the newest is for {newest}: "
             f'pip install "pyspark=={newest}.*"'
         )
-    return SESSION | {"spark.jars.packages": delta.jar, "spark.jars.excludes": ",".join(EXCLUDES)}
+    return settings | {"spark.jars.packages": delta.jar, "spark.jars.excludes": ",".join(EXCLUDES)}
+
+
+def _local(home: str) -> dict[str, str]:
+    """Those for a local master. A setting of the builder would win over what the user has set where Spark starts."""
+    # Either spark-submit has started Spark and this program, or this program will start Spark, by spark-submit.
+    words = [*shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")), "org.apache.spark.deploy.SparkSubmit"]
+    given = started_settings() or settings_of(words, {**os.environ, "SPARK_HOME": home})
+    if not given.get("spark.master", "").startswith("local"):
+        return {}
+    return {name: str(os.cpu_count() or 1) for name in TASKS if name not in given}
+
+
+def _be_python3() -> None:
+    """Let `python3`, which Spark starts where PYSPARK_PYTHON is not set, be this Python.
+
+    Spark does not read `spark.pyspark.python` of a program that spark-submit has not started (seen with 4.2.0). A path
+    in PYSPARK_PYTHON would hold for a cluster's executors too; the PATH does not reach them.
+    """
+    folder = os.path.dirname(sys.executable)
+    ours = shutil.which("python3", path=folder)
+    if "PYSPARK_PYTHON" in os.environ or ours is None or ours == shutil.which("python3"):
+        return
+    if os.path.samefile(ours, sys.executable):
+        os.environ["PATH"] = os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])

@@ -3,8 +3,8 @@
 The planner is a process of its own, and Spark tells it that a batch has ended only when it asks for the next one: with
 a long trigger that is minutes later. So the planner listens on a local socket whose name follows from its owner id and
 group. Processes of the same user on the same machine can use it: the listener that `spark_ehbalance.register` installs,
-and `spark_ehbalance.stop`. Without these messages nothing is lost, but handovers wait for the next trigger. On systems
-without Unix sockets there are none.
+`spark_ehbalance.stop`, and tasks. Without these messages nothing is lost, but handovers wait for the next trigger. On
+systems without Unix sockets there are none.
 
 Wire format: one JSON object until the sender shuts its side down; the answer is `yes`, `no`, a JSON object or nothing
 (an error).
@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import os
 import socket
 import tempfile
@@ -25,9 +24,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from spark_ehbalance.text import logger
 from spark_ehbalance.values.private_folder import check_private, make_private
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: Bytes of the largest message: an offset with 2,000 partitions has 120 KB.
 MAX_MESSAGE_BYTES = 1 << 20
@@ -49,7 +49,10 @@ Handle = Callable[[dict[str, Any]], "bool | dict[str, Any]"]
 
 
 def socket_path(planner_name: str) -> Path:
-    """Where the planner of that name (`StreamOffset.planner_name`) listens."""
+    """Where the planner of that name (`StreamOffset.planner_name`) listens. Raises `OSError` on systems without Unix
+    sockets."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise OSError("this system has no Unix sockets")
     return _folder() / hashlib.sha256(planner_name.encode()).hexdigest()[:_NAME_LENGTH]
 
 
@@ -59,11 +62,22 @@ def send(planner_name: str, message: dict[str, Any]) -> bool | None:
     A planner that does not answer in time, on a machine that is too busy, counts as having answered no.
     """
     try:
-        return {b"yes": True, b"no": False}.get(_exchange(planner_name, message))
-    except (TimeoutError, BlockingIOError):
-        return False
+        return _sent(socket_path(planner_name), message)
     except OSError:
         return None
+
+
+def send_to_all(planner_name: str, message: dict[str, Any]) -> bool:
+    """Send `message` to that planner, then to the others of this user on this machine. Returns whether one of the
+    others answers yes; False without asking them if there is no such planner on this machine."""
+    if send(planner_name, message) is None:
+        return False
+    own = socket_path(planner_name)
+    for path in own.parent.iterdir():
+        with contextlib.suppress(OSError):  # of a planner that was killed
+            if path != own and _sent(path, message):
+                return True
+    return False
 
 
 def ask(planner_name: str, question: dict[str, Any]) -> dict[str, Any] | None:
@@ -72,7 +86,7 @@ def ask(planner_name: str, question: dict[str, Any]) -> dict[str, Any] | None:
     Raises `ConnectionError` if there is no such planner on this machine.
     """
     try:
-        answer = _exchange(planner_name, question)
+        answer = _exchange(socket_path(planner_name), question)
     except (TimeoutError, BlockingIOError):
         return None
     except OSError as error:
@@ -80,14 +94,20 @@ def ask(planner_name: str, question: dict[str, Any]) -> dict[str, Any] | None:
     return json.loads(answer) if answer.startswith(b"{") else None
 
 
-def _exchange(planner_name: str, message: dict[str, Any]) -> bytes:
+def _sent(path: Path, message: dict[str, Any]) -> bool | None:
+    """As `send`, to the planner that listens there. Raises `OSError` if none does."""
+    try:
+        return {b"yes": True, b"no": False}.get(_exchange(path, message))
+    except (TimeoutError, BlockingIOError):
+        return False
+
+
+def _exchange(path: Path, message: dict[str, Any]) -> bytes:
     """The planner's answer. Raises `OSError`, of which `TimeoutError` and `BlockingIOError` say that it is too busy."""
-    if not hasattr(socket, "AF_UNIX"):
-        raise OSError("this system has no Unix sockets")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
         sender.settimeout(_TIMEOUT)
-        check_private(_folder())  # its owner could read the messages and answer them
-        sender.connect(str(socket_path(planner_name)))
+        check_private(path.parent)  # its owner could read the messages and answer them
+        sender.connect(str(path))
         sender.sendall(json.dumps(message).encode())
         sender.shutdown(socket.SHUT_WR)
         return _received(sender)
@@ -97,7 +117,7 @@ class PlannerControl:
     """The planner's end of the control socket. The constructor opens nothing."""
 
     def __init__(self, planner_name: str) -> None:
-        self._planner_name = planner_name
+        self.planner_name = planner_name
         self._handling = threading.Lock()
         self._senders = threading.Semaphore(MAX_SENDERS)
         self._closed = threading.Event()
@@ -108,7 +128,7 @@ class PlannerControl:
         which returns the answer. Where no socket can be opened, warns and does nothing else."""
         if not hasattr(socket, "AF_UNIX"):
             return
-        self._path = socket_path(self._planner_name)
+        self._path = socket_path(self.planner_name)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             make_private(_folder())

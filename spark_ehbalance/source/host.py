@@ -37,25 +37,35 @@ def cpu_time() -> CpuTime | None:
 def spark_master() -> str | None:
     """The master of the Spark whose JVM is an ancestor of this process; None if it cannot be found. Spark does not tell
     its Python workers, so it is read off the JVM's command line and properties."""
+    return (started_settings() or {}).get(_MASTER)
+
+
+def started_settings() -> dict[str, str] | None:
+    """The settings with which spark-submit has started the JVM that is an ancestor of this process; None if there is
+    none, or they cannot be read."""
     try:
         commands = (each.cmdline() for each in psutil.Process().parents())
         jvm = next((words for words in commands if words and words[0].endswith("java")), None)
-        return master_of(jvm, os.environ) if jvm else None
-    except (OSError, KeyError, psutil.Error):
+        return settings_of(jvm, os.environ) if jvm else None
+    except (OSError, psutil.Error):
         return None
 
 
-def master_of(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """The master of a JVM with this command line, as spark-submit finds it: there, in the properties file named there,
-    in the default one. Raises `KeyError` if the environment does not say where that is."""
+def settings_of(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a JVM with this command line, as spark-submit finds them: there, else in the properties file
+    named there, else in the default one. Of a JVM that spark-submit has not started, those of the command line."""
     follows = dict(pairwise(words))
-    given = [word.removeprefix(_MASTER + "=") for word in words if word.startswith(_MASTER + "=")]
-    if given or "--master" in follows:
-        return (given or [follows["--master"]])[-1]
+    settings = {_MASTER: follows["--master"]} if "--master" in follows else {}
+    settings |= _matches(r"(spark\.[^=]+)=(.*)", words)
     if not any(word.endswith(".SparkSubmit") for word in words):
-        return None
-    conf = Path(environment.get("SPARK_CONF_DIR") or environment["SPARK_HOME"] + "/conf")
-    file = Path(follows.get("--properties-file", conf / "spark-defaults.conf"))
+        return settings
+    conf = environment.get("SPARK_CONF_DIR") or environment.get("SPARK_HOME", "") + "/conf"
+    file = Path(follows.get("--properties-file", conf + "/spark-defaults.conf"))
     lines = file.read_text().splitlines() if file.is_file() else []
-    found = [match[1] for line in lines if (match := re.match(rf"\s*{re.escape(_MASTER)}[\s=:]+(\S+)", line))]
-    return found[-1] if found else "local[*]"
+    default = {_MASTER: environment.get("MASTER", "local[*]")}
+    return default | _matches(r"\s*(spark\.[^\s=:]+)[\s=:]+(\S+)", lines) | settings
+
+
+def _matches(setting: str, lines: Sequence[str]) -> dict[str, str]:
+    """The names and values in the lines that begin with a `setting`."""
+    return {match[1]: match[2] for line in lines if (match := re.match(setting, line))}

@@ -6,22 +6,27 @@ that the query's checkpoint records, before it reads or creates anything.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Protocol
 
 from spark_ehbalance.errors import DataLossError, OptionError
+from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.transitions import Restore
 from spark_ehbalance.source.continuity import RecordedProgress, describe_loss, restore_transitions, skipped_events
 from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.stores.base import SHARED_LEVEL, LeaseStore, commit_and_record
+from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import partition_order
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
+
+#: A time that is a slip, such as one of another time zone, is off by more; the clocks of machines by less.
+_CLOCKS_DIFFER = timedelta(minutes=5)
 
 _WHY = "the lease table did not know it any more"
 
@@ -30,6 +35,7 @@ class Hub(Protocol):
     """What is asked of the hub; see `HubWatcher`."""
 
     def partition_ids(self) -> tuple[str, ...]: ...
+    def states(self) -> Mapping[str, PartitionState]: ...
     def offsets(self, positions: Mapping[str, int], owner_level: int) -> Mapping[str, str]: ...
 
 
@@ -45,8 +51,14 @@ def join_table(
 
     `known` is the query's last offset, `recorded` what its checkpoint records. If the table lacks some of `recorded`,
     raises `DataLossError` before anything is created; with failOnDataLoss=false restores it.
-    Raises `StoreFormatError`, `StoreUnavailableError`.
+    Raises `StoreFormatError`, `StoreUnavailableError`, and what `check_start` raises.
     """
+    if known.is_initial:
+        leases = store.read().leases if store.exists() else {}
+        # What a table with others lacks was added to the hub, and begins at its first event.
+        first = not leases or not store.offers.partitions
+        states = hub.states().items()
+        check_start(options, {p: e for p, e in states if (leases[p].checkpoint is None if p in leases else first)})
     lost = "" if known.is_initial else _lost(store, options, known, recorded)
     if lost and options.fail_on_data_loss:
         what = "Nothing was read or created. Put the table back, set leaseTable to where it is, or make"
@@ -57,10 +69,23 @@ def join_table(
             "once for each query of the group. With failOnDataLoss=false the query goes on from what its own "
             "checkpoint knows"
         )
-    store.create(options.connection.group(options.consumer_group))
+    store.create(options.group)
     if lost:
         _LOG.warning("%s. Going on from what this query's own checkpoint knows, because failOnDataLoss=false", lost)
         _restore(store, recorded, hub, by)
+
+
+def check_start(options: Options, states: Mapping[str, PartitionState]) -> None:
+    """Check startingPosition where a first reading begins, in partitions with these `states`, and warn of a time that
+    has not come. Raises `OptionError` if it is beyond a partition's last event: no event was read, so none is lost."""
+    options.starting_position.check_ends({partition: state.end for partition, state in states.items()})
+    times = [each for each in map(options.starting_position.of, states) if isinstance(each, datetime)]
+    if times and max(times) > datetime.now(timezone.utc) + _CLOCKS_DIFFER:
+        _LOG.warning(
+            "startingPosition=%s has not come yet: what the event hub holds now is not read, and reading begins with "
+            "the next events, also with those that come before that time",
+            max(times).isoformat(),
+        )
 
 
 def check_alone(known: StreamOffset, options: Options) -> None:
@@ -90,7 +115,7 @@ def check_hub(known: StreamOffset, options: Options) -> None:
 def _lost(store: LeaseStore, options: Options, known: StreamOffset, recorded: RecordedProgress) -> str:
     """What the table lacks, for a message; "" if it lacks nothing."""
     found = store.read() if store.exists() else None
-    if found is not None and found.group != options.connection.group(options.consumer_group):
+    if found is not None and found.group != options.group:
         return ""  # that loses nothing: `create` raises the error for a table of another group
     lost = describe_loss(known, recorded, found)
     if not lost and found is not None and found.table is None and known.group != group_name(options.lease_table):

@@ -1,0 +1,82 @@
+"""How two sources of one query with one lease table are told from what may be."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_ehbalance.driver import BatchEndListener
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.source import datasource
+from spark_ehbalance.source.datasource import StreamReader
+from spark_ehbalance.source.offsets import StreamOffset
+from tests.source.queries import Group
+
+
+@pytest.fixture
+def readers(group: Group, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(datasource.signal, "signal", lambda *_: None)
+    made: list[StreamReader] = []
+
+    def make(owner: str, **more: object) -> StreamReader:
+        made.append(StreamReader(group.options(ownerId=owner, **more)))
+        made[-1].latestOffset(made[-1].initialOffset())
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def ask(reader: StreamReader, query: str, asker: StreamReader) -> Any:
+    """What `reader` says to a task of `asker`."""
+    name = StreamOffset.from_json(asker.initialOffset()).planner_name
+    return reader._planner and reader._planner.handle({"query": query, "planner": name})
+
+
+def test_a_planner_knows_another_of_its_query(group: Group, readers: Any) -> None:
+    a, b, elsewhere = readers("a"), readers("b"), readers("c", leaseTable=f"{group.table}2", consumerGroup="$Default")
+    assert ask(a, "query 1", b) is False, "it does not know its query yet"
+    assert ask(a, "query 1", a) is False
+    assert ask(a, "query 1", b) is True
+    assert ask(a, "query 2", b) is False, "another query of the session"
+    assert ask(a, "query 1", elsewhere) is False, "another lease table"
+    assert ask(a, "query 2", a) is False, "the same planner, in another run"
+
+
+def test_the_first_task_asks_until_the_planner_knows_its_query(group: Group, readers: Any) -> None:
+    """Also where there is nothing to read."""
+    reader = readers("a")
+    start = reader.initialOffset()
+    assert [task.checks for task in reader.partitions(start, start)] == [True]
+    group.append(1)
+    end = StreamOffset.from_json(start)
+    while not end.ranges:
+        end = StreamOffset.from_json(reader.latestOffset(start))
+    assert [task.checks for task in reader.partitions(start, end.to_json())][:1] == [True]
+    ask(reader, "query 1", reader)
+    assert not any(task.checks for task in reader.partitions(start, end.to_json()))
+    assert reader.partitions(start, start) == []
+
+
+def progress(*readers: StreamReader) -> Any:
+    """A query's event, with these sources."""
+    sources = [{"endOffset": each.initialOffset()} for each in readers]
+    report = {"id": "1", "name": None, "sources": sources, "sink": {"description": "ForeachBatchSink"}}
+    return SimpleNamespace(progress=SimpleNamespace(json=json.dumps(report)))
+
+
+def test_the_listener_ends_a_query_with_two_sources(group: Group, readers: Any) -> None:
+    a, b = readers("a"), readers("b")
+    listener = BatchEndListener()
+    listener.onQueryProgress(progress(a))
+    listener.onQueryProgress(progress(b))
+    for each in (a, b):
+        each.latestOffset(each.initialOffset())
+    listener.onQueryProgress(progress(a, b))
+    for each in (a, b):
+        with pytest.raises(OptionError, match=r"leaseTable=.*leases: this query has two sources with it"):
+            each.latestOffset(each.initialOffset())
