@@ -12,7 +12,7 @@ export PATH := $(VENV)/bin:$(PATH)
 # A SPARK_HOME would be used instead of the virtual environment's pyspark.
 unexport SPARK_HOME
 
-.PHONY: help setup run test test-azure test-matrix bench chaos workers soak contention handover lint format types check docs package clean
+.PHONY: help setup run test test-azure test-matrix test-lowest bench chaos workers soak contention handover lint format types check docs package clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ test-azure: setup ## What can be run against a real event hub, which the environ
 
 test-matrix: setup ## What must work with each version of Spark, in environments of their own: make test-matrix ARGS="4.0 4.3"
 	@.venv/bin/python -m matrix $(ARGS)
+
+test-lowest: setup ## Tests without Spark, with the lowest versions that pyproject.toml allows: make test-lowest ARGS=tests/stores
+	@$$(.venv/bin/python -m matrix.environments) -m pytest -m "not spark" $(or $(ARGS),tests/stores tests/hub tests/source)
 
 bench: setup ## Measure speed, latency and cost beside their bars: make bench ARGS="--short"
 	@.venv/bin/python -m bench $(ARGS)

@@ -1,6 +1,7 @@
 """A virtual environment for each version of Spark, below `.venv-matrix`: made once, kept until its inputs change.
 
-It has a pyspark, the Delta jars that go with it, and this project of its own. All other packages are those of `.venv`.
+It has a pyspark, the Delta jars that go with it, and this project of its own. All other packages are those of `.venv`;
+with the oldest Spark, those that the project depends on are the lowest versions that `pyproject.toml` allows.
 """
 
 from __future__ import annotations
@@ -13,11 +14,21 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".venv-matrix"
 
 #: The newest patch releases of the supported Sparks. That of 4.2 is newer than the one in `.venv`.
 SPARKS = {"4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1", "4.3": "4.3.0"}
+
+#: The extras whose packages an environment has.
+_EXTRAS = ("blob", "delta", "emulator", "report", "spark")
 
 #: What decides what an environment has.
 _INPUTS = (
@@ -66,7 +77,7 @@ class Environment:
         self._pip("--no-deps", f"pyspark=={self.spark}")
         self._share()
         # As a user would, with pip's own choice of versions: none may take the place of the pyspark that is there.
-        self._pip("--constraint", str(self._constraints()), "--editable", f"{ROOT}[delta,spark]")
+        self._pip("--constraint", str(self._constraints()), "--editable", f"{ROOT}[{','.join(_EXTRAS)}]")
         found = self._run(str(self.python), "-c", "import pyspark; print(pyspark.__version__)").strip()
         if found != self.spark:
             raise EnvironmentFailed(f"pip has put pyspark {found} in the place of {self.spark}")
@@ -83,11 +94,13 @@ class Environment:
         return self._run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
 
     def _constraints(self) -> Path:
-        """The versions that `.venv` has, but for those that depend on Spark's."""
+        """The versions that `.venv` has, or the lowest; but for those that depend on Spark's."""
         ours = ("pyspark", "py4j", "delta-spark")
+        lowest = lowest_versions() if self.spark == SPARKS["4.0"] else {}
         lines = (ROOT / "constraints.txt").read_text().splitlines()
+        kept = [line for line in lines if line.partition("==")[0] not in (*ours, *lowest)]
         file = self.folder / "constraints.txt"
-        file.write_text("".join(f"{line}\n" for line in lines if line.partition("==")[0] not in ours))
+        file.write_text("\n".join([*kept, *(f"{name}=={version}" for name, version in lowest.items()), ""]))
         return file
 
     def _pip(self, *arguments: str) -> None:
@@ -104,8 +117,32 @@ class Environment:
         return done.stdout
 
 
+def lowest_versions() -> dict[str, str]:
+    """The lowest version that `pyproject.toml` allows, of each package that users get, but for pyspark.
+
+    Raises `EnvironmentFailed` for one without a lower bound.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    found = {}
+    for text in (*project["dependencies"], *(each for extra in _EXTRAS for each in extras[extra])):
+        each = Requirement(text)
+        if each.name != "pyspark" and (each.marker is None or each.marker.evaluate()):
+            bound = next((one.version for one in each.specifier if one.operator == ">="), None)
+            if bound is None:
+                raise EnvironmentFailed(f"pyproject.toml has no lower bound for {each.name}")
+            found[each.name] = bound
+    return found
+
+
 def _digest(spark: str) -> str:
     digest = hashlib.sha256(f"{spark} {ROOT} {sys.version}".encode())
     for name in _INPUTS:
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
+
+
+if __name__ == "__main__":  # for `make test-lowest`
+    oldest = Environment(SPARKS["4.0"])
+    oldest.make()
+    print(oldest.python)

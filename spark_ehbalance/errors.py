@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from spark_ehbalance.text import plain_lines
+from spark_ehbalance.text import plain
 
 
 class EhBalanceError(Exception):
-    """The base of all errors of `ehbalance`. Its text is safe to print."""
+    """The base of all errors of `ehbalance`. Its text is one line that is safe to print."""
 
     def __str__(self) -> str:
-        return plain_lines(super().__str__())  # it may contain names that others chose
+        return plain(super().__str__())  # it may contain names that others chose
 
 
 class OptionError(EhBalanceError, ValueError):

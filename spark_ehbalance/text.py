@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 
 def plain(text: str) -> str:
     """`text` in one line, with every unprintable character written as an escape such as `\\x1b`: control characters,
@@ -14,3 +16,19 @@ def plain(text: str) -> str:
 def plain_lines(text: str) -> str:
     """The same for text that may have several lines."""
     return "\n".join(map(plain, text.split("\n")))
+
+
+def logger(name: str) -> logging.Logger:
+    """The logger of this name, whose messages are `plain` for every handler, whoever has installed it."""
+    made = logging.getLogger(name)
+    made.addFilter(_made_plain)
+    return made
+
+
+def _made_plain(record: logging.LogRecord) -> bool:
+    """A filter that lets all records pass. Those of a logger pass its own filters only, and no parent's."""
+    if not (text := record.getMessage()).isprintable():
+        record.msg, record.args = plain(text), ()
+    if record.exc_info and not record.exc_text:  # a formatter takes this as it is
+        record.exc_text = plain_lines(logging.Formatter().formatException(record.exc_info))
+    return True

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from packaging.version import Version
+
 from matrix.__main__ import FAILED, is_good, read_report
 from matrix.checks import titles
-from matrix.environments import SPARKS
+from matrix.environments import SPARKS, lowest_versions
 from spark_ehbalance.spark_versions import NEWEST, OLDEST, minor_version
 
 REPORT = """<testsuites><testsuite>
@@ -39,3 +42,19 @@ def test_every_supported_version_has_an_environment() -> None:
     versions = [minor_version(spark) for spark in SPARKS.values()]
     assert versions == [(OLDEST[0], minor) for minor in range(OLDEST[1], NEWEST[1] + 1)]
     assert [f"{major}.{minor}" for major, minor in versions] == list(SPARKS)
+
+
+@pytest.mark.parametrize(
+    ("package", "mended"),
+    [
+        ("pyarrow", "14.0.1"),  # CVE-2023-47248
+        ("azure-identity", "1.16.1"),  # CVE-2024-35255
+        ("azure-storage-blob", "12.13.0"),  # CVE-2022-30187
+        ("plotly", "5.17.0"),  # CVE-2023-46308
+        ("psutil", "5.6.6"),  # CVE-2019-18874
+        ("websockets", "9.1"),  # CVE-2021-33880
+    ],
+)
+def test_no_version_with_a_known_vulnerability_is_allowed(package: str, mended: str) -> None:
+    """Each dependency of users has a lower bound, or `lowest_versions` fails."""
+    assert Version(lowest_versions()[package]) >= Version(mended)

@@ -17,6 +17,7 @@ from spark_ehbalance.cli.checks.findings import Finding, Verdict, ok, warning
 from spark_ehbalance.cli.checks.hub import check_hub
 from spark_ehbalance.cli.checks.storage import check_storage, check_table
 from spark_ehbalance.cli.common import (
+    BlobNamespace,
     ClientId,
     ConnectionString,
     ConsumerGroup,
@@ -55,6 +56,7 @@ def check(
     tenant_id: TenantId = None,
     consumer_group: ConsumerGroup = "$Default",
     network: Way = None,
+    blob_namespace: BlobNamespace = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     storage_option: StorageOption = None,
 ) -> None:
@@ -74,6 +76,7 @@ def check(
         network,
         client_id,
         tenant_id,
+        blob_namespace,
     )
     found = list[Finding]()
     for finding in _findings(options):

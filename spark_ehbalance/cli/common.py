@@ -81,6 +81,14 @@ Way = Annotated[
         help=f"An option of the way to the hub, as a query has it: {', '.join(NETWORK_OPTIONS)}. May be repeated.",
     ),
 ]
+BlobNamespace = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST[:PORT]",
+        help="The namespace in the names of the container's blobs, if it is not the hub's without its port.",
+        show_default=False,
+    ),
+]
 ConsumerGroup = Annotated[str, typer.Option(help="The consumer group that the queries share.")]
 
 
@@ -95,6 +103,7 @@ def group_options(
     network: list[str] | None = None,
     client_id: str | None = None,
     tenant_id: str | None = None,
+    blob_namespace: str | None = None,
 ) -> Options:
     """The options of a query of the group. Raises `OptionError`."""
     names = {name.lower(): name for name in NETWORK_OPTIONS}
@@ -114,6 +123,7 @@ def group_options(
         "clientId": client_id,
         "tenantId": tenant_id,
         "consumerGroup": consumer_group,
+        "blobNamespace": blob_namespace,
         **way,
         **{f"storageOptions.{name}": value for name, value in pairs(storage_option).items()},
     }

@@ -10,6 +10,7 @@ import typer
 
 from spark_ehbalance.cli.blob_group import BlobGroup, container_options, opened
 from spark_ehbalance.cli.common import (
+    BlobNamespace,
     ClientId,
     ConnectionString,
     ConsumerGroup,
@@ -86,6 +87,7 @@ def export_checkpoints(
     tenant_id: TenantId = None,
     consumer_group: ConsumerGroup = "$Default",
     network: Way = None,
+    blob_namespace: BlobNamespace = None,
     to_option: Annotated[
         list[str] | None,
         typer.Option("--to-option", metavar="NAME=VALUE", help="As --storage-option, for where the positions go."),
@@ -120,13 +122,13 @@ def export_checkpoints(
         client_id,
         tenant_id,
     )
-    group = options.connection.group(options.consumer_group)
+    group = options.group
     if found.group != group:
         raise StoreFormatError(f"the lease table belongs to {found.group}, not to {group}")
     positions = _positions(found)
     states = partition_states(options)
     check_positions({p: each.next for p, each in positions.items()}, states, f"the lease table {lease_table}")
-    with opened(to_blobs, group, target_options, _BLOBS) as blobs:
+    with opened(to_blobs, group, blob_namespace, target_options, _BLOBS) as blobs:
         there = resolved(blobs.checkpoints, options, states, f"{_BLOBS}={to_blobs}")
         reading = consumers(blobs)
         if reading and not force:

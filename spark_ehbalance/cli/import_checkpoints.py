@@ -11,6 +11,7 @@ import typer
 
 from spark_ehbalance.cli.blob_group import container_options, opened
 from spark_ehbalance.cli.common import (
+    BlobNamespace,
     ClientId,
     ConnectionString,
     ConsumerGroup,
@@ -87,6 +88,7 @@ def import_checkpoints(
     tenant_id: TenantId = None,
     consumer_group: ConsumerGroup = "$Default",
     network: Way = None,
+    blob_namespace: BlobNamespace = None,
     from_option: Annotated[
         list[str] | None,
         typer.Option(
@@ -114,12 +116,12 @@ def import_checkpoints(
         client_id,
         tenant_id,
     )
-    group = options.connection.group(options.consumer_group)
+    group = options.group
     with open_store(lease_table, storage_option, identity=options.connection.identity, lacks=_LACKS) as store:
         if from_blobs:
             source = f"{_BLOBS}={from_blobs}"
             given = container_options(from_option, _OPTION, storage_option)
-            positions, states = _from_blobs(from_blobs, group, options, given)
+            positions, states = _from_blobs(from_blobs, blob_namespace, options, given)
         else:
             source = f"{_SPARK}={from_spark}"
             given = pairs(from_option, _OPTION) or pairs(storage_option)
@@ -144,12 +146,14 @@ def import_checkpoints(
 
 
 def _from_blobs(
-    text: str, group: Group, options: Options, given: Mapping[str, str]
+    text: str, namespace: str | None, options: Options, given: Mapping[str, str]
 ) -> tuple[dict[str, Position], Mapping[str, PartitionState]]:
-    with opened(text, group, given, _BLOBS) as found:
+    with opened(text, options.group, namespace, given, _BLOBS) as found:
         checkpoints = {**found.checkpoints, **found.legacy()}
         if not checkpoints:
-            raise OptionError(f"{_BLOBS}={text} is wrong: it has no checkpoints of {group}, but of {found.others()}")
+            raise OptionError(
+                f"{_BLOBS}={text} is wrong: it has no checkpoints of {found.group}, but of {found.others()}"
+            )
     if reading := consumers(found):
         warn(f"{listed(reading)} may be reading with {text}: stop these consumers first, or events are read twice")
     states = partition_states(options)  # after the positions, which must not seem to be beyond the hub's end

@@ -70,8 +70,7 @@ def main() -> None:
     """Run the command. An `EhBalanceError` is printed in one line; the exit code is 1, or 2 for a wrong option."""
     logging.getLogger("azure").addHandler(logging.NullHandler())  # what it warns of comes as an error as well
     try:
-        # The keys that the emulator is given to check belong to nothing real.
-        if sys.argv[1:2] != ["emulator"] and any(map(looks_secret, sys.argv[1:])):
+        if any(map(looks_secret, sys.argv[1:])):
             raise OptionError(
                 f"an argument looks like a secret, and command lines are for all to see: write {REFERENCES}"
             )

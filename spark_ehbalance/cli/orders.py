@@ -212,7 +212,7 @@ def _ms(handover_timeout: str) -> int:
 
 def _epochs(snapshot: Snapshot, options: Options, partition: str | None) -> dict[str, int]:
     """The epochs of `partition`, or of all. Raises `EhBalanceError` if the table is not the group's or lacks them."""
-    group = options.connection.group(options.consumer_group)
+    group = options.group
     if snapshot.group != group:
         raise EhBalanceError(f"the lease table {options.lease_table} belongs to {snapshot.group}, not to {group}")
     if not snapshot.leases:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -22,7 +21,7 @@ from spark_ehbalance.consumer.ownership import etag, ownership
 from spark_ehbalance.errors import OptionError, StoreFormatError
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.credentials import Identity
-from spark_ehbalance.hub.network import Network
+from spark_ehbalance.hub.network import Network, in_arguments
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseStore
 from spark_ehbalance.stores.delta import DeltaStore
@@ -74,7 +73,7 @@ class DeltaCheckpointStore(CheckpointStore):
     table in Azure whose `storage_options` name none. `transport_type`,
     `http_proxy`, `custom_endpoint_address` and `connection_verify` are for looking at the hub: give what the client is
     given, because a client does not tell its store. `transport_type` is `Amqp` by default, and with `http_proxy`
-    `AmqpOverWebsocket`.
+    `AmqpOverWebsocket`. `allow_plaintext_emulator` is as the queries' option.
 
     `load_balancing_interval` and `partition_ownership_expiration_interval`, in seconds, must be those that the client
     is given; the defaults are the same. A consumer that has not called for the expiration interval is taken for dead.
@@ -102,6 +101,7 @@ class DeltaCheckpointStore(CheckpointStore):
         http_proxy: Mapping[str, Any] | None = None,
         custom_endpoint_address: str | None = None,
         connection_verify: str | None = None,
+        allow_plaintext_emulator: bool = False,
         starting_position: str = "latest",
         load_balancing_interval: float = _LOAD_BALANCING_INTERVAL,
         partition_ownership_expiration_interval: float | None = None,
@@ -138,7 +138,9 @@ class DeltaCheckpointStore(CheckpointStore):
         if connection_string is not None and named is not None:
             raise OptionError(f"connection_string and {named} are both set: set one way in")
         identity = None if named is None else Identity.from_options(access, _IDENTITY)
-        self._network = Network.of_client(transport_type, http_proxy, custom_endpoint_address, connection_verify)
+        self._network = Network.of_client(
+            transport_type, http_proxy, custom_endpoint_address, connection_verify, allow_plaintext_emulator
+        )
         self._location = _parsed("location", parse_location, str(location))
         if not offers(self._location).members:
             raise OptionError(
@@ -320,10 +322,10 @@ class DeltaCheckpointStore(CheckpointStore):
             **({} if self._identity is None else self._identity.options()),
         }
         try:
-            connection = replace(Connection.from_options(options), network=self._network)
+            connection = Connection.from_options(options, self._network)
         except OptionError as error:  # which names the queries' options
             text = str(error).replace("connectionString", "connection_string").replace("eventHubName", "eventhub_name")
-            raise OptionError(text) from None
+            raise OptionError(in_arguments(text)) from None
         if connection.group(named["consumer_group"]) != _group(named):
             raise OptionError(
                 f"connection_string leads to {connection.namespace}, but the client reads {_group(named)}"

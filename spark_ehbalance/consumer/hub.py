@@ -66,9 +66,11 @@ class HubAccess:
         return self._partitions
 
     def starting_positions(self, partitions: Sequence[str]) -> Mapping[str, Position]:
-        """What the starting position means now. Raises `HubUnavailableError`."""
+        """What the starting position means now. Raises `HubUnavailableError`, and `OptionError` if it is beyond the end
+        of a partition."""
         with HubMetadata(self._connection, self._consumer_group) as metadata:
             states = metadata.partition_states(partitions)
+        self._starting_position.check_ends({each: state.end for each, state in states.items()}, "starting_position")
         return {
             each: resolve(self._starting_position.of(each), self._address(each), states[each], _PATIENCE)
             for each in partitions

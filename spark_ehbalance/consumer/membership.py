@@ -7,7 +7,6 @@ client waits for the result: it opens their receivers at once.
 
 from __future__ import annotations
 
-import logging
 import random
 import socket
 import threading
@@ -27,10 +26,11 @@ from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.member.turn import Participant, Sight
 from spark_ehbalance.stores.base import LeaseStore
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, Decision, View, strategy
+from spark_ehbalance.text import logger
 from spark_ehbalance.values.defaults import BALANCE_INTERVAL
 from spark_ehbalance.values.position import Position
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: A partition that is to be given away is let go after this part of the time that the next owner waits: before it is
 #: claimed by force, so that no request of the two crosses the other.

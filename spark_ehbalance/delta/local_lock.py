@@ -72,13 +72,12 @@ def local_lock(jvm: Any, folder: str, patience: float = PATIENCE) -> Iterator[No
     file = java(jvm).file(folder, _FILE)
     with contextlib.ExitStack() as held:
         try:
-            file = file.getCanonicalFile()
+            file = java(jvm).file(file.getParentFile().getCanonicalPath(), file.getName())
             mutex = _mutexes.setdefault(file.getPath(), threading.Lock())
             if free := mutex.acquire(timeout=patience):
                 held.callback(mutex.release)
                 os.makedirs(file.getParent(), exist_ok=True)
-                if file.createNewFile():
-                    file.setWritable(True, False)  # for other users, who may commit if they can write the folder
+                _create(file.getPath())
                 opened = java(jvm).file_output(file, True)
                 held.callback(opened.close)  # frees the lock
                 while not (free := opened.getChannel().tryLock() is not None) and time.monotonic() < deadline:
@@ -96,3 +95,24 @@ def local_lock(jvm: Any, folder: str, patience: float = PATIENCE) -> Iterator[No
                 "Nothing of this batch was written; it can be run again"
             )
         yield
+
+
+def _create(file: str) -> None:
+    """Create `file`, unless it is there, for those who can write its folder, and may commit; others could keep it
+    locked, for which it is enough to read it. Nobody else can open it meanwhile. Raises `OSError`, also for a link."""
+    try:
+        opened = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except FileExistsError:
+        if os.path.islink(file):
+            raise OSError("it is a link, which somebody else may have put there") from None
+        return
+    try:
+        folder = os.stat(os.path.dirname(file))
+        may_write = folder.st_mode & 0o222
+        try:
+            os.fchown(opened, -1, folder.st_gid)
+        except PermissionError:  # the group is not this user's, and the file's is another one
+            may_write &= ~0o020
+        os.fchmod(opened, may_write | may_write << 1)
+    finally:
+        os.close(opened)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import enum
 import functools
-import logging
 from typing import Any
 
 from pyspark.sql import DataFrame
 
 from spark_ehbalance.installed import Py4JError
+from spark_ehbalance.text import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: Versions of delta-spark that the tests use.
 _TESTED = ("4.4.",)

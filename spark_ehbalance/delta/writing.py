@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -16,8 +15,9 @@ from spark_ehbalance.delta.selection import REFUSAL, check_columns, rows_of
 from spark_ehbalance.delta.support import Support, support
 from spark_ehbalance.delta.target import MergedError, Target, check_name
 from spark_ehbalance.errors import TargetError
+from spark_ehbalance.text import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: Delta's writer options that an append has.
 OPTIONS = ("compression", "maxRecordsPerFile", "mergeSchema", "optimizeWrite", "userMetadata")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 
-_LOG = logging.getLogger(__name__)
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
 
 #: Seconds between two log lines about one hub: each refusal is followed by a wait of four or five.
 _LOG_INTERVAL = 60.0

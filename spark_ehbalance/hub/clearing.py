@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, Unreachable
+from spark_ehbalance.text import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: Partitions at once: each takes a connection, and mostly waits.
 _AT_ONCE = 8

@@ -36,7 +36,7 @@ FINAL = frozenset({Meaning.MISSING, Meaning.NO_GROUP, Meaning.NO_PARTITION, Mean
 _BUSY_WAIT, _BUSY_SPREAD = 4.0, 1.25
 
 _STATUS = re.compile(r"\bStatus code: (\d{3})\b")
-_GROUP = re.compile(r"entity '[^']*:eventhub:[^']*\|[^']*' could not be found")
+_GROUP = re.compile(r":eventhub:[^':|]*\|[^'|]*' could not be found")
 
 
 def meaning(condition: str | None, text: str) -> Meaning:

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from azure.core.utils import parse_connection_string as parse_pairs
 from azure.eventhub import EventHubConsumerClient, parse_connection_string
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub import credentials
 from spark_ehbalance.hub.credentials import Identity
-from spark_ehbalance.hub.network import DIRECT, Network, is_server
+from spark_ehbalance.hub.network import DIRECT, Network, NetworkError, is_server
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.secrets import REFERENCES, hidden_by_spark, looks_secret, resolved, shown
 
@@ -33,9 +34,9 @@ class Connection:
     network: Network = field(default=DIRECT, kw_only=True)
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str | None]) -> Connection:
+    def from_options(cls, options: Mapping[str, str | None], network: Network | None = None) -> Connection:
         """From `connectionString`, or `fullyQualifiedNamespace` with the options of a credential; `eventHubName`; and
-        what `Network.from_options` takes.
+        `network`, or what `Network.from_options` takes.
 
         The connection string may be a reference to a secret. Raises `OptionError`, which never repeats it.
         """
@@ -46,13 +47,17 @@ class Connection:
         if text is not None and others:
             raise OptionError(f"connectionString and {others[0]} are both set: set one way in")
         made = cls._by_key(text, options) if text is not None else cls._by_identity(str(namespace), options)
-        return replace(made, network=Network.from_options(options))
+        made = replace(made, network=Network.from_options(options) if network is None else network)
+        if problem := made._plaintext_problem():
+            raise OptionError(problem)
+        return made
 
     @classmethod
     def _by_key(cls, given: str, options: Mapping[str, str | None]) -> Connection:
         text = resolved("connectionString", given)
         try:
             parts = parse_connection_string(text)
+            parse_pairs(text)  # as the client does, which refuses a key that is there twice in any case
         except (ValueError, TypeError, KeyError):
             raise OptionError(f"option connectionString is wrong: allowed is {_FORM}; or {REFERENCES}") from None
         if looks_secret(parts.fully_qualified_namespace):
@@ -93,8 +98,10 @@ class Connection:
     def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
         """A new client; `settings` are more keyword arguments of `EventHubConsumerClient`. Connects later.
 
-        Raises `NetworkError` if this machine cannot read the CA file.
+        Raises `NetworkError` if this machine cannot read the CA file, or may not connect without TLS.
         """
+        if problem := self._plaintext_problem():
+            raise NetworkError(problem)
         settings = self.network.client_settings(self.namespace) | settings
         if self.connection_string is not None:
             return EventHubConsumerClient.from_connection_string(
@@ -102,6 +109,13 @@ class Connection:
             )
         tokens = (self.identity or Identity()).tokens()
         return EventHubConsumerClient(self.namespace, self.hub, consumer_group, tokens, **settings)
+
+    def _plaintext_problem(self) -> str | None:
+        """Why the client must not be used, as it would speak without TLS; None if it may be."""
+        pairs = (each.partition("=") for each in (self.connection_string or "").split(";"))
+        # more spellings than the client of today takes
+        asked = any(k.strip().lower() == "usedevelopmentemulator" and v.strip().lower() != "false" for k, _, v in pairs)
+        return self.network.plaintext_problem(self.namespace) if asked else None
 
     def renew(self) -> None:
         """To be called when a token was refused: the next client requests a new one, and uses none that is cached."""

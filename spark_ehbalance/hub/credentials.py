@@ -23,7 +23,7 @@ import psutil
 from azure.core.credentials import TokenCredential
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.hub.tokens import Tokens, one_line, told
+from spark_ehbalance.hub.tokens import Tokens, told
 from spark_ehbalance.hub.turns import NO_TURNS, Turns, host_turns
 from spark_ehbalance.values.secrets import shown
 
@@ -155,23 +155,27 @@ class Identity:
         module, _, path = self.credential.partition(":")
         try:
             function: Any = importlib.import_module(module)
-        except Exception as error:  # of whatever kind: the module is anybody's code
+        except (Exception, SystemExit) as error:  # of whatever kind: the module is anybody's code
             raise OptionError(
-                f"{wrong} the module {module} cannot be imported by {_process()}: {one_line(error)}. It must be "
+                f"{wrong} the module {module} cannot be imported by {_process()}: {_unspoken(error)}. It must be "
                 "installed for Spark's driver and executors, or be given to both with --py-files"
             ) from None
-        for part in path.split("."):
-            function = getattr(function, part, None)
+        try:
+            for part in path.split("."):
+                function = getattr(function, part, None)
+        except (Exception, SystemExit) as error:
+            raise OptionError(f"{wrong} {path} of the module {module} raises {_unspoken(error)}") from None
         if not callable(function):
             raise OptionError(f"{wrong} the module {module} has no callable {path}")
         given = self._arguments(function, names)
         try:
             made = function(**given)
+            get_token = getattr(made, "get_token", None)
         except EhBalanceError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise OptionError(f"{wrong} when called by {_process()} it has raised {told(error)}") from None
-        if not callable(getattr(made, "get_token", None)) or inspect.iscoroutinefunction(made.get_token):
+        if not callable(get_token) or inspect.iscoroutinefunction(get_token):
             raise OptionError(
                 f"{wrong} what it has returned is of the type {type(made).__name__}: allowed is a TokenCredential, "
                 "which has the method get_token(*scopes) and is not of azure.identity.aio"
@@ -186,7 +190,7 @@ class Identity:
             return {}
         try:
             taken = inspect.signature(function).parameters.values()
-        except (ValueError, TypeError):  # one that Python cannot look into
+        except (Exception, SystemExit):  # one that Python cannot look into
             taken = ()  # type: ignore[assignment]
         by_name = {each.name for each in taken if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
         for argument, (name, id) in given.items():
@@ -241,6 +245,14 @@ def _login() -> bytes:
             found += hashlib.sha256(file.read()).digest()
             break
     return found
+
+
+def _unspoken(error: BaseException) -> str:
+    """An error of an import without its text, which is anybody's; of a module that is not there, its name."""
+    kind = type(error).__name__
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"{kind}: there is no {shown(error.name)}"
+    return f"{kind}, whose text is not shown, as it may hold a secret"
 
 
 def _process() -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 
 from spark_ehbalance.errors import HubUnavailableError, MissingError
 from spark_ehbalance.hub.conditions import Meaning, explained
 from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, Unreachable
 from spark_ehbalance.hub.wire.link import untested_version
+from spark_ehbalance.text import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: Seconds for the answer: several round trips, also to another continent.
 _PATIENCE = 2.0

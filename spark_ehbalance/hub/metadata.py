@@ -8,7 +8,6 @@ expected, the public calls are used.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -35,8 +34,9 @@ from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, Pace
 from spark_ehbalance.hub.socket_timeout import cut_off_after
 from spark_ehbalance.hub.wire.link import untested_version
 from spark_ehbalance.hub.wire.management import Management, ManagementRequest, management_incompatibility
+from spark_ehbalance.text import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 _T = TypeVar("_T")
 

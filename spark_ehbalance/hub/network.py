@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import ipaddress
 import os
 import re
 import socket
@@ -23,6 +24,7 @@ import certifi
 from azure.eventhub import TransportType
 
 from spark_ehbalance.errors import HubUnavailableError, OptionError
+from spark_ehbalance.values.parsing import flag
 from spark_ehbalance.values.secrets import REFERENCES, is_reference, resolved, shown
 
 AMQP, WEBSOCKET = "Amqp", "AmqpOverWebsocket"
@@ -71,25 +73,30 @@ class Proxy:
 
 @dataclass(frozen=True)
 class Network:
-    """How the hub is reached. `endpoint` is a host and a port, None the port of the transport."""
+    """How the hub is reached. `endpoint` is a host and a port, None the port of the transport. `plaintext_emulator`:
+    whether an emulator on another host may be reached without TLS."""
 
     transport: str = AMQP
     proxy: Proxy | None = None
     endpoint: tuple[str, int | None] | None = None
     ca_file: str | None = None
+    plaintext_emulator: bool = False
 
     @classmethod
     def from_options(cls, options: Mapping[str, str | None]) -> Network:
-        """From `transportType`, `httpProxy`, `customEndpointAddress` and `caFile`. Raises `OptionError`, which never
-        repeats a password."""
-        transport, proxy, endpoint, ca_file = (options.get(name) for name in OPTIONS)
+        """From the options with the names in `OPTIONS`. Raises `OptionError`, which never repeats a password."""
+        transport, proxy, endpoint, ca_file, plaintext = (options.get(name) for name in OPTIONS)
         checked_proxy = None if proxy is None else _proxy(proxy)
         checked_transport = _transport(transport, proxied=proxy is not None)
+        allowed = plaintext is not None and _plaintext_emulator(plaintext)
+        if allowed and ca_file is not None:
+            raise OptionError("allowPlaintextEmulator and caFile are both set: without TLS there is nothing to verify")
         return cls(
             checked_transport,
             checked_proxy,
             None if endpoint is None else _endpoint(endpoint),
             None if ca_file is None else _ca_file(ca_file),
+            allowed,
         )
 
     @classmethod
@@ -99,9 +106,10 @@ class Network:
         http_proxy: Mapping[str, Any] | None,
         custom_endpoint_address: str | None,
         connection_verify: str | None,
+        plaintext_emulator: bool,
     ) -> Network:
-        """From the keyword arguments of azure-eventhub's clients. Raises `OptionError`, which names them."""
-        names = ("transport_type", "http_proxy", "custom_endpoint_address", "connection_verify")
+        """From the keyword arguments of azure-eventhub's clients, and `allow_plaintext_emulator`. Raises `OptionError`,
+        which names them."""
         transport = None if transport_type is None else getattr(transport_type, "name", str(transport_type))
         proxy = None
         if http_proxy is not None:
@@ -110,14 +118,11 @@ class Network:
                 raise OptionError("http_proxy is wrong: allowed is a mapping with proxy_hostname and proxy_port")
             proxy = Proxy(found[0], found[1], found[2], found[3])
         try:
-            given = (transport, None, custom_endpoint_address, connection_verify)
+            given = (transport, None, custom_endpoint_address, connection_verify, str(plaintext_emulator))
             made = cls.from_options(dict(zip(OPTIONS, given, strict=True)))
             return made if proxy is None else replace(made, proxy=proxy, transport=_transport(transport, proxied=True))
         except OptionError as error:
-            text = str(error)
-            for option, name in zip(OPTIONS, names, strict=True):
-                text = text.replace(option, name)
-            raise OptionError(text) from None
+            raise OptionError(in_arguments(str(error))) from None
 
     @property
     def websocket(self) -> bool:
@@ -146,6 +151,25 @@ class Network:
             default = _WEBSOCKET_PORT if self.websocket else _AMQP_PORT
             settings["custom_endpoint_address"] = f"sb://{host}:{port or default}"
         return settings
+
+    def plaintext_problem(self, namespace: str) -> str | None:
+        """Why `namespace` must not be called without TLS, as UseDevelopmentEmulator=true has it; None if it may be.
+
+        Whoever is on the way could read the token, so nothing may leave this machine. A proxy is on the way too: also
+        that of the environment, which a websocket takes, and which differs between driver and executors.
+        """
+        if self.ca_file is not None:
+            return "connectionString with UseDevelopmentEmulator=true, which switches TLS off, and caFile are both set"
+        host = self.endpoint[0] if self.endpoint is not None else namespace.partition(":")[0]
+        others = [each for each in (host, self.proxy and self.proxy.host) if each and not _is_loopback(each)]
+        if self.websocket and self.proxy is None and _proxy_of_environment(host):
+            others.append("the proxy that the environment names (http_proxy)")
+        if not others or self.plaintext_emulator:
+            return None
+        return (
+            f"UseDevelopmentEmulator=true in connectionString switches TLS off, and {others[0]} is not on this "
+            "machine: allowed are localhost and 127.0.0.0/8; for an emulator elsewhere set allowPlaintextEmulator=true"
+        )
 
     def opening_timeout(self, seconds: float) -> float:
         """The `socket_timeout` of a client whose connection is opened and then taken over: `seconds`, but for a
@@ -267,7 +291,23 @@ class Network:
 DIRECT = Network()
 
 #: The options that make a `Network`, in the order of its fields.
-OPTIONS = ("transportType", "httpProxy", "customEndpointAddress", "caFile")
+OPTIONS = ("transportType", "httpProxy", "customEndpointAddress", "caFile", "allowPlaintextEmulator")
+
+#: The arguments of `Network.of_client`, in the same order.
+_ARGUMENTS = (
+    "transport_type",
+    "http_proxy",
+    "custom_endpoint_address",
+    "connection_verify",
+    "allow_plaintext_emulator",
+)
+
+
+def in_arguments(text: str) -> str:
+    """`text`, which names options, with the names of `Network.of_client`'s arguments."""
+    for option, name in zip(OPTIONS, _ARGUMENTS, strict=True):
+        text = text.replace(option, name)
+    return text
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -292,6 +332,27 @@ def _endpoint(given: str) -> tuple[str, int | None]:
         raise OptionError(f"option customEndpointAddress={shown(given)} is wrong: allowed is {_ENDPOINT_FORM}")
     host, _, port = text.partition(":")
     return host, int(port) if port else None
+
+
+def _plaintext_emulator(given: str) -> bool:
+    try:
+        return flag(given)
+    except ValueError as allowed:
+        raise OptionError(f"option allowPlaintextEmulator={shown(given)} is wrong: allowed is {allowed}") from None
+
+
+def _is_loopback(host: str) -> bool:
+    """Not by asking for the address of a name, which another answer may change a moment later."""
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _proxy_of_environment(host: str) -> bool:
+    """Whether websocket-client would call `host`, without TLS, through a proxy that the environment names."""
+    spared = os.environ.get("no_proxy", os.environ.get("NO_PROXY", "")).replace(" ", "").split(",")
+    return bool(os.environ.get("http_proxy") or os.environ.get("HTTP_PROXY")) and not {"*", host} & {*spared}
 
 
 def is_server(text: str) -> bool:

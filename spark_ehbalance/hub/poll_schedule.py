@@ -70,7 +70,8 @@ class PollSchedule:
         self._intervals = intervals
         self._most_requests = most_requests
         self._watched: frozenset[str] = frozenset()
-        self._rate = most_requests  # requests a second of this member
+        # Requests a second of this member. Before it knows the group: as if another one started at the same time.
+        self._rate = most_requests / 2
         self._resting = False
         self._wanted = False  # request now, as far as the limit allows
         self._stale: dict[str, float] = {}  # partitions to be renewed, by a request after this time
@@ -84,11 +85,11 @@ class PollSchedule:
         Returns whether a request is due at once: a partition is new, or a batch has just ended.
         """
         watched, self._rate = frozenset(partitions), self._most_requests / max(1, members)
-        added, waits = bool(watched - self._watched), self._resting
-        if added:
+        added, waits = watched - self._watched, self._resting
+        if any(self.known_at(each) < self.requested_at for each in added):
             self.not_before = 0.0  # a partition from another member does not wait for the limit; that is rare
-        self._watched, self._resting, self._wanted = watched, False, self._wanted or added or waits
-        return added or waits
+        self._watched, self._resting, self._wanted = watched, False, self._wanted or bool(added) or waits
+        return bool(added) or waits
 
     def rest(self) -> None:
         """The query runs a batch."""

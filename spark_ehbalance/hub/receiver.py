@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import re
 import time
 from collections.abc import Callable
@@ -32,8 +31,9 @@ from spark_ehbalance.hub.wire.link import FastLink, incompatibility, untested_ve
 from spark_ehbalance.hub.wire.tracking import Newest, newest, without_annotations
 from spark_ehbalance.hub.wire.transfers import Messages
 from spark_ehbalance.hub.wire.values import MALFORMED
+from spark_ehbalance.text import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 _T = TypeVar("_T")
 

@@ -212,18 +212,13 @@ def _in_time(fetch: Callable[[], _T]) -> _T:
 def told(error: BaseException) -> str:
     """An error of a credential in one line: with its text if it is one of Azure's own packages."""
     kind = type(error)
-    if kind.__module__.partition(".")[0] in ("azure", "msal"):
-        return one_line(error)
-    return f"{kind.__name__}, whose text is not shown, as it may hold a secret"
-
-
-def one_line(error: BaseException) -> str:
-    """An error of somebody else's code in one line, without what could be a secret."""
+    if kind.__module__.partition(".")[0] not in ("azure", "msal"):
+        return f"{kind.__name__}, whose text is not shown, as it may hold a secret"
     words = ["…" if could_be_secret(word) else word for word in str(error).split()]
     text = " ".join(words)
     with contextlib.suppress(ValueError):
         text = text[: text.index(" ", _LONGEST_ERROR)] + " …"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{kind.__name__}: {text}" if text else kind.__name__
 
 
 def _is_young(shared: Shared, now: float) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,10 +19,11 @@ from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import Unlocated, locate, resolve
 from spark_ehbalance.hub.wire.tracking import Newest
+from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import START_OFFSET, Position, names_event
 from spark_ehbalance.values.starting_positions import StartingPositions
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: Seconds between two requests of the list of partitions, to which people add some now and then; the states of
 #: partitions that are not watched are requested along with it.

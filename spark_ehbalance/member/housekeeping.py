@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable
 
 from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.text import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 
 class Housekeeping:

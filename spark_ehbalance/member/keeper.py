@@ -27,9 +27,10 @@ from spark_ehbalance.member.pacing import FIRST_PAUSE
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.member.turn import Participant, Sight, Turn
 from spark_ehbalance.stores.base import SHARED_LEVEL, LeaseStore, Offers, commit
+from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import Position
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: Seconds between two reports of how often which decision was made for what reason.
 _TALLY_INTERVAL = 600.0

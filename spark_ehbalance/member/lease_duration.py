@@ -3,7 +3,6 @@ leader, the group's next one. The rule is in `leases.durations`. No clock, no I/
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from statistics import median_low
 
@@ -11,8 +10,9 @@ from spark_ehbalance.leases.durations import LONGEST_COMMIT, Said, fitting, lowe
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import SetLeaseDuration
+from spark_ehbalance.text import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: What a commit takes is the median of the last few, so that one that met a busy moment counts for nothing. From the
 #: second on it is known: members that start together are to know what they need before the first leases expire.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -16,9 +15,10 @@ from spark_ehbalance.leases.transitions import Heartbeat, Join, LeaseTransition,
 from spark_ehbalance.member.lease_duration import LeaseDuration
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.member.settings import Settings
+from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import Position
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: Renewed, and lasts: of nothing.
 _NEVER = (float("inf"), 0.0)

@@ -13,7 +13,6 @@ The lease keeper drives it with real ones, the simulator with simulated ones:
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,9 +29,10 @@ from spark_ehbalance.member.pending import pending, shutdown
 from spark_ehbalance.member.query import Progress, QueryState
 from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.strategies.base import Decision, View
+from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import Position
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: Partitions never read before that are claimed with one commit: finding where a time is in so many of them takes a few
 #: seconds, during which no lease is renewed.

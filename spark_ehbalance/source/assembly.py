@@ -21,7 +21,7 @@ from spark_ehbalance.member.turn import Participant
 from spark_ehbalance.source.batch_planning import progress_of
 from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress
 from spark_ehbalance.source.control_socket import PlannerControl
-from spark_ehbalance.source.joining import check_alone, check_hub, join_table
+from spark_ehbalance.source.joining import check_alone, check_hub, check_start, join_table
 from spark_ehbalance.source.load_reporter import LoadReporter
 from spark_ehbalance.source.news import NewsListener
 from spark_ehbalance.source.offsets import StreamOffset, group_name
@@ -169,6 +169,8 @@ def _join(options: Options, logged: _Logged, opener: OpenStore, hub: HubWatcher,
     """Check that hub and lease table fit what the query has read; creates the table at a first start."""
     check_hub(logged.last, options)
     if options.lease_table is None:
+        if logged.last.is_initial:
+            check_start(options, hub.states())
         check_alone(logged.last, options)
         return
     with opener() as store:
@@ -179,7 +181,7 @@ def _join(options: Options, logged: _Logged, opener: OpenStore, hub: HubWatcher,
 
 def _store_opener(options: Options, logged: _Logged, policy: ProgressPolicy) -> OpenStore:
     if isinstance(policy, AloneProgress):
-        group = options.connection.group(options.consumer_group)
+        group = options.group
         private = MemoryStore(policy.snapshot(group, logged.finished, logged.unfinished))
         return lambda: private
     # A commit that the storage does not answer takes two or three requests: they end before the lease does.

@@ -5,25 +5,25 @@ The positions are resolved once, when the read is planned.
 
 from __future__ import annotations
 
-import logging
-
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.group_check import check_group
 from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import resolve
+from spark_ehbalance.source.joining import check_start
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.ranges import Range, retained_start
+from spark_ehbalance.text import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 
 def batch_ranges(options: Options) -> list[Range]:
     """The range of each partition that has events to read.
 
     Raises `HubUnavailableError`; `MissingError` if hub or consumer group do not exist; `DataLossError`;
-    `OptionError` if an end lies before the start or beyond the last event, or if the positions do not fit the hub's
-    partitions.
+    `OptionError` if a position lies beyond the last event, or an end before the start, or if the positions do not fit
+    the hub's partitions.
     """
     with HubMetadata(options.connection, options.consumer_group) as metadata:
         partitions = metadata.partition_ids()
@@ -31,6 +31,7 @@ def batch_ranges(options: Options) -> list[Range]:
     check_group(PartitionAddress(options.connection, options.consumer_group, partitions[0]))  # before tasks fail of it
     options.starting_position.check(partitions)
     options.ending_position.check(partitions)
+    check_start(options, states)
     ranges = []
     for partition in partitions:
         address, state = PartitionAddress(options.connection, options.consumer_group, partition), states[partition]

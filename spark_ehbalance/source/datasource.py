@@ -37,6 +37,7 @@ from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.spark_api import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_ehbalance.source.tasks import plan_tasks
 from spark_ehbalance.source.told_ends import ToldEnds
+from spark_ehbalance.source.two_sources import check_one_source, two_sources
 from spark_ehbalance.values.locations import is_relative
 from spark_ehbalance.values.secrets import shown
 
@@ -98,18 +99,21 @@ def _check_schema(schema: StructType) -> None:
 
 @dataclass
 class Task(InputPartition):
-    """One task: ranges, each with its AMQP owner level, the member that holds their leases (None without), and where to
-    tell what it hears of new events (None: nowhere)."""
+    """One task: ranges, each with its AMQP owner level, the member that holds their leases (None without), where to
+    tell what it hears of new events (None: nowhere), and whether it is to `check_one_source`."""
 
     ranges: tuple[tuple[Range, int | None], ...]
     owner: str | None
     news: NewsAddress | None = None
+    checks: bool = False
 
 
 def _read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
     set_up_logging()
     readers = [partial(read_range, options, wanted, task.owner, level, news=task.news) for wanted, level in task.ranges]
     with told_in_one_line():
+        if task.checks and task.owner is not None:
+            check_one_source(options.lease_table, task.owner)
         yield from read_together(readers)
 
 
@@ -197,6 +201,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = self._start_offset
         planner = self._running_planner(begin)
         planner.finish(begin)
+        if planner.is_one_of_two:
+            raise two_sources(self._options.lease_table)
         if self._available_now:
             planner.fix_ends()
         end = planner.next_batch(begin, limit)
@@ -216,21 +222,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         and 4.1 begins with an empty batch that ends at the newest logged end. Raises `EhBalanceError`."""
         if self._told is not None:
             self._told = self._told.after_partitions(start, end)
-        if start == end:
+        if start == end and self._planner is None:
             return []
         to = StreamOffset.from_json(end)
         planner = self._running_planner(StreamOffset.from_json(start), to)
-        tasks = plan_tasks(planner.ranges(to), self._options.min_partitions)
+        tasks = plan_tasks([] if start == end else planner.ranges(to), self._options.min_partitions)
         shared = self._options.lease_table is not None
         # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
         leveled = shared and self._options.min_partitions is None
         owner, level = self._owner if shared else None, self._options.owner_level
         epochs = self._options.offers.epochs  # else all readers of the group have the level of the Azure SDKs
         address = planner.news_address()
-        return [
+        made = [
             Task(tuple((each, (each.epoch if epochs else 0) if leveled else level) for each in ranges), owner, address)
             for ranges in tasks
         ]
+        if shared and planner.query is None:
+            made = made or [Task((), owner)]  # a query's first batch has each source, also those with nothing to read
+            made[0].checks = True
+        return list(made)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: Spark calls it one batch late, and never for the last one."""

@@ -5,18 +5,9 @@ from __future__ import annotations
 import logging
 import os
 
-from spark_ehbalance.text import plain_lines
-
 #: The environment variable with the level, such as INFO (changes of ownership, decisions) or DEBUG (also what they were
 #: based on).
 LEVEL_VARIABLE = "EHBALANCE_LOG_LEVEL"
-
-
-class _Plain(logging.Formatter):
-    """Escapes control characters: owner ids and hosts in a line may come from other people."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return plain_lines(super().format(record))
 
 
 def set_up_logging() -> None:
@@ -29,7 +20,7 @@ def set_up_logging() -> None:
         return
     handler = logging.StreamHandler()
     line = "%(asctime)s %(levelname)s ehbalance %(threadName)s: %(message)s" if level_is_set else None
-    handler.setFormatter(_Plain(line))
+    handler.setFormatter(logging.Formatter(line))
     logger.addHandler(handler)
     if level_is_set:
         logger.setLevel(level)

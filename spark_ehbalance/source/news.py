@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import hmac
 import json
-import logging
 import os
 import secrets
 import socket
@@ -23,8 +22,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from spark_ehbalance.hub.wire.tracking import Newest
+from spark_ehbalance.text import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: Seconds that asking about all partitions may take before tasks are to tell: with fewer partitions a batch is about as
 #: long.

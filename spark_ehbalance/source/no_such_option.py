@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.values.secrets import could_be_secret, shown
@@ -23,14 +23,15 @@ _OF_SPARK = {
     f"{NO_SINK}",
 }
 
+_LIST = "docs/options.md lists all"
+
 #: What Spark puts before the options of a table in a catalog.
 _OF_TABLE = "option."
 
 
-def no_such_option(key: str, where: str, here: Iterable[str], elsewhere: Iterable[str]) -> OptionError:
-    """The error for the option `key`, which `where` does not have. It has those of `here`; those of `elsewhere` are for
-    the other kind of query. Spark passes keys on in lower case, so that names that exist are written as declared."""
-    here = sorted(here)
+def no_such_option(key: str, where: str, here: Iterable[str], elsewhere: Mapping[str, str]) -> OptionError:
+    """The error for the option `key`, which `where` does not have. It has those of `here`; those of `elsewhere`, by
+    their keys, are for the other kind of query."""
     if key in _OF_SPARK:
         return OptionError(_OF_SPARK[key])
     if key.startswith(_OF_TABLE):
@@ -38,11 +39,15 @@ def no_such_option(key: str, where: str, here: Iterable[str], elsewhere: Iterabl
             "ehbalance has no tables in a catalog, which would keep and show the connection: use CREATE TEMPORARY VIEW "
             "NAME USING ehbalance OPTIONS (...), or spark.read"
         )
-    for name in elsewhere:
-        if key == name.lower():
-            other = "spark.read" if where == "spark.readStream" else "spark.readStream"
-            return OptionError(f"{where} has no option {name}: it is for {other}, leave it out")
-    alike = None if could_be_secret(key) else nearest(key, here)
-    if alike is not None:
-        return OptionError(f"there is no option {shown(key)}: did you mean {alike}?")
-    return OptionError(f"there is no option {shown(key)}: for {where} there are {', '.join(here)}")
+    if key in elsewhere:
+        other = "spark.read" if where == "spark.readStream" else "spark.readStream"
+        return OptionError(f"{where} has no option {elsewhere[key]}: it is for {other}, leave it out")
+    if could_be_secret(key):
+        return OptionError(f"there is no option {shown(key)}: {_LIST}")
+    here = sorted(here)
+    if alike := nearest(key, here):
+        return OptionError(f"there is no option {shown(key)}: did you mean {alike[0]}?")
+    first, second, third = nearest(key, here, most=3, alike=0)
+    return OptionError(
+        f"there is no option {shown(key)} for {where}: the nearest are {first}, {second} and {third}; {_LIST}"
+    )

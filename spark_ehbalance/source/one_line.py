@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import re
 import sys
 from collections.abc import Iterator
 from typing import IO, Any
 
 from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.text import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
-#: Our line in the text of an exception of Spark. What Spark adds to it is no part of it.
-_LINE = re.compile(r"(spark_ehbalance\.errors\.\w+: [^\n]*?)(?: SQLSTATE: \w+)*$", re.MULTILINE)
+#: Our line in the text of an exception of Spark, and what Spark adds to it.
+_LINE, _ADDED = re.compile(r"spark_ehbalance\.errors\.\w+: [^\n]*"), " SQLSTATE: "
 
 #: The bases of the exceptions that Spark raises in the driver's Python: of a JVM beside it, and of Spark Connect.
 _EXCEPTIONS = {
@@ -48,7 +48,7 @@ def told_in_one_line() -> Iterator[None]:
 
 def line(error: EhBalanceError) -> str:
     """The line for `error`: its class and its text."""
-    return f"{type(error).__module__}.{type(error).__qualname__}: {' '.join(str(error).split())}"
+    return f"{type(error).__module__}.{type(error).__qualname__}: {error}"
 
 
 def _in_worker() -> bool:
@@ -95,7 +95,11 @@ def _repeat(kind: Any) -> None:
 
 def ending_with_line(text: str) -> str:
     """`text` with our line at its end too, if it has one elsewhere. Of several, as of causes, the last one counts."""
-    found = [match[1] for match in _LINE.finditer(text)]
-    if not found or found[-1] in text.rstrip().rpartition("\n")[2]:
+    found = _LINE.findall(text)
+    if not found:
         return text
-    return f"{text.rstrip()}\n\n{found[-1]}"
+    parts = found[-1].split(_ADDED)
+    while len(parts) > 1 and re.fullmatch(r"\w+", parts[-1]):
+        parts.pop()
+    ours = _ADDED.join(parts)
+    return text if ours in text.rstrip().rpartition("\n")[2] else f"{text.rstrip()}\n\n{ours}"

@@ -16,11 +16,13 @@ from typing import Any
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.credentials import CREDENTIALS, Identity
+from spark_ehbalance.hub.network import is_server
 from spark_ehbalance.hub.unreadable import FAIL, POLICIES
 from spark_ehbalance.source.no_such_option import no_such_option
 from spark_ehbalance.source.scala_options import as_written, meant, renamed, with_positions
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
 from spark_ehbalance.stores.base import Offers
+from spark_ehbalance.stores.blob.layout import of_blobs
 from spark_ehbalance.stores.identity import with_identity
 from spark_ehbalance.stores.opening import check_storage, location
 from spark_ehbalance.stores.opening import offers as offered
@@ -49,14 +51,20 @@ _CREDENTIALS = ", ".join(f"`{name}`" for name in CREDENTIALS)
 
 def _owner_id(value: str) -> str:
     if not re.fullmatch(r"[\w.:@-]{1,200}", value, re.ASCII):
-        raise ValueError("1 to 200 letters, digits and any of _ - . : @")
+        raise ValueError("a name of 1 to 200 letters, digits and any of _ - . : @")
     return value
 
 
 def _name(value: str) -> str:
     if not re.fullmatch(r"[\w$.-]{1,256}", value, re.ASCII):
-        raise ValueError("1 to 256 letters, digits and any of _ - . $")
+        raise ValueError("a name of 1 to 256 letters, digits and any of _ - . $")
     return value
+
+
+def _server(value: str) -> str:
+    if not is_server(value):
+        raise ValueError("a host, or HOST:PORT")
+    return value.lower()
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,11 @@ class Options:
                     "certificate of the other side",
                     default="certifi's",
                 ),
+                "allowPlaintextEmulator": Declared(
+                    meaning="whether a connection string with `UseDevelopmentEmulator=true`, which switches TLS off, "
+                    "may lead to another host than this one; the token can then be read on the way",
+                    default="`false`",
+                ),
             }
         }
     )
@@ -131,6 +144,14 @@ class Options:
                 ),
             }
         },
+    )
+    blob_namespace: str | None = declared(
+        None,
+        _server,
+        "[the namespace in the names of the blobs](processors.md#names), if `leaseTable` is a container: "
+        "`localhost:5672` for processors in Python or Go whose connection string has that port",
+        shown="that of the connection, without a port",
+        only=SHARED,
     )
     strategy: str = declared(
         DEFAULT_STRATEGY,
@@ -234,8 +255,9 @@ class Options:
 
     @property
     def group(self) -> Group:
-        """The group that the query belongs to."""
-        return self.connection.group(self.consumer_group)
+        """The group that the query belongs to, as its lease table has it."""
+        group = self.connection.group(self.consumer_group)
+        return group if self.offers.members else of_blobs(group, self.blob_namespace)
 
     @property
     def offers(self) -> Offers:
@@ -258,6 +280,8 @@ class Options:
             raise OptionError(
                 "minPartitions cannot be set together with ownerLevel: Event Hubs allows one reader with an owner level"
             )
+        if self.blob_namespace is not None and self.offers.members:
+            raise OptionError("blobNamespace needs a container of the Azure SDKs' checkpoint store as leaseTable")
         if self.lease_table is None and self.storage_options:
             raise OptionError(f"{_STORAGE}* needs leaseTable: without it there is no table to store")
 
@@ -314,6 +338,11 @@ def checked_location(text: str, option: str = "leaseTable") -> str:
     return _checked(location, text, option)
 
 
+def checked_namespace(text: str, option: str) -> str:
+    """The namespace of blobs in `option`: HOST or HOST:PORT. Raises `OptionError`."""
+    return _checked(_server, text, option)
+
+
 def checked_checkpoint(text: str, option: str = "--from-checkpoint") -> str:
     """The checkpoint in `option`: an address, or an absolute path. Raises `OptionError`."""
     return _checked(checkpoint_location, text, option)
@@ -362,11 +391,12 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
     public, secret = (_pop_prefixed(given, prefix) for prefix in (_STORAGE, _STORAGE_SECRET))
     names = {name.lower(): name for name in option_names(where)}
     if unknown := sorted(meant(key) for key in given if meant(key) not in names):
-        elsewhere = {*option_names(STREAM), *option_names(BATCH)} - set(names.values())
+        others = {*option_names(STREAM), *option_names(BATCH)} - set(names.values())
+        elsewhere = {name.lower(): as_written(name, "", written)[0] for name in others}
         raise no_such_option(unknown[0], where, names.values(), elsewhere)
     for name, text in given.items():
         if name not in ("connectionstring", "httpproxy"):  # they check themselves
-            _refuse_secret(names.get(name, name), text)
+            _refuse_secret(as_written(names[meant(name)], "", written)[0], text)
     connection = Connection.from_options({name: given.get(name.lower()) for name in _CONNECTION})
     given = with_positions(given, connection.hub)
     values = _values(given, Options, written=written)
@@ -399,9 +429,7 @@ def _join_processors(values: dict[str, Any], lease_table: str) -> None:
             "no members without partitions"
         )
     if "handover_timeout" in values:
-        raise OptionError(
-            f"option handoverTimeout={values['handover_timeout']:g}s is wrong: allowed is none {given}, {why} handovers"
-        )
+        raise OptionError(f"handoverTimeout cannot be set {given}, {why} handovers: leave it out")
     values.setdefault("lease_duration", PROCESSOR_LEASE_DURATION)
 
 
@@ -459,6 +487,7 @@ __all__ = [
     "check_options",
     "checked_checkpoint",
     "checked_location",
+    "checked_namespace",
     "option_names",
     "stream_options",
 ]

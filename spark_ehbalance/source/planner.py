@@ -6,7 +6,6 @@ with the hub watcher and the lease keeper. `assembly.start_planner` puts it toge
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -36,9 +35,10 @@ from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.progress_policy import ProgressPolicy
 from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import Position, names_event, partition_order
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,10 @@ class Planner:
         self._fixed_ends: dict[str, int] | None = None
         self._idle = _NothingToRead()
         self._idle_answers = 0
+        #: The query, as its tasks have told; None before the first one has.
+        self.query: str | None = None
+        #: Whether the driver has said that the query has another source with this lease table.
+        self.is_one_of_two = False
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._ended.set()
@@ -257,7 +261,8 @@ class Planner:
     def handle(self, message: dict[str, Any]) -> bool | dict[str, Any]:
         """Carry out a control message: `finished` is the end of a batch that the sink has finished, and with `leave`
         the query leaves its group. Returns whether that is done; leaving takes until the batch in flight has ended.
-        Or it asks about the batch in flight; see `about_batch`.
+        With `twice` the query has another source with this lease table. Or it asks about the batch in flight, see
+        `about_batch`, or comes from a task, see `is_of_query`.
 
         Raises `EhBalanceError` for a malformed message.
         """
@@ -269,9 +274,14 @@ class Planner:
                 return self.about_batch(end, **asked, ahead=ahead, event=event)
             except EhBalanceError as error:
                 return {"error": str(error)}
+        if isinstance(message, dict) and "query" in message:
+            return self.is_of_query(str(message["query"]), str(message.get("planner")))
         leave = message.get("leave", False) if isinstance(message, dict) else None
         if not isinstance(leave, bool):
             raise EhBalanceError("a control message has an offset as finished, and true or false as leave")
+        if message.get("twice") is True:
+            self.is_one_of_two = True
+            self._changed.set()
         end = StreamOffset.from_json(message.get("finished", {}))
         if end == self._planned or (self._planned is None and end == self._replay):
             self.finish(end)
@@ -279,6 +289,15 @@ class Planner:
             self._keeper.leave()
             return self._keeper.idle
         return True
+
+    def is_of_query(self, query: str, planner_name: str) -> bool:
+        """A task of the planner with that name reads for `query`. Returns whether this is another planner of the same
+        query, with the same lease table; keeps the query if it is this one's."""
+        own = self._control.planner_name if self._control else ""
+        if planner_name == own:
+            self.query = query
+            return False
+        return query == self.query and planner_name.rpartition("@")[2] == own.rpartition("@")[2]
 
     def about_batch(
         self,

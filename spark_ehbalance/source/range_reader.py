@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import random
 import threading
 import time
@@ -41,9 +40,10 @@ from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS, Key, Receivers
 from spark_ehbalance.stores.opening import open_store
+from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import Position, names_event
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: Rows of one record batch: Spark takes 10,000 at once faster than 1,000 ten times. Receivers bound the bytes.
 MAX_ROWS = 10_000

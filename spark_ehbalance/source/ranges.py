@@ -97,7 +97,7 @@ def retained_start(partition: str, position: int, state: PartitionState, fail_on
     if position < state.begin:
         why = f"the first retained event is {state.begin}: it has aged out"
     else:
-        why = f"the last event is {state.end - 1}: the event hub was made anew, or startingPosition is beyond it"
+        why = f"the last event is {state.end - 1}: the event hub was made anew"
     what = f"partition {partition}: reading was to go on at sequence number {position}, but {why}"
     if fail_on_data_loss:
         raise DataLossError(f"{what}. Set failOnDataLoss=false to go on at {state.begin}")

@@ -11,7 +11,6 @@ used it for a while. What it saves is 5 ms of CPU and, on Azure, about ten round
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -21,8 +20,9 @@ from typing import NamedTuple
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.source import news
+from spark_ehbalance.text import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: Open receivers kept by one worker; those unused longest are closed first. Each costs little while it waits, and 5 ms
 #: of CPU when it has to be opened again (`docs/performance.md`).

@@ -25,12 +25,12 @@ _LARGEST = 65536
 #: Matches text that can only be a secret.
 _SECRET = re.compile(
     # `SharedAccessKey=…`, `sig=…` and similar
-    r"(?i:sharedaccess(key|signature)\s*=)"
+    r"(?i:sharedaccess(key|signature)\s*=(?!env:|file:))"
     r"|(?i:(account_?key|access_?key|signature|\bsig|secret|password|token)\"?\s*[=:]\s*(?!env:|file:)[^\s;&]{8})"
     r"|://[^/\s:@]*:[^/\s@]+@"  # a password in an address
     r"|-----BEGIN[^-]{0,40}PRIVATE KEY|private_key\\*\"\s*:"
     r"|[\w.~%-]{3}\d[Qq](?:~|%7[Ee])[\w.~%-]{31}"  # a client secret of Entra ID
-    r"|\beyJ[\w-]{8,}\.[\w-]{8,}"  # a token of Entra ID or Google
+    r"|\beyJ[\w-]{8,1000}\.[\w-]{8}"  # a token of Entra ID or Google, of which the first part is short
     # a key of Event Hubs or of a storage account, a signature
     r"|(?<![A-Za-z0-9+/_%-])([A-Za-z0-9+/_-]|%2[BbFf]){16,}(=|%3[Dd]){1,2}(?!\w)"
 )

@@ -61,6 +61,18 @@ class StartingPositions:
         if self.others is None and (left_out := [p for p in partitions if p not in self.named]):
             raise OptionError(f'no position is given for partition {left_out[0]}: name it, or all others as "*"')
 
+    def check_ends(self, ends: Mapping[str, int], option: str = "startingPosition") -> None:
+        """Raise `OptionError` if a sequence number is beyond the end of its partition. `ends` are the sequence numbers
+        after the last events, of partitions in which reading is to begin."""
+        for partition, end in ends.items():
+            position = self.of(partition)
+            if isinstance(position, int) and position > end:
+                last = f"whose last event is {end - 1}" if end else "which has had no event"
+                raise OptionError(
+                    f"option {option} is wrong: it is {position} for partition {partition}, {last}: allowed is at most "
+                    f"{end}, which is the next event to come"
+                )
+
     def of(self, partition: str) -> UnresolvedPosition:
         """The position for `partition`: its earliest event, if the partition was added after `check`."""
         position = self.named.get(partition, self.others)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Pin, TableIdentity
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
@@ -42,6 +44,18 @@ def test_status_for_programs(ehbalance: Command, emulator: Emulator, used: Path)
         ("bob", "host-b", ["1"]),
     ]
     assert {each["state"] for each in state["members"]} == {"active"}
+
+
+def test_who_looks_writes_nothing(ehbalance: Command, used: Path) -> None:
+    def files() -> dict[Path, bytes]:
+        return {file: file.read_bytes() for file in used.parent.rglob("*") if file.is_file()}
+
+    with DeltaStore(str(used)) as store:
+        store.record([OwnershipChange(0, "0", "Claim", None, "alice", 1, None, "alice")])
+    before = files()
+    for arguments in (["status", used], ["history", used], ["report", used, "--out", os.devnull]):
+        assert ehbalance(*arguments).code == 0
+    assert files() == before
 
 
 def test_status_for_people(ehbalance: Command, used: Path) -> None:

@@ -311,6 +311,12 @@ def test_an_unknown_credential_is_refused_by_name(consumers: Consumers) -> None:
         consumers.store(hub=False, credential="azureCli", client_id="a")
 
 
+def test_a_starting_position_beyond_the_last_event_is_refused_at_the_first_claim(consumers: Consumers) -> None:
+    store = consumers.store(starting_position='{"0": 500, "*": "latest"}')
+    with pytest.raises(OptionError, match="starting_position is wrong: it is 500 for partition 0, "):
+        wait_until(lambda: consumers.claim(store, "a") and None, "the claim is refused")
+
+
 def test_a_starting_position_of_no_partition_is_refused_at_the_first_claim(consumers: Consumers) -> None:
     store = consumers.store(starting_position='{"17": 5}')
     with pytest.raises(OptionError, match="17"):

@@ -144,10 +144,16 @@ def test_a_callable_makes_the_credential_once_in_a_process(
     ("credential", "named"),
     [
         ("no_such_module:make", ["no_such_module cannot be imported", "ModuleNotFoundError", "--py-files"]),
+        ("tests.hub.failing_import:make", ["RuntimeError, whose text is not shown"]),
+        ("tests.hub.exiting_import:make", ["SystemExit, whose text is not shown"]),
+        ("tests.hub.lacking_import:make", ["ModuleNotFoundError: there is no 'no_such_vault'"]),
         (f"{HERE}:missing", ["has no callable missing"]),
         (f"{HERE}:NOT_CALLABLE", ["has no callable NOT_CALLABLE"]),
         (f"{HERE}:returns_a_token", ["of the type str", "TokenCredential"]),
         (f"{HERE}:Asynchronous", ["of the type Asynchronous", "azure.identity.aio"]),
+        (f"{HERE}:HIDING.make", ["HIDING.make", "raises RuntimeError, whose text is not shown"]),
+        (f"{HERE}:without_a_token_yet", ["it has raised RuntimeError, whose text is not shown"]),
+        (f"{HERE}:exits", ["it has raised SystemExit, whose text is not shown"]),
         (f"{HERE}:raises", ["it has raised RuntimeError, whose text is not shown"]),
         ("a b:c", ["package.module:callable"]),
         (":c", ["package.module:callable"]),
@@ -157,8 +163,18 @@ def test_a_callable_makes_the_credential_once_in_a_process(
 def test_a_callable_that_cannot_be_used_is_refused_in_one_line(credential: str, named: list[str]) -> None:
     message = refusal(credential=credential)
     assert f"option credential='{credential}' is wrong: " in message
+    assert "correct-horse" not in message
     for each in named:
         assert each in message
+
+
+def test_a_callable_whose_signature_cannot_be_had_is_called_without_ids() -> None:
+    identity = Connection.from_options(HUB | {"credential": f"{HERE}:UNSIGNED"}).identity
+    assert identity is not None
+    assert identity.tokens().get_token("scope").token == "token-1"
+    message = refusal(credential=f"{HERE}:UNSIGNED", clientId=ID)
+    assert "takes no argument client_id" in message
+    assert "correct-horse" not in message
 
 
 def test_an_id_that_a_callable_does_not_take_is_refused() -> None:

@@ -91,6 +91,18 @@ def test_after_a_batch_a_request_is_due_at_once() -> None:
     assert schedule.due() < 10.1
 
 
+@pytest.mark.parametrize("partitions", [8, 16, 24])
+def test_two_queries_that_start_at_once_stay_within_what_event_hubs_answers(partitions: int) -> None:
+    """Each counts itself alone at first; the request for everything includes the list of partitions."""
+    everything = [f"{number}" for number in range(partitions)]
+    schedule, made = PollSchedule(), partitions + 1
+    schedule.answered(everything, 10.0, changed=True, others=1)
+    assert schedule.watch(everything, 1)
+    if schedule.due() < 11.0:
+        made += len(schedule.choose(everything, everything=False, also_others=False))
+    assert 2 * made <= QUOTA
+
+
 def test_a_partition_from_another_member_does_not_wait_for_the_limit() -> None:
     schedule = PollSchedule()
     everything = [f"{number}" for number in range(10)]

@@ -24,6 +24,7 @@ from spark_ehbalance.source.control_socket import (
     PlannerControl,
     ask,
     send,
+    send_to_all,
     socket_path,
 )
 from tests.waiting import wait_until
@@ -87,6 +88,23 @@ def test_a_question_is_answered_with_an_object(planner: FakePlanner) -> None:
     assert ask("ann", {"n": 1}) is None
     with pytest.raises(ConnectionError, match="the query's planner cannot be asked"):
         ask("bob", {"n": 1})
+
+
+def test_whether_one_of_the_other_planners_answers_yes(planner: FakePlanner) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(str(socket_path("dead")))
+    assert send_to_all("ann", {"n": 1}) is False, "there is no other"
+    bob, cid = FakePlanner("bob"), FakePlanner("cid")
+    assert send_to_all("ann", {"n": 2}) is True
+    bob.answer = cid.answer = False
+    assert send_to_all("ann", {"n": 3}) is False
+    assert {"n": 3} in bob.messages
+    assert {"n": 3} in cid.messages
+    assert planner.messages == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert send_to_all("eve", {"n": 4}) is False, "its own planner is not on this machine"
+    assert {"n": 4} not in planner.messages + bob.messages + cid.messages
+    bob.control.close()
+    cid.control.close()
 
 
 def test_a_large_message_arrives_whole(planner: FakePlanner) -> None:

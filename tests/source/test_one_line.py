@@ -50,7 +50,7 @@ def test_the_exception_of_another_source_stays_as_it_is() -> None:
 
 
 def test_a_text_of_several_lines_is_one() -> None:
-    assert line(MissingError("first\n  second")) == "spark_ehbalance.errors.MissingError: first second"
+    assert line(MissingError("first\n  second")) == r"spark_ehbalance.errors.MissingError: first\n  second"
 
 
 def test_a_worker_sends_the_line_once_and_instead_of_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

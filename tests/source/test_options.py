@@ -21,11 +21,13 @@ from spark_ehbalance.source.options import (
     EARLIEST,
     LATEST,
     OPTIONS,
+    STRATEGY_OPTIONS,
     Options,
     batch_options,
     check_options,
     stream_options,
 )
+from spark_ehbalance.source.scala_options import SCALA_OPTIONS
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, PARAMETERS, STRATEGIES
 from spark_ehbalance.strategies.race import RaceParameters
 from spark_ehbalance.strategies.transfer import TransferParameters
@@ -162,12 +164,21 @@ def test_options_can_be_pickled_for_the_executors() -> None:
 # --- names -------------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_option_is_named_with_all_known_ones() -> None:
-    message = refusal(KEYED | {"wherefrom": "5"})
-    assert message.startswith("there is no option 'wherefrom': for spark.readStream there are ")
-    for name in ("maxEventsPerTrigger", "connectionString", "leaseTable", "storageOptions.*", "storageSecrets.*"):
-        assert name in message
-    assert "endingPosition" not in message
+def test_an_unknown_option_is_named_with_the_nearest_ones() -> None:
+    assert refusal(KEYED | {"wherefrom": "5"}) == (
+        "there is no option 'wherefrom' for spark.readStream: the nearest are ownerLevel, ownerId and leaseDuration; "
+        "docs/options.md lists all"
+    )
+    assert "endingPosition" not in refusal(KEYED | {"endPositions": "5"})
+
+
+@pytest.mark.parametrize("name", [name for name in (OPTIONS | STRATEGY_OPTIONS | SCALA_OPTIONS) if "*" not in name])
+@pytest.mark.parametrize("value", [f"SharedAccessKey={KEY}", "\\x00"])
+def test_messages_write_options_as_they_are_declared(name: str, value: str) -> None:
+    """Spark passes their names on in lower case."""
+    with pytest.raises(OptionError) as refused:
+        check_options(IDENTITY | {"leaseTable": "/leases", name.lower(): value})
+    assert name.lower() not in str(refused.value).replace(name, "")
 
 
 @pytest.mark.parametrize(
@@ -241,6 +252,18 @@ def test_names_are_the_same_in_any_case(random: object) -> None:
 
 
 # --- values ------------------------------------------------------------------------------------------------------
+
+#: How what is allowed begins, behind "allowed is".
+ENGLISH = ("a ", "an ", "one of ", "true or false", "earliest, latest, a sequence number")
+
+
+@pytest.mark.parametrize("name", [name for name, each in (OPTIONS | STRATEGY_OPTIONS).items() if each.parse is not str])
+def test_what_is_allowed_goes_on_the_sentence(name: str) -> None:
+    """Whatever is wrong: the message is one sentence that can be read."""
+    with pytest.raises(ValueError) as allowed:  # noqa: PT011
+        (OPTIONS | STRATEGY_OPTIONS)[name].parse("?")
+    assert str(allowed.value).startswith(ENGLISH)
+
 
 NUMBERS = ["maxEventsPerTrigger", "minPartitions", "maxPartitionsOwned", "prefetch", "ownerLevel"]
 NOT_NUMBERS = ["", "-1", "1.5", "ten", "1e3", "0x10", "١٢", "1_000", "9" * 30]
@@ -449,6 +472,23 @@ def test_options_that_need_a_lease_table_are_refused_without_one(name: str, valu
     assert name.split(".")[0] in message
 
 
+def test_the_namespace_of_a_group_has_its_port_in_delta_and_not_in_a_container() -> None:
+    """Two emulators on one machine are two groups in Delta; most of Azure's processors leave the port out."""
+    at_a_port = {"connectionString": STRING.replace("ns.servicebus.windows.net", "localhost:5673")}
+    container = at_a_port | {"leaseTable": "https://account.blob.core.windows.net/leases"}
+    assert stream_options(at_a_port | {"leaseTable": "/tmp/leases"}).group.namespace == "localhost:5673"
+    assert stream_options(container).group.namespace == "localhost"
+    assert stream_options(container | {"blobNamespace": "Localhost:5673"}).group.namespace == "localhost:5673"
+
+
+def test_the_namespace_of_blobs_needs_a_container_and_is_a_host() -> None:
+    assert "blobNamespace needs leaseTable" in refusal(KEYED | {"blobNamespace": "localhost"})
+    assert "blobNamespace needs a container" in refusal(SHARED | {"blobNamespace": "localhost"})
+    container = KEYED | {"leaseTable": "https://account.blob.core.windows.net/leases"}
+    message = refusal(container | {"blobNamespace": "sb://localhost/"})
+    assert message == "option blobNamespace='sb://localhost/' is wrong: allowed is a host, or HOST:PORT"
+
+
 def test_a_replaced_field_is_checked_as_well() -> None:
     with pytest.raises(OptionError, match="leaseDuration"):
         replace(stream_options(SHARED), lease_duration=1.0)
@@ -545,7 +585,8 @@ def test_strategies_that_processors_cannot_follow_are_refused(strategy: str) -> 
 
 def test_an_option_about_handovers_is_refused() -> None:
     message = refusal(KEYED | CONTAINER | {"handoverTimeout": "40s"})
-    assert "option handoverTimeout=40s is wrong: allowed is none with leaseTable=" in message
+    assert "handoverTimeout cannot be set with leaseTable=" in message
+    assert "leave it out" in message
 
 
 def test_a_storage_option_that_is_not_known_is_refused() -> None:

@@ -161,7 +161,7 @@ def test_what_export_checkpoints_writes_is_understood() -> None:
             "eventhubs.useExclusiveReceiver='yes' is wrong: allowed is true or",
         ),
         ({"eventhubs.useExclusiveReceiver": "false", "leaseTable": "/tmp/t"}, "contradicts leaseTable"),
-        ({"eventhubs.endingPosition": position("-1")}, "spark.readStream has no option endingPosition"),
+        ({"eventhubs.endingPosition": position("-1")}, "spark.readStream has no option eventhubs.endingPosition"),
         (
             {"eventhubs.consumerGrup": "x"},
             "has no option 'eventhubs.consumergrup' (did you mean eventhubs.consumerGroup?)",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -328,6 +330,39 @@ def test_several_queries_that_start_at_once_are_all_answered(
     for thread in threads:
         thread.join(120)
     assert known == [60] * 4
+
+
+def test_two_queries_that_start_at_once_are_refused_nothing(emulator: Emulator, tmp_path: Path) -> None:
+    """While events come, with a lease table that is there: each reads at once, before it can know of the other."""
+    partitions = 16
+    with contextlib.closing(Group(emulator, tmp_path, partitions)) as group:
+        group.query("before").stop()
+        ended = time.monotonic()
+        wait_until(lambda: time.monotonic() - ended > 1.1, "what it has asked does not count any more")
+        name, done, together = group.options().connection.hub_name, threading.Event(), threading.Barrier(2)
+        before = BUSY.of(name)
+
+        def run(owner: str) -> None:
+            together.wait(60)
+            query = group.query(owner)
+            while not done.is_set():
+                query.step()
+
+        with ThreadPoolExecutor(2) as pool:
+            running = [pool.submit(run, owner) for owner in ("a", "b")]
+            for _ in range(4):
+                group.append(1, partitions)
+                wait_until(
+                    lambda: (
+                        {event for query in group.queries for event in query.seen} == {*group.everything()}
+                        or any(each.done() for each in running)
+                    ),
+                    "all is read",
+                )
+            done.set()
+            for each in running:
+                each.result()
+        assert BUSY.of(name) == before, "the hub has refused none"
 
 
 def test_who_waits_for_a_batch_is_served_while_all_partitions_are_asked_about(emulator: Emulator) -> None:

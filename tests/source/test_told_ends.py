@@ -44,6 +44,7 @@ class OnePartition:
     finished: StreamOffset
     newest: Callable[[], int]
     said_finished: list[StreamOffset] = field(default_factory=list)
+    is_one_of_two: bool = False
 
     def still_idle(self, start: StreamOffset) -> bool:
         return False

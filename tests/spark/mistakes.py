@@ -135,7 +135,7 @@ MISTAKES: dict[str, tuple[Callable[[Place], None], str]] = {
     ),
     "unknown option": (
         lambda at: at.stream(colour="red"),
-        r"there is no option 'colour': for spark\.readStream there are",
+        r"there is no option 'colour' for spark\.readStream: the nearest are .* and .*; docs/options\.md lists all",
     ),
     "batch option in a stream": (
         lambda at: at.stream(endingPosition="latest"),
@@ -178,8 +178,12 @@ MISTAKES: dict[str, tuple[Callable[[Place], None], str]] = {
         r"option connectionString='env:NO_SUCH_VARIABLE' is wrong: the environment .* has no such variable",
     ),
     "wrong host": (
-        lambda at: at.connected("sb://[^;]*", "sb://nosuch.invalid/"),
+        lambda at: at.connected("sb://[^;]*(.*);UseDevelopmentEmulator=true", r"sb://nosuch.invalid/\1"),
         r"the name of nosuch\.invalid:5671 does not resolve",
+    ),
+    "an emulator elsewhere": (
+        lambda at: at.connected("sb://[^;]*", "sb://nosuch.invalid/"),
+        r"switches TLS off, and nosuch\.invalid is not on this machine: allowed are localhost",
     ),
     "closed port": (
         lambda at: at.connected("sb://[^;]*", "sb://localhost:1"),
@@ -205,6 +209,14 @@ MISTAKES: dict[str, tuple[Callable[[Place], None], str]] = {
     "unknown partition": (
         lambda at: at.stream(startingPosition='{"77": 3, "*": "latest"}'),
         r"a position is given for partition '77': the hub has 0, 1",
+    ),
+    "start beyond the last event": (
+        lambda at: at.stream(startingPosition='{"0": 500, "*": "latest"}'),
+        r"option startingPosition is wrong: it is 500 for partition 0, whose last event is 0",
+    ),
+    "start beyond the last event in a batch": (
+        lambda at: at.batch(startingPosition='{"0": 500, "*": "latest"}'),
+        r"option startingPosition is wrong: it is 500 for partition 0, whose last event is 0",
     ),
     "unknown partition in a batch": (
         lambda at: at.batch(startingPosition='{"77": 3, "*": "latest"}'),

@@ -52,6 +52,7 @@ def test_every_event_is_processed_once_in_both_directions(
     options = shared_options | {"connectionString": connection}
     table, address = options["leaseTable"], f"{storage}/{ACCOUNT}/{container}"
     given = (table, *kept(connection, tmp_path), "--storage-option", f"account_key=file:{secret}")
+    named = ("--blob-namespace", f"localhost:{hub.port}")  # as the SDK's consumer calls its blobs
     processed = Counter[Event]()
 
     def arrive(count: int, partitions: int = PARTITIONS) -> None:
@@ -72,14 +73,14 @@ def test_every_event_is_processed_once_in_both_directions(
 
     arrive(30, PARTITIONS - 1)
     sdk(p0=10, p1=30, p2=1)
-    move("import-checkpoints", "--from-blobs", address)
+    move("import-checkpoints", "--from-blobs", address, *named)
     query()  # owns the last partition too, of which there is nothing to read
     assert len(processed) == (PARTITIONS - 1) * 30
     arrive(20)
     # The SDK's consumer does not always remove itself when it is closed.
-    move("export-checkpoints", "--to-blobs", address, "--force")
+    move("export-checkpoints", "--to-blobs", address, *named, "--force")
     sdk("@latest", p0=20, p1=1, p3=4)  # without a checkpoint it would skip events
-    move("import-checkpoints", "--from-blobs", address)
+    move("import-checkpoints", "--from-blobs", address, *named)
     arrive(5)
     query()
     ends = {0: 55, 1: 55, 2: 55, 3: 25}

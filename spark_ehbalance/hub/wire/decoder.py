@@ -7,7 +7,6 @@ one is the slow path, which reads each message alone and takes all that are left
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
@@ -24,8 +23,9 @@ from spark_ehbalance.hub.wire.scan import INTEGER, TEXT, Booleans, Integers, int
 from spark_ehbalance.hub.wire.templates import Fields, Template, learn
 from spark_ehbalance.hub.wire.transfers import Messages
 from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError
+from spark_ehbalance.text import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 #: Fewer messages than `_FEW` are not read by a template, and fewer than `_MANY` not by `_AnyShape`: a batch costs 0.3
 #: ms and 2 ms there, and a message 7 µs on the slow path.
