@@ -22,6 +22,9 @@ from .partition_log import PartitionLog
 DEFAULT_GROUP = "$Default"
 MAX_READERS_WITHOUT_EPOCH = 5  # Azure's quota per partition and consumer group
 MAX_PARTITIONS = 2000  # Azure's largest hub
+#: A hub's description until it is whole.
+_NEW = ".hub.json.new"
+
 _HUB_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,254}[A-Za-z0-9])?")
 _GROUP_NAME = re.compile(r"\$Default|[A-Za-z0-9]([A-Za-z0-9._-]{0,48}[A-Za-z0-9])?", re.IGNORECASE)
 
@@ -93,7 +96,7 @@ class Hub:
                 "partitions": len(self.partitions),
                 "consumer_groups": list(self.groups.values()),
             }
-            temporary = self.directory / "hub.tmp"
+            temporary = self.directory / _NEW
             temporary.write_text(json.dumps(description))
             temporary.replace(self.directory / "hub.json")
 
@@ -102,7 +105,7 @@ class Hub:
         for log in self.partitions:
             log.delete_files()
         if self.directory is not None:
-            for name in ("hub.json", "hub.tmp"):
+            for name in ("hub.json", _NEW):
                 (self.directory / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 self.directory.rmdir()
@@ -186,6 +189,8 @@ class Broker:
         hub = self._hubs.get(spec.name.lower())
         if hub is None:
             directory = self._directory / spec.name.lower() if self._directory else None
+            if directory is not None:
+                _check_unused(directory)
             hub = Hub(spec.name, datetime.now(timezone.utc), [], {}, directory, self._geo_replicated)
             self._hubs[spec.name.lower()] = hub
         self._extend(hub, spec.partitions - len(hub.partitions), self._groups)
@@ -256,6 +261,17 @@ class Broker:
         hub = Hub(spec.name, created_at, [], {}, path.parent, self._geo_replicated)
         self._hubs[hub.name.lower()] = hub
         self._extend(hub, spec.partitions, groups)
+
+
+def _check_unused(directory: Path) -> None:
+    """Raise OSError if `directory`, in which a hub is to be made, holds a file with content that is not of a hub whose
+    making was cut off."""
+    for path in sorted(directory.rglob("*")):
+        if path.name != _NEW and (path.is_symlink() or (path.is_file() and path.stat().st_size)):
+            raise OSError(
+                f"{directory} holds files that are no event hub's, such as {path.relative_to(directory)}: nothing was "
+                "changed there; choose another data directory"
+            )
 
 
 def _lock(directory: Path) -> IO[bytes]:

@@ -26,15 +26,15 @@ _FOLLOWED, _LIST = 4, Requests(writes=1)
 #: HEAD of an older log file with every tenth look: is the log still there?
 _CHECK, _LOOKS_PER_CHECK = Requests(reads=1), 10
 
-#: Append to the history: three LIST, HEAD and two GET, PUT of a data file and of a log file. Each log file since the
-#: member's last append, or since the checkpoint if it is the first, is read twice. So are those since the one before by
-#: whoever writes a checkpoint, with every twentieth append.
-_RECORD, _RECORDED, _RECORDS_PER_CHECKPOINT = Requests(writes=5, reads=3), Requests(reads=2), 20
+#: Append to the history: three LIST, two HEAD and two GET, PUT of a data file and of a log file. Each log file since
+#: the member's last append, or since the checkpoint if it is the first, is read twice. So are those since the one
+#: before by whoever writes a checkpoint, with every twentieth append.
+_RECORD, _RECORDED, _RECORDS_PER_CHECKPOINT = Requests(writes=5, reads=4), Requests(reads=2), 20
 _RECORDS_CHECKPOINT = Requests(writes=3, reads=12)
 
-#: Tidy up: LIST of the data files and of the log, HEAD and two GET in the log, PUT of a checkpoint and of the reference
-#: to it.
-_TIDY = Requests(writes=4, reads=3)
+#: Tidy up: LIST of the data files and of the log, HEAD and three GET in the log, PUT of a checkpoint and of the
+#: reference to it.
+_TIDY = Requests(writes=4, reads=4)
 
 #: A request deletes so many files.
 _DELETE, _DELETED_AT_ONCE = Requests(deletes=1), 256

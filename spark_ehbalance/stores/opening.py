@@ -50,7 +50,9 @@ def location(text: str) -> str:
     Raises `ValueError` with what is allowed instead.
     """
     if not text or has_unsafe_characters(text):
-        raise ValueError("a path or an address without quotes, brackets, wildcards, backslashes and control characters")
+        raise ValueError(
+            "a path or an address without quotes, brackets, wildcards, carets, backslashes and control characters"
+        )
     return _backend(text).parse_location(text)
 
 

@@ -20,8 +20,8 @@ def is_relative(text: str) -> bool:
 
 def has_unsafe_characters(text: str) -> bool:
     """Whether `text` has characters that a storage refuses or takes for something else: a backslash is a slash to some
-    systems and a letter to others, and delta-rs has panicked on quotes."""
-    return re.search(r"[\"'\[\]{}<>|*?`\\\x00-\x1f\x7f]", text) is not None
+    systems and a letter to others, and delta-rs has panicked on quotes and on ^."""
+    return re.search(r"[\"'\[\]{}<>|*?`^\\\x00-\x1f\x7f]", text) is not None
 
 
 def path_in_url(kind: str, rest: str) -> str:

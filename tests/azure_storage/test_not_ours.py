@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from azure.storage.blob import ContainerClient
+from deltalake import DeltaTable, write_deltalake
 
 from chaos.storage.azurite import ACCOUNT, KEY, storage_options
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.errors import StoreFormatError
-from spark_ehbalance.leases.transitions import AddPartitions, Join
+from spark_ehbalance.errors import StoreError, StoreFormatError
+from spark_ehbalance.leases.transitions import AddPartitions, Heartbeat, Join
 from spark_ehbalance.stores.blob import BlobStore
 from spark_ehbalance.stores.delta import DeltaStore, history, maintenance
 from spark_ehbalance.stores.delta.folder import Folder
@@ -58,6 +61,31 @@ def test_no_table_is_made_among_blobs_of_others(new_table: Table) -> None:
             store.create(GROUP)
         assert folder.read(path) == b"precious", who
         assert not folder.is_table()
+
+
+def test_a_leader_takes_over_no_table_that_was_put_in_the_place_of_the_leases(new_table: Table) -> None:
+    """Here, where each check is a request, it commits once more before it knows."""
+    options, place = storage_options(new_table.storage), f"az://{new_table.container}/leases"
+    container = ContainerClient(f"{new_table.storage}/{ACCOUNT}", new_table.container, credential=KEY)
+    with DeltaStore(place, options) as store:
+        store.create(GROUP)
+        committed(store, Join(by=ANN, at_ms=1), AddPartitions(by=ANN, at_ms=1, partitions=("0", "1")))
+        for number in range(4):
+            committed(store, Heartbeat(by=ANN, at_ms=number))
+        for blob in list(container.list_blob_names(name_starts_with="leases/")):
+            container.delete_blob(blob)
+        for number in range(3):
+            write_deltalake(place, pa.table({"customer": [number]}), mode="append", storage_options=options)
+        committed(store, Heartbeat(by=ANN, at_ms=9))
+        with pytest.raises((StoreError, StoreFormatError)):
+            store.tidy()
+        for _ in range(12):
+            with contextlib.suppress(StoreError):
+                store.read()
+    found = DeltaTable(place, storage_options=options)
+    assert (found.version(), found.to_pyarrow_table().num_rows) == (2, 3)
+    left = {name.removeprefix("leases/") for name in container.list_blob_names(name_starts_with="leases/_delta_log/")}
+    assert left == {f"_delta_log/{version:020}.json" for version in range(3)}
 
 
 def test_marks_of_empty_folders_are_no_obstacle(new_table: Table) -> None:

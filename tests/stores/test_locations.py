@@ -83,6 +83,7 @@ WRONG = [
     ("s3://user@bucket/x", "without a user"),
     ("/x/d%20e", "hexadecimal"),
     ("x?y", "wildcards"),
+    ("x^y", "carets"),
     ("s3://bucket/%ff", "UTF-8"),
 ]
 
@@ -130,7 +131,7 @@ def test_any_text_has_a_canonical_form_or_a_refusal_of_one_line(text: str) -> No
         assert meant.startswith("/") or "://" in meant
 
 
-@pytest.mark.parametrize("name", ["p%", "a b", "h#i", "ü", "a;b&c=d+e,f~g:h^i@j", "file"])
+@pytest.mark.parametrize("name", ["p%", "a b", "h#i", "ü", "a;b&c=d+e,f~g:h@j", "file"])
 def test_a_table_works_at_any_accepted_location(tmp_path: Path, name: str) -> None:
     here = tmp_path / name
     with DeltaStore(checked_location(str(here))) as store, DeltaStore(checked_location(here.as_uri())) as same:

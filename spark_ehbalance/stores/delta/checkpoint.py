@@ -4,6 +4,8 @@ commit."""
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +17,7 @@ _TEXTS = pa.map_(pa.string(), pa.string())
 _FILE = [("path", pa.string()), ("partitionValues", _TEXTS), ("size", pa.int64()), ("dataChange", pa.bool_())]
 _FORMAT = pa.struct([("provider", pa.string()), ("options", _TEXTS)])
 
-#: The actions of Delta's protocol that a checkpoint without tombstones can have. Readers expect all their columns.
+#: The actions of Delta's protocol that a checkpoint can have. Readers expect all their columns.
 _SCHEMA = pa.schema(
     [
         ("txn", pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())])),
@@ -56,8 +58,7 @@ _SCHEMA = pa.schema(
 
 def checkpoint(version: int, actions: list[dict[str, Any]]) -> dict[str, bytes]:
     """The files of a checkpoint at `version`, by name, in the order in which they are to be written. `actions` are the
-    table's protocol, its metadata and its data files. Tombstones are left out: they only tell other engines' VACUUM
-    what to spare for readers of earlier versions."""
+    table's protocol, its metadata, its data files and its `tombstones`."""
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist([_with_pairs(each) for each in actions], schema=_SCHEMA), buffer)
     content: bytes = buffer.getvalue().to_pybytes()
@@ -68,6 +69,14 @@ def checkpoint(version: int, actions: list[dict[str, Any]]) -> dict[str, bytes]:
         "numOfAddFiles": sum("add" in each for each in actions),
     }
     return {f"{LOG}/{version:020}.checkpoint.parquet": content, f"{LOG}/{HINT}": json.dumps(hint).encode()}
+
+
+def tombstones(files: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
+    """The actions for the data files, given by name and size, that newer versions have replaced. They tell other
+    engines' VACUUM what to spare for readers of earlier versions: from now on, as nobody knows since when."""
+    now = time.time_ns() // 1_000_000
+    fields = {"partitionValues": {}, "dataChange": False, "deletionTimestamp": now, "extendedFileMetadata": True}
+    return [{"remove": {"path": name, "size": size, **fields}} for name, size in files]
 
 
 def _with_pairs(value: Any) -> Any:

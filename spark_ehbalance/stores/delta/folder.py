@@ -209,6 +209,16 @@ class Folder:
             for name in sorted(files):
                 yield os.path.relpath(os.path.join(folder, name), self.uri)
 
+    def table_around(self) -> str | None:
+        """The folder of the Delta table in which this one lies; None if there is none that may be looked into."""
+        parent = self.uri.rstrip("/").rpartition("/")[0]
+        while parent and not parent.endswith("/"):
+            with contextlib.suppress(*BACKEND_ERRORS):
+                if Folder(parent, self.options).is_table():
+                    return parent
+            parent = parent.rpartition("/")[0]
+        return None
+
     def make(self) -> None:
         """Make the folder if it is missing; where storage has none there is nothing to make."""
         if self.is_local:

@@ -27,6 +27,12 @@ _CHECKPOINT_INTERVAL = 20
 #: Hours for which a file is kept that was joined with others: a reader may be in the middle of it.
 _KEPT_HOURS = 1
 
+#: By its name the table is known as ours, whatever its columns are.
+_NAME = "ehbalance lease history"
+
+#: What somebody has set to keep replaced files for longer.
+_RETENTION = "delta.deletedFileRetentionDuration"
+
 #: Bytes that a file of the history may hold: ten million changes.
 _LARGEST = 1 << 30
 
@@ -39,6 +45,7 @@ class History:
     def __init__(self, location: str, options: Mapping[str, str]) -> None:
         self._folder = Folder(location.rstrip("/") + "_history", options, largest=_LARGEST)
         self._table: DeltaTable | None = None  # as of the last append
+        self._tag: str | None = None  # of that version's log file
         self._until = math.inf  # when it can no longer be used
 
     def append(self, changes: Sequence[OwnershipChange]) -> None:
@@ -55,7 +62,7 @@ class History:
             if held is None:
                 held = self._opened()
                 _append(held, table)
-            self._table = held
+            self._table, self._tag = held, self._folder.tag(commit_file(held.version()))
             if held.version() % _CHECKPOINT_INTERVAL == 0:
                 held.create_checkpoint()
 
@@ -69,14 +76,16 @@ class History:
                 self._folder.check_unused(_REMEDY)
 
     def _check_columns(self, table: DeltaTable) -> None:
-        if not {field.name for field in table.schema().fields} >= {*HISTORY_SCHEMA.names}:
+        columns = {field.name for field in table.schema().fields}
+        if table.metadata().name != _NAME or not columns >= {*HISTORY_SCHEMA.names}:
             raise StoreFormatError(f"{self._folder.uri} is another Delta table. Nothing was changed there: {_REMEDY}")
 
     def _held(self) -> DeltaTable | None:
         """The table as of the last append, unless another one has taken its place or its token ends: it need not be
         opened, for which delta-rs reads the log since the last checkpoint, two requests a file."""
         table = self._table if time.time() < self._until - REQUEST_TIMEOUT else None
-        return table if table and self._folder.tag(commit_file(table.version())) is not None else None
+        same = table is not None and self._folder.tag(commit_file(table.version())) == self._tag is not None
+        return table if same else None
 
     def _opened(self) -> DeltaTable:
         """The table, which is made if it is missing. Raises `StoreUnavailableError` if it is somebody else's."""
@@ -95,7 +104,7 @@ class History:
         schema, at_ms = Schema.from_arrow(HISTORY_SCHEMA).to_json(), time.time_ns() // 1_000_000
         self._folder.make()
         with contextlib.suppress(FileExistsError):  # another member was faster
-            self._folder.create(commit_file(0), lines(creation("ehbalance lease history", "", schema, {}, at_ms)))
+            self._folder.create(commit_file(0), lines(creation(_NAME, "", schema, {}, at_ms)))
 
     def read(self) -> list[OwnershipChange]:
         """All changes, the oldest first."""
@@ -112,7 +121,8 @@ class History:
             if self._folder.is_table():
                 table = self._opened()
                 table.optimize.compact()
-                table.vacuum(retention_hours=_KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
+                hours = None if _RETENTION in table.metadata().configuration else _KEPT_HOURS
+                table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
 
 
 def _append(table: DeltaTable, rows: pa.Table) -> None:

@@ -121,5 +121,7 @@ def _unescaped(path: str) -> str:
     except UnicodeDecodeError:
         raise ValueError("an address whose escapes are UTF-8, such as %C3%A4 for ä") from None
     if has_unsafe_characters(plain):
-        raise ValueError("an address without escaped quotes, brackets, wildcards, backslashes and control characters")
+        raise ValueError(
+            "an address without escaped quotes, brackets, wildcards, carets, backslashes and control characters"
+        )
     return plain

@@ -130,7 +130,7 @@ def actions_of(content: bytes) -> list[dict[str, Any]]:
         actions = [json.loads(line) for line in content.splitlines() if line.strip()]  # of bytes: not at U+2028
         kinds = {kind for action in actions for kind in action}
         information = _commit_info(actions)
-        ours, appends_nothing = COMMIT_TOKEN in information, _added_files(information) == 0
+        ours, appends_nothing = COMMIT_TOKEN in information, _appends_nothing(information)
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise ValueError("cannot be read") from None
     if not actions:
@@ -170,8 +170,10 @@ def _commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
 
 
-def _added_files(information: dict[str, Any]) -> object:
-    return (information.get("operationMetrics") or {}).get("num_added_files")
+def _appends_nothing(information: dict[str, Any]) -> bool:
+    """Whether it says so, as delta-rs or as Spark does."""
+    metrics = information.get("operationMetrics") or {}
+    return metrics.get("num_added_files") == 0 or metrics.get("numFiles") == "0"
 
 
 def log_problems(folder: Folder) -> Iterator[tuple[str, str]]:

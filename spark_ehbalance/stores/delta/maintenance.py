@@ -15,10 +15,11 @@ from typing import Any
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
-from spark_ehbalance.stores.delta.checkpoint import checkpoint
+from spark_ehbalance.errors import StoreFormatError
+from spark_ehbalance.stores.delta.checkpoint import checkpoint, tombstones
 from spark_ehbalance.stores.delta.folder import File, Folder
-from spark_ehbalance.stores.delta.log import Head, newest_checkpoint, written_here
-from spark_ehbalance.stores.delta.names import LOG, is_data_file, is_of_a_version, version_of
+from spark_ehbalance.stores.delta.log import Head, actions_of, newest_checkpoint, written_here
+from spark_ehbalance.stores.delta.names import LOG, commit_file, is_data_file, is_of_a_version, version_of
 from spark_ehbalance.stores.delta.table_format import SCHEMA
 from spark_ehbalance.stores.delta.version import Shape, check_writable, file_names
 
@@ -49,14 +50,17 @@ class Newest:
     actions: list[dict[str, Any]]
 
 
-def tidy(folder: Folder, newest: Callable[[], Newest | None]) -> None:
+def tidy(folder: Folder, table_id: str | None, newest: Callable[[], Newest | None]) -> None:
     """Write a checkpoint of the newest version, and remove what newer versions have replaced and what killed writers
-    have left. Files of others stay. `newest` is None where only a whole engine can tell."""
+    have left. Files of others stay. `newest` is None where only a whole engine can tell.
+
+    Raises `StoreFormatError` if it is not the table with that id in Delta's metadata: another one was put in its place.
+    """
     data, staged = folder.listed(), [(file.name, file) for file in folder.staged()]
     staged += [(f"{LOG}/{file.name}", file) for file in folder.staged(LOG)]
     log = folder.listed(LOG)
     # After the listings: a data file of theirs that the newest version does not need is needed no more.
-    version, needed = _checkpoint_by_hand(folder, newest(), log) or _checkpoint_by_delta_rs(folder)
+    version, needed = _checkpoint_by_hand(folder, newest(), data, log) or _checkpoint_by_delta_rs(folder, table_id)
     now = max((file.changed for file in log if version_of(file.name) is not None), default=0.0)
     if folder.is_local:  # its times are those of machines, one of which may have been ahead
         now = min(now, time.time())
@@ -66,7 +70,9 @@ def tidy(folder: Folder, newest: Callable[[], Newest | None]) -> None:
     folder.remove(gone)
 
 
-def _checkpoint_by_hand(folder: Folder, newest: Newest | None, log: list[File]) -> tuple[int, Container[str]] | None:
+def _checkpoint_by_hand(
+    folder: Folder, newest: Newest | None, data: list[File], log: list[File]
+) -> tuple[int, Container[str]] | None:
     """The version of the checkpoint, and the data files that it needs; None if it takes a whole engine, or if the
     version has a checkpoint."""
     if newest is None or newest.shape.refused or not newest.shape.properties.items() >= PROPERTIES.items():
@@ -74,14 +80,32 @@ def _checkpoint_by_hand(folder: Folder, newest: Newest | None, log: list[File]) 
     version, add = newest.head.version, written_here(newest.actions)
     if add is None or newest_checkpoint(file.name for file in log) >= version:
         return None
-    for path, content in checkpoint(version, [*newest.shape.actions, add]).items():
+    if not _follows(folder, newest.actions, version):
+        return None
+    replaced = [(file.name, file.size) for file in data if is_data_file(file.name) and file.name != add["add"]["path"]]
+    for path, content in checkpoint(version, [*newest.shape.actions, add, *tombstones(replaced)]).items():
         folder.write(path, content)
     return version, newest.head.files
 
 
-def _checkpoint_by_delta_rs(folder: Folder) -> tuple[int, Container[str]]:
+def _follows(folder: Folder, actions: list[dict[str, Any]], version: int) -> bool:
+    """Whether the commit of `version`, with these `actions`, replaces what the one before has added. It does not where
+    another table was put in the place of ours, and our commit came after that."""
+    replaced = {action["remove"]["path"] for action in actions if "remove" in action}
+    try:
+        before = actions_of(folder.read(commit_file(version - 1)))
+    except (FileNotFoundError, ValueError):
+        return False
+    return replaced == {action["add"]["path"] for action in before if "add" in action}
+
+
+def _checkpoint_by_delta_rs(folder: Folder, table_id: str | None) -> tuple[int, Container[str]]:
     """As `_checkpoint_by_hand`, by reading the table."""
     table = _opened(folder)
+    if table_id not in (None, str(table.metadata().id)):
+        raise StoreFormatError(
+            f"somebody has put another table in the place of the lease table at {folder.uri}: nothing was changed there"
+        )
     check_writable(table)
     properties = table.metadata().configuration
     if any(properties.get(name) != value for name, value in PROPERTIES.items()):

@@ -24,14 +24,23 @@ from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
 from spark_ehbalance.stores.delta.log import COMMIT_TOKEN, is_by, log_problems
 from spark_ehbalance.stores.delta.names import HINT, LOG, commit_file, is_data_file, is_of_a_version, new_data_file
 from spark_ehbalance.stores.delta.recovery import merged, missing, salvaged
-from spark_ehbalance.stores.delta.table_format import SCHEMA, conformed, lease_of, rows_of, to_table
+from spark_ehbalance.stores.delta.table_format import (
+    SCHEMA,
+    conformed,
+    description,
+    description_in_rows,
+    lease_of,
+    rows_of,
+    to_table,
+)
 from spark_ehbalance.stores.delta.version import file_names, shape_of
+from spark_ehbalance.values.group import Group
 
 
 def put_back(folder: Folder, snapshot: Snapshot, write: Callable[[Snapshot, Snapshot], Snapshot]) -> Repair:
     """Put back, by `write`, the partitions that a table which can be read has lost."""
     names = file_names(folder.open_table())
-    lost = missing(snapshot.leases, _found_leases(folder, names)[0])
+    lost = missing(snapshot.leases, _found_leases(folder, names, snapshot.group)[0])
     if not lost:
         return Repair((), snapshot.leases)
     kept = _kept(folder)
@@ -48,7 +57,7 @@ def rewrite(folder: Folder, problem: str) -> Repair:
     Raises `StoreFormatError` if the folder is not a lease table's, `StoreDamagedError` if nothing sound is left, and
     `BACKEND_ERRORS`.
     """
-    if not any(is_data_file(file.name) for file in folder.listed()):
+    if not any(is_data_file(file.name) for file in folder.listed()) or not _found_leases(folder, (), None)[0]:
         raise StoreFormatError(
             f"no file in {folder.uri} is a data file of a lease table: nothing was changed there. If a lease table was "
             "there that nobody had written yet, move the folder away"
@@ -60,7 +69,8 @@ def rewrite(folder: Folder, problem: str) -> Repair:
     except (OSError, DeltaError) as error:
         raise _hopeless(folder) from error
     names = file_names(table)
-    found, unread = _found_leases(folder, names)
+    group = shape_of(table, folder).group
+    found, unread = _found_leases(folder, names, group)
     existing = {file.name for file in folder.listed()}
     # The data file of a commit that was removed is in the folder: it was written before the commit.
     unknown = unread & existing if commits_removed else (unread & set(names)) | (set(names) - existing)
@@ -68,7 +78,7 @@ def rewrite(folder: Folder, problem: str) -> Repair:
     if not leases:
         raise _hopeless(folder)
     folder.copy([name for name in names if name in existing], kept)
-    _overwrite(table, folder, Snapshot(shape_of(table, folder).group, table.version(), leases))
+    _overwrite(table, folder, Snapshot(group, table.version(), leases))
     return Repair((problem,), leases, kept.uri)
 
 
@@ -115,13 +125,15 @@ def _remove_unreadable_log(folder: Folder, kept: Folder) -> bool:
     return first != "~"
 
 
-def _found_leases(folder: Folder, names: Collection[str]) -> tuple[list[Lease], set[str]]:
-    """The leases in the table's data files, `names`, and in all that were written here, committed or not, as far as
-    they can be told; and the names of the files that cannot be read."""
+def _found_leases(folder: Folder, names: Collection[str], group: Group | None) -> tuple[list[Lease], set[str]]:
+    """The leases in the table's data files, `names`, and in all that were written here for the `group` (None: for any),
+    committed or not, as far as they can be told; and the names of the files that cannot be read."""
     leases, unread = [], set()
     for name in {*names, *(file.name for file in folder.listed() if is_data_file(file.name))}:
         try:
-            leases += list(_leases(rows_of(conformed(folder.parquet(name, SCHEMA.names), SCHEMA))))
+            rows = conformed(folder.parquet(name, SCHEMA.names), SCHEMA)
+            if name in names or group is None or description_in_rows(rows) in (None, description(group)):
+                leases += list(_leases(rows_of(rows)))
         except FileNotFoundError:  # tidied away meanwhile
             continue
         except (ValueError, OSError):

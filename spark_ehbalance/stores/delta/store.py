@@ -44,7 +44,7 @@ from spark_ehbalance.stores.delta.names import (
     new_data_file,
     version_of,
 )
-from spark_ehbalance.stores.delta.table_format import SCHEMA, description, to_table
+from spark_ehbalance.stores.delta.table_format import SCHEMA, description, description_in_rows, to_table
 from spark_ehbalance.stores.delta.version import (
     Shape,
     check_readable,
@@ -128,6 +128,8 @@ class DeltaStore(LeaseTable):
         if not self.exists():
             try:
                 with self._folder.errors("created"):
+                    self._check_left_over(group)
+                    self._check_outside()
                     self._create(group, content)
             except StoreUnavailableError:
                 if not self.exists():  # otherwise another creator was faster, which is as good
@@ -135,6 +137,29 @@ class DeltaStore(LeaseTable):
         found = self.read().group
         if found != group:
             raise StoreFormatError(f"the lease table at {self._folder.uri} belongs to {found}, not to {group}")
+
+    def _check_left_over(self, group: Group) -> None:
+        """Raise `StoreFormatError` if the folder holds data files of another group's table, whose log is gone: a repair
+        would find its leases in them."""
+        for file in self._folder.listed():
+            if is_data_file(file.name) and (found := self._description(file.name)) not in (None, description(group)):
+                raise StoreFormatError(
+                    f"{self._folder.uri} holds {file.name} of a lease table whose log is gone, of another group: "
+                    f"{found}. Nothing was changed there: choose another leaseTable, or move it away"
+                )
+
+    def _description(self, name: str) -> str | None:
+        with contextlib.suppress(ValueError):
+            return description_in_rows(self._folder.parquet(name, ("kind", "host")))
+        return None  # not whole, as a write that was cut off leaves it
+
+    def _check_outside(self) -> None:
+        """Raise `StoreFormatError` if the folder lies in that of a Delta table, whose VACUUM would remove it."""
+        if (around := self._folder.table_around()) is not None:
+            raise StoreFormatError(
+                f"leaseTable={self._folder.uri} lies in the folder of the Delta table at {around}, whose VACUUM would "
+                "remove it: choose a folder beside that"
+            )
 
     def _create(self, group: Group, content: Snapshot | None) -> None:
         schema, at_ms = Schema.from_arrow(SCHEMA).to_json(), time.time_ns() // 1_000_000
@@ -354,7 +379,9 @@ class DeltaStore(LeaseTable):
     def tidy(self) -> None:
         try:
             with self._folder.errors("tidied up"):
-                maintenance.tidy(self._folder, self._newest_version)
+                known = self._known
+                table_id = None if known is None else known.shape.actions[1]["metaData"]["id"]
+                maintenance.tidy(self._folder, table_id, self._newest_version)
         except StoreUnavailableError as error:
             if isinstance(error.__cause__, DeltaError) and (damage := self._damage()):
                 raise damage from error
