@@ -170,7 +170,8 @@ def _remedy(spark: Any) -> str:
         "Connect by spark.addArtifacts (docs/platforms.md)"
     )
     if _remote(spark) is not None:
-        return remedy
+        here = f"export PYSPARK_PYTHON={shlex.quote(sys.executable)}"
+        return f"{remedy}. For a server on this machine, before it starts: {here}"
     name = spark.sparkContext.pythonExec
     python = os.path.abspath(shutil.which(name, path=spark._jvm.System.getenv("PATH")) or name)
     # Not by the file: those of virtual environments are links to one and the same.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from typing import Annotated
 
 import typer
@@ -36,6 +37,7 @@ from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.leases.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Drain
+from spark_ehbalance.source.joining import CLOCKS_DIFFER
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.values.defaults import HANDOVER_TIMEOUT
 from spark_ehbalance.values.parsing import duration_text, parse_duration
@@ -162,6 +164,8 @@ def seek(
         wanted = parse_position(to)
     except ValueError as allowed:
         raise OptionError(f"--to={shown(to)} is wrong: allowed is {allowed}") from None
+    if isinstance(wanted, datetime) and wanted > datetime.now(timezone.utc) + CLOCKS_DIFFER:
+        raise OptionError(f"--to={shown(to)} has not come yet: allowed is a time that has, or latest")
     options = group_options(
         lease_table,
         event_hub_name,

@@ -25,7 +25,7 @@ from spark_ehbalance.cli.common import (
     open_store,
 )
 from spark_ehbalance.cli.picture import Picture, Segment, html, moves_of, segments_of, split
-from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import partition_order
@@ -36,7 +36,10 @@ _LACKS = "which keeps the present state alone: there is no history"
 
 def report(
     lease_table: LeaseTable,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The HTML file to write.")] = Path("report.html"),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="The HTML file to write, or to replace; report.html if it is new."),
+    ] = None,
     storage_option: StorageOption = None,
     credential: Credential = None,
     client_id: ClientId = None,
@@ -48,7 +51,7 @@ def report(
         group, changes = store.read().group, store.history()
     if not changes:
         raise EhBalanceError(f"the lease table {lease_table} has no history yet")
-    save(out, html(history_picture(group, changes)))
+    save(out or _new("report.html"), html(history_picture(group, changes)))
 
 
 def history(
@@ -86,6 +89,13 @@ def history(
             cell(each.why),
         )
     console().print(table)
+
+
+def _new(name: str) -> Path:
+    """A file that is not there yet. Raises `OptionError`."""
+    if Path(name).exists():
+        raise OptionError(f"{name} is there already: --out {name} replaces it, and --out FILE writes another one")
+    return Path(name)
 
 
 def save(path: Path, page: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
+import ssl
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -65,7 +67,7 @@ def emulator(
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     try:
         server = Emulator(
-            dict(_hub(text) for text in hub or []),
+            _hubs(hub or []),
             host=host,
             port=_port("--port", port),
             data_dir=data,
@@ -81,7 +83,11 @@ def emulator(
             idle_link_timeout=_duration("--idle-link-timeout", idle_link_timeout).total_seconds(),
             geo_replicated=geo_replicated,
         )
-        run(server, None if control_port is None else _port("--control-port", control_port))
+        control = None if control_port is None else _port("--control-port", control_port)
+        empty = not hub and data is None and control_port is None
+        run(
+            server, control, hidden=bool(sas_key), note=" It has no event hub: --hub NAME:PARTITIONS makes one." * empty
+        )
     except ValueError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(2) from None
@@ -89,7 +95,10 @@ def emulator(
         typer.echo(f"Error: {error}: pip install 'spark-ehbalance[emulator]'", err=True)
         raise typer.Exit(1) from None
     except (OSError, LogCorruptError) as error:
-        typer.echo(f"Error: the emulator cannot start: {error}", err=True)
+        wrong = f"--certificate {certificate}: expected a PEM file of a private key and its certificate: "
+        help = "; --port 0 takes a free one" if getattr(error, "errno", None) == errno.EADDRINUSE else ""
+        which = wrong if certificate and (isinstance(error, ssl.SSLError) or not certificate.is_file()) else ""
+        typer.echo(f"Error: the emulator cannot start: {which}{error}{help}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -105,9 +114,18 @@ def _number(option: str, number: int, least: int) -> int:
     return number
 
 
+def _hubs(texts: list[str]) -> dict[str, int]:
+    hubs: dict[str, int] = {}
+    for name, partitions in map(_hub, texts):
+        if name.lower() in map(str.lower, hubs):
+            raise ValueError(f"--hub {name}:{partitions}: event hub {name} is given twice")
+        hubs[name] = partitions
+    return hubs
+
+
 def _hub(text: str) -> tuple[str, int]:
     name, _, partitions = text.rpartition(":")
-    if not partitions.isdecimal():
+    if not (partitions.isascii() and partitions.isdecimal()):
         raise ValueError(f"--hub {text!r}: expected NAME:PARTITIONS, for example flights:8")
     try:
         spec = HubSpec(name, int(partitions))
@@ -119,7 +137,7 @@ def _hub(text: str) -> tuple[str, int]:
 def _duration(option: str, text: str) -> timedelta:
     match = re.fullmatch(r"(\d{1,6})([smhd])", text)
     if match is None or int(match[1]) == 0:
-        raise ValueError(f"{option} {text!r}: expected a number and s, m, h or d, for example 7d")
+        raise ValueError(f"{option} {text!r}: expected a number over 0 and s, m, h or d, for example 7d")
     return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
 
 

@@ -238,6 +238,8 @@ class Network:
             return None
         if isinstance(error, TimeoutError) or kind == "WebSocketTimeoutException":
             return f"{called} does not answer: check {option}{firewall}"
+        if _has_own_port(namespace) and called == namespace:  # azure-eventhub ignores it then
+            firewall = ", and UseDevelopmentEmulator=true in the connection string, without which port 5671 is called"
         if isinstance(error, OSError) and error.errno is not None and error.strerror:
             return f"no connection could be made to {called} ({error.strerror}): check {option}{firewall}"
         return None
@@ -285,6 +287,10 @@ class Network:
             # which of the two is called depends on no_proxy; the variable may hold a password
             return f"{server}, or the proxy that the environment names,", f"{option}, and https_proxy and no_proxy"
         return server, option
+
+
+def _has_own_port(namespace: str) -> bool:
+    return ":" in namespace and not namespace.endswith(f":{_AMQP_PORT}")
 
 
 #: Straight to the hub's own address.

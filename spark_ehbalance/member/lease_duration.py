@@ -109,6 +109,7 @@ class LeaseDuration:
             )  # fmt: skip
         else:
             _LOG.warning(
-                "leaseDuration=%g s, but the group uses %g s, as set by member %s: using %g s",
-                self._configured, self.group, snapshot.leader, self.group,
+                "leaseDuration=%g s, but the group uses %g s, as set by %s: using %g s",
+                self._configured, self.group, f"member {snapshot.leader}" if snapshot.leader else "one that has left",
+                self.group,
             )  # fmt: skip

@@ -136,8 +136,9 @@ class Membership:
         if row is not None and row.incarnation != self.author.incarnation and row.joined >= self._joined_number:
             self.holdings, self._own = {}, []
             raise FencedError(
-                f"a later process (on {row.host or 'an unknown host'}) has started as {self.author.id}, from the same "
-                "Spark checkpoint: this one stops"
+                f"a later process (on {row.host or 'an unknown host'}) has started as {self.author.id}, with the "
+                "same ownerId or from the same Spark checkpoint: this one stops. If both are to run, give each a "
+                "checkpointLocation and an ownerId of its own"
             )
 
     @property

@@ -26,7 +26,7 @@ from spark_ehbalance.values.position import partition_order
 _LOG = logger(__name__)
 
 #: A time that is a slip, such as one of another time zone, is off by more; the clocks of machines by less.
-_CLOCKS_DIFFER = timedelta(minutes=5)
+CLOCKS_DIFFER = timedelta(minutes=5)
 
 _WHY = "the lease table did not know it any more"
 
@@ -80,7 +80,7 @@ def check_start(options: Options, states: Mapping[str, PartitionState]) -> None:
     has not come. Raises `OptionError` if it is beyond a partition's last event: no event was read, so none is lost."""
     options.starting_position.check_ends({partition: state.end for partition, state in states.items()})
     times = [each for each in map(options.starting_position.of, states) if isinstance(each, datetime)]
-    if times and max(times) > datetime.now(timezone.utc) + _CLOCKS_DIFFER:
+    if times and max(times) > datetime.now(timezone.utc) + CLOCKS_DIFFER:
         _LOG.warning(
             "startingPosition=%s has not come yet: what the event hub holds now is not read, and reading begins with "
             "the next events, also with those that come before that time",

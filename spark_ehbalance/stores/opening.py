@@ -49,7 +49,9 @@ def location(text: str) -> str:
 
     Raises `ValueError` with what is allowed instead.
     """
-    if not text or has_unsafe_characters(text):
+    if not text:
+        raise ValueError("a path or an address, and it is empty")
+    if has_unsafe_characters(text):
         raise ValueError(
             "a path or an address without quotes, brackets, wildcards, carets, backslashes and control characters"
         )

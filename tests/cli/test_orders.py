@@ -135,7 +135,7 @@ def test_a_seek_in_a_partition_without_an_owner(
 
 def test_a_seek_to_a_time(ehbalance: Command, leases: Path, emulator: Emulator, connection: Sequence[str]) -> None:
     now = datetime.now(timezone.utc)
-    before, after = ((now + timedelta(hours=hours)).isoformat() for hours in (-1, 1))
+    before, after = ((now + timedelta(minutes=minutes)).isoformat() for minutes in (-60, 2))
     assert "sequence number 0" in output(ehbalance, "seek", leases, "1", "--to", before, *connection)
     assert "sequence number 10" in output(ehbalance, "seek", leases, "1", "--to", after, *connection)
 
@@ -170,6 +170,14 @@ def test_a_seek_beyond_the_hub_is_refused(
 ) -> None:
     before = state(leases)
     assert message in ehbalance.fails(code, "seek", leases, *arguments, *connection)
+    assert state(leases) == before
+
+
+def test_a_seek_to_a_time_to_come_is_refused(ehbalance: Command, leases: Path, connection: Sequence[str]) -> None:
+    """It is a slip, and would skip all that there is."""
+    before = state(leases)
+    message = ehbalance.fails(2, "seek", leases, "0", "--to", "2099-01-01T00:00:00Z", *connection)
+    assert "--to='2099-01-01T00:00:00Z' has not come yet: allowed is a time that has, or latest" in message
     assert state(leases) == before
 
 

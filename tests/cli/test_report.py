@@ -76,6 +76,24 @@ def test_a_history_is_drawn_with_operators_orders_as_marks(ehbalance: Command, r
     assert "<b>knows</b>" not in page, "reasons are text"
 
 
+def test_a_report_replaces_only_a_file_that_is_named(
+    ehbalance: Command, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "report.html"
+    file.write_text("my own report")
+    assert "report.html is there already: --out report.html replaces it" in ehbalance.fails(2, "report", recorded)
+    assert file.read_text() == "my own report"
+    assert ehbalance("report", recorded, "--out", "report.html").code == 0
+    assert "<title>" in file.read_text()
+
+
+@pytest.mark.parametrize("command", ["history", "report", "status"])
+def test_a_file_in_the_place_of_a_lease_table_is_named(ehbalance: Command, command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "it is a file, and a lease table is a folder" in ehbalance.fails(1, command, tmp_path / "file")
+
+
 @pytest.mark.parametrize("command", ["history", "report", "status"])
 def test_a_table_that_is_not_there_is_an_error(ehbalance: Command, command: str, tmp_path: Path) -> None:
     assert f"there is no lease table at {tmp_path}/nope" in ehbalance.fails(1, command, tmp_path / "nope")

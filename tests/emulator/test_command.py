@@ -32,7 +32,7 @@ def _running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, int]
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            found = re.fullmatch(r"Emulator ready: (Endpoint=\S+) \(control port (\d+)\)\n", line)
+            found = re.fullmatch(r"Emulator ready: (Endpoint=.+;) \(control port (\d+)\)\n", line)
             assert found is not None, line
             yield process, found[1], int(found[2])
         finally:
@@ -115,9 +115,14 @@ def test_a_directory_serves_one_emulator_at_a_time(tmp_path: Path) -> None:
     [
         (["--hub", "hub"], "Error: --hub 'hub': expected NAME:PARTITIONS, for example flights:8"),
         (["--hub", "hub:0"], "Error: --hub 'hub:0': hub 'hub' with 0 partitions: allowed are 1 to 2000"),
+        (["--hub", "hub:2", "--hub", "Hub:4"], "Error: --hub Hub:4: event hub Hub is given twice"),
+        (["--hub", "hub:٣"], "Error: --hub 'hub:٣': expected NAME:PARTITIONS"),
         (["--port", "70000"], "Error: --port 70000: allowed are 0 to 65535"),
-        (["--retention", "week"], "Error: --retention 'week': expected a number and s, m, h or d, for example 7d"),
-        (["--idle-link-timeout", "0s"], "Error: --idle-link-timeout '0s': expected a number and s, m, h or d"),
+        (
+            ["--retention", "week"],
+            "Error: --retention 'week': expected a number over 0 and s, m, h or d",
+        ),
+        (["--idle-link-timeout", "0s"], "Error: --idle-link-timeout '0s': expected a number over 0 and s, m, h or d"),
         (["--max-connections", "0"], "Error: --max-connections 0: allowed are numbers from 1 on"),
         (["--management-requests", "-1"], "Error: --management-requests -1: allowed are numbers from 0 on"),
         (["--sas-key", "=env:X"], "Error: --sas-key: expected NAME=env:VARIABLE or NAME=file:PATH"),
@@ -150,7 +155,8 @@ def test_keys_are_given_by_reference(kind: str, tmp_path: Path, monkeypatch: pyt
         _running("--hub", "hub:1", "--sas-key", f"reader={kind}:{place}") as (_, connection, port),
         EmulatorControl("127.0.0.1", port, key="cmlnaHQ=") as control,
     ):
-        assert "SharedAccessKeyName=reader;SharedAccessKey=cmlnaHQ=" in connection
+        assert "SharedAccessKeyName=reader;SharedAccessKey=(not shown);" in connection
+        connection = connection.replace("(not shown)", "cmlnaHQ=")
         control.append("hub", 0, [b"x"])
         with reader(connection + "EntityPath=hub") as events:
             assert numbers(events.read(1)) == [0]
@@ -165,4 +171,17 @@ def test_a_port_in_use_is_an_error_of_one_line(emulator: Emulator) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
     assert ended.returncode == 1
     assert "address already in use" in ended.stderr.lower()
+    assert "--port 0 takes a free one" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_certificate_that_is_none_is_named(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "file.pem"
+    if content is not None:
+        file.write_text(content)
+    command = [*COMMAND, "--port", "0", "--hub", "hub:1", "--certificate", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert ended.returncode == 1
+    assert f"--certificate {file}: expected a PEM file of a private key" in ended.stderr
     assert ended.stderr.count("\n") == 1

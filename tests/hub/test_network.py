@@ -314,6 +314,7 @@ def test_a_firewall_is_named_where_the_port_is_amqp_s() -> None:
     error.__cause__ = refused
     assert "transportType=AmqpOverWebsocket uses 443" in str(Network().problem(error, NAMESPACE))
     assert "443" not in str(Network(endpoint=("gateway", 5671)).problem(error, NAMESPACE))
+    assert "without which port 5671 is called" in str(Network().problem(error, "localhost:5672"))
     assert Network().problem(refused, NAMESPACE) is None, "a connection that breaks later says nothing of the options"
 
 

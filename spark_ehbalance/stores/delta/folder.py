@@ -250,7 +250,10 @@ class Folder:
             self._storage = None  # which keeps the refused token
         if isinstance(error, TableNotFoundError) and done != "created":  # delta-rs says so if it cannot make the folder
             return StoreUnavailableError(f"there is no lease table at {self.uri}: `ehbalance init` makes one")
-        return StoreUnavailableError(f"{self._title} could not be {done}: {self._text(error)}")
+        text = self._text(error)
+        if self.is_local and os.path.isfile(self.uri):
+            text = "it is a file, and a lease table is a folder: choose another leaseTable"
+        return StoreUnavailableError(f"{self._title} could not be {done}: {text}")
 
     @property
     def _files(self) -> ObjectStore:
