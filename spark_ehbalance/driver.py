@@ -28,7 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.installed import Py4JError
-from spark_ehbalance.source.control_socket import send
+from spark_ehbalance.source.control_socket import PlannerAddress, send
 from spark_ehbalance.source.datasource import EhBalanceDataSource
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.one_line import repeat_at_the_end
@@ -81,12 +81,13 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
     """
     deadline = time.monotonic() + timeout
     spark = _remote(getattr(query, "_session", None))
+    driver = 0 if spark is not None else _driver_of_this_process()
     while query.isActive and time.monotonic() < deadline:
         progress: Any = query.lastProgress
         # The planners' addresses are not known before the end of the first batch, which Spark runs in any case. An
         # answer tells whether all partitions are released; it is None if the planner is gone.
         ends = list(_ends(json.loads(progress.json))) if progress else None
-        if ends is not None and False not in [_report_end(end, spark, leave=True) for end in ends]:
+        if ends is not None and False not in [_report_end(end, driver, spark, leave=True) for end in ends]:
             break
         time.sleep(0.1)
     query.stop()
@@ -96,10 +97,11 @@ class BatchEndListener(StreamingQueryListener):
     """Reports the end of each batch to the planners of its `ehbalance` sources, and whether two of them share leases;
     warns of sinks that lose rows if queries share a hub."""
 
-    def __init__(self, remote: SparkSession | None = None) -> None:
-        """`remote` is the session, if it is one of Spark Connect."""
+    def __init__(self, remote: SparkSession | None = None, driver: int = 0) -> None:
+        """`remote` is the session, if it is one of Spark Connect, else `driver` the process id of the driver's JVM."""
         super().__init__()
         self._remote = remote
+        self._driver = driver
         self._relayed: dict[str, float] = {}
         self._warned: set[str] = set()
 
@@ -111,7 +113,7 @@ class BatchEndListener(StreamingQueryListener):
         ends = list(_ends(progress))
         groups = Counter(end.group for end in ends if end.group)
         for end in ends:
-            _report_end(end, self._relay_for(end), twice=groups[end.group] > 1)
+            _report_end(end, self._driver, self._relay_for(end), twice=groups[end.group] > 1)
         if progress["id"] not in self._warned and (warning := _sink_warning(progress, ends)):
             self._warned.add(progress["id"])
             _LOG.warning(warning)
@@ -125,9 +127,9 @@ class BatchEndListener(StreamingQueryListener):
     def _relay_for(self, end: StreamOffset) -> SparkSession | None:
         """The session by which this report may be relayed."""
         now = time.monotonic()
-        if now - self._relayed.get(end.planner_name, -_RELAY_INTERVAL) < _RELAY_INTERVAL:
+        if now - self._relayed.get(end.lineage, -_RELAY_INTERVAL) < _RELAY_INTERVAL:
             return None
-        self._relayed[end.planner_name] = now
+        self._relayed[end.lineage] = now
         return self._remote
 
 
@@ -200,7 +202,7 @@ def _listen(spark: SparkSession) -> None:
     """On Spark Connect a thread waits for events, and Python waits at its end for all threads but daemons, which a
     thread that a daemon has started is."""
     before = _listeners.get(spark)
-    listener = _listeners[spark] = BatchEndListener(_remote(spark)) if before is None else before
+    listener = _listeners[spark] = before or _listener(spark)
     if _remote(spark) is None:
         if before is not None:
             spark.streams.removeListener(before)
@@ -222,6 +224,22 @@ def _listen(spark: SparkSession) -> None:
         )
 
 
+def _driver_of_this_process() -> int:
+    from pyspark import SparkContext  # a client of Spark Connect has none
+
+    return _process_id(SparkContext._jvm)
+
+
+def _process_id(jvm: Any) -> int:
+    pid: int = jvm.java.lang.ProcessHandle.current().pid()
+    return pid
+
+
+def _listener(spark: Any) -> BatchEndListener:
+    remote = _remote(spark)
+    return BatchEndListener(remote) if remote is not None else BatchEndListener(driver=_process_id(spark._jvm))
+
+
 def _add_listener(spark: Any, listener: StreamingQueryListener) -> None:
     """Add the first listener of this client.
 
@@ -238,19 +256,19 @@ def _add_listener(spark: Any, listener: StreamingQueryListener) -> None:
 
 
 def _report_end(
-    end: StreamOffset, remote: SparkSession | None = None, *, leave: bool = False, twice: bool = False
+    end: StreamOffset, driver: int, remote: SparkSession | None = None, *, leave: bool = False, twice: bool = False
 ) -> bool | None:
-    """Report to its planner that the sink has finished the batch that ends at `end`, through the session `remote` if it
-    is on another machine; `twice`: that its query has another source with this lease table. Returns the planner's
-    answer, or None."""
+    """Report to its planner, beside the JVM with the process id `driver`, that the sink has finished the batch that
+    ends at `end`, through the session `remote` if it is on another machine; `twice`: that its query has another source
+    with this lease table. Returns the planner's answer, or None."""
     message = {"finished": end.to_json(), "leave": leave, "twice": twice}
-    answer = send(end.planner_name, message)
+    answer = send(PlannerAddress(end.lineage, driver), message)
     if answer is None and remote is not None:
         try:
             if remote not in _with_relay:
                 remote.dataSource.register(PlannerRelay)
                 _with_relay.add(remote)
-            answer = relay(remote, end.planner_name, message)
+            answer = relay(remote, end.lineage, message)
         except _SPARK_ERRORS as error:
             _LOG.warning("the query's planner cannot be told that a batch has ended: %s", _cause(error))
     return answer

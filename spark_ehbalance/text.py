@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime, timezone
 
 
 def plain(text: str) -> str:
@@ -16,6 +17,11 @@ def plain(text: str) -> str:
 def plain_lines(text: str) -> str:
     """The same for text that may have several lines."""
     return "\n".join(map(plain, text.split("\n")))
+
+
+def time_of(ms: int) -> str:
+    """A time in milliseconds since 1970, to the second."""
+    return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(sep=" ", timespec="seconds")
 
 
 def logger(name: str) -> logging.Logger:

@@ -24,6 +24,7 @@ from spark_ehbalance.hub.network import OPTIONS as NETWORK_OPTIONS
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome, Transition, apply
+from spark_ehbalance.source.offsets import HubReference
 from spark_ehbalance.source.options import Options, checked_location, storage_options, stream_options
 from spark_ehbalance.stores import base, opening
 from spark_ehbalance.stores.base import ATTEMPTS, LeaseStore, commit, commit_and_record, longest_wait, record
@@ -138,8 +139,14 @@ def chosen(credential: str | None, client_id: str | None, tenant_id: str | None)
 
 def partition_states(options: Options) -> dict[str, PartitionState]:
     """The state of each partition of the hub. Raises `HubUnavailableError`."""
+    return hub_states(options)[1]
+
+
+def hub_states(options: Options) -> tuple[HubReference, dict[str, PartitionState]]:
+    """Which hub it is, and the state of each of its partitions. Raises `HubUnavailableError`."""
     with HubMetadata(options.connection, options.consumer_group) as metadata:
-        return metadata.partition_states(metadata.partition_ids())
+        states = metadata.partition_states(metadata.partition_ids())
+        return HubReference.of(options.group, metadata.created_ms), states
 
 
 def check_positions(next: Mapping[str, int], states: Mapping[str, PartitionState], source: str) -> None:

@@ -17,7 +17,7 @@ from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome, ReplaceTables, Restore, Transition
 from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress, restore_transitions, skipped_events
-from spark_ehbalance.source.offsets import EpochPosition, group_name
+from spark_ehbalance.source.offsets import EpochPosition, HubReference, group_name
 from spark_ehbalance.source.options import Options, checked_checkpoint, checked_location
 from spark_ehbalance.source.spark_checkpoint import read_checkpoint
 from spark_ehbalance.stores.base import LeaseStore
@@ -67,14 +67,24 @@ def remembered(checkpoints: Sequence[str], replaces: str | None, options: Option
 
 def _of_hub(checkpoint: str, options: Options) -> list[list[LoggedBatch]]:
     logs, hub = read_checkpoint(checkpoint, options.storage_options), options.connection.hub.lower()
-    own = [log for log in logs if log[-1].end.hub in (hub, "")]
-    hubs = sorted({log[-1].end.hub or "one of an earlier version" for log in logs})
-    if not own or (len(own) > 1 and any(not log[-1].end.hub for log in own)):
+    own = [log for log in logs if log[-1].end.hub is not None and log[-1].end.hub.name == hub]
+    if not own:
+        hubs = sorted({log[-1].end.hub.name for log in logs if log[-1].end.hub is not None})
         raise OptionError(
-            f"--from-checkpoint={checkpoint} is wrong: its sources have read {', '.join(hubs)}; allowed is the "
-            f"checkpoint of a query that has read event hub {hub}, with offsets of this version if it has several"
+            f"--from-checkpoint={checkpoint} is wrong: its sources have read {', '.join(hubs) or 'nothing'}; allowed "
+            f"is the checkpoint of a query that has read event hub {hub}"
         )
     return own
+
+
+def check_same_hub(memory: RecordedProgress, found: HubReference) -> None:
+    """Raise `OptionError` if `memory` has positions of another hub than `found`, which has the same name."""
+    for each in memory.hubs:
+        if each.is_another(found):
+            raise OptionError(
+                f"--from-checkpoint is wrong: its query has read {each}, and this is {found}: another one, with other "
+                "events, in which its positions mean nothing. A new leaseTable begins at the queries' startingPosition"
+            )
 
 
 def _table(log: Sequence[LoggedBatch]) -> str:
@@ -120,7 +130,7 @@ def restore(
 def _transitions(
     location: str, memory: RecordedProgress, found: Snapshot, states: Mapping[str, PartitionState]
 ) -> list[Transition]:
-    if found.table is None or not found.table.covers(memory.lineages):
+    if found.table is None or not found.table.covers(memory.origins):
         _check_skipped(memory, found)
     by, at_ms = replace(operator(), incarnation=uuid.uuid4().hex), now_ms()
     # Either no row is ahead of the checkpoints, or the table is their own: a row with an older epoch is out of date.
@@ -133,7 +143,7 @@ def _transitions(
     ]
     # Offsets of earlier versions identify the table by its location.
     location_id = {group_name(location)} if found.table is None and found.leases else set()
-    return [*transitions, ReplaceTables(by=by, at_ms=at_ms, tables=memory.lineages | location_id)]
+    return [*transitions, ReplaceTables(by=by, at_ms=at_ms, tables=memory.origins | location_id)]
 
 
 def _check_skipped(memory: RecordedProgress, found: Snapshot) -> None:

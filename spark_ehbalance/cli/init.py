@@ -16,11 +16,11 @@ from spark_ehbalance.cli.common import (
     Way,
     check_positions,
     group_options,
+    hub_states,
     open_store,
-    partition_states,
     say,
 )
-from spark_ehbalance.cli.from_checkpoint import FromCheckpoint, Replaces, remembered, restore
+from spark_ehbalance.cli.from_checkpoint import FromCheckpoint, Replaces, check_same_hub, remembered, restore
 from spark_ehbalance.source.options import checked_location
 
 #: Why a lost table's positions cannot be restored there.
@@ -62,13 +62,14 @@ def init(
     )
     # The hub is asked last: running queries read on, and no checkpoint may seem to be beyond the hub's end.
     memory = remembered(from_checkpoint or [], replaces, options) if from_checkpoint or replaces else None
-    states = partition_states(options)
+    hub, states = hub_states(options)
     group = options.group
     with open_store(
         lease_table, storage_option, identity=options.connection.identity, lacks=_LACKS if memory else None
     ) as store:
         exists, restored = store.exists(), ""
         if memory:
+            check_same_hub(memory, hub)
             check_positions({p: each.next for p, each in memory.positions.items()}, states, "--from-checkpoint")
             restored = restore(store, checked_location(lease_table), group, memory, states)
         store.create(group)

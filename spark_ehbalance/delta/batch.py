@@ -17,7 +17,7 @@ from spark_ehbalance.delta.java import java
 from spark_ehbalance.delta.marks import Extent, Extents, Marks
 from spark_ehbalance.delta.target import MADE_ANEW
 from spark_ehbalance.errors import EhBalanceError, TargetError
-from spark_ehbalance.source.control_socket import ask
+from spark_ehbalance.source.control_socket import PlannerAddress, ask
 from spark_ehbalance.source.offsets import StreamOffset
 
 #: Seconds in which the planner must answer: it may be on a busy machine, and it has to look at the lease table, which
@@ -39,6 +39,8 @@ class MicroBatch:
         #: Identifies the query since its last start.
         self.run = str(query.runId())
         self._end = _end(query, batch_id)
+        # Not by what the offset says of who has planned it: that may be an earlier process, or the one of a copy.
+        self._planner = PlannerAddress(self._end.lineage, java(df.sparkSession._jvm).pid)
         #: Where Spark keeps a state for the query, if it has one.
         self._state = java(df.sparkSession._jvm).path(query.resolvedCheckpointRoot(), "state")
         self._configuration = df._jdf.sparkSession().sessionState().newHadoopConf()
@@ -123,7 +125,7 @@ class MicroBatch:
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                answer = ask(self._end.planner_name, question)
+                answer = ask(self._planner, question)
             except ConnectionError as error:
                 raise TargetError(f"{error}. Nothing of this batch was written; it can be run again") from error
             if answer is not None and "error" not in answer:

@@ -19,6 +19,8 @@ class Java:
         self.some: Any = jvm.scala.Option.apply
         self.none: Any = jvm.scala.Option.empty()
         self.seq: Any = jvm.PythonUtils.toSeq
+        #: The driver's process id.
+        self.pid: int = jvm.java.lang.ProcessHandle.current().pid()
         self.map: Any = jvm.PythonUtils.toScalaMap
 
 

@@ -10,8 +10,9 @@ wait of a cold start; they are never compared between machines to decide who is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 from spark_ehbalance.values.position import Position
 
@@ -168,6 +169,25 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryRecord:
+    """What the table knows of one query, whatever its name is: `lineage` identifies its Spark checkpoint.
+
+    `run` is its process that has joined last, the incarnation of a member, which `process` identifies on its machine;
+    `start` counts those processes. `batch` is the number of the last batch that the sink has finished. The record stays
+    when the query ends, so that a checkpoint that was set back, or copied, is known.
+    """
+
+    lineage: str
+    run: str
+    owner: str
+    start: int = 1
+    batch: int = 0
+    at_ms: int = 0
+    host: str = ""
+    process: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Author:
     """Who makes a transition: a member id and the incarnation that it joined with."""
 
@@ -185,3 +205,4 @@ class Change:
     members_before: Mapping[str, Member | None]
     table: TableIdentity | None = None
     lease_duration_ms: int | None = None
+    queries: Mapping[str, QueryRecord] = field(default_factory=lambda: MappingProxyType({}))

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from spark_ehbalance.leases.derived import Derived, Identity, LoadVersion
 from spark_ehbalance.leases.last_changed import LastChanged
-from spark_ehbalance.leases.model import Change, Lease, Member, MemberState, TableIdentity
+from spark_ehbalance.leases.model import Change, Lease, Member, MemberState, QueryRecord, TableIdentity
 from spark_ehbalance.leases.ownership import Ownership
 from spark_ehbalance.values.group import Group
 
@@ -17,7 +17,8 @@ from spark_ehbalance.values.group import Group
 class Snapshot:
     """A group's state at `version` of its store. `leases` are by partition, in partition order, `members` by id.
     `table` is None if no partition was ever added, and in tables of earlier versions. `lease_duration_ms` is the
-    duration that all members are to use; None: not said, and each uses the one that it is configured with.
+    duration that all members are to use; None: not said, and each uses the one that it is configured with. `queries`
+    are by lineage.
 
     `derived` caches what is computed from the rest. It is not compared, and `dataclasses.replace` starts it anew.
     """
@@ -28,19 +29,28 @@ class Snapshot:
     members: Mapping[str, Member] = field(default_factory=lambda: MappingProxyType({}))
     table: TableIdentity | None = None
     lease_duration_ms: int | None = None
+    queries: Mapping[str, QueryRecord] = field(default_factory=lambda: MappingProxyType({}))
     derived: Derived = field(default_factory=Derived, init=False, compare=False, repr=False)
 
     def after(self, change: Change) -> Snapshot:
         """The state after `change`, with the same version: a store counts it up once it has written the state."""
         after = Snapshot(
-            self.group, self.version, change.leases, change.members, change.table, change.lease_duration_ms
+            self.group,
+            self.version,
+            change.leases,
+            change.members,
+            change.table,
+            change.lease_duration_ms,
+            change.queries,
         )
         after.derived.follow(self.derived, self.ownership, change)
         return after
 
     def written_as(self, version: int) -> Snapshot:
         """The same state under another version."""
-        same = Snapshot(self.group, version, self.leases, self.members, self.table, self.lease_duration_ms)
+        same = Snapshot(
+            self.group, version, self.leases, self.members, self.table, self.lease_duration_ms, self.queries
+        )
         same.derived.copy(self.derived)
         return same
 

@@ -13,10 +13,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Member, MemberLoad, MemberState, TableIdentity
+from spark_ehbalance.leases.model import (
+    Author,
+    Handover,
+    Lease,
+    Load,
+    Member,
+    MemberLoad,
+    MemberState,
+    QueryRecord,
+    TableIdentity,
+)
 from spark_ehbalance.leases.snapshot import Snapshot, oldest_active
 from spark_ehbalance.leases.working_copy import WorkingCopy
 from spark_ehbalance.values.position import Position
+
+#: Milliseconds for which a query that has ended is remembered: Event Hubs retains events for 90 days at most, so that
+#: no older checkpoint can go on.
+_REMEMBERED_MS = 100 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +91,38 @@ class Transition(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join(Transition):
-    """Become a member, or take over the membership of an earlier process with the same id and fence that process."""
+    """Become a member, or take over the membership of an earlier process of the same query and fence that process.
+
+    A query is known by the `lineage` of its Spark checkpoint. If it had another id before, its leases and the handovers
+    to it get the new one. Without a lineage, as a consumer has none, it is known by its id. `batch` and `process` are
+    those of `QueryRecord`. `over` is the incarnation of a member that is known to be dead, and whose id is taken over.
+    """
 
     host: str = ""
     max_owned: int | None = None
     strategy: str = ""
     lease_duration_ms: int | None = None
+    lineage: str = ""
+    batch: int = 0
+    process: str = ""
+    over: str = ""
 
     def refusal(self, state: WorkingCopy) -> str | None:
         present = state.members.get(self.by.id)
-        if present is not None and present.incarnation == self.by.incarnation:
-            return f"{self.by.id} has joined already"
+        if present is None:
+            return None
+        own = state.queries.get(self.lineage)
+        if present.incarnation == self.by.incarnation:
+            known = not self.lineage or (own is not None and own.run == self.by.incarnation)
+            return f"{self.by.id} has joined already" if known else None
+        taken = next((each for each in state.queries.all().values() if each.run == present.incarnation), None)
+        others = taken is not None and self.lineage and taken.lineage != self.lineage
+        if others and present.incarnation != self.over:
+            return f"{self.by.id} is the name of another query"
         return None
 
     def carry_out(self, state: WorkingCopy) -> None:
+        self._record(state)
         state.members[self.by.id] = Member(
             id=self.by.id,
             incarnation=self.by.incarnation,
@@ -102,6 +134,58 @@ class Join(Transition):
             strategy=self.strategy,
             lease_duration_ms=self.lease_duration_ms,
         )
+
+    def _record(self, state: WorkingCopy) -> None:
+        if not self.lineage:
+            return
+        before = state.queries.get(self.lineage)
+        if before is not None and before.owner != self.by.id:
+            member = state.members.get(before.owner)
+            if member is not None and member.incarnation == before.run:
+                del state.members[before.owner]
+                self._rename(state, before.owner)
+        for each in state.queries.all().values():
+            if self.at_ms - each.at_ms > _REMEMBERED_MS:
+                del state.queries[each.lineage]
+        state.queries[self.lineage] = QueryRecord(
+            self.lineage,
+            self.by.incarnation,
+            self.by.id,
+            before.start + 1 if before else 1,
+            max(self.batch, before.batch if before else 0),
+            self.at_ms,
+            self.host,
+            self.process,
+        )
+
+    def _rename(self, state: WorkingCopy, before: str) -> None:
+        for lease in state.leases.all().values():
+            owner = self.by.id if lease.owner == before else lease.owner
+            handover = lease.handover
+            if handover is not None and handover.to == before:
+                handover = replace(handover, to=self.by.id)
+            if (owner, handover) != (lease.owner, lease.handover):
+                state.leases[lease.partition] = replace(lease, owner=owner, handover=handover)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance(Transition):
+    """Record that the sink has finished the query's batch with this number. Goes along with its checkpoints."""
+
+    lineage: str
+    batch: int
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        if fenced := state.fenced(self.by):
+            return fenced
+        record = state.queries.get(self.lineage)
+        if record is None or record.run != self.by.incarnation:
+            return "the table does not know this run of the query"
+        return None
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        record = state.queries[self.lineage]
+        state.queries[self.lineage] = replace(record, batch=self.batch, at_ms=self.at_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +327,12 @@ class Restore(Transition):
 
     def refusal(self, state: WorkingCopy) -> str | None:
         lease = state.leases.get(self.partition)
-        if lease is None or (lease.checkpoint is None and self.checkpoint is not None) or lease.epoch < self.epoch:
+        if lease is None or lease.epoch < self.epoch:
+            return None
+        if self.checkpoint is not None and (
+            lease.checkpoint is None
+            or (lease.epoch == self.epoch and lease.checkpoint.sequence_number < self.checkpoint.sequence_number)
+        ):
             return None
         return f"the table has partition {self.partition} already"
 

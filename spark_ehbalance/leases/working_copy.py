@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from spark_ehbalance.leases.model import Author, Change, Lease, Member, MemberState, TableIdentity
+from spark_ehbalance.leases.model import Author, Change, Lease, Member, MemberState, QueryRecord, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.position import partition_order
 
@@ -79,24 +79,35 @@ class WorkingCopy:
     members: Rows[Member]
     table: TableIdentity | None = None
     lease_duration_ms: int | None = None
+    queries: Rows[QueryRecord] = field(default_factory=lambda: Rows({}))
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> WorkingCopy:
         """A copy of `snapshot`."""
-        return cls(Rows(snapshot.leases), Rows(snapshot.members), snapshot.table, snapshot.lease_duration_ms)
+        return cls(
+            Rows(snapshot.leases),
+            Rows(snapshot.members),
+            snapshot.table,
+            snapshot.lease_duration_ms,
+            Rows(snapshot.queries),
+        )
 
     def changed(self, snapshot: Snapshot) -> Snapshot:
         """`snapshot` with these rows; `snapshot` itself if they are the same."""
         leases_before, members_before = self.leases.before(), self.members.before()
         same_table = (self.table, self.lease_duration_ms) == (snapshot.table, snapshot.lease_duration_ms)
-        if not leases_before and not members_before and same_table:
+        queries_before = self.queries.before()
+        if not leases_before and not members_before and not queries_before and same_table:
             return snapshot
         leases = self.leases.all()
         if len(leases) != len(snapshot.leases):
             leases = {partition: leases[partition] for partition in sorted(leases, key=partition_order)}
         members = MappingProxyType(self.members.all()) if members_before else snapshot.members
+        queries = MappingProxyType(self.queries.all()) if queries_before else snapshot.queries
         rows = MappingProxyType(leases)
-        return snapshot.after(Change(rows, leases_before, members, members_before, self.table, self.lease_duration_ms))
+        return snapshot.after(
+            Change(rows, leases_before, members, members_before, self.table, self.lease_duration_ms, queries)
+        )
 
     def add(self, lease: Lease, by: Author, table: TableIdentity | None = None) -> None:
         """Set a lease. The first lease of all gives the table its identity: `table`, or a new one made of `by`."""

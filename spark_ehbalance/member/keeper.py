@@ -119,10 +119,11 @@ class Keeper:
         with self._lock:
             return self._participant.reserve({} if self._error else epochs, time.monotonic())
 
-    def finish(self, progress: Mapping[str, Progress]) -> None:
-        """The batch has ended, and the sink has finished `progress`, which is checkpointed with the next commit."""
+    def finish(self, progress: Mapping[str, Progress], batch: int = 0) -> None:
+        """The batch with this number has ended, and the sink has finished `progress`, which is checkpointed with the
+        next commit."""
         with self._changing():
-            self._participant.query.finish(progress)
+            self._participant.query.finish(progress, batch)
 
     def reset(self, resets: Mapping[str, Progress]) -> None:
         """Reading goes on at these positions, which may be further back than the checkpoints."""
@@ -156,6 +157,11 @@ class Keeper:
     def table(self) -> TableIdentity | None:
         """Which lease table it is, as of the last look; None where a table has no identity."""
         return self._participant.table
+
+    @property
+    def table_version(self) -> int:
+        """The newest version of the lease table that is known; 0 before the first look."""
+        return self._participant.table_version
 
     @property
     def members(self) -> int:

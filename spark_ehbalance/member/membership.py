@@ -9,9 +9,9 @@ from typing import NamedTuple
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.leases.durations import renewal_interval, short_outage
 from spark_ehbalance.leases.expiry import Observations
-from spark_ehbalance.leases.model import Author, Lease, Member, MemberLoad, MemberState, TableIdentity
+from spark_ehbalance.leases.model import Author, Lease, MemberLoad, MemberState, QueryRecord, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Heartbeat, Join, LeaseTransition, Outcome, PutBack, apply
+from spark_ehbalance.leases.transitions import Advance, Heartbeat, Join, LeaseTransition, Outcome, PutBack, apply
 from spark_ehbalance.member.lease_duration import LeaseDuration
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.member.settings import Settings
@@ -89,7 +89,8 @@ class Membership:
         #: An operator, or this member itself, has set its state to leaving.
         self.drained = False
         self.heartbeat = float("-inf")  # when the last one was written
-        self._joined_number = 0  # `Member.joined` of this process: an earlier process in the table is a restored one
+        # `Member.joined` and `QueryRecord.start` of this process: earlier ones in the table are restored.
+        self._joined_number = self._start = 0
         self._leases: Mapping[str, Lease] = {}  # as last seen
         self._own: list[Lease] = []  # among them
         self._first_due = _NEVER  # of `holdings`: when it was renewed, and how long it lasts
@@ -114,7 +115,7 @@ class Membership:
         if not self.joined:
             return {}
         row = snapshot.members.get(self.author.id)
-        self._check_fence(row)
+        self._check_fence(snapshot)
         self.drained = row is not None and row.state is MemberState.LEAVING
         lost = self._lost_checkpoints(snapshot)
         self.to_put_back = self._lost_leases(snapshot, now.wall_ms)
@@ -132,14 +133,23 @@ class Membership:
                 "know how far the group has read: start the query again, which then says how to go on"
             )
 
-    def _check_fence(self, row: Member | None) -> None:
-        if row is not None and row.incarnation != self.author.incarnation and row.joined >= self._joined_number:
-            self.holdings, self._own = {}, []
-            raise FencedError(
-                f"a later process (on {row.host or 'an unknown host'}) has started as {self.author.id}, with the "
-                "same ownerId or from the same Spark checkpoint: this one stops. If both are to run, give each a "
-                "checkpointLocation and an ownerId of its own"
-            )
+    def _check_fence(self, snapshot: Snapshot) -> None:
+        row, record = snapshot.members.get(self.author.id), self._record(snapshot)
+        later = row if row is not None and row.joined >= self._joined_number else None
+        run = record.run if record is not None and record.start >= self._start else later and later.incarnation
+        if run in (None, self.author.incarnation):
+            return
+        self.holdings, self._own = {}, []
+        host = (record.host if record is not None else later.host if later is not None else "") or "an unknown host"
+        raise FencedError(
+            f"a later process (on {host}) has started as {record.owner if record else self.author.id}, with the "
+            "same ownerId or from the same Spark checkpoint: this one stops. If both are to run, give each a "
+            "checkpointLocation and an ownerId of its own"
+        )
+
+    def _record(self, snapshot: Snapshot) -> QueryRecord | None:
+        """What the table knows of this query."""
+        return snapshot.queries.get(self.settings.lineage)
 
     @property
     def longest_look_gap(self) -> float:
@@ -175,6 +185,11 @@ class Membership:
         snapshot = outcome.after
         if snapshot is self.snapshot and not outcome.accepted and not outcome.refused:
             return {}
+        for each in outcome.refused:
+            if isinstance(each.transition, Join) and not self.joined:
+                raise FencedError(
+                    f"this query could not join: {each.reason}, which has joined just now. Start it again"
+                )
         if outcome.seconds is not None:
             self.duration.wrote(outcome.seconds)
         self._follow_duration(snapshot, now)
@@ -191,6 +206,8 @@ class Membership:
         row = snapshot.members.get(self.author.id)
         if row is not None and row.incarnation == self.author.incarnation:
             self.joined, self._joined_number = True, row.joined
+            record = self._record(snapshot)
+            self._start = record.start if record is not None else self._start
         if not self._writes_failed_for_long(now):
             self.observations = self.observations.updated(snapshot, ended)
         elif outcome.accepted:
@@ -234,11 +251,13 @@ class Membership:
         """The lease as last seen."""
         return self._leases.get(partition)
 
-    def join(self, at_ms: int) -> list[Join]:
-        """What makes this process a member, if it is not one in the last snapshot."""
+    def join(self, at_ms: int, batch: int = 0) -> list[Join]:
+        """What makes this process a member, if it is not one in the last snapshot. `batch` is the number of the query's
+        last finished batch."""
         assert self.snapshot is not None, "join follows a look"
-        row, settings = self.snapshot.members.get(self.author.id), self.settings
-        if self.joined and row is not None and row.incarnation == self.author.incarnation:
+        row, record, settings = self.snapshot.members.get(self.author.id), self._record(self.snapshot), self.settings
+        known = not settings.lineage or (record is not None and record.run == self.author.incarnation)
+        if self.joined and row is not None and row.incarnation == self.author.incarnation and known:
             return []
         return [
             Join(
@@ -248,8 +267,19 @@ class Membership:
                 max_owned=settings.max_owned,
                 strategy=settings.strategy_name,
                 lease_duration_ms=round(self.duration.group * 1000),
+                lineage=settings.lineage,
+                batch=batch,
+                process=settings.process,
+                over=settings.over,
             )
         ]
+
+    def advance(self, at_ms: int, batch: int) -> list[Advance]:
+        """What has the table know that this batch is finished, if it does not yet."""
+        record = self.snapshot and self._record(self.snapshot)
+        if not self.joined or not record or record.batch == batch:
+            return []
+        return [Advance(by=self.author, at_ms=at_ms, lineage=record.lineage, batch=batch)]
 
     def beat(self, at_ms: int, load: MemberLoad | None) -> Heartbeat:
         """This member's sign of life. It says the group's duration: from then on others judge this member by that."""

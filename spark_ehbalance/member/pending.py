@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from spark_ehbalance.leases.model import Lease, Load
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
+    Advance,
     CancelHandover,
     Checkpoint,
     Claim,
@@ -25,7 +26,7 @@ from spark_ehbalance.member.query import QueryState
 from spark_ehbalance.values.position import partition_order
 
 #: What no other member's decisions depend on.
-_ROUTINE = frozenset({Checkpoint, Heartbeat, Renew})
+_ROUTINE = frozenset({Advance, Checkpoint, Heartbeat, Renew})
 
 #: A load is written again when it has changed by more than this part, and by more than so many events per second:
 #: moving averages always change a little, and each change makes everybody decide again. A backlog counts as a rate over
@@ -48,7 +49,7 @@ def pending(
     """
     by, at_ms, snapshot = member.author, now.wall_ms, member.snapshot
     assert snapshot is not None, "a look comes first"
-    transitions: list[Transition] = [*member.join(at_ms)]
+    transitions: list[Transition] = [*member.join(at_ms, query.batch)]
     if not member.joined:
         transitions += _progress(member, query, at_ms)
         return transitions + _resumed(member, apply(snapshot, transitions).after, at_ms)
@@ -92,7 +93,7 @@ def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transit
     resets: list[Transition] = [
         Reset(by=by, at_ms=at_ms, partition=p, epoch=to.epoch, position=to.position) for p, to in query.resets.items()
     ]
-    return resets + [
+    written = resets + [
         Checkpoint(
             by=by,
             at_ms=at_ms,
@@ -103,6 +104,7 @@ def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transit
         )
         for p, to in query.progress.items()
     ]
+    return [*written, *member.advance(at_ms, query.batch)] if written else []
 
 
 def _changed_load(member: Membership, query: QueryState, partition: str) -> Load | None:

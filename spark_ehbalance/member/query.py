@@ -25,7 +25,8 @@ class QueryState:
     `progress` and `resets` are by partition, and stay until they are committed. `in_flight` are the partitions of the
     current batch, which began at monotonic time `batch_began`. `loads` are moving averages by partition, `load` is that
     of the member. `leaving`: the query takes no new partitions and gives its own back. `given_back` are the partitions
-    that it gives back although it stays, until that is committed.
+    that it gives back although it stays, until that is committed. `batch` is the number of the last batch that the sink
+    has finished.
     """
 
     progress: dict[str, Progress] = field(default_factory=dict)
@@ -38,9 +39,11 @@ class QueryState:
     given_back: frozenset[str] = frozenset()
     progress_since_look: bool = False
     reset_since_look: bool = False
+    batch: int = 0
 
-    def finish(self, progress: Mapping[str, Progress]) -> None:
-        """The batch has ended, and the sink has finished `progress`."""
+    def finish(self, progress: Mapping[str, Progress], batch: int = 0) -> None:
+        """The batch with this number has ended, and the sink has finished `progress`."""
+        self.batch = batch
         self.progress |= progress
         self.in_flight = frozenset()
         self.progress_since_look |= bool(progress)

@@ -27,6 +27,12 @@ class Settings:
     max_owned: int | None = None
     host: str = ""
     strategy_name: str = ""
+    #: What the table keeps a record of the query by, and its process: see `QueryRecord`. A consumer has no lineage, and
+    #: neither has a member whose store keeps no records.
+    lineage: str = ""
+    process: str = ""
+    #: The incarnation of a member that is known to be dead, and whose name this one has.
+    over: str = ""
     balance_interval: float = BALANCE_INTERVAL
     #: Balance also when members or leases have changed, not only once per interval.
     reactive: bool = False

@@ -137,7 +137,8 @@ class Participant:
     Not thread-safe: a driver with threads calls everything under one lock, except the methods of `Turn`, `pause`,
     `contended_pause` and `tidies`, which belong to the thread that takes the turns, as `sight` does.
 
-    `progress` is what the sink had finished in an earlier life of the query, `resume` as in `Membership`.
+    `progress` is what the sink had finished in an earlier life of the query, up to the batch with that number, `resume`
+    as in `Membership`.
     """
 
     def __init__(
@@ -148,11 +149,12 @@ class Participant:
         *,
         progress: Mapping[str, Progress] | None = None,
         resume: Mapping[str, Resumed] | None = None,
+        batch: int = 0,
     ) -> None:
         self.author = author
         self.settings = settings
         #: What the query has told; `reserve` and `leave` tell of more.
-        self.query = QueryState(dict(progress or {}))
+        self.query = QueryState(dict(progress or {}), batch=batch)
         #: The batch runs for longer than `max_stall`: everything is given back until it ends.
         self.stalled = False
         #: How many members share the hub, as of the last turn.
@@ -197,6 +199,11 @@ class Participant:
     def table(self) -> TableIdentity | None:
         """Which lease table it is; None while no partition was added, and in tables of earlier versions."""
         return self._member.table
+
+    @property
+    def table_version(self) -> int:
+        """The newest version of the table that is known; 0 before the first look."""
+        return 0 if self._member.snapshot is None else self._member.snapshot.version
 
     @property
     def leases(self) -> Mapping[str, Lease]:

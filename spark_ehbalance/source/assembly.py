@@ -6,7 +6,7 @@ import random
 import socket
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -16,22 +16,28 @@ from spark_ehbalance.hub.watcher import REMEMBERED_OFFSETS, HubWatcher
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.member.membership import Resumed
+from spark_ehbalance.member.query import Progress
 from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.member.turn import Participant
 from spark_ehbalance.source.batch_planning import progress_of
-from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress
-from spark_ehbalance.source.control_socket import PlannerControl
-from spark_ehbalance.source.joining import check_alone, check_hub, check_start, join_table
+from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress, progress_beyond
+from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
+from spark_ehbalance.source.host import is_alive, jvm_pid, process_identity
+from spark_ehbalance.source.joining import await_earlier, check_alone, check_hub, check_start, join_table
 from spark_ehbalance.source.load_reporter import LoadReporter
 from spark_ehbalance.source.news import NewsListener
-from spark_ehbalance.source.offsets import StreamOffset, group_name
+from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
 from spark_ehbalance.source.options import Options
+from spark_ehbalance.source.past import free_name
 from spark_ehbalance.source.planner import Planner, PlannerTimings
 from spark_ehbalance.source.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, SHARED_LEVEL, LeaseStore
 from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.strategies import REACTIVE, strategy
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
 
 OpenStore = Callable[[], LeaseStore]
 
@@ -52,6 +58,15 @@ class _Logged(NamedTuple):
         return RecordedProgress.from_log(*(batch for batch in log if not batch.end.is_initial))
 
 
+class _Joined(NamedTuple):
+    """As whom a query joins its group, the incarnation of a dead member whose name that was, and what the query has
+    finished and the table may not know."""
+
+    author: Author
+    over: str
+    progress: Mapping[str, Progress]
+
+
 def start_planner(
     options: Options,
     owner: str,
@@ -69,7 +84,7 @@ def start_planner(
     """
     timings = timings or PlannerTimings()
     logged = _Logged(finished or StreamOffset(owner), unfinished or StreamOffset(owner))
-    author, changed = Author(owner, uuid.uuid4().hex), threading.Event()
+    changed, run = threading.Event(), uuid.uuid4().hex
     hub = HubWatcher(
         options.connection,
         options.consumer_group,
@@ -79,11 +94,21 @@ def start_planner(
         patience=options.lease_duration / 3,  # no lease is renewed meanwhile
         remembered_offsets=0 if options.offers.sequence_numbers else REMEMBERED_OFFSETS,
     )
-    query = StreamOffset(owner, group=group_name(options.lease_table), hub=options.connection.hub.lower())
+    query = StreamOffset(
+        owner, group=group_name(options.lease_table), lineage=logged.last.lineage or uuid.uuid4().hex, run=run
+    )
+    try:
+        hub.start()
+        query = replace(query, hub=HubReference.of(options.group, hub.created_ms()))
+        place = _join(options, logged, query, hub)
+        query = replace(query, owner=place.author.id)
+    except BaseException:
+        hub.stop()
+        raise
     policy: ProgressPolicy = SharedProgress(query, options.lease_table) if options.lease_table else AloneProgress(query)
     opener = _store_opener(options, logged, policy)
-    keeper = _keeper(options, author, logged, opener, hub, changed)
-    control = PlannerControl(query.planner_name)
+    keeper = _keeper(options, place, query.lineage, logged, opener, hub, changed)
+    control = PlannerControl(PlannerAddress(query.lineage, jvm_pid()))
     planner = Planner(
         keeper,
         hub,
@@ -99,8 +124,6 @@ def start_planner(
         timings=timings,
     )
     try:
-        hub.start()
-        _join(options, logged, opener, hub, author)
         keeper.start()
         if not joined(keeper, timings.join_timeout):
             raise StoreUnavailableError(
@@ -134,7 +157,8 @@ def _owner_level(options: Options, epoch: int) -> int | None:
 
 def _keeper(
     options: Options,
-    author: Author,
+    place: _Joined,
+    lineage: str,
     logged: _Logged,
     opener: OpenStore,
     hub: HubWatcher,
@@ -152,31 +176,46 @@ def _keeper(
         balance_interval=options.balance_interval,
         reactive=name in REACTIVE,
         max_stall=options.max_stall,
+        lineage=lineage if shared and options.offers.members else "",
+        process=process_identity(),
+        over=place.over,
     )
     if not options.offers.atomic:
         settings = replace(settings, per_lease=True, look_interval=options.balance_interval)
     participant = Participant(
-        author,
+        place.author,
         settings,
         random.Random(),
-        progress=progress_of(logged.finished.ranges),
+        progress=place.progress,
         resume={p: Resumed(each.start, each.since_ms) for p, each in logged.unfinished.ranges.items()},
+        batch=logged.finished.batch,
     )
     return Keeper(participant, opener, hub, changed=changed)
 
 
-def _join(options: Options, logged: _Logged, opener: OpenStore, hub: HubWatcher, author: Author) -> None:
+def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatcher) -> _Joined:
     """Check that hub and lease table fit what the query has read; creates the table at a first start."""
-    check_hub(logged.last, options)
+    assert query.hub is not None, "the hub was asked"
+    check_hub(logged.last, options, query.hub)
+    author, progress = Author(query.owner, query.run), progress_of(logged.finished.ranges)
     if options.lease_table is None:
         if logged.last.is_initial:
             check_start(options, hub.states())
         check_alone(logged.last, options)
-        return
-    with opener() as store:
+        return _Joined(author, "", progress)
+    with _open(options, options.lease_table) as store:
         if not options.offers.epochs:
             logged = _Logged(*(each.without_epochs() for each in logged))
-        join_table(store, options, logged.last, logged.recorded(), hub, author)
+        known, recorded = logged.last, logged.recorded()
+        await_earlier(store, options, known, is_alive)
+        join_table(store, options, known, recorded, hub, author)
+        if not options.offers.members:
+            return _Joined(author, "", progress)
+        found = store.read()
+    name, over = free_name(query.owner, query.lineage, found, is_alive)
+    if name != query.owner:
+        _LOG.warning("another query of the group is called %s: this one is called %s", query.owner, name)
+    return _Joined(replace(author, id=name), over, progress_beyond(found, recorded) | progress)
 
 
 def _store_opener(options: Options, logged: _Logged, policy: ProgressPolicy) -> OpenStore:
@@ -184,6 +223,10 @@ def _store_opener(options: Options, logged: _Logged, policy: ProgressPolicy) -> 
         group = options.group
         private = MemoryStore(policy.snapshot(group, logged.finished, logged.unfinished))
         return lambda: private
+    return partial(_open, options, policy.location)
+
+
+def _open(options: Options, location: str) -> LeaseStore:
     # A commit that the storage does not answer takes two or three requests: they end before the lease does.
     patience = min(REQUEST_TIMEOUT, options.lease_duration / 6)
-    return partial(open_store, policy.location, options.storage_options, patience, options.group)
+    return open_store(location, options.storage_options, patience, options.group)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Restore
-from spark_ehbalance.source.offsets import EpochPosition, StreamOffset
+from spark_ehbalance.member.query import Progress
+from spark_ehbalance.source.offsets import EpochPosition, HubReference, StreamOffset
 from spark_ehbalance.values.position import Position, partition_order
 
 
@@ -26,11 +27,12 @@ class LoggedBatch:
 
 @dataclass(frozen=True, slots=True)
 class RecordedProgress:
-    """What the checkpoints of a group's queries record: where reading of each partition goes on, and the `lineages`
-    (`StreamOffset.lineage`) of the lease tables that they were read with."""
+    """What the checkpoints of a group's queries record: where reading of each partition goes on, the `origins`
+    (`StreamOffset.origin`) of the lease tables that they were read with, and the `hubs`."""
 
     positions: Mapping[str, EpochPosition] = field(default_factory=dict)
-    lineages: frozenset[str] = frozenset()
+    origins: frozenset[str] = frozenset()
+    hubs: frozenset[HubReference] = frozenset()
 
     @classmethod
     def from_log(cls, *log: LoggedBatch) -> RecordedProgress:
@@ -41,14 +43,15 @@ class RecordedProgress:
                 # The events before the start of a batch were finished earlier, by whichever member owned the partition.
                 positions[partition] = EpochPosition(each.epoch, each.end if batch.finished else each.start)
             positions |= batch.end.other_positions
-        return cls(_ordered(positions), frozenset(each.end.lineage for each in log))
+        hubs = frozenset(each.end.hub for each in log if each.end.hub is not None)
+        return cls(_ordered(positions), frozenset(each.end.origin for each in log), hubs)
 
     def merged(self, other: RecordedProgress) -> RecordedProgress:
         """Both together: for each partition the greater position."""
         positions = dict(self.positions)
         for partition, position in other.positions.items():
             positions[partition] = max(position, positions.get(partition, position))
-        return RecordedProgress(_ordered(positions), self.lineages | other.lineages)
+        return RecordedProgress(_ordered(positions), self.origins | other.origins, self.hubs | other.hubs)
 
 
 def describe_loss(known: StreamOffset, recorded: RecordedProgress, found: Snapshot | None) -> str:
@@ -60,7 +63,7 @@ def describe_loss(known: StreamOffset, recorded: RecordedProgress, found: Snapsh
         return "there is no such table"
     if not found.leases:
         return "it has been emptied"
-    if found.table is not None and not found.table.covers({known.lineage}):
+    if found.table is not None and not found.table.covers({known.origin}):
         return f"that is another table{_skip_clause(recorded, found)}"
     if gone := [partition for partition in recorded.positions if _has_no_position(partition, found)]:
         return f"it has no positions of {_listed(gone)}"
@@ -77,12 +80,25 @@ def restore_transitions(
     recorded: RecordedProgress, found: Snapshot, by: Author, at_ms: int, why: str, *, older: bool
 ) -> list[Restore]:
     """The transitions that add to `found` what it lacks of `recorded`: partitions without a position and, if `older`,
-    those with an older epoch. Epochs of different tables cannot be compared."""
+    those with an older epoch, or with an older position. Epochs of different tables cannot be compared."""
+    beyond = progress_beyond(found, recorded)
     return [
         Restore(by=by, at_ms=at_ms, partition=p, epoch=each.epoch, checkpoint=Position.before(each.next), why=why)
         for p, each in recorded.positions.items()
-        if _has_no_position(p, found) or (older and found.leases[p].epoch < each.epoch)
+        if _has_no_position(p, found) or (older and (p in beyond or found.leases[p].epoch < each.epoch))
     ]
+
+
+def progress_beyond(found: Snapshot, recorded: RecordedProgress) -> dict[str, Progress]:
+    """What of `recorded` the table does not know although nobody else has had the partition since: it was away when the
+    query ended, or was set back."""
+    return {
+        p: Progress(each.epoch, Position.before(each.next))
+        for p, each in recorded.positions.items()
+        if (lease := found.leases.get(p)) is not None
+        and lease.epoch == each.epoch
+        and (lease.checkpoint is None or lease.checkpoint.next < each.next)
+    }
 
 
 def skipped_events(recorded: RecordedProgress, found: Snapshot) -> dict[str, tuple[int, int]]:

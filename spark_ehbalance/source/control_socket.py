@@ -1,10 +1,10 @@
 """The control socket: a query's driver tells the planner that a batch has ended, or that the query is to leave.
 
 The planner is a process of its own, and Spark tells it that a batch has ended only when it asks for the next one: with
-a long trigger that is minutes later. So the planner listens on a local socket whose name follows from its owner id and
-group. Processes of the same user on the same machine can use it: the listener that `spark_ehbalance.register` installs,
-`spark_ehbalance.stop`, and tasks. Without these messages nothing is lost, but handovers wait for the next trigger. On
-systems without Unix sockets there are none.
+a long trigger that is minutes later. So the planner listens on a local socket whose name follows from what identifies
+it, its `PlannerAddress`. Processes of the same user on the same machine can use it: the listener that
+`spark_ehbalance.register` installs, `spark_ehbalance.stop`, and tasks. Without these messages nothing is lost, but
+handovers wait for the next trigger. On systems without Unix sockets there are none.
 
 Wire format: one JSON object until the sender shuts its side down; the answer is `yes`, `no`, a JSON object or nothing
 (an error).
@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_ehbalance.text import logger
 from spark_ehbalance.values.private_folder import check_private, make_private
@@ -48,31 +48,39 @@ _NAME_LENGTH = 24
 Handle = Callable[[dict[str, Any]], "bool | dict[str, Any]"]
 
 
-def socket_path(planner_name: str) -> Path:
-    """Where the planner of that name (`StreamOffset.planner_name`) listens. Raises `OSError` on systems without Unix
-    sockets."""
+class PlannerAddress(NamedTuple):
+    """Identifies a planner on its machine: the `lineage` of its offsets, and the process id of the driver's JVM, in
+    which no two queries run from one checkpoint or its copies. A planner that does not know its JVM has 0."""
+
+    lineage: str
+    jvm: int = 0
+
+
+def socket_path(planner: PlannerAddress) -> Path:
+    """Where that planner listens. Raises `OSError` on systems without Unix sockets."""
     if not hasattr(socket, "AF_UNIX"):
         raise OSError("this system has no Unix sockets")
-    return _folder() / hashlib.sha256(planner_name.encode()).hexdigest()[:_NAME_LENGTH]
+    name = f"{planner.lineage}@{planner.jvm}"
+    return _folder() / hashlib.sha256(name.encode()).hexdigest()[:_NAME_LENGTH]
 
 
-def send(planner_name: str, message: dict[str, Any]) -> bool | None:
+def send(planner: PlannerAddress, message: dict[str, Any]) -> bool | None:
     """Send `message` to that planner and return its answer; None if there is no such planner on this machine.
 
     A planner that does not answer in time, on a machine that is too busy, counts as having answered no.
     """
     try:
-        return _sent(socket_path(planner_name), message)
+        return _sent(_path(planner), message)
     except OSError:
         return None
 
 
-def send_to_all(planner_name: str, message: dict[str, Any]) -> bool:
+def send_to_all(planner: PlannerAddress, message: dict[str, Any]) -> bool:
     """Send `message` to that planner, then to the others of this user on this machine. Returns whether one of the
     others answers yes; False without asking them if there is no such planner on this machine."""
-    if send(planner_name, message) is None:
+    if send(planner, message) is None:
         return False
-    own = socket_path(planner_name)
+    own = _path(planner)
     for path in own.parent.iterdir():
         with contextlib.suppress(OSError):  # of a planner that was killed
             if path != own and _sent(path, message):
@@ -80,18 +88,24 @@ def send_to_all(planner_name: str, message: dict[str, Any]) -> bool:
     return False
 
 
-def ask(planner_name: str, question: dict[str, Any]) -> dict[str, Any] | None:
+def ask(planner: PlannerAddress, question: dict[str, Any]) -> dict[str, Any] | None:
     """Send `question` to that planner and return the object that it answers; None if it answers nothing, in time.
 
     Raises `ConnectionError` if there is no such planner on this machine.
     """
     try:
-        answer = _exchange(socket_path(planner_name), question)
+        answer = _exchange(_path(planner), question)
     except (TimeoutError, BlockingIOError):
         return None
     except OSError as error:
         raise ConnectionError(f"the query's planner cannot be asked: {error}") from error
     return json.loads(answer) if answer.startswith(b"{") else None
+
+
+def _path(planner: PlannerAddress) -> Path:
+    """Where it listens, maybe without knowing its JVM."""
+    path = socket_path(planner)
+    return path if path.exists() else socket_path(planner._replace(jvm=0))
 
 
 def _sent(path: Path, message: dict[str, Any]) -> bool | None:
@@ -116,8 +130,8 @@ def _exchange(path: Path, message: dict[str, Any]) -> bytes:
 class PlannerControl:
     """The planner's end of the control socket. The constructor opens nothing."""
 
-    def __init__(self, planner_name: str) -> None:
-        self.planner_name = planner_name
+    def __init__(self, planner: PlannerAddress) -> None:
+        self.planner = planner
         self._handling = threading.Lock()
         self._senders = threading.Semaphore(MAX_SENDERS)
         self._closed = threading.Event()
@@ -128,7 +142,7 @@ class PlannerControl:
         which returns the answer. Where no socket can be opened, warns and does nothing else."""
         if not hasattr(socket, "AF_UNIX"):
             return
-        self._path = socket_path(self.planner_name)
+        self._path = socket_path(self.planner)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             make_private(_folder())

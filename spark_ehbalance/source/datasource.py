@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from spark_ehbalance.source.arriving import Arriving
 from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.batch_read import batch_ranges
 from spark_ehbalance.source.concurrent_reader import read_together
+from spark_ehbalance.source.control_socket import PlannerAddress
 from spark_ehbalance.source.host import mint_owner_id, spark_master
 from spark_ehbalance.source.logs import set_up_logging
 from spark_ehbalance.source.news import NewsAddress
@@ -100,20 +102,20 @@ def _check_schema(schema: StructType) -> None:
 @dataclass
 class Task(InputPartition):
     """One task: ranges, each with its AMQP owner level, the member that holds their leases (None without), where to
-    tell what it hears of new events (None: nowhere), and whether it is to `check_one_source`."""
+    tell what it hears of new events (None: nowhere), and the planner for which it is to `check_one_source`."""
 
     ranges: tuple[tuple[Range, int | None], ...]
     owner: str | None
     news: NewsAddress | None = None
-    checks: bool = False
+    checks: PlannerAddress | None = None
 
 
 def _read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
     set_up_logging()
     readers = [partial(read_range, options, wanted, task.owner, level, news=task.news) for wanted, level in task.ranges]
     with told_in_one_line():
-        if task.checks and task.owner is not None:
-            check_one_source(options.lease_table, task.owner)
+        if task.checks is not None:
+            check_one_source(options.lease_table, task.checks)
         yield from read_together(readers)
 
 
@@ -147,7 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._planner: Planner | None = None
-        self._owner = options.owner_id
+        self._owner, self._lineage = options.owner_id, uuid.uuid4().hex
         self._available_now = False
         self._told: ToldEnds | None = ToldEnds()  # None with a Spark that tells the start of each batch
         self._start: dict[str, Any] | None = None
@@ -160,7 +162,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query without a checkpoint begins. Called at every trigger until there is a batch, also where batch 0
         was logged and is run again; always returns the same offset."""
         self._owner = self._owner or mint_owner_id()
-        return StreamOffset(self._owner, group=group_name(self._options.lease_table)).to_json()
+        group = group_name(self._options.lease_table)
+        return StreamOffset(self._owner, group=group, lineage=self._lineage).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """`maxEventsPerTrigger`, which Spark passes on to `latestOffset`. Spark 4.0 and 4.1 do not call this."""
@@ -230,7 +233,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shared = self._options.lease_table is not None
         # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
         leveled = shared and self._options.min_partitions is None
-        owner, level = self._owner if shared else None, self._options.owner_level
+        owner, level = planner.owner if shared else None, self._options.owner_level
         epochs = self._options.offers.epochs  # else all readers of the group have the level of the Azure SDKs
         address = planner.news_address()
         made = [
@@ -239,7 +242,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         if shared and planner.query is None:
             made = made or [Task((), owner)]  # a query's first batch has each source, also those with nothing to read
-            made[0].checks = True
+            made[0].checks = planner.address
         return list(made)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -263,8 +266,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             set_up_logging()
             # Spark asks for an initial offset also where batch 0 was logged and is to be run again.
             last = unfinished if unfinished is not None and finished.is_initial else finished
-            self._owner = self._options.owner_id or last.owner
-            self._planner = start_planner(self._options, self._owner, finished, unfinished)
+            owner = self._options.owner_id or last.owner
+            self._planner = start_planner(self._options, owner, finished, unfinished)
         return self._planner
 
     # --- in the executors --------------------------------------------------------------------------------------

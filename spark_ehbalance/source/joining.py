@@ -7,18 +7,19 @@ that the query's checkpoint records, before it reads or creates anything.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Protocol
 
-from spark_ehbalance.errors import DataLossError, OptionError
+from spark_ehbalance.errors import DataLossError, FencedError, OptionError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.transitions import Restore
 from spark_ehbalance.source.continuity import RecordedProgress, describe_loss, restore_transitions, skipped_events
-from spark_ehbalance.source.offsets import StreamOffset, group_name
+from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
 from spark_ehbalance.source.options import Options
+from spark_ehbalance.source.past import described_older_checkpoint, described_older_table, earlier_run, running
 from spark_ehbalance.stores.base import SHARED_LEVEL, LeaseStore, commit_and_record
 from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import partition_order
@@ -27,6 +28,10 @@ _LOG = logger(__name__)
 
 #: A time that is a slip, such as one of another time zone, is off by more; the clocks of machines by less.
 CLOCKS_DIFFER = timedelta(minutes=5)
+
+#: Seconds between two looks at what an earlier process does; and for how many of its lease durations, in which it shows
+#: several signs of life, it is waited for.
+_LOOK_INTERVAL, _PATIENCE = 0.5, 1.25
 
 _WHY = "the lease table did not know it any more"
 
@@ -49,10 +54,13 @@ def join_table(
 ) -> None:
     """Create or check the lease table of `options`, open as `store`, before a query reads with it.
 
-    `known` is the query's last offset, `recorded` what its checkpoint records. If the table lacks some of `recorded`,
-    raises `DataLossError` before anything is created; with failOnDataLoss=false restores it.
+    `known` is the query's last offset, `recorded` what its checkpoint records. If the table lacks some of that, or
+    knows more of the query than the checkpoint, raises `DataLossError` before anything is created; with
+    failOnDataLoss=false goes on, with what was lacking restored.
     Raises `StoreFormatError`, `StoreUnavailableError`, and what `check_start` raises.
     """
+    if not known.is_initial and store.exists():
+        _check_age(options, described_older_checkpoint(known, store.read()))
     if known.is_initial:
         leases = store.read().leases if store.exists() else {}
         # What a table with others lacks was added to the hub, and begins at its first event.
@@ -103,13 +111,65 @@ def check_alone(known: StreamOffset, options: Options) -> None:
     )
 
 
-def check_hub(known: StreamOffset, options: Options) -> None:
-    """Raise `OptionError` if the query has read another event hub: its positions mean nothing in this one."""
-    if known.hub and known.hub != options.connection.hub.lower():
+def check_hub(known: StreamOffset, options: Options, found: HubReference) -> None:
+    """Raise `OptionError` if the query has read another event hub than `found`, and `DataLossError` if it has read one
+    that had the same name: its positions mean nothing in this one."""
+    read = known.hub
+    if read is None or not read.is_another(found):
+        return
+    if read.name != found.name:
         raise OptionError(
-            f"eventHubName={options.connection.hub}: this query's checkpoint has read event hub {known.hub}; set that "
+            f"eventHubName={options.connection.hub}: this query's checkpoint has read event hub {read.name}; set that "
             "again, or give the query a new checkpointLocation"
         )
+    why = "it was made anew, or is another one, with other events"
+    lost = f"this query's checkpoint has read {read}, and this is {found}: {why}"
+    if options.fail_on_data_loss:
+        table = " and a new leaseTable" if options.lease_table else ""
+        raise DataLossError(
+            f"{lost}. Nothing was read. Give the query a new checkpointLocation{table}, with which it begins at "
+            "startingPosition, or go on with failOnDataLoss=false where its positions happen to be"
+        )
+    _LOG.warning("%s. Its positions are kept, because failOnDataLoss=false", lost)
+
+
+def await_earlier(
+    store: LeaseStore, options: Options, known: StreamOffset, alive: Callable[[str], bool | None]
+) -> None:
+    """Wait until no other process reads with the checkpoint whose last offset is `known`, or with a copy of it.
+
+    `alive` tells whether a `QueryRecord.process` lives, as far as that can be told here; else its signs of life in the
+    table do. Raises `FencedError` if it goes on.
+    """
+    counter: object = None
+    begun = since = time.monotonic()
+    told = False
+    while store.exists() and (run := earlier_run(known, store.read())) is not None:
+        (record, member), now = run, time.monotonic()
+        lives, patience = alive(record.process), (member.lease_duration_ms or 0) / 1000 or options.lease_duration
+        if counter != member.counter:
+            counter, since = member.counter, now
+        if lives is False or (lives is None and now - since > patience):
+            return
+        if record.batch > known.batch or now - begun > _PATIENCE * patience:
+            raise FencedError(running(record))
+        if not told:
+            _LOG.warning(
+                "this query seems to run already, as %s: waiting up to %g s for that to end", record.owner, patience
+            )
+        told = True
+        time.sleep(_LOOK_INTERVAL)
+
+
+def _check_age(options: Options, older: str) -> None:
+    if older and options.fail_on_data_loss:
+        raise DataLossError(
+            f"leaseTable={options.lease_table}: {older}. Sinks that know batch numbers leave out new events with the "
+            "old numbers. Nothing was read. Give the query a new checkpointLocation, with which it goes on at the "
+            "table's positions, or go on with failOnDataLoss=false if the sink knows no numbers"
+        )
+    if older:
+        _LOG.warning("%s. Going on at the table's positions, because failOnDataLoss=false", older)
 
 
 def _lost(store: LeaseStore, options: Options, known: StreamOffset, recorded: RecordedProgress) -> str:
@@ -117,7 +177,7 @@ def _lost(store: LeaseStore, options: Options, known: StreamOffset, recorded: Re
     found = store.read() if store.exists() else None
     if found is not None and found.group != options.group:
         return ""  # that loses nothing: `create` raises the error for a table of another group
-    lost = describe_loss(known, recorded, found)
+    lost = describe_loss(known, recorded, found) or (found and described_older_table(known, recorded, found)) or ""
     if not lost and found is not None and found.table is None and known.group != group_name(options.lease_table):
         lost = "that may be another table"  # which has no id: only the location tells them apart
     read_with = f"this query's checkpoint has read with {_table_of(known)}"
@@ -137,7 +197,7 @@ def _command(options: Options) -> str:
 
 def _restore(store: LeaseStore, recorded: RecordedProgress, hub: Hub, by: Author) -> None:
     found, at_ms = store.read(), time.time_ns() // 1_000_000
-    same = found.table is not None and found.table.covers(recorded.lineages)
+    same = found.table is not None and found.table.covers(recorded.origins)
     restores = restore_transitions(recorded, found, by, at_ms, _WHY, older=same)
     if not store.offers.sequence_numbers:
         restores = _with_offsets(restores, hub)

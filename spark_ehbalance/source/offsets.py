@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.text import time_of
+from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import partition_order
 
 
@@ -24,8 +26,8 @@ def group_name(lease_table: str | None) -> str:
 
 _T = TypeVar("_T")
 
-#: Rises when older versions of this package must not read the offset any more.
-_FORMAT = 1
+#: Rises with every change. Nothing is released yet, so that no earlier one is read.
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,34 @@ class TableReference:
 
     id: str
     location: str
+
+
+@dataclass(frozen=True, slots=True)
+class HubReference:
+    """The event hub whose sequence numbers an offset has: its name, and its namespace without port, in lower case.
+
+    One that has the same names may be another: it was made anew, or its namespace was. `created_ms` tells, the time at
+    which it was created in milliseconds since 1970, whatever name leads to it; None where the hub does not say.
+    """
+
+    name: str
+    namespace: str = ""
+    created_ms: int | None = None
+
+    @classmethod
+    def of(cls, group: Group, created_ms: int | None) -> HubReference:
+        """The hub of that group."""
+        return cls(group.hub, group.namespace.partition(":")[0], created_ms)
+
+    def __str__(self) -> str:
+        at = "" if self.created_ms is None else f", made {time_of(self.created_ms)}"
+        return f"event hub {self.name} of {self.namespace}{at}"
+
+    def is_another(self, found: HubReference) -> bool:
+        """Whether `found` has other events under the same sequence numbers."""
+        if None not in (self.created_ms, found.created_ms):
+            return self.name != found.name or self.created_ms != found.created_ms
+        return self.name != found.name
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,36 +82,36 @@ class EpochPosition:
 class StreamOffset:
     """The end of a batch: the `owner` that read it, and the range of each partition in it.
 
+    `lineage` is made with the query's first offset and stays for as long as its checkpoint goes on, also in copies of
+    it. `batch` counts the offsets of a lineage, `run` identifies the process that has planned this one, and
+    `table_version` is the newest version of the lease table that it knew.
+
     `group` is the `group_name`; empty without a lease table. `table` is None without a lease table and before the first
-    batch was planned. `hub` is the event hub's name. `other_positions` are those of the partitions that the query held
-    beside the ones in the batch. Offsets of earlier versions have neither `hub` nor `other_positions`, nor the ranges'
-    `since_ms`.
+    batch was planned; `hub` is None before that. `other_positions` are those of the partitions that the query held
+    beside the ones in the batch.
     """
 
     owner: str
     ranges: Mapping[str, Range] = field(default_factory=dict)
     group: str = ""
     table: TableReference | None = None
-    hub: str = ""
+    hub: HubReference | None = None
     other_positions: Mapping[str, EpochPosition] = field(default_factory=dict)
+    lineage: str = ""
+    batch: int = 0
+    run: str = ""
+    table_version: int = 0
 
     @property
-    def lineage(self) -> str:
-        """Identifies what stored the positions at which the ranges start: the id of the lease table.
-
-        Offsets of earlier versions have the digest of its location instead. Without a lease table it is the owner.
-        """
+    def origin(self) -> str:
+        """Identifies what stored the positions at which the ranges start: the id of the lease table, or its location's
+        digest where it has none. Without a lease table it is the owner."""
         return self.table.id if self.table else self.group or self.owner
 
     @property
     def is_initial(self) -> bool:
         """Whether nothing was planned yet, as in a query's initial offset."""
         return self.table is None and not self.ranges
-
-    @property
-    def planner_name(self) -> str:
-        """Identifies the query's planner on one machine. Owner ids alone are unique only within a group."""
-        return f"{self.owner}@{self.group}"
 
     def without_epochs(self) -> StreamOffset:
         """The same for a store that does not keep epochs, so that no lower one tells that it was set back."""
@@ -91,28 +121,34 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, Any]:
         """The offset as Spark stores it."""
-        offset: dict[str, Any] = {"eventHub": self.hub} if self.hub else {}
+        offset: dict[str, Any] = {"eventHub": asdict(self.hub)} if self.hub else {}
+        offset |= {"batch": self.batch} if self.batch else {}
         offset |= {"format": _FORMAT, "group": self.group}
         if self.other_positions:
             offset["held"] = {p: asdict(position) for p, position in _in_order(self.other_positions)}
-        offset["owner"] = self.owner
+        offset |= {"lineage": self.lineage, "owner": self.owner}
         offset["partitions"] = {p: _range_json(each) for p, each in _in_order(self.ranges)}
-        return offset | ({"table": asdict(self.table)} if self.table else {})
+        offset |= {"run": self.run} if self.run else {}
+        offset |= {"table": asdict(self.table)} if self.table else {}
+        return offset | ({"tableVersion": self.table_version} if self.table_version else {})
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> StreamOffset:
-        """The offset that `to_json` wrote. Raises `EhBalanceError` for any other JSON and for a newer format."""
+        """The offset that `to_json` wrote. Raises `EhBalanceError` for any other JSON and for another format."""
         try:
-            if _int64(json["format"]) > _FORMAT:
+            if (found := _int64(json["format"])) != _FORMAT:
+                help = "upgrade it" if found > _FORMAT else "give this query a new checkpointLocation"
                 raise EhBalanceError(
-                    f"the query's checkpoint has offsets of format {json['format']}; this version of spark-ehbalance "
-                    f"knows formats up to {_FORMAT}: upgrade it"
+                    f"the query's checkpoint has offsets of format {found}; this version of spark-ehbalance knows "
+                    f"format {_FORMAT}: {help}"
                 )
             ranges = {partition: _range(partition, each) for partition, each in json["partitions"].items()}
             table = _table(json["table"]) if "table" in json else None
             others = {_string(p): _epoch_position(each) for p, each in json.get("held", {}).items()}
-            hub = _string(json.get("eventHub", ""))
-            return cls(_string(json["owner"]), ranges, _string(json.get("group", "")), table, hub, others)
+            hub = _hub(json["eventHub"]) if "eventHub" in json else None
+            group, lineage, run = (_string(json.get(name, "")) for name in ("group", "lineage", "run"))
+            batch, version = _int64(json.get("batch", 0)), _int64(json.get("tableVersion", 0))
+            return cls(_string(json["owner"]), ranges, group, table, hub, others, lineage, batch, run, version)
         except (AttributeError, KeyError, TypeError):
             raise EhBalanceError(
                 "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"
@@ -140,6 +176,11 @@ def _range_json(each: Range) -> dict[str, Any]:
 
 def _table(json: Mapping[str, Any]) -> TableReference:
     return TableReference(_string(json["id"]), _string(json["location"]))
+
+
+def _hub(json: Mapping[str, Any]) -> HubReference:
+    created = None if json["created_ms"] is None else _int64(json["created_ms"])
+    return HubReference(_string(json["name"]), _string(json["namespace"]), created)
 
 
 def _epoch_position(json: Mapping[str, Any]) -> EpochPosition:

@@ -28,7 +28,7 @@ from spark_ehbalance.source.batch_planning import (
     plan_replay,
     progress_of,
 )
-from spark_ehbalance.source.control_socket import PlannerControl
+from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.source.load_reporter import LoadReporter
 from spark_ehbalance.source.news import NewsAddress, NewsListener
 from spark_ehbalance.source.offsets import StreamOffset
@@ -146,6 +146,16 @@ class Planner:
         self._ended = threading.Event()
         self._ended.set()
 
+    @property
+    def owner(self) -> str:
+        """The name under which the query is a member of its group."""
+        return self._policy.query.owner
+
+    @property
+    def address(self) -> PlannerAddress | None:
+        """Where its control socket is."""
+        return self._control.planner if self._control else None
+
     def await_report(self) -> None:
         """Wait a moment for the driver to say that the batch in flight is finished, if it has not said so."""
         self._ended.wait(self._timings.report_timeout)
@@ -177,7 +187,7 @@ class Planner:
             finished = progress_of(further)
             self._ahead = {}
             self._progress.update(finished)
-            self._keeper.finish(finished)
+            self._keeper.finish(finished, end.batch)
 
     def still_idle(self, start: StreamOffset) -> bool:
         """Whether `next_batch(start)` would return `start` again, as for nearly all calls of an idle query, so that
@@ -203,7 +213,7 @@ class Planner:
         self._loads.update(self.latest(), {partition: each.start for partition, each in plan.ranges.items()})
         named = self._policy.named(start, plan.ranges)
         if named:
-            return self._begin_batch(named, plan.ranges) or start
+            return self._begin_batch(start, named, plan.ranges) or start
         self._idle = _NothingToRead(
             start, min((now + self._timings.load_interval, *(each.ends for each in holdings.values())))
         )
@@ -275,7 +285,7 @@ class Planner:
             except EhBalanceError as error:
                 return {"error": str(error)}
         if isinstance(message, dict) and "query" in message:
-            return self.is_of_query(str(message["query"]), str(message.get("planner")))
+            return self.is_of_query(str(message["query"]), message.get("planner"), message.get("group"))
         leave = message.get("leave", False) if isinstance(message, dict) else None
         if not isinstance(leave, bool):
             raise EhBalanceError("a control message has an offset as finished, and true or false as leave")
@@ -290,14 +300,13 @@ class Planner:
             return self._keeper.idle
         return True
 
-    def is_of_query(self, query: str, planner_name: str) -> bool:
-        """A task of the planner with that name reads for `query`. Returns whether this is another planner of the same
-        query, with the same lease table; keeps the query if it is this one's."""
-        own = self._control.planner_name if self._control else ""
-        if planner_name == own:
+    def is_of_query(self, query: str, planner: object, group: object) -> bool:
+        """A task of the planner with that address, and lease table, reads for `query`. Returns whether this is another
+        planner of the same query, with the same lease table; keeps the query if it is this one's."""
+        if self._control is not None and planner == list(self._control.planner):
             self.query = query
             return False
-        return query == self.query and planner_name.rpartition("@")[2] == own.rpartition("@")[2]
+        return query == self.query and group == self._policy.query.group
 
     def about_batch(
         self,
@@ -441,10 +450,13 @@ class Planner:
             self._progress.update(plan.resets)
             self._keeper.reset(plan.resets)
 
-    def _begin_batch(self, named: Mapping[str, Range], ranges: Mapping[str, Range]) -> StreamOffset | None:
+    def _begin_batch(
+        self, start: StreamOffset, named: Mapping[str, Range], ranges: Mapping[str, Range]
+    ) -> StreamOffset | None:
         """The end of the batch; None if nothing of it is owned any more."""
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in named.items()})
-        end = self._policy.batch_end(named, ranges, reserved, self._keeper.table)
+        table, version = self._keeper.table, self._keeper.table_version
+        end = self._policy.batch_end(start, named, ranges, reserved, table, version)
         if not end.ranges:
             return None
         self._planned = end

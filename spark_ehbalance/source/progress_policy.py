@@ -17,7 +17,7 @@ from spark_ehbalance.values.position import Position
 class SharedProgress:
     """The lease table at `location` stores the progress, so that an offset names only what its batch reads.
 
-    `query` is an offset with owner, group and event hub.
+    `query` is an offset with owner, group, event hub, lineage and run.
     """
 
     query: StreamOffset
@@ -30,21 +30,31 @@ class SharedProgress:
 
     def batch_end(
         self,
+        start: StreamOffset,
         named: Mapping[str, Range],
         ranges: Mapping[str, Range],
         reserved: Collection[str],
         table: TableIdentity | None,
+        version: int = 0,
     ) -> StreamOffset:
-        """The end of the batch of `named`, of which the partitions `reserved` are still owned."""
+        """The end of the batch of `named` after `start`, of which the partitions `reserved` are still owned. `table` is
+        the lease table's identity, and `version` the newest one known."""
         read = {partition: each for partition, each in named.items() if partition in reserved}
         others = {p: EpochPosition(each.epoch, each.start) for p, each in ranges.items() if p not in read}
-        return replace(self.query, ranges=read, table=self._table(table), other_positions=others)
+        return replace(
+            self.query,
+            ranges=read,
+            table=self._table(table),
+            other_positions=others,
+            batch=start.batch + 1,
+            table_version=version,
+        )
 
     def empty_end(self, start: StreamOffset, table: TableIdentity | None) -> StreamOffset:
         """The end of a batch without events after `start`: `start`, unless Spark's checkpoint has to record `table`
         before anything is read with it."""
         used = self._table(table)
-        return start if used == start.table else replace(self.query, table=used)
+        return start if used == start.table else replace(self.query, table=used, batch=start.batch + 1)
 
     def _table(self, identity: TableIdentity | None) -> TableReference | None:
         return TableReference(identity.id, self.location) if identity else None
@@ -55,7 +65,7 @@ class AloneProgress:
     """Without a lease table the offset alone stores the progress, so that it names every partition ever read. Methods
     as in `SharedProgress`.
 
-    `query` is an offset with owner and event hub.
+    `query` is an offset with owner, event hub, lineage and run.
     """
 
     query: StreamOffset
@@ -84,12 +94,14 @@ class AloneProgress:
 
     def batch_end(
         self,
+        start: StreamOffset,
         named: Mapping[str, Range],
         ranges: Mapping[str, Range],
         reserved: Collection[str],
         table: TableIdentity | None,
+        version: int = 0,
     ) -> StreamOffset:
-        return replace(self.query, ranges=named)
+        return replace(self.query, ranges=named, batch=start.batch + 1)
 
     def empty_end(self, start: StreamOffset, table: TableIdentity | None) -> StreamOffset:
         return start

@@ -15,15 +15,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_ehbalance.source.control_socket import send
+from spark_ehbalance.source.control_socket import PlannerAddress, send
+from spark_ehbalance.source.host import jvm_pid
 
 _TO, _MESSAGE = "planner", "message"
 
 
-def relay(spark: SparkSession, planner_name: str, message: dict[str, Any]) -> bool | None:
-    """As `control_socket.send`, on the machine of the driver of `spark`, in which `PlannerRelay` is registered. Runs a
-    job of one row. Raises what Spark raises."""
-    reader = spark.read.format(PlannerRelay.name()).options(**{_TO: planner_name, _MESSAGE: json.dumps(message)})
+def relay(spark: SparkSession, lineage: str, message: dict[str, Any]) -> bool | None:
+    """As `control_socket.send` to the planner of that lineage, on the machine of the driver of `spark`, in which
+    `PlannerRelay` is registered. Runs a job of one row. Raises what Spark raises."""
+    reader = spark.read.format(PlannerRelay.name()).options(**{_TO: lineage, _MESSAGE: json.dumps(message)})
     answer: bool | None = reader.load().collect()[0][0]
     return answer
 
@@ -51,12 +52,12 @@ class _Answer(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, planner_name: str, message: dict[str, Any]) -> None:
-        self._planner_name, self._message = planner_name, message
+    def __init__(self, lineage: str, message: dict[str, Any]) -> None:
+        self._lineage, self._message = lineage, message
 
     def partitions(self) -> list[InputPartition]:
         """Beside the driver, where the planner is, too."""
-        return [_Answer(send(self._planner_name, self._message))]
+        return [_Answer(send(PlannerAddress(self._lineage, jvm_pid()), self._message))]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[bool | None]]:
         """In an executor."""

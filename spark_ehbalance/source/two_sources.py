@@ -9,24 +9,24 @@ whether they are of the same query. It can do so where tasks run on the driver's
 from __future__ import annotations
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.source.control_socket import send_to_all
-from spark_ehbalance.source.offsets import StreamOffset, group_name
+from spark_ehbalance.source.control_socket import PlannerAddress, send_to_all
+from spark_ehbalance.source.offsets import group_name
 
 #: What Spark tells a task: the query, and the run of it, as its job group.
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"
 
 
-def check_one_source(lease_table: str | None, owner: str) -> None:
-    """Called by a task of the source that reads as `owner`. Raises `two_sources`."""
+def check_one_source(lease_table: str | None, planner: PlannerAddress) -> None:
+    """Called by a task of that planner. Raises `two_sources`."""
     from pyspark import TaskContext  # a client of Spark Connect has none, and no tasks
 
     context = TaskContext.get()
     query = context.getLocalProperty(_QUERY) if context else None
     if context is None or query is None:
         return
-    name = StreamOffset(owner, group=group_name(lease_table)).planner_name
+    run, group = f"{query} {context.getLocalProperty(_RUN)}", group_name(lease_table)
     # Each tells its planner before it asks, so that of two tasks at once one finds the other.
-    if send_to_all(name, {"query": f"{query} {context.getLocalProperty(_RUN)}", "planner": name}):
+    if send_to_all(planner, {"query": run, "planner": list(planner), "group": group}):
         raise two_sources(lease_table)
 
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.source.offsets import StreamOffset, TableReference, group_name
+from spark_ehbalance.source.offsets import HubReference, StreamOffset, TableReference, group_name
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import Command, kept
@@ -33,7 +33,8 @@ def connection(emulator: Emulator, tmp_path: Path) -> Sequence[str]:
 def batch(owner: str, table: TableReference | None = LOST, **ranges: tuple[int, int, int]) -> StreamOffset:
     """A batch's end offset, from (epoch, start, end) of each partition p0, p1, …"""
     group = group_name(table.location) if table else ""
-    return StreamOffset(owner, {p[1:]: Range(p[1:], *each) for p, each in ranges.items()}, group, table)
+    read = {p[1:]: Range(p[1:], *each) for p, each in ranges.items()}
+    return StreamOffset(owner, read, group, table, HubReference(HUB))
 
 
 def checkpoint(folder: Path, *batches: StreamOffset | None, unfinished: int = 0) -> Path:
@@ -228,13 +229,24 @@ def test_the_history_counts_for_a_batch_that_ended_early(
     assert positions(table) == {"0": (2, 60), "1": (1, 100), "2": (0, 0), "3": (0, 0)}
 
 
+def test_positions_of_a_hub_that_had_the_same_name_are_refused(
+    ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
+) -> None:
+    """In another namespace, or made anew: they mean other events."""
+    other = replace(batch("a", p0=(1, 0, 90)), hub=HubReference(HUB, "moved.servicebus.windows.net", 1_700_000_000_000))
+    folder = checkpoint(tmp_path / "one", other)
+    message = ehbalance.fails(2, "init", table, *connection, "--from-checkpoint", folder)
+    assert "has read event hub hub of moved.servicebus.windows.net, made 2023-11-14 22:13:20+00:00, and this" in message
+    assert not table.exists()
+
+
 def test_only_the_sources_of_this_hub_count_in_a_query_of_several_hubs(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "two"
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
-    ends = [replace(batch("a", p0=(1, 0, end)), hub=hub) for hub, end in (("other", 90), (HUB, 40))]
+    ends = [replace(batch("a", p0=(1, 0, end)), hub=HubReference(hub)) for hub, end in (("other", 90), (HUB, 40))]
     lines = "\n".join(json.dumps(end.to_json()) for end in ends)
     (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{lines}")
     (folder / "commits" / "0").write_text("v1\n{}")
@@ -242,6 +254,6 @@ def test_only_the_sources_of_this_hub_count_in_a_query_of_several_hubs(
     assert ehbalance("init", table, *connection, "--from-checkpoint", folder).code == 0
     assert positions(table)["0"] == (1, 40)
 
-    strange = checkpoint(tmp_path / "strange", replace(batch("a", p0=(1, 0, 90)), hub="other"))
+    strange = checkpoint(tmp_path / "strange", replace(batch("a", p0=(1, 0, 90)), hub=HubReference("other")))
     message = ehbalance.fails(2, "init", table, *connection, "--from-checkpoint", strange)
     assert "its sources have read other; allowed is the checkpoint of a query that has read event hub hub" in message

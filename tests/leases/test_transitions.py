@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from spark_ehbalance.leases.model import Author, Handover, Lease, Member, MemberLoad, MemberState, Pin
+from spark_ehbalance.leases.model import Author, Handover, Lease, Member, MemberLoad, MemberState, Pin, QueryRecord
 from spark_ehbalance.leases.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
+    Advance,
     CancelHandover,
     Checkpoint,
     Claim,
@@ -39,6 +40,7 @@ _T = TypeVar("_T")
 
 ANN, BOB, CAT = Author("ann", "ann-1"), Author("bob", "bob-1"), Author("cat", "cat-1")
 STRANGER, OLD_ANN, NEW_ANN = Author("eve", "eve-1"), Author("ann", "ann-0"), Author("ann", "ann-2")
+NEW_EVE = Author("adam", "adam-1")
 OPERATOR = Author("operator:jo", "")
 AT = 1_000  # the author's wall clock, in milliseconds
 TO_BOB = Handover("bob", 30_000, AT)
@@ -515,6 +517,49 @@ def test_a_member_that_joins_again_keeps_its_leases_and_is_the_youngest() -> Non
     assert joined.leases == group().leases
     assert joined.leader == "bob"
     assert accepted(joined, claim(NEW_ANN)).epoch == 4
+
+
+# --- queries, by the lineage of their checkpoint ---------------------------------------------------------------------
+
+
+def run_of(author: Author, lineage: str = "l", batch: int = 0, **more: Any) -> Join:
+    return Join(by=author, at_ms=AT, lineage=lineage, batch=batch, host="here", process="p", **more)
+
+
+def test_a_query_is_recorded_and_its_runs_are_counted() -> None:
+    first = after(group(), run_of(STRANGER, batch=3))
+    assert first.queries == {"l": QueryRecord("l", "eve-1", "eve", 1, 3, AT, "here", "p")}
+    again = after(first, Advance(by=STRANGER, at_ms=AT + 1, lineage="l", batch=7), Leave(by=STRANGER, at_ms=AT))
+    assert "eve" not in again.members
+    assert (again.queries["l"].batch, again.queries["l"].at_ms) == (7, AT + 1), "the record stays"
+    assert after(again, run_of(Author("eve", "eve-2"), batch=6)).queries["l"].start == 2
+    assert after(again, run_of(Author("eve", "eve-2"), batch=6)).queries["l"].batch == 7
+
+
+def test_a_query_that_joins_under_another_name_keeps_what_it_has() -> None:
+    running = after(group(owner="eve", handover=TO_BOB), run_of(STRANGER))
+    renamed = after(with_lease(running, Lease("1", owner="bob", handover=Handover("eve", 1))), run_of(NEW_EVE))
+    assert "eve" not in renamed.members
+    assert (renamed.leases["0"].owner, renamed.leases["0"].epoch) == ("adam", 3)
+    assert renamed.leases["0"].handover == TO_BOB
+    assert renamed.leases["1"].handover == Handover("adam", 1)
+    assert_refused(renamed, about_lease(Renew, STRANGER, 3), "eve is not a member")
+    assert_refused(renamed, Advance(by=STRANGER, at_ms=AT, lineage="l", batch=1), "eve is not a member")
+
+
+def test_no_query_takes_the_name_of_another_one_that_may_live() -> None:
+    running = after(group(owner="eve"), run_of(STRANGER))
+    other = Author("eve", "eve-9")
+    assert_refused(running, run_of(other, "other"), "eve is the name of another query")
+    taken = after(running, run_of(other, "other", over="eve-1"))
+    assert taken.members["eve"].incarnation == "eve-9"
+    assert taken.leases["0"].owner == "eve", "which it claims"
+
+
+def test_a_query_is_forgotten_when_no_event_that_it_has_read_can_be_left() -> None:
+    old = after(group(), run_of(STRANGER))
+    days_later = replace(run_of(BOB, "new"), by=Author("bob", "bob-2"), at_ms=AT + 101 * 24 * 3600 * 1000)
+    assert {*after(old, days_later).queries} == {"new"}
 
 
 @pytest.mark.parametrize("by", [ANN, OPERATOR])

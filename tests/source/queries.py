@@ -9,11 +9,14 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.source import assembly
 from spark_ehbalance.source.assembly import start_planner
-from spark_ehbalance.source.control_socket import send
+from spark_ehbalance.source.control_socket import PlannerAddress, send
 from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import OPTIONS, SHARED, Options, stream_options
 from spark_ehbalance.source.planner import Planner
@@ -26,6 +29,11 @@ PARTITIONS = 8
 
 #: Partition and sequence number.
 Event = tuple[str, int]
+
+
+def forget_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on each process that has read before is taken for dead, although it may go on: a zombie."""
+    monkeypatch.setattr(assembly, "is_alive", lambda process: False)
 
 
 class Query:
@@ -86,7 +94,7 @@ class Query:
     def tell(self, finished: StreamOffset | None = None, *, leave: bool = False) -> bool | None:
         """Send the driver's control message: by default that what is finished is finished. The planner's answer."""
         end = finished or self.finished
-        return send(self.finished.planner_name, {"finished": end.to_json(), "leave": leave})
+        return send(self.planner.address or PlannerAddress(""), {"finished": end.to_json(), "leave": leave})
 
     def owned(self) -> set[str]:
         return set(self.planner.holdings())

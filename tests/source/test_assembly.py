@@ -20,7 +20,7 @@ from spark_ehbalance.errors import (
 )
 from spark_ehbalance.source.assembly import joined
 from spark_ehbalance.source.offsets import StreamOffset
-from tests.source.queries import PARTITIONS, Event, Group, Query
+from tests.source.queries import PARTITIONS, Event, Group, Query, forget_processes
 from tests.source.support import HUB
 from tests.waiting import wait_until
 
@@ -123,7 +123,7 @@ def test_a_restarted_query_takes_its_partitions_back_at_once(group: Group) -> No
 
 @pytest.mark.parametrize("orderly", [True, False])
 def test_a_restarted_query_goes_on_after_the_last_finished_batch_without_its_checkpoint(
-    group: Group, orderly: bool
+    group: Group, orderly: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group.append(10)
     first = group.query("a")
@@ -132,6 +132,8 @@ def test_a_restarted_query_goes_on_after_the_last_finished_batch_without_its_che
     first.run(end)
     if orderly:
         first.stop()
+    else:
+        forget_processes(monkeypatch)
     assert set(group.checkpoints().values()) == {0}
     again = group.query("a", end)
     again.read(40)
@@ -141,7 +143,7 @@ def test_a_restarted_query_goes_on_after_the_last_finished_batch_without_its_che
 
 
 @pytest.mark.parametrize("orderly", [True, False])
-def test_a_logged_batch_is_replayed(group: Group, orderly: bool) -> None:
+def test_a_logged_batch_is_replayed(group: Group, orderly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     group.append(10)
     first = group.query("a")
     group.wait_owned(8)
@@ -149,6 +151,8 @@ def test_a_logged_batch_is_replayed(group: Group, orderly: bool) -> None:
     one, two = first.finished, first.batch(32)
     if orderly:
         first.stop()
+    else:
+        forget_processes(monkeypatch)
     group.append(5)
     again = group.query("a", one, two)
     ranges = again.run(two)
@@ -289,11 +293,10 @@ def test_lost_events_are_an_error_or_left_out(
     first.planner.finish(first.finished)
     first.stop()
     lose(group)
-    again = group.query("a", first.finished)
     with pytest.raises(DataLossError, match=why) as caught:
-        again.batch()
+        group.query("a", first.finished).batch()
     assert "\n" not in str(caught.value)
-    again.stop()
+    group.queries[-1].stop()
     lenient = group.query("a", first.finished, failOnDataLoss=False)
     lenient.read(len(left))
     assert sorted(lenient.seen) == left

@@ -61,7 +61,7 @@ def test_the_last_entry_of_each_partition_counts() -> None:
         "3": EpochPosition(1, 9),
         "4": EpochPosition(1, 7),
     }
-    assert recorded.lineages == {"t1"}
+    assert recorded.origins == {"t1"}
     assert RecordedProgress.from_log(finished(offset(p0=(1, 0, 90))), finished(offset(p0=(1, 10, 30)))).positions == {
         "0": EpochPosition(1, 30)
     }
@@ -81,9 +81,9 @@ def test_the_furthest_position_of_several_queries_counts_under_the_last_epoch() 
     )
 
 
-def test_offsets_of_earlier_versions_and_of_queries_alone_have_a_lineage() -> None:
-    assert offset(None).lineage == "place"
-    assert offset(None, "").lineage == "me"
+def test_offsets_before_a_table_has_an_id_and_of_queries_alone_have_an_origin() -> None:
+    assert offset(None).origin == "place"
+    assert offset(None, "").origin == "me"
 
 
 def loss(known: StreamOffset, found: Snapshot | None) -> str:
@@ -150,8 +150,9 @@ def test_restoring_lowers_no_epoch_and_changes_no_known_position() -> None:
         "2": (5, Position.before(30)),
         "3": (9, Position.before(40)),  # its epoch had fallen
     }
-    late = Restore(by=ME, at_ms=0, partition="0", epoch=3, checkpoint=Position.before(10))
+    late = Restore(by=ME, at_ms=0, partition="0", epoch=2, checkpoint=Position.before(10))
     assert apply(after, [late]).refused[0].reason == "the table has partition 0 already"
+    assert not apply(after, [replace(late, epoch=3)]).refused, "under the same epoch it is the same owner's"
     assert skipped_events(RecordedProgress.from_log(finished(offset(p0=(1, 0, 4), p1=(1, 0, 20)))), after) == {
         "0": (4, 6)
     }

@@ -21,6 +21,7 @@ import pytest
 from spark_ehbalance.source.control_socket import (
     MAX_MESSAGE_BYTES,
     MAX_SENDERS,
+    PlannerAddress,
     PlannerControl,
     ask,
     send,
@@ -36,8 +37,8 @@ class FakePlanner:
     def __init__(self, name: str) -> None:
         self.messages: list[dict[str, Any]] = []
         self.answer: bool | dict[str, Any] | BaseException = True
-        self.path = socket_path(name)
-        self.control = PlannerControl(name)
+        self.path = socket_path(PlannerAddress(name))
+        self.control = PlannerControl(PlannerAddress(name))
         self.control.start(self._handle)
 
     def _handle(self, message: dict[str, Any]) -> bool | dict[str, Any]:
@@ -76,32 +77,32 @@ def send_bytes(planner: FakePlanner, text: bytes) -> bytes:
 @pytest.mark.parametrize("answer", [True, False])
 def test_a_message_arrives_and_is_answered(planner: FakePlanner, answer: bool) -> None:
     planner.answer = answer
-    assert send("ann", {"leave": True}) is answer
+    assert send(PlannerAddress("ann"), {"leave": True}) is answer
     assert planner.messages == [{"leave": True}]
 
 
 def test_a_question_is_answered_with_an_object(planner: FakePlanner) -> None:
     planner.answer = {str(number): "x" * 100 for number in range(2000)}
-    assert ask("ann", {"n": 1}) == planner.answer
-    assert send("ann", {"n": 1}) is None, "which is no answer to a message"
+    assert ask(PlannerAddress("ann"), {"n": 1}) == planner.answer
+    assert send(PlannerAddress("ann"), {"n": 1}) is None, "which is no answer to a message"
     planner.answer = KeyError("no answer")
-    assert ask("ann", {"n": 1}) is None
+    assert ask(PlannerAddress("ann"), {"n": 1}) is None
     with pytest.raises(ConnectionError, match="the query's planner cannot be asked"):
-        ask("bob", {"n": 1})
+        ask(PlannerAddress("bob"), {"n": 1})
 
 
 def test_whether_one_of_the_other_planners_answers_yes(planner: FakePlanner) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
-        dead.bind(str(socket_path("dead")))
-    assert send_to_all("ann", {"n": 1}) is False, "there is no other"
+        dead.bind(str(socket_path(PlannerAddress("dead"))))
+    assert send_to_all(PlannerAddress("ann"), {"n": 1}) is False, "there is no other"
     bob, cid = FakePlanner("bob"), FakePlanner("cid")
-    assert send_to_all("ann", {"n": 2}) is True
+    assert send_to_all(PlannerAddress("ann"), {"n": 2}) is True
     bob.answer = cid.answer = False
-    assert send_to_all("ann", {"n": 3}) is False
+    assert send_to_all(PlannerAddress("ann"), {"n": 3}) is False
     assert {"n": 3} in bob.messages
     assert {"n": 3} in cid.messages
     assert planner.messages == [{"n": 1}, {"n": 2}, {"n": 3}]
-    assert send_to_all("eve", {"n": 4}) is False, "its own planner is not on this machine"
+    assert send_to_all(PlannerAddress("eve"), {"n": 4}) is False, "its own planner is not on this machine"
     assert {"n": 4} not in planner.messages + bob.messages + cid.messages
     bob.control.close()
     cid.control.close()
@@ -109,23 +110,23 @@ def test_whether_one_of_the_other_planners_answers_yes(planner: FakePlanner) -> 
 
 def test_a_large_message_arrives_whole(planner: FakePlanner) -> None:
     message = {"finished": {"partitions": {str(p): {"epoch": 1, "from": 2**40, "to": 2**41} for p in range(2000)}}}
-    assert send("ann", message) is True
+    assert send(PlannerAddress("ann"), message) is True
     assert planner.messages == [message]
 
 
 def test_without_a_planner_there_is_no_answer(planner: FakePlanner) -> None:
-    assert send("bob", {"leave": True}) is None
+    assert send(PlannerAddress("bob"), {"leave": True}) is None
     planner.control.close()
-    assert send("ann", {"leave": True}) is None
+    assert send(PlannerAddress("ann"), {"leave": True}) is None
 
 
 def test_the_socket_of_a_dead_planner_does_not_answer_and_is_replaced(planner: FakePlanner) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
-        dead.bind(str(socket_path("bob")))
-    assert socket_path("bob").exists()
-    assert send("bob", {}) is None
+        dead.bind(str(socket_path(PlannerAddress("bob"))))
+    assert socket_path(PlannerAddress("bob")).exists()
+    assert send(PlannerAddress("bob"), {}) is None
     later = FakePlanner("bob")
-    assert send("bob", {}) is True
+    assert send(PlannerAddress("bob"), {}) is True
     later.control.close()
 
 
@@ -136,7 +137,7 @@ def test_garbage_does_not_end_the_thread(planner: FakePlanner, garbage: bytes) -
     planner.answer = TypeError("not what was expected")
     assert send_bytes(planner, garbage) == b""
     planner.answer = True
-    assert send("ann", {"n": 1}) is True
+    assert send(PlannerAddress("ann"), {"n": 1}) is True
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which is what must not happen
@@ -145,18 +146,18 @@ def test_a_message_that_cannot_be_handled_is_logged_and_not_answered(
     planner: FakePlanner, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
     planner.answer = kind("finished")
-    assert send("ann", {}) is None
+    assert send(PlannerAddress("ann"), {}) is None
     wait_until(
         lambda: f"a control message could not be handled: {kind.__name__}('finished')" in caplog.text, "it is logged", 5
     )
     planner.answer = True
-    assert send("ann", {}) is True
+    assert send(PlannerAddress("ann"), {}) is True
 
 
 def test_a_message_that_is_too_long_is_cut_off(planner: FakePlanner) -> None:
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
         send_bytes(planner, b" " * 10 * MAX_MESSAGE_BYTES)
-    assert send("ann", {"n": 1}) is True
+    assert send(PlannerAddress("ann"), {"n": 1}) is True
 
 
 def test_silent_senders_do_not_block_others(planner: FakePlanner) -> None:
@@ -164,10 +165,10 @@ def test_silent_senders_do_not_block_others(planner: FakePlanner) -> None:
         for _ in range(MAX_SENDERS - 1):
             mute = mutes.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             mute.connect(str(planner.path))
-        assert send("ann", {"n": 1}) is True
+        assert send(PlannerAddress("ann"), {"n": 1}) is True
         # One more than may send at once: the others wait for a while.
         mutes.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)).connect(str(planner.path))
-        wait_until(lambda: send("ann", {"n": 2}), "others are heard")
+        wait_until(lambda: send(PlannerAddress("ann"), {"n": 2}), "others are heard")
 
 
 def test_a_slow_sender_is_cut_off(planner: FakePlanner) -> None:
@@ -182,7 +183,7 @@ def test_a_slow_sender_is_cut_off(planner: FakePlanner) -> None:
             return False
 
         wait_until(refused, "the connection is closed")
-    assert send("ann", {"n": 1}) is True
+    assert send(PlannerAddress("ann"), {"n": 1}) is True
 
 
 def test_the_folder_is_private_and_the_path_does_not_show_the_name(planner: FakePlanner, folder: Path) -> None:
@@ -204,7 +205,7 @@ def test_closing_removes_the_socket_and_ends_the_thread() -> None:
 def test_an_earlier_process_that_closes_late_does_not_remove_the_later_one_s_socket() -> None:
     earlier, later = FakePlanner("ann"), FakePlanner("ann")
     earlier.control.close()
-    assert send("ann", {"n": 1}) is True
+    assert send(PlannerAddress("ann"), {"n": 1}) is True
     assert later.messages == [{"n": 1}]
     assert earlier.messages == []
     later.control.close()
@@ -220,7 +221,7 @@ def test_a_socket_can_be_opened_in_temporary_folders_of_any_length(
         monkeypatch.setattr(tempfile, "tempdir", str(long))
         made = FakePlanner(f"planner of {folder}")  # no other test's: from some length on it listens in /tmp
         assert made.path.is_socket()
-        assert send(f"planner of {folder}", {"n": 1}) is True
+        assert send(PlannerAddress(f"planner of {folder}"), {"n": 1}) is True
         made.control.close()
 
 
@@ -228,11 +229,15 @@ def test_in_a_long_temporary_folder_another_process_finds_the_planner(folder: Pa
     long = folder / ("x" * 100)
     long.mkdir()
     listen = (
-        "import sys; from spark_ehbalance.source.control_socket import PlannerControl, socket_path\n"
-        "control = PlannerControl(sys.argv[1]); control.start(lambda message: {'got': message})\n"
-        "print(socket_path(sys.argv[1]), flush=True); sys.stdin.read(); control.close()"
+        "import sys; from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl, socket_path\n"
+        "planner = PlannerAddress(sys.argv[1]); control = PlannerControl(planner)\n"
+        "control.start(lambda message: {'got': message})\n"
+        "print(socket_path(planner), flush=True); sys.stdin.read(); control.close()"
     )
-    tell = "import sys; from spark_ehbalance.source.control_socket import ask\nprint(ask(sys.argv[1], {'n': 1}))"
+    tell = (
+        "import sys; from spark_ehbalance.source.control_socket import PlannerAddress, ask\n"
+        "print(ask(PlannerAddress(sys.argv[1]), {'n': 1}))"
+    )
     environment = {**os.environ, "TMPDIR": str(long)}
     with subprocess.Popen(
         [sys.executable, "-c", listen, str(folder)],
@@ -251,11 +256,11 @@ def test_in_a_long_temporary_folder_another_process_finds_the_planner(folder: Pa
 
 
 def test_without_a_socket_there_are_no_messages(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    socket_path("ann").parent.write_text("a file")
+    socket_path(PlannerAddress("ann")).parent.write_text("a file")
     with caplog.at_level(logging.WARNING):
         made = FakePlanner("ann")
     assert "the control socket could not be opened" in caplog.text
-    assert send("ann", {"n": 1}) is None
+    assert send(PlannerAddress("ann"), {"n": 1}) is None
     made.control.close()
 
 
@@ -284,13 +289,13 @@ def test_a_folder_that_others_can_use_is_refused_with_a_warning(
 
 def test_a_driver_does_not_talk_to_whoever_owns_the_folder_instead(planner: FakePlanner, folder: Path) -> None:
     planner.path.parent.chmod(0o755)
-    assert send("ann", {"leave": True}) is None
+    assert send(PlannerAddress("ann"), {"leave": True}) is None
     assert planner.messages == []
 
 
 def test_systems_without_unix_sockets_have_no_control_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(socket, "AF_UNIX")
-    made = PlannerControl("ann")
+    made = PlannerControl(PlannerAddress("ann"))
     made.start(lambda message: True)
-    assert send("ann", json.loads("{}")) is None
+    assert send(PlannerAddress("ann"), json.loads("{}")) is None
     made.close()

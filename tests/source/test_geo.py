@@ -13,7 +13,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.hub import resolve
 from spark_ehbalance.hub.receiver import Receiver
-from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.offsets import HubReference, StreamOffset
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
@@ -413,7 +413,7 @@ def test_a_hub_that_is_not_replicated_any_more_goes_on_by_number(tmp_path: Path)
         sent = send(emulator, "first", SENT)
         ranges = {str(p): Range(str(p), 0, 0, 4, end_offset=f"1:4711:{p}") for p in range(PARTITIONS)}
         reads = Reader(group, shared=False)
-        query = group.query(finished=StreamOffset("a", ranges, hub=HUB), shared=False)
+        query = group.query(finished=StreamOffset("a", ranges, hub=HubReference(HUB)), shared=False)
         reads.run(query)
         assert reads.bodies == Counter(each for each in sent if int(each[-1:]) >= 4)
         reads.close()

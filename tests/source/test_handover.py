@@ -17,7 +17,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.model import Author, Member, MemberState
 from spark_ehbalance.leases.orders import PinTo, Seek, Transfer
 from spark_ehbalance.leases.transitions import Drain, Transition
-from spark_ehbalance.source.control_socket import send, socket_path
+from spark_ehbalance.source.control_socket import PlannerAddress, send, socket_path
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
@@ -213,8 +213,8 @@ def test_a_handover_completes_when_the_driver_reports_the_end_of_the_batch(group
 
 def test_a_malformed_control_message_is_not_answered(group: Group) -> None:
     a = group.query("a")
-    assert send(a.finished.planner_name, {"finished": {"format": 1}}) is None
-    assert send(a.finished.planner_name, {"finished": a.finished.to_json(), "leave": "false"}) is None
+    assert send(a.planner.address, {"finished": {"format": 2}}) is None
+    assert send(a.planner.address, {"finished": a.finished.to_json(), "leave": "false"}) is None
     assert a.tell() is True
 
 
@@ -264,7 +264,7 @@ def drain_all(group: Group, *queries: Query) -> None:
 
 
 def test_a_planner_works_without_a_socket(group: Group) -> None:
-    socket_path("a").parent.write_text("a file in the way")
+    socket_path(PlannerAddress("a")).parent.write_text("a file in the way")
     group.append(1)
     a = group.query("a")
     wait_until(lambda: (a.step() and False) or len(a.seen) == PARTITIONS, "it reads")

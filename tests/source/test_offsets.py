@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.source.offsets import StreamOffset, TableReference
+from spark_ehbalance.source.offsets import EpochPosition, HubReference, StreamOffset, TableReference
 from spark_ehbalance.source.ranges import Range
 
 numbers = st.integers(0, 2**63 - 1)
@@ -22,7 +22,12 @@ def offsets(draw: st.DrawFn) -> StreamOffset:
     partitions = draw(st.lists(st.integers(0, 2000).map(str), unique=True, max_size=40))
     ranges = {p: Range(p, draw(numbers), *sorted((draw(numbers), draw(numbers))), draw(numbers)) for p in partitions}
     table = draw(st.none() | st.builds(TableReference, st.text(), st.text()))
-    return StreamOffset(draw(st.text()), ranges, draw(st.text()), table)
+    hub = draw(st.none() | st.builds(HubReference, st.text(), st.text(), st.none() | numbers))
+    others = draw(st.dictionaries(st.text(), st.builds(EpochPosition, numbers, numbers), max_size=3))
+    texts, counts = (draw(st.text()), draw(st.text())), (draw(numbers), draw(numbers))
+    return StreamOffset(
+        draw(st.text()), ranges, draw(st.text()), table, hub, others, texts[0], counts[0], texts[1], counts[1]
+    )
 
 
 @given(offsets())
@@ -42,16 +47,18 @@ def test_partitions_are_in_the_order_of_their_numbers() -> None:
         "me", {p: Range(p, 1, 2, 3) for p in ("10", "9", "1", "x")}, "", TableReference("7", "/leases")
     )
     assert json.dumps(offset.to_json()) == (
-        '{"format": 1, "group": "", "owner": "me", "partitions": {"1": {"epoch": 1, "from": 2, "to": 3}, '
+        '{"format": 2, "group": "", "lineage": "", "owner": "me", '
+        '"partitions": {"1": {"epoch": 1, "from": 2, "to": 3}, '
         '"9": {"epoch": 1, "from": 2, "to": 3}, "10": {"epoch": 1, "from": 2, "to": 3}, '
         '"x": {"epoch": 1, "from": 2, "to": 3}}, "table": {"id": "7", "location": "/leases"}}'
     )
 
 
-def test_an_offset_of_a_newer_format_is_refused() -> None:
-    newer = StreamOffset("me").to_json() | {"format": 2, "partitions": "whatever"}
-    with pytest.raises(EhBalanceError, match=r"offsets of format 2; .* up to 1: upgrade it") as caught:
-        StreamOffset.from_json(newer)
+@pytest.mark.parametrize(("format", "help"), [(1, "give this query a new checkpointLocation"), (3, "upgrade it")])
+def test_an_offset_of_another_format_is_refused(format: int, help: str) -> None:
+    other = StreamOffset("me").to_json() | {"format": format, "partitions": "whatever"}
+    with pytest.raises(EhBalanceError, match=rf"offsets of format {format}; .* knows format 2: {help}") as caught:
+        StreamOffset.from_json(other)
     assert "\n" not in str(caught.value)
 
 
@@ -62,16 +69,16 @@ def test_an_offset_of_a_newer_format_is_refused() -> None:
         {"hub": {"0": 123, "1": 456}},  # Spark's Kafka source, the Scala connector
         {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": 5, "index": 3, "isStartingVersion": True},  # Delta
         {"logOffset": 3},
-        {"format": 1},
+        {"format": 2},
         {"format": "1", "owner": "me", "partitions": {}},
         {"format": None, "owner": "me", "partitions": {}},
-        {"format": 1, "owner": "me", "partitions": []},
-        {"format": 1, "owner": "me", "partitions": None},
-        {"format": 1, "owner": "me", "partitions": {"0": 5}},
-        {"format": 1, "owner": "me", "partitions": {"0": {"epoch": 1}}},
-        {"format": 1, "partitions": {}},
-        {"format": 1, "owner": "me", "partitions": {}, "table": 5},
-        {"format": 1, "owner": "me", "partitions": {}, "table": {"id": "7"}},
+        {"format": 2, "owner": "me", "partitions": []},
+        {"format": 2, "owner": "me", "partitions": None},
+        {"format": 2, "owner": "me", "partitions": {"0": 5}},
+        {"format": 2, "owner": "me", "partitions": {"0": {"epoch": 1}}},
+        {"format": 2, "partitions": {}},
+        {"format": 2, "owner": "me", "partitions": {}, "table": 5},
+        {"format": 2, "owner": "me", "partitions": {}, "table": {"id": "7"}},
         [],
         5,
         "text",

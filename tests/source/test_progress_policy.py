@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spark_ehbalance.leases.model import TableIdentity
-from spark_ehbalance.source.offsets import EpochPosition, StreamOffset, TableReference
+from spark_ehbalance.source.offsets import EpochPosition, HubReference, StreamOffset, TableReference
 from spark_ehbalance.source.progress_policy import AloneProgress, SharedProgress
 from spark_ehbalance.source.ranges import Range
 
-QUERY = StreamOffset("me", group="g", hub="hub")
-SHARED, ALONE = SharedProgress(QUERY, "/leases"), AloneProgress(StreamOffset("me", hub="hub"))
+HUB = HubReference("hub", "ns", 7)
+QUERY = StreamOffset("me", group="g", hub=HUB, lineage="l", batch=4, run="r")
+SHARED, ALONE = SharedProgress(QUERY, "/leases"), AloneProgress(StreamOffset("me", hub=HUB))
 TABLE = TableIdentity("t1")
 
 
@@ -24,18 +27,27 @@ def test_shared_offsets_name_the_ranges_that_are_read_and_the_other_positions() 
     possible = ranges(3, p0=(2, 2), p5=(0, 3))
     named = SHARED.named(QUERY, possible)
     assert named == ranges(3, p5=(0, 3))
-    end = SHARED.batch_end(named, possible, {"5"}, TABLE)
+    end = SHARED.batch_end(QUERY, named, possible, {"5"}, TABLE, 12)
     assert end == StreamOffset(
-        "me", ranges(3, p5=(0, 3)), "g", TableReference("t1", "/leases"), "hub", {"0": EpochPosition(3, 2)}
+        "me",
+        ranges(3, p5=(0, 3)),
+        "g",
+        TableReference("t1", "/leases"),
+        HUB,
+        {"0": EpochPosition(3, 2)},
+        lineage="l",
+        batch=5,
+        run="r",
+        table_version=12,
     )
 
 
 def test_shared_batches_leave_out_partitions_lost_at_the_last_moment() -> None:
     named = ranges(p0=(0, 4), p1=(0, 4))
-    end = SHARED.batch_end(named, named, {"1"}, TABLE)
+    end = SHARED.batch_end(QUERY, named, named, {"1"}, TABLE)
     assert end.ranges == ranges(p1=(0, 4))
     assert end.other_positions == {"0": EpochPosition(1, 0)}
-    assert not SHARED.batch_end(named, named, (), TABLE).ranges
+    assert not SHARED.batch_end(QUERY, named, named, (), TABLE).ranges
 
 
 def test_shared_queries_make_no_batch_without_events() -> None:
@@ -46,7 +58,7 @@ def test_shared_queries_make_no_batch_without_events() -> None:
 def test_shared_queries_record_the_lease_table_before_anything_is_read() -> None:
     assert SHARED.empty_end(QUERY, None) is QUERY
     end = SHARED.empty_end(QUERY, TABLE)
-    assert end == StreamOffset("me", {}, "g", TableReference("t1", "/leases"), "hub")
+    assert end == replace(QUERY, table=TableReference("t1", "/leases"), batch=5)
     assert SHARED.empty_end(end, TABLE) is end
     assert SHARED.empty_end(end, TableIdentity("t2")).table == TableReference("t2", "/leases")
 
@@ -58,7 +70,7 @@ def test_alone_offsets_name_every_partition() -> None:
     start = StreamOffset("me", ranges(p0=(0, 2), p3=(0, 2)))
     possible = ranges(p0=(2, 2), p3=(2, 6))
     named = ALONE.named(start, possible)
-    assert ALONE.batch_end(named, possible, {"0", "3"}, None) == StreamOffset("me", possible, hub="hub")
+    assert ALONE.batch_end(start, named, possible, {"0", "3"}, None) == StreamOffset("me", possible, hub=HUB, batch=1)
     assert not ALONE.named(start, ranges(p0=(2, 2), p3=(2, 2)))
 
 

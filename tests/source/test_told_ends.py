@@ -147,7 +147,8 @@ class Spark:
         self._step()
 
     def _finished(self) -> list[dict[str, Any]]:
-        return [*self.offsets[: self.committed], StreamOffset(self.started[-1].owner).to_json()]
+        began = self.started[-1]
+        return [*self.offsets[: self.committed], StreamOffset(began.owner, lineage=began.finished.lineage).to_json()]
 
 
 @pytest.fixture(autouse=True)

@@ -33,8 +33,11 @@ def readers(group: Group, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def ask(reader: StreamReader, query: str, asker: StreamReader) -> Any:
     """What `reader` says to a task of `asker`."""
-    name = StreamOffset.from_json(asker.initialOffset()).planner_name
-    return reader._planner and reader._planner.handle({"query": query, "planner": name})
+    assert reader._planner is not None
+    assert asker._planner is not None
+    assert asker._planner.address is not None
+    address, group = list(asker._planner.address), StreamOffset.from_json(asker.initialOffset()).group
+    return reader._planner.handle({"query": query, "planner": address, "group": group})
 
 
 def test_a_planner_knows_another_of_its_query(group: Group, readers: Any) -> None:
@@ -51,12 +54,12 @@ def test_the_first_task_asks_until_the_planner_knows_its_query(group: Group, rea
     """Also where there is nothing to read."""
     reader = readers("a")
     start = reader.initialOffset()
-    assert [task.checks for task in reader.partitions(start, start)] == [True]
+    assert [task.checks for task in reader.partitions(start, start)] == [reader._planner.address]
     group.append(1)
     end = StreamOffset.from_json(start)
     while not end.ranges:
         end = StreamOffset.from_json(reader.latestOffset(start))
-    assert [task.checks for task in reader.partitions(start, end.to_json())][:1] == [True]
+    assert [task.checks for task in reader.partitions(start, end.to_json())][:1] == [reader._planner.address]
     ask(reader, "query 1", reader)
     assert not any(task.checks for task in reader.partitions(start, end.to_json()))
     assert reader.partitions(start, start) == []

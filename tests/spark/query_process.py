@@ -12,10 +12,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import deltalake
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+
+from spark_ehbalance.delta import once
 
 
 class QueryProcess:
@@ -40,10 +46,25 @@ class QueryProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def start(self, options: dict[str, str], folder: Path, trigger: dict[str, Any] | None = None) -> Query:
-        """Start a query whose checkpoint and table are in `folder`."""
-        self._ask({"do": "start", "options": options, "folder": str(folder), "trigger": trigger})
-        return Query(self, folder)
+    def start(
+        self,
+        options: dict[str, str],
+        folder: Path,
+        trigger: dict[str, Any] | None = None,
+        *,
+        table: Path | None = None,
+        hold: Path | None = None,
+    ) -> Query:
+        """Start a query whose checkpoint and table, unless another `table` is given, are in `folder`. It writes with
+        Delta's own sink; with `hold` by `once`, and each batch waits as long as that file exists."""
+        target = table or folder / "table"
+        command = {"do": "start", "options": options, "folder": str(folder), "trigger": trigger, "table": str(target)}
+        self._ask(command | {"hold": str(hold) if hold else None})
+        return Query(self, folder, target)
+
+    def error(self, folder: Path) -> str:
+        """Why the query has ended, which is waited for."""
+        return str(self._ask({"do": "error", "folder": str(folder)})["text"])
 
     def stop(self, folder: Path) -> None:
         self._ask({"do": "stop", "folder": str(folder)})
@@ -75,20 +96,32 @@ class QueryProcess:
 class Query:
     """A running query, and what it has written."""
 
-    def __init__(self, process: QueryProcess, folder: Path) -> None:
+    def __init__(self, process: QueryProcess, folder: Path, table: Path) -> None:
         self._process = process
         self._folder = folder
+        self._table = table
 
     def stop(self) -> None:
         self._process.stop(self._folder)
 
     def rows(self) -> list[tuple[str, int]]:
         """(partition, sequence number) of every row written so far, with what was written twice twice."""
-        table = str(self._folder / "table")
+        table = str(self._table)
         if not deltalake.DeltaTable.is_deltatable(table):
             return []
         columns = deltalake.DeltaTable(table).to_pyarrow_table(columns=["partition", "sequenceNumber"])
         return list(zip(columns["partition"].to_pylist(), columns["sequenceNumber"].to_pylist(), strict=True))
+
+
+def _held(table: str, hold: Path) -> Callable[[DataFrame, int], None]:
+    write = once(table)
+
+    def wait(df: DataFrame, batch_id: int) -> None:
+        while hold.exists():
+            time.sleep(0.05)
+        write(df, batch_id)
+
+    return wait
 
 
 def _main() -> None:
@@ -117,12 +150,22 @@ def _main() -> None:
                     spark.readStream.format("ehbalance")
                     .options(**command["options"])
                     .load()
-                    .writeStream.format("delta")
-                    .option("checkpointLocation", f"{folder}/checkpoint")
+                    .writeStream.option("checkpointLocation", f"{folder}/checkpoint")
                 )
                 # Without a trigger the queries of a test would make batches all the time, and leave it no processor.
                 writer = writer.trigger(**(command["trigger"] or {"processingTime": "1 second"}))
-                queries[folder] = writer.start(f"{folder}/table")
+                if command["hold"]:
+                    queries[folder] = writer.foreachBatch(_held(command["table"], Path(command["hold"]))).start()
+                else:
+                    queries[folder] = writer.format("delta").start(command["table"])
+            elif command["do"] == "error":
+                try:
+                    ended = queries[folder].awaitTermination(60)
+                    error = "none" if ended else "it runs"
+                except StreamingQueryException as failure:
+                    error = str(failure)
+                print(json.dumps({"text": error}), flush=True)
+                continue
             else:
                 queries.pop(folder).stop()
             answer = {"done": command["do"]}

@@ -6,7 +6,17 @@ from types import MappingProxyType
 
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.model import Handover, Lease, Load, Member, MemberLoad, MemberState, Pin, TableIdentity
+from spark_ehbalance.leases.model import (
+    Handover,
+    Lease,
+    Load,
+    Member,
+    MemberLoad,
+    MemberState,
+    Pin,
+    QueryRecord,
+    TableIdentity,
+)
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position, partition_order
@@ -63,6 +73,20 @@ def snapshots(draw: st.DrawFn, group: Group) -> Snapshot:
         )
         for id in draw(st.sets(_texts, max_size=4))
     }
+    queries = {
+        lineage: QueryRecord(
+            lineage=lineage,
+            run=draw(_texts),
+            owner=draw(_texts),
+            start=draw(st.integers(1, 2**62 - 1)),
+            batch=draw(st.integers(0, 2**62 - 1)),
+            at_ms=draw(_times),
+            host=draw(_texts),
+            process=draw(_texts),
+        )
+        for lineage in draw(st.sets(_texts, max_size=3))
+    }
     table = draw(st.none() | _tables)
     duration = None if table is None else draw(_durations)
-    return Snapshot(group, 0, MappingProxyType(leases), MappingProxyType(members), table, duration)
+    rows = MappingProxyType(leases), MappingProxyType(members)
+    return Snapshot(group, 0, *rows, table, duration, MappingProxyType(queries))

@@ -3,7 +3,7 @@
 A row of kind `partition` is a lease, one of kind `member` a heartbeat. Columns that a kind does not use are null. The
 row of kind `table` holds the table's id, and each row of kind `replaced` the id of a table that this one replaces. The
 `table` row also has the lease duration in force. It repeats the description, which somebody may replace by a comment of
-their own.
+their own. A row of kind `query` is a query's record: `id` is the lineage, `joined` the start, and `renewal` the batch.
 """
 
 from __future__ import annotations
@@ -16,15 +16,25 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from spark_ehbalance.errors import StoreFormatError
-from spark_ehbalance.leases.model import Handover, Lease, Load, Member, MemberLoad, MemberState, Pin, TableIdentity
+from spark_ehbalance.leases.model import (
+    Handover,
+    Lease,
+    Load,
+    Member,
+    MemberLoad,
+    MemberState,
+    Pin,
+    QueryRecord,
+    TableIdentity,
+)
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position, partition_order
 
 _Number = TypeVar("_Number", int, float)
 
-#: Raised when older versions of this package must not write the table any more.
-FORMAT = 1
+#: Rises with every change. Nothing is released yet, so that no earlier one is read.
+FORMAT = 2
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -70,6 +80,7 @@ SCHEMA = pa.schema(
         ("pinned_for_transfer", pa.bool_()),
         ("lease_duration_ms", pa.int64()),
         ("commit_ms", pa.float64()),
+        ("process", pa.string()),
     ]
 )
 
@@ -108,13 +119,13 @@ def group_of(description: str | None, where: str) -> Group:
     try:
         fields = json.loads(description or "")
         version = int(fields["ehbalance"])
-        if version <= FORMAT:
+        if version == FORMAT:
             return Group.of(fields["namespace"], fields["eventHub"], fields["consumerGroup"])
     except (ValueError, KeyError, TypeError):
         raise StoreFormatError(f"the Delta table at {where} is not a lease table: choose another leaseTable") from None
     raise StoreFormatError(
-        f"the lease table at {where} has format {version}; this version of spark-ehbalance knows formats up to "
-        f"{FORMAT}: upgrade it"
+        f"the lease table at {where} has format {version}; this version of spark-ehbalance knows format {FORMAT}: "
+        + ("upgrade it" if version > FORMAT else "choose another leaseTable")
     )
 
 
@@ -134,6 +145,8 @@ def to_table(snapshot: Snapshot) -> pa.Table:
     """`snapshot` as rows: partitions in their order, then members by id."""
     kinds = [_lease_columns(list(snapshot.leases.values()))]
     kinds.append(_member_columns([snapshot.members[id] for id in sorted(snapshot.members)]))
+    if snapshot.queries:
+        kinds.append(_query_columns([snapshot.queries[lineage] for lineage in sorted(snapshot.queries)]))
     if snapshot.table is not None:
         replaced = sorted(snapshot.table.replaces)
         kinds.append(
@@ -201,6 +214,7 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
     invalid rows are left out, and join again by themselves."""
     leases: dict[str, Lease] = {}
     members: dict[str, Member] = {}
+    queries: dict[str, QueryRecord] = {}
     tables: dict[str, set[str]] = {"table": set(), "replaced": set()}
     lease_duration_ms: int | None = None
     for row in rows_of(table):
@@ -212,6 +226,10 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
             with contextlib.suppress(ValueError):
                 member = member_of(row)
                 members[member.id] = max(member, members.get(member.id, member), key=lambda each: each.renewal)
+        elif row["kind"] == "query":
+            with contextlib.suppress(ValueError):
+                query = query_of(row)
+                queries[query.lineage] = query
         elif row["kind"] in tables and row["id"] is not None:
             tables[row["kind"]].add(row["id"])
             lease_duration_ms = lease_duration_ms or _positive(row.get("lease_duration_ms"), _LONGEST_DURATION)
@@ -224,6 +242,7 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
         MappingProxyType(members),
         TableIdentity(min(tables["table"]), frozenset(tables["replaced"])) if tables["table"] else None,
         lease_duration_ms,
+        MappingProxyType(queries),
     )
 
 
@@ -346,6 +365,38 @@ def member_of(row: dict[str, Any]) -> Member:
         load=_member_load(row),
         lease_duration_ms=_positive(row.get("lease_duration_ms"), _LONGEST_DURATION),
         commit_ms=_positive(row.get("commit_ms")),
+    )
+
+
+def _query_columns(queries: list[QueryRecord]) -> dict[str, list[Any]]:
+    return {
+        "kind": ["query"] * len(queries),
+        "id": [query.lineage for query in queries],
+        "owner": [query.owner for query in queries],
+        "renewal": [query.batch for query in queries],
+        "renewed_at": [to_time(query.at_ms) for query in queries],
+        "incarnation": [query.run for query in queries],
+        "joined": [query.start for query in queries],
+        "host": [query.host for query in queries],
+        "process": [query.process for query in queries],
+    }
+
+
+def query_of(row: dict[str, Any]) -> QueryRecord:
+    """The record in a row. Raises `ValueError`."""
+    if None in (row["id"], row["incarnation"], row["owner"], row["joined"], row["renewal"]):
+        raise ValueError("a query without a lineage, a run, an owner, a start or a batch")
+    if not (0 < row["joined"] < _COUNTER_LIMIT and 0 <= row["renewal"] < _COUNTER_LIMIT):
+        raise ValueError("a query whose counters cannot be raised")
+    return QueryRecord(
+        lineage=row["id"],
+        run=row["incarnation"],
+        owner=row["owner"],
+        start=row["joined"],
+        batch=row["renewal"],
+        at_ms=to_ms(row["renewed_at"]),
+        host=row["host"] or "",
+        process=row.get("process") or "",
     )
 
 

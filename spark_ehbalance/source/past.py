@@ -1,0 +1,77 @@
+"""Whether a query's checkpoint and its lease table still tell of the same past: people copy, restore and move each
+without the other. Pure: what each says is compared, not what it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_ehbalance.leases.model import Member, QueryRecord
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.source.continuity import RecordedProgress, progress_beyond
+from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.text import time_of
+
+
+def described_older_checkpoint(known: StreamOffset, found: Snapshot) -> str:
+    """How the table is ahead of the checkpoint whose last offset is `known`, as a clause for a message; "" if it is
+    not. A batch that was logged may have been finished without that being logged, too: run again, it reads nothing."""
+    record = found.queries.get(known.lineage)
+    if record is None or record.batch <= known.batch:
+        return ""
+    return (
+        f"this query's checkpoint ends with batch {known.batch}, and the table knows that it has finished batch "
+        f"{record.batch}, at {time_of(record.at_ms)} as {_named(record)}: the checkpoint was set back, or is a copy of "
+        "one that went on"
+    )
+
+
+def described_older_table(known: StreamOffset, recorded: RecordedProgress, found: Snapshot) -> str:
+    """How the checkpoint, which has `recorded` that, is ahead of the table, which was set back then; "" if it is not.
+
+    That the table lacks a position says nothing alone: a query goes on while the table is away.
+    """
+    same = known.table is not None and found.table is not None and known.table.id == found.table.id
+    if not same or found.version >= known.table_version or not (beyond := progress_beyond(found, recorded)):
+        return ""
+    partition, position = next((p, each.position.next) for p, each in beyond.items())
+    return (
+        f"it has version {found.version} only, and the checkpoint has read with version {known.table_version}: the "
+        f"table was set back, and does not know of events up to {position - 1} of partition {partition}, among others"
+    )
+
+
+def earlier_run(known: StreamOffset, found: Snapshot) -> tuple[QueryRecord, Member] | None:
+    """The process that reads with this checkpoint, or a copy of it, by the table: it has not said that it has ended."""
+    record = found.queries.get(known.lineage)
+    member = None if record is None else found.members.get(record.owner)
+    if record is None or member is None or member.incarnation != record.run:
+        return None
+    return record, member
+
+
+def free_name(owner: str, lineage: str, found: Snapshot, alive: Callable[[str], bool | None]) -> tuple[str, str]:
+    """The name under which a query joins that is to be called `owner`: another one if that is taken. And the
+    incarnation of a dead member from which it takes it over; "" if there is none. `alive` as for `await_earlier`."""
+    member = found.members.get(owner)
+    if member is None:
+        return owner, ""
+    record = next((each for each in found.queries.values() if each.run == member.incarnation), None)
+    if record is not None and record.lineage == lineage:
+        return owner, ""
+    if record is not None and alive(record.process) is False:
+        return owner, member.incarnation
+    return f"{owner}-{lineage[:6]}", ""
+
+
+def running(record: QueryRecord) -> str:
+    """The message for a query whose checkpoint, or one that it is a copy of, is being read with."""
+    return (
+        f"this query runs already as {_named(record)}, with the same checkpoint or the one that this is a copy of. "
+        "That one goes on, and nothing was read or written here. Stop it first; or, for a second query, set a new "
+        "checkpointLocation, with which it shares the partitions"
+    )
+
+
+def _named(record: QueryRecord) -> str:
+    return f"{record.owner} on {record.host or 'an unknown host'}"

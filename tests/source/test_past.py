@@ -1,0 +1,220 @@
+"""A query's checkpoint and its lease table, of which one was copied, set back or moved without the other.
+
+Real planners, the emulator and a Delta table; Spark's part is played by `Query`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.errors import DataLossError, FencedError
+from spark_ehbalance.leases.transitions import Heartbeat, Join, Leave
+from spark_ehbalance.source import assembly
+from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.stores.delta import DeltaStore
+from tests.source.queries import PARTITIONS, Group, Query, forget_processes
+from tests.stores.delta_tables import committed
+from tests.stores.store_conformance import BOB
+from tests.waiting import wait_until
+
+
+def run(group: Group, query: Query, batches: int = 1) -> list[StreamOffset]:
+    """Have the query finish so many batches of an event of each partition; their ends."""
+    ends = []
+    for _ in range(batches):
+        group.append(1)
+        read, ends_before = len(query.seen), query.finished
+        query.read(read + PARTITIONS)
+        assert query.finished != ends_before
+        ends.append(query.finished)
+        query.planner.finish(query.finished)
+    return ends
+
+
+def known_batch(group: Group, query: Query) -> int:
+    """The last batch of the query that the table knows."""
+    return group.snapshot().queries[query.finished.lineage].batch
+
+
+def once_each(group: Group, *queries: Query) -> None:
+    assert Counter(event for query in queries for event in query.seen) == group.everything()
+
+
+# --- a checkpoint that is older than the table -----------------------------------------------------------------
+
+
+def test_a_checkpoint_that_was_set_back_is_refused(group: Group) -> None:
+    """Sinks that know batch numbers would leave out the new events of the old numbers."""
+    first = group.query("a")
+    ends = run(group, first, 4)
+    first.stop()
+    last = ends[-1].batch
+    assert known_batch(group, first) == last
+    group.append(1)
+    before = group.snapshot()
+    message = rf"ends with batch {last - 2}, and the table knows that it has finished batch {last}, at 20.* as a on"
+    with pytest.raises(DataLossError, match=message) as caught:
+        group.query("a", ends[-3])
+    assert "new checkpointLocation" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert group.snapshot() == before, "nothing was written"
+    anew = group.query("a")  # as the error advises
+    anew.read(PARTITIONS)
+    once_each(group, first, anew)
+
+
+def test_a_checkpoint_that_was_set_back_goes_on_where_loss_is_allowed(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = group.query("a")
+    ends = run(group, first, 3)
+    first.stop()
+    group.append(1)
+    again = group.query("a", ends[0], failOnDataLoss=False)
+    again.read(PARTITIONS)
+    once_each(group, first, again)
+    assert "the checkpoint was set back, or is a copy" in caplog.text
+
+
+def test_a_batch_that_was_finished_after_the_copy_reads_nothing(group: Group) -> None:
+    first = group.query("a")
+    (one,) = run(group, first)
+    group.append(1)
+    two = first.batch()
+    first.run(two)
+    first.planner.finish(two)
+    first.stop()
+    copy = group.query("a", one, two)
+    assert copy.run(two) == []
+    group.append(1)
+    copy.read(PARTITIONS)
+    once_each(group, first, copy)
+
+
+# --- a copy, or the same checkpoint, while the query runs ------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("told", [True, None])
+def test_a_query_that_runs_already_is_refused_and_goes_on(
+    group: Group, name: str, told: bool | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On the same machine, and on another one (None: only the table tells)."""
+    monkeypatch.setattr(assembly, "is_alive", lambda process: told)
+    first = group.query("a")
+    (one,) = run(group, first)
+    group.append(1)
+    two = first.batch()
+    with pytest.raises(FencedError, match=r"this query runs already as a on .*nothing was read or written here"):
+        group.query(name, one, two)
+    assert "seems to run already, as a: waiting up to 3 s" in caplog.text
+    first.run(two)
+    run(group, first)
+    once_each(group, first)
+
+
+def test_a_query_whose_machine_is_gone_is_waited_for(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, end = group.process("a")
+    process.kill()
+    process.wait()
+    monkeypatch.setattr(assembly, "is_alive", lambda process: None)
+    again = group.query("a", None, end)
+    again.run(end)
+    group.append(2)
+    again.read(2 * PARTITIONS)
+    once_each(group, again)
+
+
+# --- names ------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_that_was_killed_in_a_batch_goes_on_under_another_name(group: Group) -> None:
+    group.append(3)
+    process, end = group.process("pod-1", leaseDuration="60s")
+    process.kill()
+    process.wait()
+    again = group.query("pod-2", None, end, leaseDuration="60s")
+    assert again.planner.owner == "pod-2"
+    assert {each.owner for each in group.leases().values()} == {"pod-2"}, "without waiting for its own leases"
+    assert again.run(end), "the batch is run again"
+    again.read(3 * PARTITIONS)
+    once_each(group, again)
+    assert {*group.snapshot().members} == {"pod-2"}
+
+
+def test_two_queries_of_one_name_get_two(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    one, other = group.query("job"), group.query("job")
+    group.wait_owned(4, 4)
+    assert one.planner.owner == "job"
+    assert other.planner.owner.startswith("job-")
+    assert f"another query of the group is called job: this one is called {other.planner.owner}" in caplog.text
+    group.append(2)
+    wait_until(lambda: one.step() + other.step() + len(one.seen + other.seen) >= 2 * PARTITIONS, "all is read")
+    once_each(group, one, other)
+    assert one.planner.address != other.planner.address
+
+
+# --- a table that is older than the checkpoint -----------------------------------------------------------------
+
+
+def set_back(group: Group, copy: Path) -> None:
+    shutil.rmtree(group.table)
+    copy.rename(group.table)
+
+
+@pytest.fixture
+def ends_and_copy(group: Group, tmp_path: Path) -> tuple[Query, Path]:
+    """A query that has ended, and a copy of its table that was made while it ran; no partition has moved since."""
+    query = group.query("a")
+    run(group, query, 2)
+    wait_until(lambda: known_batch(group, query) == query.finished.batch, "the table knows")
+    copy = tmp_path / "copy"
+    shutil.copytree(group.table, copy)
+    group.emulator.append("hub", 0, [b"x"] * 3)
+    query.read(2 * PARTITIONS + 3)
+    query.planner.finish(query.finished)
+    run(group, query, 2)
+    group.emulator.append("hub", 0, [b"x"] * 3)
+    query.read(4 * PARTITIONS + 6)  # of one partition: the others are in the offset as held
+    query.planner.finish(query.finished)
+    wait_until(lambda: known_batch(group, query) == query.finished.batch, "the table knows")
+    return query, copy
+
+
+def test_a_table_that_was_set_back_is_refused(
+    group: Group, ends_and_copy: tuple[Query, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_processes(monkeypatch)  # the copy says that one is running
+    query, copy = ends_and_copy
+    query.stop()
+    set_back(group, copy)
+    with pytest.raises(DataLossError, match="the table was set back, and does not know of events up to") as caught:
+        group.query("a", query.finished)
+    assert "init" in str(caught.value)
+    lenient = group.query("a", query.finished, failOnDataLoss=False)
+    group.append(1)
+    lenient.read(PARTITIONS)
+    once_each(group, query, lenient)
+
+
+def test_positions_that_did_not_reach_the_table_are_not_read_twice(
+    group: Group, ends_and_copy: tuple[Query, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table was away when the query ended, and others have written it since: no version tells."""
+    forget_processes(monkeypatch)
+    query, copy = ends_and_copy
+    query.stop()
+    set_back(group, copy)
+    with DeltaStore(str(group.table)) as store:
+        committed(store, Join(by=BOB, at_ms=1))
+        while store.read().version <= query.finished.table_version:
+            committed(store, Heartbeat(by=BOB, at_ms=2))
+        committed(store, Leave(by=BOB, at_ms=3))
+    again = group.query("a", query.finished)
+    group.append(1)
+    again.read(PARTITIONS)
+    once_each(group, query, again)
