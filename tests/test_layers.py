@@ -39,11 +39,15 @@ PURE = (
     "consumer.ownership",
     "delta.marks",
     "delta.protocol",
+    "delta.schemas",
 )
 AT_THE_EDGE = {"member.keeper", "member.housekeeping"}
 EDGES = {"asyncio", "azure", "deltalake", "os", "pathlib", "pyspark", "selectors", "socket", "threading", "time"}
 #: The emulator knows nothing of the rest, and of the rest only its own command and the demo know the emulator.
 APART = {"emulator": {"cli", "demo"}}
+
+#: Spark's types, which need no Spark.
+_VALUES = "pyspark.sql.types"
 
 _PACKAGE = "spark_ehbalance"
 #: What the package itself offers calls this module, so that importing the package counts as importing it.
@@ -93,7 +97,7 @@ def _outside(module: str, source: str) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             names.add(_base(module, node))
-    return {name.partition(".")[0] for name in names} - {_PACKAGE}
+    return {name.partition(".")[0] for name in names - {_VALUES}} - {_PACKAGE}
 
 
 def _package(module: str) -> str:
