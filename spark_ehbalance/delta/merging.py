@@ -1,9 +1,9 @@
 """MERGE by partition and sequence number, through Spark's public interface alone, so that it works on Spark Connect.
 
-It needs no marks, and sets none. So the target is marked as merged first (a table property), and every writer that
-finds that merges too, however it could write: a transaction that is under way meanwhile is refused by Delta, because
-the table's metadata has changed. Of two MERGEs at the same time Delta refuses one: what each has not found in the table
-is what the other adds, and Delta counts that as read.
+It needs no marks, and sets none. So the target is marked as merged first (a table property, and a transaction
+identifier for where that is lost), and every writer that finds that merges too, however it could write: a transaction
+that is under way meanwhile is refused by Delta, because the table's metadata has changed. Of two MERGEs at the same
+time Delta refuses one: what each has not found in the table is what the other adds, and Delta counts that as read.
 
 The events of two sources have the same numbers, so that a table can be merged with those of one only. The property
 names it, once that is known: from the table's marks, or from the batch.
@@ -17,15 +17,16 @@ from collections.abc import Callable, Mapping
 
 from pyspark import StorageLevel
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, MergeIntoWriter
+from pyspark.sql import Column, DataFrame, MergeIntoWriter, Row
 from pyspark.sql import functions as F
 
 from spark_ehbalance.delta.conflicts import JVM_ERRORS, cause_of, conflict_of
 from spark_ehbalance.delta.local_lock import locked
 from spark_ehbalance.delta.marks import Extent, Extents
+from spark_ehbalance.delta.schemas import Fit
 from spark_ehbalance.delta.selection import PARTITION, SEQUENCE_NUMBER, check_columns
 from spark_ehbalance.delta.support import Support, support
-from spark_ehbalance.delta.target import MERGED, Target, check_name, is_path
+from spark_ehbalance.delta.target import MERGED, MERGED_IDENTIFIER, Target, check_name, is_path
 from spark_ehbalance.errors import TargetError
 
 #: Refused commits after which a MERGE fails. Unless the table is partitioned by `partition`, every append is a
@@ -37,6 +38,9 @@ _MOST_RANGES = 64
 
 #: The property's value as long as no source is known.
 _UNKNOWN = "merge"
+
+#: The property of tables whose types may become wider.
+_WIDENING = "delta.enableTypeWidening"
 
 _BATCH = "ehbalance_batch"
 
@@ -50,13 +54,13 @@ def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
 
     An event is identified by the columns `partition` and `sequenceNumber`, which must be in `df`, with one row for each
     event. `target` is a path (with a slash) or a name in Spark's catalog; it is created if it does not exist. Columns
-    that `df` lacks get their defaults.
+    that `df` lacks get their defaults; the others must have the table's types, as for an append.
 
     From then on `write_once` uses MERGE for this table too, which costs more (`docs/exactly-once.md`).
 
     Raises `TargetError` for a table or frame that cannot be merged so, for a table into which `write_once` has written
-    several hubs or sources, and after many commits that were refused because others wrote at the same time; nothing is
-    written then.
+    several hubs or sources, with `update` for an event that the table holds more than once, and after many commits that
+    were refused because others wrote at the same time; nothing is written then.
     """
     check_name(target)
     check_columns(df)
@@ -82,22 +86,55 @@ def _merged(df: DataFrame, target: str, source: str | None, *, update: bool, one
     rows = df.persist()  # it is read several times, and must be the same each time
     try:
         extents = _extents(rows, one_row=one_row)
-        table, location = _table(rows, target, source, marked=bool(extents))
+        table, location = _table(rows, target)
         if not extents:
             return
-        writer = into(table, rows, extents)
-        if schema:
-            writer = writer.withSchemaEvolution()
-        # Not `insertAll`, which refuses a table with generated, identity or other columns that the rows lack.
-        names = [f"`{name.replace('`', '``')}`" for name in rows.columns]
-        columns = {name: F.col(f"{_BATCH}.{name}") for name in names}
-        if update:
-            writer = writer.whenMatched().update(columns)
+
+        def act() -> None:  # again after each conflict: another may have changed the table
+            properties = _detail(rows, table)["properties"]
+            fitting = _fitting(rows, target, table, properties, evolves=schema)
+            found = properties.get(MERGED)
+            marked = found is not None and source in (None, found)
+            sources = set() if marked else _sources(rows, target, {found or _UNKNOWN, source or _UNKNOWN})
+            if update:
+                _check_single(fitting, target, table, extents)
+            if not marked:
+                _mark(fitting, target, table, sources, evolves=schema)
+            writer = into(table, fitting, extents)
+            if schema:
+                writer = writer.withSchemaEvolution()
+            # Not `insertAll`, which refuses a table with generated, identity or other columns that the rows lack.
+            names = [f"`{name.replace('`', '``')}`" for name in fitting.columns]
+            columns = {name: F.col(f"{_BATCH}.{name}") for name in names}
+            if update:
+                writer = writer.whenMatched().update(columns)
+            writer.whenNotMatched().insert(columns).merge()
+
         with locked(rows.sparkSession, location):
-            _tried(writer.whenNotMatched().insert(columns).merge)
+            _tried(act)
     finally:
         if not is_cached:
             rows.unpersist()
+
+
+def _fitting(rows: DataFrame, target: str, table: str, properties: Mapping[str, str], *, evolves: bool) -> DataFrame:
+    """`rows` with the types and nested fields of `table`, as an append would write them."""
+    fit = Fit(target, evolves=evolves, widens=properties.get(_WIDENING) == "true")
+    return rows.to(fit.schema(rows.schema, rows.sparkSession.sql(f"SELECT * FROM {table}").schema))
+
+
+def _check_single(rows: DataFrame, target: str, table: str, extents: Extents) -> None:
+    """Raise `TargetError` if the table holds an event of `rows` twice: an update would make both rows the same one."""
+    events = [PARTITION, SEQUENCE_NUMBER]
+    there = rows.sparkSession.sql(f"SELECT {', '.join(events)} FROM {table}").where(_within(extents))
+    twice = there.join(rows.select(events), events, "left_semi").groupBy(events).count().where("count > 1")
+    found = twice.orderBy(F.col(PARTITION).try_cast("int"), PARTITION, SEQUENCE_NUMBER).head()
+    if found is not None:
+        raise TargetError(
+            f"target {target!r} holds partition {found[PARTITION]}, sequence number {found[SEQUENCE_NUMBER]} "
+            f"{found['count']} times, and an update would make these rows the same: delete all of them but one, or "
+            "leave them with update=False"
+        )
 
 
 def _extents(rows: DataFrame, *, one_row: bool) -> dict[str, Extent]:
@@ -119,7 +156,12 @@ def into(table: str, rows: DataFrame, extents: Extents) -> MergeIntoWriter:
     """A MERGE of `rows`, whose events lie in `extents`, into `table`: what is the same event matches."""
     partition, number = F.col(f"{table}.{PARTITION}"), F.col(f"{table}.{SEQUENCE_NUMBER}")
     same = (partition == F.col(f"{_BATCH}.{PARTITION}")) & (number == F.col(f"{_BATCH}.{SEQUENCE_NUMBER}"))
-    # What follows is already said, but lets Delta leave out files by their partitions and by their statistics.
+    return rows.alias(_BATCH).mergeInto(table, same & _within(extents, f"{table}."))
+
+
+def _within(extents: Extents, prefix: str = "") -> Column:
+    """Where events may be that lie in `extents`: Delta leaves out files by their partitions and by their statistics."""
+    partition, number = F.col(f"{prefix}{PARTITION}"), F.col(f"{prefix}{SEQUENCE_NUMBER}")
     ordered = sorted(extents, key=lambda each: extents[each].start)
     size = -(-len(ordered) // _MOST_RANGES)
     ranges = [
@@ -127,12 +169,11 @@ def into(table: str, rows: DataFrame, extents: Extents) -> MergeIntoWriter:
         & number.between(min(extents[p].start for p in group), max(extents[p].end for p in group) - 1)
         for group in (ordered[first : first + size] for first in range(0, len(ordered), size))
     ]
-    condition = same & partition.isin(ordered) & functools.reduce(operator.or_, ranges)
-    return rows.alias(_BATCH).mergeInto(table, condition)
+    return partition.isin(ordered) & functools.reduce(operator.or_, ranges)
 
 
-def _table(rows: DataFrame, target: str, source: str | None, *, marked: bool) -> tuple[str, str]:
-    """The table's name in SQL, and its location. It is created if it is not there, and `marked` as merged."""
+def _table(rows: DataFrame, target: str) -> tuple[str, str]:
+    """The table's name in SQL, and its location. It is created if it is not there."""
     spark, path = rows.sparkSession, is_path(target)
     name = f"delta.`{target}`" if path else target
     empty = rows.limit(0).write.format("delta").mode("ignore")
@@ -142,37 +183,42 @@ def _table(rows: DataFrame, target: str, source: str | None, *, marked: bool) ->
                 _tried(lambda: empty.save(target))  # others may create it at this moment
         else:  # the catalog lets one create it
             _tried(lambda: empty.saveAsTable(target))
-        detail = spark.sql(f"DESCRIBE DETAIL {name}").head()
+        detail = _detail(rows, name)
     except AnalysisException as error:
         raise TargetError(f"target {target!r} cannot be merged into: {str(error).splitlines()[0]}") from error
-    assert detail, "one row"
     if detail["format"] != "delta":
         raise TargetError(f"target {target!r} cannot be merged into: its format is {detail['format']}, not delta")
-    found = detail["properties"].get(MERGED)
-    if marked and (found is None or source not in (None, found)):
-        with locked(spark, detail["location"]):
-            _tried(lambda: _mark(rows, target, name, source))
     return name, detail["location"]
 
 
-def _mark(rows: DataFrame, target: str, table: str, source: str | None) -> None:
-    """Mark the `target`, whose name in SQL is `table`, as merged, with the source whose events it holds.
-
-    Raises `TargetError` if there are several.
-    """
+def _detail(rows: DataFrame, table: str) -> Row:
     detail = rows.sparkSession.sql(f"DESCRIBE DETAIL {table}").head()
     assert detail, "one row"
-    sources = {detail["properties"].get(MERGED, _UNKNOWN)} - {_UNKNOWN}
-    if not sources and support(rows) is not Support.MERGING:
-        sources = Target(rows, target, "", {}, None, remembers=False).sources()
-    if source is not None:
-        sources.add(source)
+    return detail
+
+
+def _sources(rows: DataFrame, target: str, known: set[str]) -> set[str]:
+    """The source whose events the `target` holds, of the `known` ones and those that its log names; empty if that is
+    not known. Raises `TargetError` if there are several."""
+    sources = known - {_UNKNOWN}
+    if support(rows) is not Support.MERGING:
+        sources |= Target(rows, target, "", {}, None, remembers=False).sources()
     if len(sources) > 1:
         raise _several(target, sorted(sources))
+    return sources
+
+
+def _mark(rows: DataFrame, target: str, table: str, sources: set[str], *, evolves: bool) -> None:
+    """Mark the `target`, whose name in SQL is `table`, as merged, with the one of `sources`."""
+    # The identifiers come first: whoever finds the property takes them for set.
+    for identifier in (MERGED_IDENTIFIER, *(f"{MERGED_IDENTIFIER}/{each}" for each in sources)):
+        empty = rows.limit(0).write.format("delta").mode("append").option("mergeSchema", evolves)
+        empty = empty.options(txnAppId=identifier, txnVersion=1)  # Delta skips it if it is set
+        empty.save(target) if is_path(target) else empty.saveAsTable(target)
     value = min(sources, default=_UNKNOWN).replace("\\", "\\\\").replace("'", "\\'")
     # Databricks' default isolation level lets an append pass that a MERGE should have seen.
-    properties = f"'{MERGED}' = '{value}', 'delta.isolationLevel' = 'Serializable'"
-    rows.sparkSession.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({properties})")
+    settings = f"'{MERGED}' = '{value}', 'delta.isolationLevel' = 'Serializable'"
+    rows.sparkSession.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({settings})")
 
 
 def _several(target: str, sources: list[str]) -> TargetError:

@@ -30,6 +30,10 @@ _MOST_COMMITS = 100
 #: The property of a target to which somebody has written without marks: `delta.merging`.
 MERGED = "ehbalance.writeOnce"
 
+#: A transaction identifier that says the same, and outlasts CREATE OR REPLACE TABLE and RESTORE, which take the
+#: property away. With a slash and a source behind it: the table holds what was merged of that source.
+MERGED_IDENTIFIER = "ehb-merged"
+
 #: What the names of all marks begin with.
 _MARK = "ehb/"
 
@@ -139,13 +143,15 @@ class Target:
         return bool(last == batch)
 
     def sources(self) -> set[str]:
-        """The sources that have marks in the table. Delta computes the table's state for it."""
+        """The sources that were written to the table, with marks or by MERGE. Delta computes its state for it."""
         names = self._log.startTransaction(self._catalog, self._java.none).snapshot().transactions().keysIterator()
         found = set()
         while names.hasNext():
-            source, _, _ = str(names.next()).rpartition("/")
-            if source.startswith(_MARK):
-                found.add(source.removeprefix(_MARK))
+            name = str(names.next())
+            if name.startswith(_MARK):
+                found.add(name.removeprefix(_MARK).rpartition("/")[0])
+            elif name.startswith(f"{MERGED_IDENTIFIER}/"):
+                found.add(name.removeprefix(f"{MERGED_IDENTIFIER}/"))
         return found
 
     # --- the steps of the protocol -----------------------------------------------------------------------------
@@ -166,7 +172,7 @@ class Target:
         memory = memory or Memory(metadata.id(), version)
         asked = {
             name: transaction.txnVersion(name)
-            for name in (*names.values(), *last, hub)
+            for name in (*names.values(), *last, hub, MERGED_IDENTIFIER)
             if name not in memory.identifiers
         }
         self.memory = memory.learnt({name: None if mark < 0 else mark for name, mark in asked.items()})
@@ -175,7 +181,8 @@ class Target:
         marks = {partition: self.memory.identifiers[name] for partition, name in names.items()}
         found = {partition: mark for partition, mark in marks.items() if mark is not None}
         self._check_events(found)
-        if metadata.configuration().contains(MERGED):  # what is merged goes by numbers, and these must mean the same
+        # What is merged goes by numbers, and these must mean the same: so this comes last.
+        if metadata.configuration().contains(MERGED) or self.memory.identifiers[MERGED_IDENTIFIER] is not None:
             raise MergedError
         return found
 
@@ -217,8 +224,8 @@ class Target:
             *[jvm.none] * 5,
         )
         # What `txnVersion` does besides computing the table's state: Delta refuses the commit if somebody has set one
-        # of these since the transaction began.
-        self._transaction.readTxn().addAll(jvm.seq([*names]))
+        # of these since the transaction began, or has merged.
+        self._transaction.readTxn().addAll(jvm.seq([*names, MERGED_IDENTIFIER]))
         actions, tags = self._written.actions().appendedAll(set_marks), self._written.stringTags()
         with locked(self._session, self.location):
             try:

@@ -13,6 +13,7 @@ from typing import Any
 import deltalake
 import pytest
 
+from spark_ehbalance.delta.target import MERGED_IDENTIFIER
 from spark_ehbalance.emulator import Emulator
 from tests.spark.test_single_query import fill
 
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("own spark")]
 
 
 def test_each_event_once_on_spark_connect(hub: Emulator, shared_options: dict[str, str], tmp_path: Path) -> None:
-    """A crash between sink and checkpoint; two MERGEs at the same time."""
+    """A crash between sink and checkpoint; two MERGEs at the same time; a type that does not fit; a replaced table."""
     sent = fill(hub, 20)
     client = subprocess.run(
         [sys.executable, "-m", "tests.spark.test_connect", json.dumps(shared_options), str(tmp_path)],
@@ -36,8 +37,12 @@ def test_each_event_once_on_spark_connect(hub: Emulator, shared_options: dict[st
         timeout=420,
         check=True,
     )
-    assert json.loads(client.stdout.splitlines()[-1]) == {"crashed": True, "conflict": "TABLE"}
-    table = deltalake.DeltaTable(str(tmp_path / "target")).to_pyarrow_table(columns=["partition", "sequenceNumber"])
+    told = json.loads(client.stdout.splitlines()[-1])
+    assert "column body is double in the frame and string in the table" in told.pop("refused")
+    assert told == {"crashed": True, "conflict": "TABLE"}
+    target = deltalake.DeltaTable(str(tmp_path / "target"))
+    assert target.transaction_version(MERGED_IDENTIFIER) == 1, "after the table was replaced too"
+    table = target.to_pyarrow_table(columns=["partition", "sequenceNumber"])
     held = Counter(zip(table["partition"].to_pylist(), table["sequenceNumber"].to_pylist(), strict=True))
     assert held == Counter({*sent, *(("0", number) for number in range(1000, 1005))})
 
@@ -49,6 +54,7 @@ def _main(options: dict[str, str], folder: Path) -> dict[str, Any]:
 
     import spark_ehbalance
     from spark_ehbalance.delta import once
+    from spark_ehbalance.errors import TargetError
     from tests.spark.merge_race import race
 
     target, crashed = str(folder / "target"), str(folder / "crashed")
@@ -84,8 +90,15 @@ def _main(options: dict[str, str], folder: Path) -> dict[str, Any]:
     conflict = race(spark, f"delta.`{target}`", 1000, folder)
     again = spark.range(1000, 1005).selectExpr("'0' AS partition", "id AS sequenceNumber", "'y' AS body")
     spark_ehbalance.merge(again, target)
+    refused = ""
+    try:
+        spark_ehbalance.merge(again.selectExpr("partition", "sequenceNumber", "1.5D AS body"), target)
+    except TargetError as error:
+        refused = str(error)
+    spark.sql(f"CREATE OR REPLACE TABLE delta.`{target}` USING delta AS SELECT * FROM delta.`{target}`")
+    spark_ehbalance.merge(again, target)
     spark.stop()
-    return {"crashed": failed == [True, False], "conflict": conflict.name if conflict else None}
+    return {"crashed": failed == [True, False], "conflict": conflict.name if conflict else None, "refused": refused}
 
 
 if __name__ == "__main__":

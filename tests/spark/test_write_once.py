@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_ehbalance import merge
 from spark_ehbalance.delta import once, write_once
 from spark_ehbalance.delta.marks import Extent, Extents
 from spark_ehbalance.delta.merging import merge_once
-from spark_ehbalance.delta.protocol import Begin, Commit, Conflict, Result, Step, write_exactly_once
+from spark_ehbalance.delta.protocol import Begin, Commit, Conflict, Result, Step, Write, write_exactly_once
 from spark_ehbalance.delta.selection import SEQUENCE_NUMBER
 from spark_ehbalance.delta.support import Support, support
-from spark_ehbalance.delta.target import MergedError, Target
+from spark_ehbalance.delta.target import MERGED_IDENTIFIER, MergedError, Target
 from spark_ehbalance.delta.writing import carry_out
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import EhBalanceError, TargetError
@@ -296,6 +296,181 @@ def test_a_table_that_is_merged_into_holds_the_events_of_one_source(spark: Spark
     with pytest.raises(TargetError, match="another and it's a"):
         merge_once(rows, empty, "another", {})
     assert held(spark, empty) == events_of({"0": Extent(3, 4)})
+
+
+def version(spark: SparkSession, target: str) -> int:
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{target}` LIMIT 1").head()
+    assert history
+    return int(history.version)
+
+
+#: By the table's type, values that an append refuses.
+REFUSED: Mapping[str, Sequence[str]] = {
+    "int": ("21.75D", "7L", "'7'", "true"),
+    "bigint": ("7", "7Y"),
+    "tinyint": ("7",),
+    "float": ("1.5D",),
+    "double": ("CAST(1.5 AS float)", "1"),
+    "decimal(10,2)": ("CAST(1.256 AS decimal(10,3))", "CAST(1.25 AS decimal(9,2))", "CAST(1.25 AS decimal(12,2))"),
+    "date": ("TIMESTAMP'2020-01-02 03:04:05'", "'2020-01-02'"),
+    "timestamp": ("DATE'2020-01-02'", "TIMESTAMP_NTZ'2020-01-02 03:04:05'"),
+    "string": ("1", "X'01'"),
+    "binary": ("'x'",),
+    "struct<a:int>": ("named_struct('a', 1L)", "named_struct('a', 1, 'b', 2)", "'x'"),
+    "array<int>": ("array(1.5D)", "array()"),
+    "map<string,int>": ("map('k', 1L)", "map(1, 1)"),
+}
+
+#: By the table's type, a value that an append takes although its type is not the same.
+TAKEN = {
+    "int": "CAST(7 AS tinyint)",
+    "smallint": "7Y",
+    "date": "NULL",
+    "varchar(5)": "'abc'",
+    "char(5)": "'abc'",
+    "string NOT NULL": "concat('x', id)",
+    "struct<a:int,b:string>": "named_struct('a', 7Y)",
+    "struct<b:string,a:int>": "named_struct('A', 1, 'B', 'x')",
+    "struct<a:int,b:struct<c:string,d:date>>": "named_struct('b', named_struct('c', NULL, 'd', DATE'2020-01-02'))",
+    "array<struct<a:int,b:string>>": "array(named_struct('a', 1), NULL)",
+    "array<array<struct<a:int,b:int>>>": "array(array(named_struct('b', 1Y)))",
+    "map<string,struct<a:int,b:string>>": "map('k', named_struct('b', 'x'))",
+    "map<struct<a:int,b:string>,int>": "map(named_struct('a', 1), 2Y)",
+    "bigint GENERATED ALWAYS AS (sequenceNumber % 2)": "",
+    "string DEFAULT 'd'": "",
+}
+FOR_DEFAULTS = "TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')"
+
+
+def test_merge_refuses_the_types_that_an_append_refuses(spark: SparkSession, tmp_path: Path) -> None:
+    target = str(tmp_path / "target")
+    columns = ", ".join(f"c{number} {type_}" for number, type_ in enumerate(REFUSED))
+    spark.sql(f"CREATE TABLE delta.`{target}` (partition string, sequenceNumber bigint, {columns}) USING delta")
+    values = [(f"c{number}", value) for number, each in enumerate(REFUSED.values()) for value in each]
+    for column, value in [*values, ("other", "1")]:
+        rows = spark.sql(f"SELECT '0' AS partition, 0L AS sequenceNumber, {value} AS {column}")
+        with pytest.raises(AnalysisException):
+            rows.write.format("delta").mode("append").save(target)
+        with pytest.raises(TargetError, match=f"column {column}.* in the frame and .* in the table"):
+            merge_once(rows, target, None, {})
+    with pytest.raises(TargetError, match=r"column c0 is double in the frame and int in the table: cast it"):
+        merge(spark.sql("SELECT '0' AS partition, 0L AS sequenceNumber, 21.75D AS c0"), target)
+    assert version(spark, target) == 0, "nothing was written"
+
+
+def test_merge_writes_what_an_append_writes(spark: SparkSession, tmp_path: Path) -> None:
+    """Missing fields are null, also in arrays and maps; columns and fields go by name in any case and order."""
+    columns = ", ".join(f"c{number} {type_}" for number, type_ in enumerate(TAKEN))
+    values = [f"{value} AS C{number}" for number, value in enumerate(TAKEN.values()) if value]
+    rows = spark.sql(f"SELECT {', '.join(reversed(values))}, id AS sequenceNumber, '0' AS partition FROM range(3)")
+    appended, merged = str(tmp_path / "appended"), str(tmp_path / "merged")
+    for target in (appended, merged):
+        spark.sql(
+            f"CREATE TABLE delta.`{target}` (partition string, sequenceNumber bigint, {columns}) USING delta "
+            + FOR_DEFAULTS
+        )
+    rows.write.format("delta").mode("append").save(appended)
+    merge_once(rows.limit(2), merged, None, {})
+    merge(rows, merged)
+    tables = [spark.read.format("delta").load(target).orderBy(SEQUENCE_NUMBER) for target in (appended, merged)]
+    assert tables[0].collect() == tables[1].collect()
+
+
+def test_merge_with_schema_evolution_adds_fields_and_widens_where_an_append_does(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    values = (
+        "array(named_struct('c', 1, 'a', 2)) AS nested, 7L AS number, CAST(1.5 AS decimal(12,2)) AS price, "
+        "1.5D AS fraction, 'x' AS new, 1 AS untyped"
+    )
+    rows = spark.sql(f"SELECT '0' AS partition, 0L AS sequenceNumber, {values}")
+    tables = []
+    for name in ("appended", "merged"):
+        target = str(tmp_path / name)
+        spark.sql(
+            f"CREATE TABLE delta.`{target}` (partition string, sequenceNumber bigint, untyped void, number int, "
+            "nested array<struct<a:int,b:int>>, price decimal(10,2), fraction float) USING delta "
+            "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+        )
+        if name == "appended":
+            rows.write.format("delta").mode("append").option("mergeSchema", True).save(target)
+        else:
+            with pytest.raises(TargetError, match="column number is bigint in the frame and int in the table"):
+                merge_once(rows.drop("new", "nested", "untyped"), target, None, {})
+            merge_once(rows, target, None, {"mergeSchema": "true"})
+        tables.append(spark.read.format("delta").load(target))
+    assert tables[0].collect() == tables[1].collect()
+    assert tables[0].schema.simpleString() == tables[1].schema.simpleString()
+
+
+def test_a_merged_table_that_is_replaced_stays_merged(spark: SparkSession) -> None:
+    spark.sql("DROP TABLE IF EXISTS replaced")
+    spark.sql(
+        "CREATE TABLE replaced (partition string NOT NULL, sequenceNumber bigint, body string, "
+        "more string, number bigint GENERATED ALWAYS AS IDENTITY, "
+        "half bigint GENERATED ALWAYS AS (sequenceNumber DIV 2)) USING delta"
+    )
+    rows = spark.sql("SELECT '0' AS partition, id AS sequenceNumber, 'x' AS body FROM range(5)")
+    merge_once(rows, "replaced", "namespace/hub", {})
+    spark.sql("CREATE OR REPLACE TABLE replaced USING delta AS SELECT * FROM replaced")
+    assert "ehbalance.writeOnce" not in spark.sql("DESCRIBE DETAIL replaced").collect()[0].properties
+    with pytest.raises(MergedError):
+        run(spark, "replaced", {"0": Extent(0, 6)})
+    with pytest.raises(TargetError, match="another hub and namespace/hub"):  # whose events would be taken for these
+        merge_once(rows, "replaced", "another hub", {})
+    merge_once(rows, "replaced", "namespace/hub", {})
+    assert held(spark, "replaced") == events_of({"0": Extent(0, 5)})
+    assert spark.sql("DESCRIBE DETAIL replaced").collect()[0].properties["ehbalance.writeOnce"] == "namespace/hub"
+
+
+def test_events_that_are_removed_from_a_merged_table_are_written_again_if_they_are_read_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """MERGE looks at the rows. The marks, which tell that they were there, are for tables that are not merged into."""
+    target = str(tmp_path / "target")
+    table = f"delta.`{target}`"
+    read = {"0": Extent(0, 5)}
+    run(spark, target, read)
+    before = version(spark, target)
+    spark.sql(f"DELETE FROM {table} WHERE sequenceNumber = 1")
+    assert run(spark, target, read).written == {}
+    rows = spark.sql("SELECT '0' AS partition, id AS sequenceNumber, 'x' AS body FROM range(8)")
+    merge_once(rows, target, "namespace/hub", {})
+    assert held(spark, target) == events_of({"0": Extent(0, 8)})
+    spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {before}")  # also takes the property away
+    with pytest.raises(MergedError):
+        run(spark, target, read)
+    merge_once(rows, target, "namespace/hub", {})
+    assert held(spark, target) == events_of({"0": Extent(0, 8)})
+
+
+def test_a_transaction_during_which_somebody_has_merged_is_refused_by_the_identifier_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    target = str(tmp_path / "target")
+    run(spark, target, {"0": Extent(0, 5)})
+    writer = Writer(spark, target, {"0": Extent(5, 8)}).through(Write)
+    empty = spark.sql("SELECT '0' AS partition, 0L AS sequenceNumber").limit(0).write.format("delta").mode("append")
+    empty.options(txnAppId=MERGED_IDENTIFIER, txnVersion=1).save(target)
+    with pytest.raises(MergedError):
+        writer.finish()
+
+
+def test_merge_does_not_update_an_event_that_the_table_holds_twice(spark: SparkSession, tmp_path: Path) -> None:
+    target = str(tmp_path / "target")
+    twice = spark.sql("SELECT '2' AS partition, id % 5 + 3 AS sequenceNumber, concat('b', id) AS body FROM range(9)")
+    once_there = spark.sql("SELECT '10' AS partition, id AS sequenceNumber, 'x' AS body FROM range(9)")
+    twice.union(once_there).union(once_there.limit(1)).write.format("delta").save(target)
+    before = spark.read.format("delta").load(target).orderBy("partition", SEQUENCE_NUMBER, "body").collect()
+    rows = spark.sql("SELECT '2' AS partition, id AS sequenceNumber, 'y' AS body FROM range(4, 10)")
+    with pytest.raises(TargetError, match="holds partition 2, sequence number 4 2 times"):
+        merge(rows.union(once_there), target)
+    assert version(spark, target) == 0, "nothing was written"
+    merge(rows.union(once_there), target, update=False)
+    after = spark.read.format("delta").load(target).orderBy("partition", SEQUENCE_NUMBER, "body")
+    assert after.where("body <> 'y'").collect() == before
+    merge(rows.where("sequenceNumber >= 7"), target)  # the others of the table are not looked at
+    assert spark.read.format("delta").load(target).where("body = 'y'").count() == 3
 
 
 def test_of_two_merges_at_the_same_time_one_is_refused(spark: SparkSession, tmp_path: Path) -> None:
