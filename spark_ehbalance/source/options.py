@@ -164,7 +164,7 @@ class Options:
     owner_id: str | None = declared(
         None,
         _owner_id,
-        "the name by which this query is known in the group; kept in Spark's checkpoint",
+        "the name by which people know this query in the group; with a suffix if another one has it",
         shown="minted",
         only=SHARED,
     )
