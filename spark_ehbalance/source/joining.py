@@ -54,13 +54,10 @@ def join_table(
 ) -> None:
     """Create or check the lease table of `options`, open as `store`, before a query reads with it.
 
-    `known` is the query's last offset, `recorded` what its checkpoint records. If the table lacks some of that, or
-    knows more of the query than the checkpoint, raises `DataLossError` before anything is created; with
-    failOnDataLoss=false goes on, with what was lacking restored.
+    `known` is the query's last offset, `recorded` what its checkpoint records. If the table lacks some of `recorded`,
+    raises `DataLossError` before anything is created; with failOnDataLoss=false restores it.
     Raises `StoreFormatError`, `StoreUnavailableError`, and what `check_start` raises.
     """
-    if not known.is_initial and store.exists():
-        _check_age(options, described_older_checkpoint(known, store.read()))
     if known.is_initial:
         leases = store.read().leases if store.exists() else {}
         # What a table with others lacks was added to the hub, and begins at its first event.
@@ -133,24 +130,26 @@ def check_hub(known: StreamOffset, options: Options, found: HubReference) -> Non
     _LOG.warning("%s. Its positions are kept, because failOnDataLoss=false", lost)
 
 
-def await_earlier(
+def check_checkpoint(
     store: LeaseStore, options: Options, known: StreamOffset, alive: Callable[[str], bool | None]
 ) -> None:
-    """Wait until no other process reads with the checkpoint whose last offset is `known`, or with a copy of it.
+    """Wait until no other process reads with the checkpoint whose last offset is `known`, or with a copy of it, and
+    check that the table knows no more of the query.
 
     `alive` tells whether a `QueryRecord.process` lives, as far as that can be told here; else its signs of life in the
-    table do. Raises `FencedError` if it goes on.
+    table do. Raises `FencedError` if it goes on, and `DataLossError` if the checkpoint was set back.
     """
+    found = store.read() if store.exists() else None
     counter: object = None
     begun = since = time.monotonic()
     told = False
-    while store.exists() and (run := earlier_run(known, store.read())) is not None:
+    while found is not None and (run := earlier_run(known, found)) is not None:
         (record, member), now = run, time.monotonic()
         lives, patience = alive(record.process), (member.lease_duration_ms or 0) / 1000 or options.lease_duration
         if counter != member.counter:
             counter, since = member.counter, now
         if lives is False or (lives is None and now - since > patience):
-            return
+            break
         if record.batch > known.batch or now - begun > _PATIENCE * patience:
             raise FencedError(running(record))
         if not told:
@@ -159,6 +158,9 @@ def await_earlier(
             )
         told = True
         time.sleep(_LOOK_INTERVAL)
+        found = store.read()
+    if found is not None:
+        _check_age(options, described_older_checkpoint(known, found))
 
 
 def _check_age(options: Options, older: str) -> None:

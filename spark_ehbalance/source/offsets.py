@@ -61,9 +61,8 @@ class HubReference:
 
     def is_another(self, found: HubReference) -> bool:
         """Whether `found` has other events under the same sequence numbers."""
-        if None not in (self.created_ms, found.created_ms):
-            return self.name != found.name or self.created_ms != found.created_ms
-        return self.name != found.name
+        both_known = None not in (self.created_ms, found.created_ms)
+        return self.name != found.name or (both_known and self.created_ms != found.created_ms)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -52,7 +52,7 @@ def earlier_run(known: StreamOffset, found: Snapshot) -> tuple[QueryRecord, Memb
 
 def free_name(owner: str, lineage: str, found: Snapshot, alive: Callable[[str], bool | None]) -> tuple[str, str]:
     """The name under which a query joins that is to be called `owner`: another one if that is taken. And the
-    incarnation of a dead member from which it takes it over; "" if there is none. `alive` as for `await_earlier`."""
+    incarnation of a dead member from which it takes it over; "" if there is none. `alive` as for `check_checkpoint`."""
     member = found.members.get(owner)
     if member is None:
         return owner, ""
