@@ -97,6 +97,9 @@ class _Hub:
     def partition_ids(self) -> tuple[str, ...]:
         return self._ids
 
+    def created_ms(self) -> int | None:
+        return None
+
     def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
         return dict.fromkeys(partitions, Position(-1))
 

@@ -91,11 +91,11 @@ def check(
 
 def _findings(options: Options) -> Iterator[Finding]:
     yield from _packages()
-    partitions = yield from check_hub(options.connection, options.consumer_group)
+    hub = yield from check_hub(options.connection, options.consumer_group)
     if options.lease_table is None:
         return
     with open_store(options.lease_table, options.storage_options, group=options.group) as store:
-        yield check_table(store, options.lease_table, options.group, partitions)
+        yield check_table(store, options.lease_table, options.group, hub)
     yield from check_storage(options.lease_table, options.storage_options)
 
 

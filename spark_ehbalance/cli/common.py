@@ -8,7 +8,7 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Annotated
 
@@ -16,13 +16,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from spark_ehbalance.errors import ConflictError, EhBalanceError, OptionError
+from spark_ehbalance.errors import ConflictError, DataLossError, EhBalanceError, OptionError
 from spark_ehbalance.hub import credentials
 from spark_ehbalance.hub.credentials import Identity
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.network import OPTIONS as NETWORK_OPTIONS
 from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
 from spark_ehbalance.leases.transitions import Outcome, Transition, apply
 from spark_ehbalance.source.offsets import HubReference
 from spark_ehbalance.source.options import Options, checked_location, storage_options, stream_options
@@ -137,16 +137,20 @@ def chosen(credential: str | None, client_id: str | None, tenant_id: str | None)
     return Identity.from_options(given) if any(given.values()) else None
 
 
-def partition_states(options: Options) -> dict[str, PartitionState]:
-    """The state of each partition of the hub. Raises `HubUnavailableError`."""
-    return hub_states(options)[1]
-
-
-def hub_states(options: Options) -> tuple[HubReference, dict[str, PartitionState]]:
-    """Which hub it is, and the state of each of its partitions. Raises `HubUnavailableError`."""
+def hub_states(
+    options: Options, partitions: Collection[str] | None = None
+) -> tuple[HubReference, dict[str, PartitionState]]:
+    """Which hub it is, and the state of each of `partitions`, by default of all. Raises `HubUnavailableError`."""
     with HubMetadata(options.connection, options.consumer_group) as metadata:
-        states = metadata.partition_states(metadata.partition_ids())
+        found = metadata.partition_ids()
+        states = metadata.partition_states(found if partitions is None else partitions)
         return HubReference.of(options.group, metadata.created_ms), states
+
+
+def check_hub_of(found: Snapshot, hub: HubReference, lease_table: str) -> None:
+    """Raise `DataLossError` if the lease table has the positions of another hub."""
+    if other := found.described_other_hub(hub.created_ms):
+        raise DataLossError(f"lease table {lease_table}: {other}. Nothing was written: {OTHER_HUB_HELP}")
 
 
 def check_positions(next: Mapping[str, int], states: Mapping[str, PartitionState], source: str) -> None:

@@ -21,11 +21,12 @@ from spark_ehbalance.cli.common import (
     StorageOption,
     TenantId,
     Way,
+    check_hub_of,
     check_positions,
     chosen,
     group_options,
+    hub_states,
     open_store,
-    partition_states,
     say,
     warn,
 )
@@ -126,7 +127,8 @@ def export_checkpoints(
     if found.group != group:
         raise StoreFormatError(f"the lease table belongs to {found.group}, not to {group}")
     positions = _positions(found)
-    states = partition_states(options)
+    hub, states = hub_states(options)
+    check_hub_of(found, hub, lease_table)
     check_positions({p: each.next for p, each in positions.items()}, states, f"the lease table {lease_table}")
     with opened(to_blobs, group, blob_namespace, target_options, _BLOBS) as blobs:
         there = resolved(blobs.checkpoints, options, states, f"{_BLOBS}={to_blobs}")

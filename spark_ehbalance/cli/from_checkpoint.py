@@ -15,7 +15,7 @@ from spark_ehbalance.errors import EhBalanceError, OptionError, StoreError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Outcome, ReplaceTables, Restore, Transition
+from spark_ehbalance.leases.transitions import NoteHub, Outcome, ReplaceTables, Restore, Transition
 from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress, restore_transitions, skipped_events
 from spark_ehbalance.source.offsets import EpochPosition, HubReference, group_name
 from spark_ehbalance.source.options import Options, checked_checkpoint, checked_location
@@ -117,18 +117,31 @@ def _last_positions(changes: Sequence[OwnershipChange]) -> dict[str, EpochPositi
 
 
 def restore(
-    store: LeaseStore, location: str, group: Group, memory: RecordedProgress, states: Mapping[str, PartitionState]
+    store: LeaseStore,
+    location: str,
+    group: Group,
+    memory: RecordedProgress,
+    states: Mapping[str, PartitionState],
+    hub_created_ms: int | None,
 ) -> str:
     """Write, in one commit, what `memory` has and the table at `location` lacks, and that it replaces the lost table.
 
     Makes the table if there is none. Returns a sentence about what was done. Raises `EhBalanceError` if the table would
     skip events; then nothing has changed.
     """
-    return _result(write_together(store, group, lambda found: _transitions(location, memory, found, states)), memory)
+
+    def decide(found: Snapshot) -> list[Transition]:
+        return _transitions(location, memory, found, states, hub_created_ms)
+
+    return _result(write_together(store, group, decide), memory)
 
 
 def _transitions(
-    location: str, memory: RecordedProgress, found: Snapshot, states: Mapping[str, PartitionState]
+    location: str,
+    memory: RecordedProgress,
+    found: Snapshot,
+    states: Mapping[str, PartitionState],
+    hub_created_ms: int | None,
 ) -> list[Transition]:
     if found.table is None or not found.table.covers(memory.origins):
         _check_skipped(memory, found)
@@ -143,7 +156,10 @@ def _transitions(
     ]
     # Offsets of earlier versions identify the table by its location.
     location_id = {group_name(location)} if found.table is None and found.leases else set()
-    return [*transitions, ReplaceTables(by=by, at_ms=at_ms, tables=memory.origins | location_id)]
+    transitions.append(ReplaceTables(by=by, at_ms=at_ms, tables=memory.origins | location_id))
+    if hub_created_ms is not None:
+        transitions.append(NoteHub(by=by, at_ms=at_ms, created_ms=hub_created_ms))
+    return transitions
 
 
 def _check_skipped(memory: RecordedProgress, found: Snapshot) -> None:

@@ -23,13 +23,14 @@ from spark_ehbalance.cli.common import (
     TenantId,
     Way,
     Why,
+    check_hub_of,
     check_positions,
     group_options,
+    hub_states,
     now_ms,
     open_store,
     operator,
     pairs,
-    partition_states,
     say,
     warn,
     write_together,
@@ -52,7 +53,8 @@ from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.orders import Seek
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Restore, Transition
+from spark_ehbalance.leases.transitions import NoteHub, Restore, Transition
+from spark_ehbalance.source.offsets import HubReference
 from spark_ehbalance.source.options import Options, checked_checkpoint, storage_options
 from spark_ehbalance.source.scala_checkpoint import read_scala_checkpoint
 from spark_ehbalance.stores.base import LeaseStore
@@ -121,13 +123,15 @@ def import_checkpoints(
         if from_blobs:
             source = f"{_BLOBS}={from_blobs}"
             given = container_options(from_option, _OPTION, storage_option)
-            positions, states = _from_blobs(from_blobs, blob_namespace, options, given)
+            positions, hub, states = _from_blobs(from_blobs, blob_namespace, options, given)
         else:
             source = f"{_SPARK}={from_spark}"
             given = pairs(from_option, _OPTION) or pairs(storage_option)
-            positions, states = _from_spark(str(from_spark), options, given)
+            positions = _from_spark(str(from_spark), options, given)
+            hub, states = hub_states(options)
         check_positions({p: each.next for p, each in positions.items()}, states, source)
         found = _present(store, group)
+        check_hub_of(found, hub, lease_table)
         if dry_run:
             print_rows(group, _rows(found, positions, states), dry_run=True)
         _check(found, positions, force=force, allow_back=allow_back)
@@ -137,7 +141,7 @@ def import_checkpoints(
 
             def decide(now: Snapshot) -> Sequence[Transition]:
                 _check(now, positions, force=force, allow_back=allow_back)
-                return _transitions(now, positions, author, reason)
+                return _transitions(now, positions, author, reason, hub.created_ms)
 
             found = write_together(store, group, decide).before
             print_rows(group, _rows(found, positions, states), dry_run=False)
@@ -147,7 +151,7 @@ def import_checkpoints(
 
 def _from_blobs(
     text: str, namespace: str | None, options: Options, given: Mapping[str, str]
-) -> tuple[dict[str, Position], Mapping[str, PartitionState]]:
+) -> tuple[dict[str, Position], HubReference, Mapping[str, PartitionState]]:
     with opened(text, options.group, namespace, given, _BLOBS) as found:
         checkpoints = {**found.checkpoints, **found.legacy()}
         if not checkpoints:
@@ -156,16 +160,14 @@ def _from_blobs(
             )
     if reading := consumers(found):
         warn(f"{listed(reading)} may be reading with {text}: stop these consumers first, or events are read twice")
-    states = partition_states(options)  # after the positions, which must not seem to be beyond the hub's end
-    return resolved(checkpoints, options, states, f"{_BLOBS}={text}"), states
+    hub, states = hub_states(options)  # after the positions, which must not seem to be beyond the hub's end
+    return resolved(checkpoints, options, states, f"{_BLOBS}={text}"), hub, states
 
 
-def _from_spark(
-    text: str, options: Options, given: Mapping[str, str]
-) -> tuple[dict[str, Position], Mapping[str, PartitionState]]:
+def _from_spark(text: str, options: Options, given: Mapping[str, str]) -> dict[str, Position]:
     location = checked_checkpoint(text, _SPARK)
     numbers = read_scala_checkpoint(location, storage_options(given, {}, None), options.connection.hub, _SPARK)
-    return {partition: Position.before(number) for partition, number in numbers.items()}, partition_states(options)
+    return {partition: Position.before(number) for partition, number in numbers.items()}
 
 
 def _present(store: LeaseStore, group: Group) -> Snapshot:
@@ -188,7 +190,9 @@ def _check(found: Snapshot, positions: Mapping[str, Position], *, force: bool, a
         raise EhBalanceError(problem)
 
 
-def _transitions(found: Snapshot, positions: Mapping[str, Position], by: Author, why: str) -> list[Transition]:
+def _transitions(
+    found: Snapshot, positions: Mapping[str, Position], by: Author, why: str, hub_created_ms: int | None
+) -> list[Transition]:
     at_ms = now_ms()
     orders: list[Transition] = []
     for partition, position in positions.items():
@@ -198,6 +202,8 @@ def _transitions(found: Snapshot, positions: Mapping[str, Position], by: Author,
             orders.append(Restore(by=by, at_ms=at_ms, partition=partition, epoch=epoch, checkpoint=position, why=why))
         elif lease.checkpoint.next != position.next:
             orders.append(Seek(by=by, at_ms=at_ms, partition=partition, position=position, force=True, why=why))
+    if hub_created_ms is not None:
+        orders.append(NoteHub(by=by, at_ms=at_ms, created_ms=hub_created_ms))
     return orders
 
 

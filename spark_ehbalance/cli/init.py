@@ -14,6 +14,7 @@ from spark_ehbalance.cli.common import (
     StorageOption,
     TenantId,
     Way,
+    check_hub_of,
     check_positions,
     group_options,
     hub_states,
@@ -68,10 +69,12 @@ def init(
         lease_table, storage_option, identity=options.connection.identity, lacks=_LACKS if memory else None
     ) as store:
         exists, restored = store.exists(), ""
+        if exists and (found := store.read()).group == group:  # `create` refuses a table of another group
+            check_hub_of(found, hub, lease_table)
         if memory:
             check_same_hub(memory, hub)
             check_positions({p: each.next for p, each in memory.positions.items()}, states, "--from-checkpoint")
-            restored = restore(store, checked_location(lease_table), group, memory, states)
+            restored = restore(store, checked_location(lease_table), group, memory, states, hub.created_ms)
         store.create(group)
     what = "is there" if exists else "was made"
     say(f"The lease table {lease_table} of {group} {what}; the hub has {len(states)} partitions.{restored}")

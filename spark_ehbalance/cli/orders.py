@@ -21,8 +21,10 @@ from spark_ehbalance.cli.common import (
     TenantId,
     Way,
     Why,
+    check_hub_of,
     chosen,
     group_options,
+    hub_states,
     now_ms,
     open_store,
     operator,
@@ -31,12 +33,12 @@ from spark_ehbalance.cli.common import (
 )
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.hub.credentials import Identity
-from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.leases.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Drain
+from spark_ehbalance.leases.transitions import Drain, NoteHub, Transition
 from spark_ehbalance.source.joining import CLOCKS_DIFFER
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.values.defaults import HANDOVER_TIMEOUT
@@ -156,7 +158,7 @@ def seek(
     """Continue reading a partition at another position, forward or back.
 
     With --force also while a query owns it: the running batch still reaches the sink, and the next one begins at the
-    new position.
+    new position. With --all also if the table has the positions of another hub, which had this one's name before.
     """
     if everything is (partition is not None):
         raise OptionError("seek takes either a partition or --all")
@@ -179,15 +181,19 @@ def seek(
         tenant_id,
     )
     with open_store(lease_table, storage_option, identity=options.connection.identity, lacks=_LACKS) as store:
-        epochs = _epochs(store.read(), options, partition)
-        positions = _resolved(options, wanted, epochs)
-        order(
-            store,
-            [
-                Seek(by=operator(), at_ms=now_ms(), partition=each, position=position, force=force, why=why)
-                for each, position in positions.items()
-            ],
-        )
+        found = store.read()
+        epochs = _epochs(found, options, partition)
+        hub, states = hub_states(options, epochs)
+        if not everything:
+            check_hub_of(found, hub, lease_table)
+        positions = _resolved(options, wanted, epochs, states)
+        orders: list[Transition] = [
+            Seek(by=operator(), at_ms=now_ms(), partition=each, position=position, force=force, why=why)
+            for each, position in positions.items()
+        ]
+        if everything and found.table is not None and hub.created_ms is not None:
+            orders.append(NoteHub(by=operator(), at_ms=now_ms(), created_ms=hub.created_ms, moved=True))
+        order(store, orders)
     for each, position in positions.items():
         say(f"Partition {each} goes on at sequence number {position.next}.")
 
@@ -226,10 +232,10 @@ def _epochs(snapshot: Snapshot, options: Options, partition: str | None) -> dict
     return {each: lease.epoch for each, lease in snapshot.leases.items() if partition in (None, each)}
 
 
-def _resolved(options: Options, wanted: UnresolvedPosition, epochs: Mapping[str, int]) -> Mapping[str, Position]:
+def _resolved(
+    options: Options, wanted: UnresolvedPosition, epochs: Mapping[str, int], states: Mapping[str, PartitionState]
+) -> Mapping[str, Position]:
     """The position `wanted` in each partition. Raises `OptionError` if the hub does not have it."""
-    with HubMetadata(options.connection, options.consumer_group) as metadata:
-        states = metadata.partition_states(tuple(epochs))
 
     def position(partition: str) -> Position:
         address = PartitionAddress(options.connection, options.consumer_group, partition)

@@ -84,8 +84,8 @@ class DeltaCheckpointStore(CheckpointStore):
 
     Raises `OptionError`. All calls raise `OptionError` if the client reads another group than the table's, and if the
     store is closed; `StoreError` and, with access to the hub, `HubUnavailableError`; `FencedError` if another consumer
-    has the client's id, and `DataLossError` if somebody has put another table in the place of this one, until the store
-    is made anew.
+    has the client's id, and `DataLossError` if somebody has put another table in the place of this one, or if the table
+    has the positions of another hub, as far as there is access to the hub, until the store is made anew.
     """
 
     def __init__(

@@ -28,6 +28,9 @@ class NoHub:
     def partition_ids(self) -> tuple[str, ...]:
         return ()
 
+    def created_ms(self) -> int | None:
+        return None
+
     def starting_positions(self, partitions: Sequence[str]) -> Mapping[str, Position]:
         return {}
 
@@ -53,6 +56,7 @@ class HubAccess:
         self._consumer_group = consumer_group
         self._starting_position = starting_position
         self._partitions: tuple[str, ...] = ()
+        self._created_ms: int | None = None
         self._listed_at = float("-inf")
 
     def partition_ids(self) -> tuple[str, ...]:
@@ -62,8 +66,13 @@ class HubAccess:
             with HubMetadata(self._connection, self._consumer_group) as metadata:
                 partitions = metadata.partition_ids()
             self._starting_position.check(partitions)
-            self._partitions, self._listed_at = partitions, time.monotonic()
+            self._partitions, self._created_ms = partitions, metadata.created_ms
+            self._listed_at = time.monotonic()
         return self._partitions
+
+    def created_ms(self) -> int | None:
+        """When the hub was created, in milliseconds since 1970, as of the last list of partitions."""
+        return self._created_ms
 
     def starting_positions(self, partitions: Sequence[str]) -> Mapping[str, Position]:
         """What the starting position means now. Raises `HubUnavailableError`, and `OptionError` if it is beyond the end

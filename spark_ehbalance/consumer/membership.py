@@ -114,6 +114,7 @@ class ConsumerMember:
             handover_timeout=times.handover_timeout,
             host=socket.gethostname(),
             balance_interval=min(times.load_balancing_interval, BALANCE_INTERVAL),
+            ends_at_other_hub=True,
         )
         participant = Participant(Author(owner, uuid.uuid4().hex), settings, random.Random())
         self._keeper = Keeper(participant, open_store, hub, changed=self._changed)

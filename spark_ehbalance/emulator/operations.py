@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
+from datetime import datetime, timezone
 from typing import Any
 
 from . import service_errors
@@ -79,6 +80,8 @@ class Operations:
             log.promote(counts.get(str(index), 0))
             if log.replicated is not None:
                 log.replicated.lost_offsets = behaviour
+        promoted.created_at = datetime.now(timezone.utc)  # whether the service keeps it is not known
+        promoted.save()
         self.drop_connections(None)
 
     def partition_state(self, hub: str, partition: str) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from spark_ehbalance.hub.socket_timeout import cut_off_after
 from spark_ehbalance.hub.wire.link import untested_version
 from spark_ehbalance.hub.wire.management import Management, ManagementRequest, management_incompatibility
 from spark_ehbalance.text import logger
+from spark_ehbalance.values.position import names_event
 
 _LOG = logger(__name__)
 
@@ -101,8 +102,8 @@ class HubMetadata:
         self._token, self._token_until = "", 0.0
         self._public_only = False
         self._pace = None if most_requests is None else Pace(most_requests)
-        #: When the hub was created, in milliseconds since 1970; None before its partitions were listed.
-        self.created_ms: int | None = None
+        self._created_ms: int | None = None
+        self._replicated = False
 
     def __enter__(self) -> HubMetadata:
         return self
@@ -111,12 +112,19 @@ class HubMetadata:
         self.close()
 
     def partition_ids(self) -> tuple[str, ...]:
-        """The ids of the hub's partitions. Sets `created_ms`."""
+        """The ids of the hub's partitions."""
         found = self._answers([(_HUB, (("name", self._connection.hub),))], lambda _: self._public_ids())[0]
         if isinstance(found, dict):
+            self._replicated = found.get(b"georeplication_factor", 1) > 1
             found = round(found[b"created_at"]), tuple(id.decode() for id in found[b"partition_ids"])
-        self.created_ms, partitions = found
+        self._created_ms, partitions = found
         return tuple(partitions)
+
+    @property
+    def created_ms(self) -> int | None:
+        """When the hub was created, in milliseconds since 1970; None before its partitions were listed, and for a
+        geo-replicated hub: whether that time outlives a promotion is not known, and its offsets identify events."""
+        return None if self._replicated else self._created_ms
 
     def partition_states(self, partitions: Iterable[str]) -> dict[str, PartitionState]:
         """The state of each of `partitions`. So many that the rate of requests would be exceeded take a while."""
@@ -128,6 +136,8 @@ class HubMetadata:
             found = self._answers(requests, lambda request: self._public_state(dict(request[1])["partition"]))
             for partition, each in zip(some, found, strict=True):
                 states[partition] = each if isinstance(each, PartitionState) else _state(each)
+        # The client's public calls do not tell the factor.
+        self._replicated = self._replicated or any(names_event(each.last_offset) for each in states.values())
         return states
 
     def _wait_for_room(self, wanted: int) -> int:

@@ -174,7 +174,8 @@ class HubWatcher:
                 self._changed.set()
 
     def created_ms(self) -> int | None:
-        """When the hub was created, in milliseconds since 1970, as last known: tells it from one made anew."""
+        """When the hub was created, in milliseconds since 1970, as last known: tells it from one made anew. None as in
+        `HubMetadata`."""
         with self._condition:
             return self._created_ms
 
@@ -370,11 +371,14 @@ class HubWatcher:
                 self._forget_replicated()
             states = {p: self._newest_of(p, state) for p, state in states.items()}
             self._remember_offsets(states)
-            changed = partitions != self._partitions or any(self._states.get(p) != state for p, state in states.items())
+            created_ms = metadata.created_ms or self._created_ms
+            changed = (partitions, created_ms) != (self._partitions, self._created_ms) or any(
+                self._states.get(p) != state for p, state in states.items()
+            )
             if changed or self._last_error:
                 self._partitions, self._states = partitions, {**self._states, **states}
                 self._changed.set()
-            self._created_ms = metadata.created_ms or self._created_ms
+            self._created_ms = created_ms
             self._schedule.answered(requested, began, changed=changed, others=listing, ended=ended)
             self._last_error = self._missing_since = None
             self._answered_at = time.monotonic()

@@ -22,11 +22,13 @@ class TableIdentity:
     """Identifies a lease table independently of its location.
 
     `id` is made when the first partition is added, so a table that was emptied has another one afterwards. `replaces`
-    are the ids of the tables whose positions it took over.
+    are the ids of the tables whose positions it took over. `hub_created_ms` is when the event hub was created whose
+    positions it has, which tells that hub from one that got its name later; None where that is not known.
     """
 
     id: str
     replaces: frozenset[str] = frozenset()
+    hub_created_ms: int | None = None
 
     def covers(self, ids: Set[str]) -> bool:
         """Whether the table has the positions of all tables with these ids."""

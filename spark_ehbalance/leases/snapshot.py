@@ -10,7 +10,14 @@ from spark_ehbalance.leases.derived import Derived, Identity, LoadVersion
 from spark_ehbalance.leases.last_changed import LastChanged
 from spark_ehbalance.leases.model import Change, Lease, Member, MemberState, QueryRecord, TableIdentity
 from spark_ehbalance.leases.ownership import Ownership
+from spark_ehbalance.text import time_of
 from spark_ehbalance.values.group import Group
+
+#: What helps where a table has the positions of another event hub, as the end of a message.
+OTHER_HUB_HELP = (
+    "set a new leaseTable, with which reading begins at startingPosition, or move all positions with `ehbalance seek "
+    "LEASE_TABLE --all --to earliest`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,17 @@ class Snapshot:
 
     def _leader(self) -> str | None:
         return oldest_active(self.members.values())
+
+    def described_other_hub(self, created_ms: int | None) -> str:
+        """How the hub that was created then is another one than that whose positions the table has, as a clause for a
+        message; "" if it is not. A time that is not known tells nothing."""
+        known = self.table.hub_created_ms if self.table else None
+        if known is None or created_ms is None or known == created_ms:
+            return ""
+        return (
+            f"it has the positions of event hub {self.group.hub} of {self.group.namespace}, made {time_of(known)}, and "
+            f"this one was made {time_of(created_ms)}: it was made anew, or is another one, with other events"
+        )
 
     def covers(self, partitions: tuple[str, ...]) -> bool:
         """Whether there is a lease for each of `partitions`."""

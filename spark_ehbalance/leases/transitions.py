@@ -357,6 +357,27 @@ class ReplaceTables(Transition):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoteHub(Transition):
+    """Record when the hub was created whose positions the table has. The author need not be a member.
+
+    With `moved` also in the place of another hub: the same commit sets all positions to those of the new one.
+    """
+
+    created_ms: int
+    moved: bool = False
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        if state.table is None:
+            return "the table has no partitions yet"
+        other = state.table.hub_created_ms not in (None, self.created_ms)
+        return "the table has the positions of another event hub" if other and not self.moved else None
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        assert state.table is not None
+        state.table = replace(state.table, hub_created_ms=self.created_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PutBack(Transition):
     """Restore a lease as its author last saw it, where the table has none for the partition or one of an older epoch.
 

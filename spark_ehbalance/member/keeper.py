@@ -45,6 +45,10 @@ class Hub(Protocol):
     def partition_ids(self) -> tuple[str, ...]:
         """The hub's current partitions."""
 
+    def created_ms(self) -> int | None:
+        """When the hub was created, in milliseconds since 1970, as of the last `partition_ids`; None if it does not
+        tell. Raises nothing."""
+
     def starting_positions(self, partitions: Sequence[str]) -> Mapping[str, Position]:
         """Where reading starts in partitions that were never read; those that the hub did not tell are missing."""
 
@@ -399,7 +403,8 @@ class Keeper:
         try:
             partitions = hub.partition_ids()
             added = turn.added(partitions) if offers.partitions else ()
-            unread = turn.balance(partitions, {each: hub.earliest_position(each) for each in added})
+            created_ms = hub.created_ms() if offers.partitions else None
+            unread = turn.balance(partitions, {each: hub.earliest_position(each) for each in added}, created_ms)
             if unread:
                 starts = hub.starting_positions(unread)
                 turn.start_at(starts if offers.sequence_numbers else self._with_offsets(starts))

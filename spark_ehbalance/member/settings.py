@@ -46,6 +46,8 @@ class Settings:
     #: The store takes a request for each lease and each checkpoint that is written (`Offers.atomic`). What is routine
     #: then waits for the next balancing.
     per_lease: bool = False
+    #: The member ends where the table has the positions of another hub. A query judges that itself, by its options.
+    ends_at_other_hub: bool = False
 
     @property
     def renewal_part(self) -> float:

@@ -17,11 +17,21 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.leases.durations import needed, renewal_interval
 from spark_ehbalance.leases.expiry import expired_leases
 from spark_ehbalance.leases.model import Author, Lease, MemberState, TableIdentity
-from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Drain, Outcome, Steal, Transition
+from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
+from spark_ehbalance.leases.transitions import (
+    AddPartitions,
+    Checkpoint,
+    Claim,
+    Drain,
+    NoteHub,
+    Outcome,
+    Steal,
+    Transition,
+)
 from spark_ehbalance.member.balancing import Balancer
 from spark_ehbalance.member.membership import Clocks, Holding, Membership, Resumed
 from spark_ehbalance.member.pacing import Pacing, is_slow, tidying_due
@@ -62,9 +72,16 @@ class Turn:
         mended = self._member.mended
         return self._balancer.new_partitions(partitions) if self._member.joined and mended and mended.leases else ()
 
-    def balance(self, partitions: tuple[str, ...], earliest: Mapping[str, Position]) -> Sequence[str]:
-        """Ask the strategy. `partitions` are those of the hub, `earliest` the positions before the first event of those
-        that were `added`. Returns the partitions for which `start_at` must be told a position."""
+    def balance(
+        self, partitions: tuple[str, ...], earliest: Mapping[str, Position], hub_created_ms: int | None = None
+    ) -> Sequence[str]:
+        """Ask the strategy. `partitions` are those of the hub, which was created at that time if it is known, and
+        `earliest` the positions before the first event of those that were `added`. Returns the partitions for which
+        `start_at` must be told a position. Raises `DataLossError` if the table is that of another hub and the settings
+        say so."""
+        other = self._member.settings.ends_at_other_hub and self.snapshot.described_other_hub(hub_created_ms)
+        if other:
+            raise DataLossError(f"the lease table: {other}. Nothing is read: {OTHER_HUB_HELP}")
         by, at_ms = self._member.author, self.now.wall_ms
         if not self._member.joined:
             # First be seen, then see who else is there, then decide: members that start together share at once.
@@ -74,6 +91,8 @@ class Turn:
             AddPartitions(by=by, at_ms=at_ms, partitions=(each,), checkpoint=earliest.get(each))
             for each in self._balancer.new_partitions(partitions)
         ]
+        if self._decided and not self._member.leases and hub_created_ms is not None:
+            self._decided.append(NoteHub(by=by, at_ms=at_ms, created_ms=hub_created_ms))
         written_first = self._pending + self._decided if self._decided else self._pending
         self.decision, self.view = self._balancer.decide(written_first, self.now, self._abstain, partitions)
         self._decided += self.decision.transitions

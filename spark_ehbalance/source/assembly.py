@@ -23,7 +23,7 @@ from spark_ehbalance.source.batch_planning import progress_of
 from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress, progress_beyond
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.source.host import is_alive, jvm_pid, process_identity
-from spark_ehbalance.source.joining import check_alone, check_checkpoint, check_hub, check_start, join_table
+from spark_ehbalance.source.joining import check_alone, check_hub, check_past, check_start, join_table
 from spark_ehbalance.source.load_reporter import LoadReporter
 from spark_ehbalance.source.news import NewsListener
 from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
@@ -207,7 +207,7 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
         if not options.offers.epochs:
             logged = _Logged(*(each.without_epochs() for each in logged))
         known, recorded = logged.last, logged.recorded()
-        check_checkpoint(store, options, known, is_alive)
+        check_past(store, options, known, query.hub, is_alive)
         join_table(store, options, known, recorded, hub, author)
         if not options.offers.members:
             return _Joined(author, "", progress)

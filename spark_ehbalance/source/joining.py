@@ -15,11 +15,19 @@ from typing import Protocol
 from spark_ehbalance.errors import DataLossError, FencedError, OptionError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.transitions import Restore
+from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP
+from spark_ehbalance.leases.transitions import NoteHub, Restore
 from spark_ehbalance.source.continuity import RecordedProgress, describe_loss, restore_transitions, skipped_events
 from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
 from spark_ehbalance.source.options import Options
-from spark_ehbalance.source.past import described_older_checkpoint, described_older_table, earlier_run, running
+from spark_ehbalance.source.past import (
+    described_older_checkpoint,
+    described_older_table,
+    described_other_hub,
+    earlier_run,
+    other_hub_help,
+    running,
+)
 from spark_ehbalance.stores.base import SHARED_LEVEL, LeaseStore, commit_and_record
 from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import partition_order
@@ -77,7 +85,7 @@ def join_table(
     store.create(options.group)
     if lost:
         _LOG.warning("%s. Going on from what this query's own checkpoint knows, because failOnDataLoss=false", lost)
-        _restore(store, recorded, hub, by)
+        _restore(store, known, recorded, hub, by)
 
 
 def check_start(options: Options, states: Mapping[str, PartitionState]) -> None:
@@ -119,27 +127,26 @@ def check_hub(known: StreamOffset, options: Options, found: HubReference) -> Non
             f"eventHubName={options.connection.hub}: this query's checkpoint has read event hub {read.name}; set that "
             "again, or give the query a new checkpointLocation"
         )
-    why = "it was made anew, or is another one, with other events"
-    lost = f"this query's checkpoint has read {read}, and this is {found}: {why}"
+    shared = options.lease_table is not None
+    lost, help = described_other_hub("this query's checkpoint", read, found), other_hub_help(shared=shared)
     if options.fail_on_data_loss:
-        table = " and a new leaseTable" if options.lease_table else ""
-        raise DataLossError(
-            f"{lost}. Nothing was read. Give the query a new checkpointLocation{table}, with which it begins at "
-            "startingPosition, or go on with failOnDataLoss=false where its positions happen to be"
-        )
+        raise DataLossError(f"{lost}. Nothing was read. {help}")
     _LOG.warning("%s. Its positions are kept, because failOnDataLoss=false", lost)
 
 
-def check_checkpoint(
-    store: LeaseStore, options: Options, known: StreamOffset, alive: Callable[[str], bool | None]
+def check_past(
+    store: LeaseStore, options: Options, known: StreamOffset, hub: HubReference, alive: Callable[[str], bool | None]
 ) -> None:
-    """Wait until no other process reads with the checkpoint whose last offset is `known`, or with a copy of it, and
-    check that the table knows no more of the query.
+    """Check that the table has positions of `hub`, wait until no other process reads with the checkpoint whose last
+    offset is `known`, or with a copy of it, and check that the table knows no more of the query.
 
     `alive` tells whether a `QueryRecord.process` lives, as far as that can be told here; else its signs of life in the
-    table do. Raises `FencedError` if it goes on, and `DataLossError` if the checkpoint was set back.
+    table do. Raises `FencedError` if it goes on, and `DataLossError` if the table is that of another hub or if the
+    checkpoint was set back.
     """
     found = store.read() if store.exists() else None
+    if found is not None and found.group == options.group:  # `create` refuses a table of another group
+        _check_table_hub(options, found.described_other_hub(hub.created_ms))
     counter: object = None
     begun = since = time.monotonic()
     told = False
@@ -161,6 +168,16 @@ def check_checkpoint(
         found = store.read()
     if found is not None:
         _check_age(options, described_older_checkpoint(known, found))
+
+
+def _check_table_hub(options: Options, other: str) -> None:
+    if other and options.fail_on_data_loss:
+        raise DataLossError(
+            f"leaseTable={options.lease_table}: {other}. Nothing was read: {OTHER_HUB_HELP}, or go on with "
+            "failOnDataLoss=false where they happen to be"
+        )
+    if other:
+        _LOG.warning("the lease table: %s. Its positions are kept, because failOnDataLoss=false", other)
 
 
 def _check_age(options: Options, older: str) -> None:
@@ -197,16 +214,19 @@ def _command(options: Options) -> str:
     return f"ehbalance init {options.lease_table} {group}"
 
 
-def _restore(store: LeaseStore, recorded: RecordedProgress, hub: Hub, by: Author) -> None:
+def _restore(store: LeaseStore, known: StreamOffset, recorded: RecordedProgress, hub: Hub, by: Author) -> None:
     found, at_ms = store.read(), time.time_ns() // 1_000_000
     same = found.table is not None and found.table.covers(recorded.origins)
     restores = restore_transitions(recorded, found, by, at_ms, _WHY, older=same)
     if not store.offers.sequence_numbers:
         restores = _with_offsets(restores, hub)
+    notes = []
+    if known.hub is not None and known.hub.created_ms is not None:
+        notes.append(NoteHub(by=by, at_ms=at_ms, created_ms=known.hub.created_ms))
     # Without a row these would count as added to the hub later, and be read from their first event.
     unknown = [each for each in hub.partition_ids() if each not in recorded.positions and each not in found.leases]
     restores += [Restore(by=by, at_ms=at_ms, partition=each, epoch=0, checkpoint=None) for each in unknown]
-    outcome = commit_and_record(store, found, restores, _LOG.warning)
+    outcome = commit_and_record(store, found, [*restores, *notes], _LOG.warning)
     for partition, (first, last) in skipped_events(recorded, outcome.after).items():
         _LOG.warning("partition %s: events %d to %d are skipped: the table goes on after them", partition, first, last)
     if unknown:

@@ -9,8 +9,23 @@ from collections.abc import Callable
 from spark_ehbalance.leases.model import Member, QueryRecord
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.source.continuity import RecordedProgress, progress_beyond
-from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.offsets import HubReference, StreamOffset
 from spark_ehbalance.text import time_of
+
+
+def described_other_hub(who: str, read: HubReference, found: HubReference) -> str:
+    """What `who` has read another event hub than `found` means, for a message."""
+    why = "it was made anew, or is another one, with other events"
+    return f"{who} has read {read}, and this is {found}: {why}"
+
+
+def other_hub_help(*, shared: bool) -> str:
+    """What to do about that, for a query that shares a lease table or not."""
+    table = " and a new leaseTable" if shared else ""
+    return (
+        f"Give the query a new checkpointLocation{table}, with which it begins at startingPosition, or go on with "
+        "failOnDataLoss=false where its positions happen to be"
+    )
 
 
 def described_older_checkpoint(known: StreamOffset, found: Snapshot) -> str:

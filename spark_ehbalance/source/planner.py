@@ -32,6 +32,7 @@ from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.source.load_reporter import LoadReporter
 from spark_ehbalance.source.news import NewsAddress, NewsListener
 from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.past import described_other_hub, other_hub_help
 from spark_ehbalance.source.progress_policy import ProgressPolicy
 from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
 from spark_ehbalance.source.ranges import Range
@@ -138,6 +139,7 @@ class Planner:
         self._fixed_ends: dict[str, int] | None = None
         self._idle = _NothingToRead()
         self._idle_answers = 0
+        self._other_hub_told = False
         #: The query, as its tasks have told; None before the first one has.
         self.query: str | None = None
         #: Whether the driver has said that the query has another source with this lease table.
@@ -205,6 +207,7 @@ class Planner:
         """
         now = time.monotonic()
         self._changed.clear()
+        self._check_hub()
         holdings = self._keeper.holdings()
         self._hub.watch(holdings, self._keeper.members)
         plan = self._plan(holdings, limit, batch_ended=start != self._last_start)
@@ -361,6 +364,20 @@ class Planner:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
+    def _check_hub(self) -> None:
+        """Raise `DataLossError`, or warn once, if the hub is another one than when the query started."""
+        read = self._policy.query.hub
+        if read is None or self._other_hub_told:
+            return
+        found = replace(read, created_ms=self._hub.created_ms())
+        if not read.is_another(found):
+            return
+        lost = described_other_hub("until just now this query", read, found)
+        if self._fail_on_data_loss:
+            raise DataLossError(f"{lost}. {other_hub_help(shared=bool(self._policy.query.group))}")
+        _LOG.warning("%s. Its positions are kept, because failOnDataLoss=false", lost)
+        self._other_hub_told = True
+
     def _plan(self, holdings: Mapping[str, Holding], limit: int | None, *, batch_ended: bool) -> BatchPlan:
         inputs = PlanInputs(
             holdings,
@@ -377,6 +394,7 @@ class Planner:
         while isinstance(plan := plan_batch(inputs), Request):
             if plan is Request.REFRESH:
                 self._hub.refresh(holdings)
+                self._check_hub()  # a position beyond the hub's end is no surprise then
             elif plan is Request.LOCATE:
                 inputs = self._located(inputs)
                 continue

@@ -16,6 +16,7 @@ from azure.eventhub import TransportType
 from azure.eventhub.exceptions import OwnershipLostError
 
 from spark_ehbalance.consumer import DeltaCheckpointStore
+from spark_ehbalance.consumer import hub as consumer_hub
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import DataLossError, FencedError, OptionError, StoreFormatError
 from spark_ehbalance.leases.orders import Seek
@@ -214,6 +215,35 @@ def test_a_table_that_was_made_anew_is_not_joined(consumers: Consumers) -> None:
     with pytest.raises(DataLossError, match="another lease table"):
         wait_until(lambda: not consumers.claim_listed(store, "a", "0"), "the consumer is told")
     assert "a" not in consumers.snapshot().members
+
+
+def _make_hub_anew(consumers: Consumers) -> None:
+    consumers.group.emulator.delete_hub(HUB)
+    consumers.group.emulator.add_hub(HUB, len(consumers.partitions))
+
+
+def test_a_table_of_another_hub_is_not_joined(consumers: Consumers) -> None:
+    """Its positions would have the client begin beyond the new hub's first events."""
+    consumers.own(first := consumers.store(), "a")
+    first.close()
+    _make_hub_anew(consumers)
+    before = consumers.snapshot()
+    with pytest.raises(
+        DataLossError, match=r"it has the positions of event hub hub of localhost.*: set a new leaseTable"
+    ):
+        wait_until(lambda: not consumers.claim(consumers.store(), "b"), "the consumer is told")
+    assert consumers.snapshot() == before
+    blind = consumers.store(hub=False)
+    consumers.own(blind, "c")  # which cannot know it
+
+
+def test_a_consumer_is_told_when_its_hub_is_made_anew(consumers: Consumers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_hub, "_LIST_INTERVAL", 0.5)
+    store = consumers.store()
+    consumers.own(store, "a")
+    _make_hub_anew(consumers)
+    with pytest.raises(DataLossError, match="it has the positions of event hub hub of localhost"):
+        wait_until(lambda: not consumers.claim_listed(store, "a"), "the consumer is told")
 
 
 def test_while_the_table_is_away_the_client_reads_on(consumers: Consumers, tmp_path: Path) -> None:

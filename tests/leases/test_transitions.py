@@ -9,7 +9,17 @@ from typing import Any, TypeVar
 
 import pytest
 
-from spark_ehbalance.leases.model import Author, Handover, Lease, Member, MemberLoad, MemberState, Pin, QueryRecord
+from spark_ehbalance.leases.model import (
+    Author,
+    Handover,
+    Lease,
+    Member,
+    MemberLoad,
+    MemberState,
+    Pin,
+    QueryRecord,
+    TableIdentity,
+)
 from spark_ehbalance.leases.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
@@ -26,6 +36,7 @@ from spark_ehbalance.leases.transitions import (
     Heartbeat,
     Join,
     Leave,
+    NoteHub,
     Release,
     Renew,
     RequestHandover,
@@ -601,3 +612,27 @@ def test_added_partitions_may_have_a_starting_position() -> None:
     added = after(group(), add("0", "1", checkpoint=Position(-1)))
     assert added.leases["1"].checkpoint == Position(-1)
     assert added.leases["0"].checkpoint == READ_TO_TEN
+
+
+# --- the hub ----------------------------------------------------------------------------------------------------
+
+
+def test_the_hub_of_a_table_is_noted_once() -> None:
+    first = NoteHub(by=ANN, at_ms=AT, created_ms=7)
+    assert_refused(group(), first, "the table has no partitions yet")
+    known = after(replace(group(), table=TableIdentity("t1", frozenset({"t0"}))), first)
+    assert known.table == TableIdentity("t1", frozenset({"t0"}), 7)
+    assert after(known, first) is known
+    other = replace(first, created_ms=9)
+    assert_refused(known, other, "the table has the positions of another event hub")
+    assert after(known, replace(other, moved=True)).table == TableIdentity("t1", frozenset({"t0"}), 9)
+
+
+def test_a_hub_is_another_one_if_both_times_are_known_and_differ() -> None:
+    known = replace(group(), table=TableIdentity("t1", hub_created_ms=1_700_000_000_000))
+    assert known.described_other_hub(1_800_000_000_000) == (
+        "it has the positions of event hub hub of namespace, made 2023-11-14 22:13:20+00:00, and this one was made "
+        "2027-01-15 08:00:00+00:00: it was made anew, or is another one, with other events"
+    )
+    same = [(known, 1_700_000_000_000), (known, None), (replace(known, table=TableIdentity("t1")), 1), (group(), 1)]
+    assert [found.described_other_hub(created_ms) for found, created_ms in same] == [""] * 4

@@ -43,6 +43,9 @@ class FakeHub:
             raise HubUnavailableError("the event hub does not answer")
         return self.partitions
 
+    def created_ms(self) -> int | None:
+        return None
+
     def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
         return dict.fromkeys(partitions, Position(-1))
 

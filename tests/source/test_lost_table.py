@@ -220,7 +220,7 @@ def test_a_query_that_newly_has_a_lease_table(group: Group) -> None:
     assert not store.exists()
     recorded = RecordedProgress.from_log(LoggedBatch(alone.finished, finished=True))
     states = {str(number): PartitionState(0, 5, None, None) for number in range(8)}
-    restore(store, place, group.options().connection.group("$Default"), recorded, states)
+    restore(store, place, group.options().connection.group("$Default"), recorded, states, None)
     group.append(1)
     query = group.query("a", alone.finished)
     query.read(8)

@@ -30,7 +30,9 @@ _rates = st.floats(0, 1e9)
 _member_loads = st.builds(MemberLoad, _rates, _rates, _rates, st.none() | st.floats(0, 1))
 _pins = st.builds(Pin, _texts, _texts, _texts, st.booleans())
 _durations = st.none() | st.integers(1, 86_399_999)
-_tables = st.builds(TableIdentity, _texts, st.frozensets(_texts, max_size=2))
+_tables = st.builds(
+    TableIdentity, _texts, st.frozensets(_texts, max_size=2), st.none() | st.integers(1, 253_402_300_799_999)
+)
 _handovers = st.builds(Handover, _texts, _longs)
 
 

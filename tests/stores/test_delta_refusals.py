@@ -33,15 +33,16 @@ def create_delta_table(uri: str, note: str | None) -> None:
     DeltaTable.create(uri, schema=pa.schema([("x", pa.int64())]) if note is None else SCHEMA, description=note)
 
 
-def newer_format() -> str:
-    return json.dumps({**json.loads(description(GROUP)), "ehbalance": FORMAT + 1})
+def of_format(number: int) -> str:
+    return json.dumps({**json.loads(description(GROUP)), "ehbalance": number})
 
 
 @pytest.mark.parametrize("action", ["read", "create"])
 @pytest.mark.parametrize(
     ("note", "hint"),
     [
-        (newer_format(), f"format {FORMAT + 1}"),
+        (of_format(FORMAT + 1), f"format {FORMAT + 1}; .* knows format {FORMAT}: upgrade it"),
+        (of_format(FORMAT - 1), f"format {FORMAT - 1}; .* knows format {FORMAT}: choose another leaseTable"),
         (None, "not a lease table"),
         ("somebody's table of leases", "not a lease table"),
         ('{"owner": "somebody"}', "not a lease table"),

@@ -26,9 +26,11 @@ _PATIENCE = 10.0
 _LATE_NEWS = 10.0
 
 
-def check_hub(connection: Connection, consumer_group: str) -> Generator[Finding, None, tuple[str, ...] | None]:
+def check_hub(
+    connection: Connection, consumer_group: str
+) -> Generator[Finding, None, tuple[tuple[str, ...], int | None] | None]:
     """The findings one by one, as they are made; the last one is a failure if the others would fail as well. Returns
-    the hub's partitions, None if they cannot be known."""
+    the hub's partitions and when it was created, as `HubMetadata` tells it; None if they cannot be known."""
     with HubMetadata(connection, consumer_group) as metadata:
         began = time.monotonic()
         try:
@@ -56,7 +58,7 @@ def check_hub(connection: Connection, consumer_group: str) -> Generator[Finding,
     yield ok("answers", f"a question takes {1000 * statistics.median(times):.0f} ms (median of {_REQUESTS})")
     yield _news(len(partitions))
     yield _reading(connection, consumer_group, states)
-    return partitions
+    return partitions, metadata.created_ms
 
 
 def _news(partitions: int) -> Finding:

@@ -13,7 +13,7 @@ from spark_ehbalance.cli.common import age, now_ms
 from spark_ehbalance.errors import ConflictError, StoreDamagedError, StoreError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.durations import LONGEST_COMMIT, STORE_SHARE
 from spark_ehbalance.leases.model import Author, MemberState
-from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Claim, Heartbeat, Join, Renew
 from spark_ehbalance.stores.base import LeaseTable, commit
 from spark_ehbalance.stores.opening import beside, open_store
@@ -39,8 +39,10 @@ _RIGHTS = (
 )
 
 
-def check_table(store: LeaseTable, location: str, group: Group, partitions: Collection[str] | None) -> Finding:
-    """The lease table as it is. `partitions` are the hub's, None if they are not known."""
+def check_table(
+    store: LeaseTable, location: str, group: Group, hub: tuple[Collection[str], int | None] | None
+) -> Finding:
+    """The lease table as it is. `hub` is the hub's partitions and when it was created, None if that is not known."""
     what = "lease table"
     try:
         if not store.exists():
@@ -50,7 +52,10 @@ def check_table(store: LeaseTable, location: str, group: Group, partitions: Coll
         return failed(what, str(error), _RIGHTS if isinstance(error, StoreUnavailableError) else "choose another one")
     if snapshot.group != group:
         return failed(what, f"it belongs to {snapshot.group}, not to {group}", "give each group a table of its own")
-    unknown = sorted(snapshot.leases.keys() - set(partitions)) if partitions is not None else []
+    partitions, created_ms = hub or (snapshot.leases, None)
+    if other := snapshot.described_other_hub(created_ms):
+        return failed(what, other, OTHER_HUB_HELP)
+    unknown = sorted(snapshot.leases.keys() - set(partitions))
     if unknown:
         return failed(
             what,

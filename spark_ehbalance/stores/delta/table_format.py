@@ -2,8 +2,9 @@
 
 A row of kind `partition` is a lease, one of kind `member` a heartbeat. Columns that a kind does not use are null. The
 row of kind `table` holds the table's id, and each row of kind `replaced` the id of a table that this one replaces. The
-`table` row also has the lease duration in force. It repeats the description, which somebody may replace by a comment of
-their own. A row of kind `query` is a query's record: `id` is the lineage, `joined` the start, and `renewal` the batch.
+`table` row also has the lease duration in force and, as `started_at`, when the event hub was created. It repeats the
+description, which somebody may replace by a comment of their own. A row of kind `query` is a query's record: `id` is
+the lineage, `joined` the start, and `renewal` the batch.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from spark_ehbalance.values.position import Position, partition_order
 _Number = TypeVar("_Number", int, float)
 
 #: Rises with every change. Nothing is released yet, so that no earlier one is read.
-FORMAT = 2
+FORMAT = 3
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -148,12 +149,13 @@ def to_table(snapshot: Snapshot) -> pa.Table:
     if snapshot.queries:
         kinds.append(_query_columns([snapshot.queries[lineage] for lineage in sorted(snapshot.queries)]))
     if snapshot.table is not None:
-        replaced = sorted(snapshot.table.replaces)
+        replaced, created_ms = sorted(snapshot.table.replaces), snapshot.table.hub_created_ms
         kinds.append(
             {
                 "kind": ["table"],
                 "id": [snapshot.table.id],
                 "host": [description(snapshot.group)],
+                "started_at": [None if created_ms is None else to_time(created_ms)],
                 "lease_duration_ms": [snapshot.lease_duration_ms],
             }
         )
@@ -216,7 +218,7 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
     members: dict[str, Member] = {}
     queries: dict[str, QueryRecord] = {}
     tables: dict[str, set[str]] = {"table": set(), "replaced": set()}
-    lease_duration_ms: int | None = None
+    lease_duration_ms = hub_created_ms = None
     for row in rows_of(table):
         if row["kind"] == "partition":
             lease = lease_of(row)
@@ -233,6 +235,7 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
         elif row["kind"] in tables and row["id"] is not None:
             tables[row["kind"]].add(row["id"])
             lease_duration_ms = lease_duration_ms or _positive(row.get("lease_duration_ms"), _LONGEST_DURATION)
+            hub_created_ms = hub_created_ms or to_ms(row["started_at"]) or None
         else:
             raise ValueError(f"there is a row of kind {row['kind']!r}")
     return Snapshot(
@@ -240,7 +243,7 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
         version,
         MappingProxyType({partition: leases[partition] for partition in sorted(leases, key=partition_order)}),
         MappingProxyType(members),
-        TableIdentity(min(tables["table"]), frozenset(tables["replaced"])) if tables["table"] else None,
+        TableIdentity(min(tables["table"]), frozenset(tables["replaced"]), hub_created_ms) if tables["table"] else None,
         lease_duration_ms,
         MappingProxyType(queries),
     )

@@ -1,0 +1,113 @@
+"""The commands with a lease table that has the positions of a hub which had the hub's name before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.stores.delta import DeltaStore
+from tests.cli.command import Command
+from tests.cli.test_from_checkpoint import HUB, batch, checkpoint, connection
+from tests.source.scala_folders import scala_folder
+
+__all__ = ["connection"]
+
+
+def state(table: Path) -> Snapshot:
+    with DeltaStore(str(table)) as store:
+        return store.read()
+
+
+def hub_time(table: Path) -> int | None:
+    found = state(table).table
+    assert found is not None
+    return found.hub_created_ms
+
+
+def make_anew(emulator: Emulator) -> None:
+    emulator.delete_hub(HUB)
+    emulator.add_hub(HUB, 4)
+    for partition in range(4):
+        emulator.append(HUB, str(partition), [b"event"] * 100)
+
+
+@pytest.fixture
+def restored(ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path) -> Path:
+    """A table with a position of each partition."""
+    folder = checkpoint(tmp_path / "first", batch("a", p0=(1, 0, 10), p1=(1, 0, 20), p2=(1, 0, 30), p3=(1, 0, 40)))
+    assert ehbalance("init", table, *connection, "--from-checkpoint", folder).code == 0
+    return table
+
+
+@pytest.fixture
+def old(restored: Path, emulator: Emulator) -> Path:
+    """The same, but the hub has been made anew since."""
+    assert hub_time(restored) is not None
+    make_anew(emulator)
+    return restored
+
+
+def test_the_commands_that_make_a_table_note_the_hub(
+    ehbalance: Command, restored: Path, connection: Sequence[str], tmp_path: Path, emulator: Emulator
+) -> None:
+    imported = tmp_path / "imported"
+    folder = scala_folder(tmp_path / "checkpoint", {HUB: {0: 10}})
+    assert ehbalance("import-checkpoints", imported, *connection, "--from-spark", folder).code == 0
+    assert hub_time(imported) == hub_time(restored) is not None
+    make_anew(emulator)
+    assert ehbalance("import-checkpoints", tmp_path / "later", *connection, "--from-spark", folder).code == 0
+    assert hub_time(tmp_path / "later") != hub_time(imported)
+
+
+@pytest.mark.parametrize(
+    "command", ["init", "init --from-checkpoint", "import-checkpoints", "export-checkpoints", "seek"]
+)
+def test_a_table_of_another_hub_is_refused(
+    ehbalance: Command, old: Path, connection: Sequence[str], tmp_path: Path, command: str
+) -> None:
+    arguments: dict[str, Sequence[object]] = {
+        "init": (),
+        "init --from-checkpoint": ("--from-checkpoint", checkpoint(tmp_path / "one", batch("b", p0=(9, 0, 60)))),
+        "import-checkpoints": ("--from-spark", scala_folder(tmp_path / "scala", {HUB: {0: 60}}), "--force"),
+        "export-checkpoints": ("--to-blobs", "https://account.blob.core.windows.net/container"),
+        "seek": ("0", "--to", "earliest", "--force"),
+    }
+    before = state(old)
+    message = ehbalance.fails(1, command.split()[0], old, *connection, *arguments[command])
+    assert f"lease table {old}: it has the positions of event hub hub of localhost:" in message
+    assert "and this one was made 20" in message
+    assert "Nothing was written: set a new leaseTable" in message
+    assert state(old) == before
+
+
+def test_check_tells_of_it(ehbalance: Command, old: Path, connection: Sequence[str]) -> None:
+    printed = json.loads(ehbalance("check", old, *connection, "--json").out)
+    found = {each["what"]: each for each in printed}["lease table"]
+    assert found["verdict"] == "failed"
+    assert "it has the positions of event hub hub of localhost:" in found["text"]
+    assert found["remedy"].startswith("set a new leaseTable")
+
+
+def test_to_seek_all_partitions_moves_the_table_to_the_new_hub(
+    ehbalance: Command, old: Path, connection: Sequence[str], tmp_path: Path
+) -> None:
+    before = state(old).leases
+    assert ehbalance("seek", old, "--all", "--to", "earliest", *connection).code == 0
+    after = state(old).leases
+    assert {each.checkpoint and each.checkpoint.next for each in after.values()} == {0}
+    assert all(after[p].epoch == before[p].epoch + 1 for p in before), "what was read before does not count any more"
+    assert ehbalance("init", old, *connection).code == 0
+    assert ehbalance("seek", old, "0", "--to", "5", *connection).code == 0
+
+
+def test_to_seek_in_the_same_hub_changes_nothing_but_positions(
+    ehbalance: Command, restored: Path, connection: Sequence[str]
+) -> None:
+    before = hub_time(restored)
+    assert ehbalance("seek", restored, "--all", "--to", "7", *connection).code == 0
+    assert hub_time(restored) == before is not None
