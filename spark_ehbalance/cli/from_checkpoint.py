@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import typer
@@ -43,9 +43,22 @@ Replaces = Annotated[
 
 _WHY = "from the queries' checkpoints"
 
+#: Added to the last epochs that are known where there may have been others: more than there can have been changes of
+#: owner. What a checkpoint has under any of them does not count any more.
+_EPOCH_MARGIN = 1000
 
-def remembered(checkpoints: Sequence[str], replaces: str | None, options: Options) -> RecordedProgress:
-    """The positions that the queries' checkpoints, and their lease table's history, have for the hub of `options`.
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the queries' checkpoints, and their lease table's history, have of a group. For partitions of which the
+    history tells nothing `doubtful` is as in `RecordedProgress.confirmed`."""
+
+    progress: RecordedProgress
+    doubtful: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def remembered(checkpoints: Sequence[str], replaces: str | None, options: Options) -> Memory:
+    """What the queries' checkpoints, and their lease table's history, have for the hub of `options`.
 
     `replaces` is that lease table; it must be given if the queries last used several. Raises `OptionError`.
     """
@@ -59,10 +72,11 @@ def remembered(checkpoints: Sequence[str], replaces: str | None, options: Option
         given = "is not given" if replaces is None else f"={wanted} is wrong"
         raise OptionError(f"--replaces {given}: the queries have last read with {', '.join(tables)}")
     table = wanted or tables[0]
-    memory = functools.reduce(
+    progress = functools.reduce(
         RecordedProgress.merged, (RecordedProgress.from_log(*log) for log in logs if _table(log) == table)
     )
-    return replace(memory, positions=memory.merged(_history(table, options)).positions)
+    # A query without a lease table had its partitions for itself.
+    return Memory(progress) if table == "none" else Memory(*progress.confirmed(_last_changes(table, options)))
 
 
 def _of_hub(checkpoint: str, options: Options) -> list[list[LoggedBatch]]:
@@ -77,9 +91,9 @@ def _of_hub(checkpoint: str, options: Options) -> list[list[LoggedBatch]]:
     return own
 
 
-def check_same_hub(memory: RecordedProgress, found: HubReference) -> None:
+def check_same_hub(memory: Memory, found: HubReference) -> None:
     """Raise `OptionError` if `memory` has positions of another hub than `found`, which has the same name."""
-    for each in memory.hubs:
+    for each in memory.progress.hubs:
         if each.is_another(found):
             raise OptionError(
                 f"--from-checkpoint is wrong: its query has read {each}, and this is {found}: another one, with other "
@@ -93,18 +107,15 @@ def _table(log: Sequence[LoggedBatch]) -> str:
     return end.table.location if end.table else end.group or "none"
 
 
-def _history(table: str, options: Options) -> RecordedProgress:
-    """The positions of each partition's last change of owner, if the history still exists.
-
-    Spark counts a batch as finished even if the change of owner ended it early, or if a replay left a partition out.
-    """
+def _last_changes(table: str, options: Options) -> Mapping[str, EpochPosition]:
+    """The positions of each partition's last change of owner, if the history still exists."""
     if "/" not in table:
-        return RecordedProgress()
+        return {}
     try:
         with open_store(table, options.storage_options) as store:
-            return RecordedProgress(_last_positions(store.history()))
+            return _last_positions(store.history())
     except (OptionError, StoreError):
-        return RecordedProgress()
+        return {}
 
 
 def _last_positions(changes: Sequence[OwnershipChange]) -> dict[str, EpochPosition]:
@@ -120,7 +131,7 @@ def restore(
     store: LeaseStore,
     location: str,
     group: Group,
-    memory: RecordedProgress,
+    memory: Memory,
     states: Mapping[str, PartitionState],
     hub_created_ms: int | None,
 ) -> str:
@@ -138,32 +149,36 @@ def restore(
 
 def _transitions(
     location: str,
-    memory: RecordedProgress,
+    memory: Memory,
     found: Snapshot,
     states: Mapping[str, PartitionState],
     hub_created_ms: int | None,
 ) -> list[Transition]:
-    if found.table is None or not found.table.covers(memory.origins):
-        _check_skipped(memory, found)
+    progress = memory.progress
+    if found.table is None or not found.table.covers(progress.origins):
+        _check_skipped(progress, found)
     by, at_ms = replace(operator(), incarnation=uuid.uuid4().hex), now_ms()
     # Either no row is ahead of the checkpoints, or the table is their own: a row with an older epoch is out of date.
-    transitions: list[Transition] = list(restore_transitions(memory, found, by, at_ms, _WHY, older=True))
+    transitions: list[Transition] = [
+        replace(each, epoch=each.epoch + _EPOCH_MARGIN) if each.partition in memory.doubtful else each
+        for each in restore_transitions(progress, found, by, at_ms, _WHY, older=True)
+    ]
     # No checkpoint has these, so no query has read them as far back as Spark keeps checkpoints.
     transitions += [
         Restore(by=by, at_ms=at_ms, partition=p, epoch=0, checkpoint=Position.before(states[p].begin), why=_WHY)
         for p in states
-        if p not in memory.positions and p not in found.leases
+        if p not in progress.positions and p not in found.leases
     ]
     # Offsets of earlier versions identify the table by its location.
     location_id = {group_name(location)} if found.table is None and found.leases else set()
-    transitions.append(ReplaceTables(by=by, at_ms=at_ms, tables=memory.origins | location_id))
+    transitions.append(ReplaceTables(by=by, at_ms=at_ms, tables=progress.origins | location_id))
     if hub_created_ms is not None:
         transitions.append(NoteHub(by=by, at_ms=at_ms, created_ms=hub_created_ms))
     return transitions
 
 
-def _check_skipped(memory: RecordedProgress, found: Snapshot) -> None:
-    between = skipped_events(memory, found)
+def _check_skipped(progress: RecordedProgress, found: Snapshot) -> None:
+    between = skipped_events(progress, found)
     if not between:
         return
     shown = ", ".join(f"{first} to {last} of partition {p}" for p, (first, last) in between.items())
@@ -174,13 +189,23 @@ def _check_skipped(memory: RecordedProgress, found: Snapshot) -> None:
     )
 
 
-def _result(outcome: Outcome, memory: RecordedProgress) -> str:
+def _result(outcome: Outcome, memory: Memory) -> str:
     restored_partitions = [each.partition for each in outcome.accepted if isinstance(each, Restore)]
-    unknown = [partition for partition in restored_partitions if partition not in memory.positions]
-    known = f" {len(restored_partitions) - len(unknown)} go on where the checkpoints' batches have ended."
-    if not unknown:
-        return known
-    return (
-        f"{known} No checkpoint knows partitions {', '.join(unknown)}: they begin at their first retained event, "
-        "unless `ehbalance seek` says otherwise."
-    )
+    unknown = [partition for partition in restored_partitions if partition not in memory.progress.positions]
+    said = f" {len(restored_partitions) - len(unknown)} go on where the checkpoints' batches have ended."
+    doubtful = {p: memory.doubtful[p] for p in restored_partitions if p in memory.doubtful}
+    again = [f"{first} to {end - 1} of partition {p}" for p, (first, end) in doubtful.items() if first < end]
+    if again:
+        said = (
+            f" {len(restored_partitions) - len(unknown)} go on where all before is surely finished. Events "
+            f"{', '.join(again)} may be read twice: the table's history is lost too, which tells whether a batch was "
+            "read to its end."
+        )
+    if doubtful:
+        said += " What queries have read whose checkpoints were not given is read again."
+    if unknown:
+        said += (
+            f" No checkpoint knows partitions {', '.join(unknown)}: they begin at their first retained event, unless "
+            "`ehbalance seek` says otherwise."
+        )
+    return said

@@ -73,7 +73,9 @@ def init(
             check_hub_of(found, hub, lease_table)
         if memory:
             check_same_hub(memory, hub)
-            check_positions({p: each.next for p, each in memory.positions.items()}, states, "--from-checkpoint")
+            check_positions(
+                {p: each.next for p, each in memory.progress.positions.items()}, states, "--from-checkpoint"
+            )
             restored = restore(store, checked_location(lease_table), group, memory, states, hub.created_ms)
         store.create(group)
     what = "is there" if exists else "was made"

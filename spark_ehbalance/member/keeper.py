@@ -168,6 +168,11 @@ class Keeper:
         return self._participant.table_version
 
     @property
+    def store_away(self) -> bool:
+        """Whether the store could not be read or written when that was tried last."""
+        return self._participant.failures > 0
+
+    @property
     def members(self) -> int:
         """How many members share the hub, as of the last turn."""
         return self._participant.members

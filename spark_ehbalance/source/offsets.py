@@ -27,7 +27,7 @@ def group_name(lease_table: str | None) -> str:
 _T = TypeVar("_T")
 
 #: Rises with every change. Nothing is released yet, so that no earlier one is read.
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ class StreamOffset:
 
     `group` is the `group_name`; empty without a lease table. `table` is None without a lease table and before the first
     batch was planned; `hub` is None before that. `other_positions` are those of the partitions that the query held
-    beside the ones in the batch.
+    beside the ones in the batch. `checkpoints` are the sequence numbers at which the lease table had reading go on when
+    it was seen last, of those of all these partitions that the query had read further.
     """
 
     owner: str
@@ -100,6 +101,7 @@ class StreamOffset:
     batch: int = 0
     run: str = ""
     table_version: int = 0
+    checkpoints: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def origin(self) -> str:
@@ -122,6 +124,7 @@ class StreamOffset:
         """The offset as Spark stores it."""
         offset: dict[str, Any] = {"eventHub": asdict(self.hub)} if self.hub else {}
         offset |= {"batch": self.batch} if self.batch else {}
+        offset |= {"checkpoints": dict(_in_order(self.checkpoints))} if self.checkpoints else {}
         offset |= {"format": _FORMAT, "group": self.group}
         if self.other_positions:
             offset["held"] = {p: asdict(position) for p, position in _in_order(self.other_positions)}
@@ -147,7 +150,8 @@ class StreamOffset:
             hub = _hub(json["eventHub"]) if "eventHub" in json else None
             group, lineage, run = (_string(json.get(name, "")) for name in ("group", "lineage", "run"))
             batch, version = _int64(json.get("batch", 0)), _int64(json.get("tableVersion", 0))
-            return cls(_string(json["owner"]), ranges, group, table, hub, others, lineage, batch, run, version)
+            seen = {_string(p): _int64(each) for p, each in json.get("checkpoints", {}).items()}
+            return cls(_string(json["owner"]), ranges, group, table, hub, others, lineage, batch, run, version, seen)
         except (AttributeError, KeyError, TypeError):
             raise EhBalanceError(
                 "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"

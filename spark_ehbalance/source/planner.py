@@ -216,7 +216,7 @@ class Planner:
         self._loads.update(self.latest(), {partition: each.start for partition, each in plan.ranges.items()})
         named = self._policy.named(start, plan.ranges)
         if named:
-            return self._begin_batch(start, named, plan.ranges) or start
+            return self._begin_batch(start, named, plan.ranges, holdings) or start
         self._idle = _NothingToRead(
             start, min((now + self._timings.load_interval, *(each.ends for each in holdings.values())))
         )
@@ -469,12 +469,18 @@ class Planner:
             self._keeper.reset(plan.resets)
 
     def _begin_batch(
-        self, start: StreamOffset, named: Mapping[str, Range], ranges: Mapping[str, Range]
+        self,
+        start: StreamOffset,
+        named: Mapping[str, Range],
+        ranges: Mapping[str, Range],
+        holdings: Mapping[str, Holding],
     ) -> StreamOffset | None:
         """The end of the batch; None if nothing of it is owned any more."""
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in named.items()})
         table, version = self._keeper.table, self._keeper.table_version
-        end = self._policy.batch_end(start, named, ranges, reserved, table, version)
+        # While the table is away nobody takes a partition, however long that lasts.
+        seen = {} if self._keeper.store_away else {p: each.checkpoint.next for p, each in holdings.items()}
+        end = self._policy.batch_end(start, named, ranges, reserved, table, version, seen)
         if not end.ranges:
             return None
         self._planned = end

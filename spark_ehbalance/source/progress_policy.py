@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from spark_ehbalance.leases.model import Lease, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -11,6 +12,8 @@ from spark_ehbalance.source.offsets import EpochPosition, StreamOffset, TableRef
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
+
+_NO_CHECKPOINTS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +39,10 @@ class SharedProgress:
         reserved: Collection[str],
         table: TableIdentity | None,
         version: int = 0,
+        checkpoints: Mapping[str, int] = _NO_CHECKPOINTS,
     ) -> StreamOffset:
         """The end of the batch of `named` after `start`, of which the partitions `reserved` are still owned. `table` is
-        the lease table's identity, and `version` the newest one known."""
+        the lease table's identity, `version` the newest one known, and `checkpoints` where that has reading go on."""
         read = {partition: each for partition, each in named.items() if partition in reserved}
         others = {p: EpochPosition(each.epoch, each.start) for p, each in ranges.items() if p not in read}
         return replace(
@@ -48,6 +52,7 @@ class SharedProgress:
             other_positions=others,
             batch=start.batch + 1,
             table_version=version,
+            checkpoints={p: each for p, each in checkpoints.items() if p in ranges and each < ranges[p].start},
         )
 
     def empty_end(self, start: StreamOffset, table: TableIdentity | None) -> StreamOffset:
@@ -100,6 +105,7 @@ class AloneProgress:
         reserved: Collection[str],
         table: TableIdentity | None,
         version: int = 0,
+        checkpoints: Mapping[str, int] = _NO_CHECKPOINTS,
     ) -> StreamOffset:
         return replace(self.query, ranges=named, batch=start.batch + 1)
 

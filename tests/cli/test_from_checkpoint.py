@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.source.offsets import HubReference, StreamOffset, TableReference, group_name
+from spark_ehbalance.source.offsets import EpochPosition, HubReference, StreamOffset, TableReference, group_name
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import Command, kept
@@ -57,6 +57,12 @@ def positions(table: Path) -> dict[str, tuple[int, int]]:
     return {each.partition: (each.epoch, each.checkpoint.next if each.checkpoint else -1) for each in leases}
 
 
+def record(table: Path, *changes: tuple[str, int, int]) -> None:
+    """Write the history of a table: the last changes of owner, as (partition, epoch, next sequence number)."""
+    with DeltaStore(str(table)) as store:
+        store.record([OwnershipChange(1, p, "Claim", None, "x", epoch, next - 1, "x") for p, epoch, next in changes])
+
+
 def covers(table: Path, *ids: str) -> bool:
     with DeltaStore(str(table)) as store:
         found = store.read().table
@@ -66,8 +72,12 @@ def covers(table: Path, *ids: str) -> bool:
 def test_a_lost_table_is_restored_from_the_queries_checkpoints(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
-    one = checkpoint(tmp_path / "one", None, batch("a", p0=(1, 0, 10)), batch("a", p0=(1, 10, 40), p1=(2, 0, 9)))
-    finished, planned = batch("b", p1=(3, 9, 20)), batch("b", p1=(3, 20, 50), p2=(1, 5, 9))
+    lost = TableReference("t1", str(tmp_path / "lost"))
+    record(tmp_path / "lost", ("0", 1, 0), ("1", 2, 0), ("2", 1, 5), ("1", 3, 9))
+    one = checkpoint(
+        tmp_path / "one", None, batch("a", lost, p0=(1, 0, 10)), batch("a", lost, p0=(1, 10, 40), p1=(2, 0, 9))
+    )
+    finished, planned = batch("b", lost, p1=(3, 9, 20)), batch("b", lost, p1=(3, 20, 50), p2=(1, 5, 9))
     two = checkpoint(tmp_path / "two", finished, planned, unfinished=1)
     done = ehbalance("init", table, *connection, "--from-checkpoint", one, "--from-checkpoint", two)
     assert (done.code, done.err) == (0, "")
@@ -93,7 +103,7 @@ def test_missing_rows_are_restored_and_others_stay(
     DeltaTable(str(table)).delete("id = '1'")
     ehbalance("seek", table, "0", "--to", "90", *connection)
     assert ehbalance("init", table, *connection, "--from-checkpoint", known).code == 0
-    assert positions(table) == {"0": (2, 90), "1": (2, 9), "2": (0, 0), "3": (0, 0)}
+    assert positions(table) == {"0": (1002, 90), "1": (1002, 0), "2": (0, 0), "3": (0, 0)}
 
 
 def test_a_table_is_restored_with_a_warning_if_its_history_cannot_be_written(
@@ -105,16 +115,16 @@ def test_a_table_is_restored_with_a_warning_if_its_history_cannot_be_written(
         done = ehbalance("init", table, *connection, "--from-checkpoint", known)
         assert done.code == 0
         assert f"Warning: {NOT_RECORDED}{table}_history could not be written" in done.err
-        assert positions(table) == {"0": (1, 40), "1": (2, 9), "2": (0, 0), "3": (0, 0)}
+        assert positions(table) == {"0": (1001, 0), "1": (1002, 0), "2": (0, 0), "3": (0, 0)}
         DeltaTable(str(table)).delete("id = '1'")
 
 
 def test_a_table_that_would_skip_events_is_refused(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
-    other = checkpoint(tmp_path / "other", batch("x", TableReference("t9", str(table)), p0=(1, 0, 70)))
+    other = checkpoint(tmp_path / "other", batch("x", TableReference("t9", str(table)), p0=(1, 70, 80)))
     ehbalance("init", table, *connection, "--from-checkpoint", other)
-    known = checkpoint(tmp_path / "one", batch("a", p0=(4, 0, 40)))
+    known = checkpoint(tmp_path / "one", batch("a", p0=(4, 40, 60)))
     arguments = ("init", table, *connection, "--from-checkpoint", known)
     assert "would skip events 40 to 69" in ehbalance.fails(1, *arguments)
     assert not covers(table, "t1")
@@ -127,7 +137,7 @@ def test_checkpoints_of_several_tables_need_the_option_replaces(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     one = checkpoint(tmp_path / "one", batch("a", p0=(1, 0, 10)))
-    two = checkpoint(tmp_path / "two", batch("b", TableReference("t2", "/other/leases"), p1=(1, 0, 30)))
+    two = checkpoint(tmp_path / "two", batch("b", TableReference("t2", "/other/leases"), p1=(1, 30, 40)))
     arguments = ("init", table, *connection, "--from-checkpoint", one, "--from-checkpoint", two)
     assert f"last read with {LOST.location}, /other/leases" in ehbalance.fails(2, *arguments)
     assert f"last read with {LOST.location}, /other/leases" in ehbalance.fails(
@@ -135,7 +145,7 @@ def test_checkpoints_of_several_tables_need_the_option_replaces(
     )
     assert not table.exists()
     assert ehbalance(*arguments, "--replaces", "/other/leases").code == 0
-    assert positions(table) == {"0": (0, 0), "1": (1, 30), "2": (0, 0), "3": (0, 0)}
+    assert positions(table) == {"0": (0, 0), "1": (1001, 30), "2": (0, 0), "3": (0, 0)}
 
 
 def test_a_checkpoint_of_another_group_is_refused(
@@ -146,7 +156,7 @@ def test_a_checkpoint_of_another_group_is_refused(
 
     assert "cannot be read" in fails(tmp_path / "none")
     assert "allowed is the checkpointLocation of a query" in fails(checkpoint(tmp_path / "empty", None))
-    assert "the hub ends before 100" in fails(checkpoint(tmp_path / "beyond", batch("a", p0=(1, 0, 101))))
+    assert "the hub ends before 100" in fails(checkpoint(tmp_path / "beyond", batch("a", p0=(1, 101, 105))))
     assert "has partitions 0, 1, 2, 3" in fails(checkpoint(tmp_path / "more", batch("a", p7=(1, 0, 1))))
     broken = checkpoint(tmp_path / "broken", batch("a", p0=(1, 0, 10)))
     newer = batch("a").to_json() | {"format": 9}
@@ -161,11 +171,11 @@ def test_a_checkpoint_of_another_group_is_refused(
 def test_a_checkpoint_is_read_from_any_location(
     name: str, ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
-    folder = checkpoint(tmp_path / name, batch("a", p0=(1, 0, 10)))
+    folder = checkpoint(tmp_path / name, batch("a", p0=(1, 10, 20)))
     for written in (folder, folder.as_uri(), folder.as_uri().replace("//", "", 1)):
         done = ehbalance("init", table, *connection, "--from-checkpoint", written)
         assert done.code == 0, done.err
-    assert positions(table)["0"] == (1, 10)
+    assert positions(table)["0"] == (1001, 10)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +213,7 @@ def test_a_table_that_a_query_returns_to_gets_its_later_positions(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     here = TableReference("t1", str(table))
+    record(table, ("0", 2, 0))
     shared = checkpoint(tmp_path / "shared", batch("a", here, p0=(2, 0, 40)))
     assert ehbalance("init", table, *connection, "--from-checkpoint", shared).code == 0
     alone = checkpoint(tmp_path / "alone", batch("a", here, p0=(2, 0, 40)), batch("a", None, p0=(4, 40, 60)))
@@ -217,16 +228,29 @@ def test_the_history_counts_for_a_batch_that_ended_early(
     ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
 ) -> None:
     known = checkpoint(tmp_path / "one", batch("a", TableReference("t1", str(table)), p0=(1, 0, 100), p1=(1, 0, 100)))
-    with DeltaStore(str(table)) as store:
-        store.record(
-            [
-                OwnershipChange(1, "0", "Claim", None, "a", 1, -1, "a"),
-                OwnershipChange(2, "1", "Claim", None, "a", 1, -1, "a"),
-                OwnershipChange(3, "0", "Claim", "a", "b", 2, 59, "b"),
-            ]
-        )
+    record(table, ("0", 1, 0), ("1", 1, 0), ("0", 2, 60))
     assert ehbalance("init", table, *connection, "--from-checkpoint", known).code == 0
     assert positions(table) == {"0": (2, 60), "1": (1, 100), "2": (0, 0), "3": (0, 0)}
+
+
+def test_without_a_history_only_what_is_sure_counts_and_the_rest_is_told(
+    ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path
+) -> None:
+    """Of partition 2 the history has an earlier owner only."""
+    record(tmp_path / "lost", ("2", 4, 0), ("3", 1, 0))
+    lost = TableReference("t1", str(tmp_path / "lost"))
+    first = batch("a", lost, p0=(1, 10, 30), p1=(2, 0, 40), p2=(5, 20, 50), p3=(1, 0, 60))
+    held = {"1": EpochPosition(2, 40), "2": EpochPosition(5, 50), "3": EpochPosition(1, 60)}
+    second = replace(batch("a", lost, p0=(1, 30, 70)), other_positions=held, checkpoints={"0": 10, "2": 20})
+    folder = checkpoint(tmp_path / "one", first, second)
+    done = ehbalance("init", table, *connection, "--from-checkpoint", folder)
+    assert positions(table) == {"0": (1001, 10), "1": (1002, 40), "2": (1005, 20), "3": (1, 60)}
+    assert (
+        "4 go on where all before is surely finished. Events 10 to 69 of partition 0, 20 to 49 of partition 2 may be "
+        "read twice: the table's history is lost too, which tells whether a batch was read to its end. What queries "
+        "have read whose checkpoints were not given is read again.\n"
+    ) in done.out
+    assert done.code == 0
 
 
 def test_positions_of_a_hub_that_had_the_same_name_are_refused(
@@ -246,13 +270,13 @@ def test_only_the_sources_of_this_hub_count_in_a_query_of_several_hubs(
     folder = tmp_path / "two"
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
-    ends = [replace(batch("a", p0=(1, 0, end)), hub=HubReference(hub)) for hub, end in (("other", 90), (HUB, 40))]
+    ends = [replace(batch("a", p0=(1, at, 95)), hub=HubReference(hub)) for hub, at in (("other", 90), (HUB, 40))]
     lines = "\n".join(json.dumps(end.to_json()) for end in ends)
     (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{lines}")
     (folder / "commits" / "0").write_text("v1\n{}")
     (folder / "offsets" / "²").write_text("no batch")
     assert ehbalance("init", table, *connection, "--from-checkpoint", folder).code == 0
-    assert positions(table)["0"] == (1, 40)
+    assert positions(table)["0"] == (1001, 40)
 
     strange = checkpoint(tmp_path / "strange", replace(batch("a", p0=(1, 0, 90)), hub=HubReference("other")))
     message = ehbalance.fails(2, "init", table, *connection, "--from-checkpoint", strange)

@@ -213,7 +213,7 @@ def test_a_handover_completes_when_the_driver_reports_the_end_of_the_batch(group
 
 def test_a_malformed_control_message_is_not_answered(group: Group) -> None:
     a = group.query("a")
-    assert send(a.planner.address, {"finished": {"format": 2}}) is None
+    assert send(a.planner.address, {"finished": {"format": 3}}) is None
     assert send(a.planner.address, {"finished": a.finished.to_json(), "leave": "false"}) is None
     assert a.tell() is True
 

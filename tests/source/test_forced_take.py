@@ -1,0 +1,327 @@
+"""Query A owned the partitions and hung, and B has taken them by force; then lease table and history are both lost, and
+`ehbalance init --from-checkpoint` makes a new table of what Spark's checkpoints of A and B have.
+
+Real planners, the emulator, Delta tables and the real command; Spark's part is played by `Job`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.delta.marks import Extent
+from spark_ehbalance.delta.protocol import Begin, Commit, Confirm, Write, write_exactly_once
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.ranges import Range
+from tests.cli.command import Command, kept
+from tests.cli.conftest import ehbalance
+from tests.source.queries import Event, Group, Query, forget_processes
+from tests.source.support import HUB
+from tests.waiting import wait_until
+
+__all__ = ["ehbalance"]
+
+PARTITIONS = ("0", "1")
+
+#: What a batch of A that was planned with `EVENTS` events of each partition had read when B's reader disconnected it.
+EVENTS, CUT = 20, 6
+
+
+@dataclass
+class Sink:
+    """Where the events go: a `plain` one appends what it is given; else the protocol of `once` with the marks of one
+    target table, which all queries write."""
+
+    plain: bool
+    events: list[Event] = field(default_factory=list)
+    marks: dict[str, int] = field(default_factory=dict)
+
+    def write(self, query: Query, end: StreamOffset, ranges: Sequence[Range], read: Mapping[str, int]) -> None:
+        """The batch that ends at `end` has these `ranges`, of which `read` were cut short: so many events were read."""
+        rows = {e.partition: Extent(e.start, min(e.end, e.start + read.get(e.partition, len(e)))) for e in ranges}
+        if self.plain:
+            self._add(rows)
+            return
+        steps, answer, files = write_exactly_once({e.partition: Extent(e.start, e.end) for e in ranges}), None, rows
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration:
+                return
+            match step:
+                case Begin(partitions):
+                    answer = {p: self.marks[p] for p in partitions if p in self.marks}
+                case Write(events):
+                    files = {p: Extent(e.start, min(e.end, rows[p].end)) for p, e in events.items()}
+                    answer = None
+                case Confirm(partitions):
+                    lost = wait_until(
+                        lambda: (
+                            query.planner.about_batch(end, look=True, ahead={})["lost"] is not None
+                            and [query.planner.about_batch(end, look=True, ahead={})["lost"]]
+                        ),
+                        "the planner has looked",
+                    )[0]
+                    answer = frozenset(lost) & {*partitions}
+                case Commit(marks):
+                    self._add(files)
+                    self.marks |= marks
+                    answer = None
+
+    def _add(self, rows: Mapping[str, Extent]) -> None:
+        self.events += [(p, number) for p, each in rows.items() for number in range(each.start, each.end)]
+
+
+class Job:
+    """A query with its Spark checkpoint: the logged batches, and which of them the commit log has."""
+
+    def __init__(self, group: Group, name: str, sink: Sink, log: Sequence[tuple[StreamOffset, bool]] = ()) -> None:
+        self.group, self.name, self.sink = group, name, sink
+        self.log = list(log)
+        self.query: Query
+
+    def start(self) -> None:
+        """A new process goes on with the checkpoint."""
+        finished = next((end for end, done in reversed(self.log) if done), None)
+        unfinished = self.log[-1][0] if self.log and not self.log[-1][1] else None
+        self.query = self.group.query(self.name, finished, unfinished)
+        if not self.log:  # Spark's first batch, which has no events, records the table
+            self.query.finished = self.query.planner.empty_end(self.query.finished)
+            self.log.append((self.query.finished, True))
+
+    def plan(self, limit: int | None = None) -> StreamOffset:
+        self.log.append((self.query.batch(limit), False))
+        return self.log[-1][0]
+
+    def finish(self, **read: int) -> None:
+        """The sink finishes the last batch, and Spark logs that; `read` as in `Sink.write`, by p0, p1, …"""
+        end = self.log[-1][0]
+        ranges = self.query.run(end)
+        self.sink.write(self.query, end, ranges, {p[1:]: count for p, count in read.items()})
+        self.log[-1] = end, True
+
+    def run(self, limit: int | None = None) -> None:
+        self.plan(limit)
+        self.finish()
+
+    def step(self) -> None:
+        """Run a batch if there is one."""
+        if (end := self.query.plan()) is not None:
+            self.log.append((end, False))
+            self.finish()
+
+    def run_again(self) -> None:
+        """What Spark does first with a batch that was logged and not finished."""
+        if self.log and not self.log[-1][1]:
+            self.finish()
+
+    @contextmanager
+    def hung(self) -> Iterator[None]:
+        """Its process stands still: no lease is renewed."""
+        with self.query.planner._keeper._lock:
+            yield
+
+    def kill(self) -> None:
+        """Like SIGKILL, but for its threads, which write nothing any more."""
+        keeper = self.query.planner._keeper
+        keeper._turn = lambda store, stopping: None  # type: ignore[method-assign]
+        self.query.stop()
+
+    def checkpoint(self, folder: Path) -> Path:
+        """The folder with its checkpoint."""
+        for name in ("offsets", "commits"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        for number, (end, done) in enumerate(self.log):
+            (folder / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(end.to_json())}")
+            if done:
+                (folder / "commits" / str(number)).write_text("v1\n{}")
+        return folder
+
+
+@pytest.fixture
+def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
+    made = Group(emulator, tmp_path, len(PARTITIONS))
+    made.raw |= {"leaseDuration": "2s", "balanceInterval": "0.2s"}
+    yield made
+    made.close()
+
+
+#: What A's checkpoint says of the batch that B has cut off, and what B's says.
+A_STATES = ("unfinished", "cut", "left out")
+B_STATES = ("nothing", "logged", "finished", "further")
+
+
+def forced_take(
+    group: Group, sink: Sink, a_state: str, b_state: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Job, Job]:
+    """A and B after B has taken both partitions, which A was reading; both have ended."""
+    a, b = Job(group, "a", sink), Job(group, "b", sink)
+    group.append(EVENTS, len(PARTITIONS))
+    a.start()
+    group.wait_owned(2)
+    a.run()
+    a.query.planner.finish(a.query.finished)
+    wait_until(lambda: set(group.checkpoints().values()) == {EVENTS}, "the table knows")
+    group.append(EVENTS, len(PARTITIONS))
+    a.plan()
+    with a.hung():
+        b.start()
+        wait_until(lambda: {each.owner for each in group.leases().values()} == {"b"}, "B has taken them")
+        if b_state != "nothing":
+            b.plan(EVENTS)
+        if b_state in ("finished", "further"):
+            b.finish()
+        if b_state == "further":
+            b.run(2)
+            b.run(2)
+        if a_state != "cut":
+            a.kill()
+    if a_state == "cut":
+        a.finish(p0=CUT, p1=0)
+        a.kill()
+    elif a_state == "left out":
+        forget_processes(monkeypatch)
+        a.start()
+        a.finish()
+        a.kill()
+    b.kill()
+    return a, b
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "once"])
+@pytest.mark.parametrize("b_state", B_STATES)
+@pytest.mark.parametrize("a_state", A_STATES)
+def test_nothing_is_skipped_when_table_and_history_are_lost_after_a_forced_take(
+    group: Group,
+    ehbalance: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    a_state: str,
+    b_state: str,
+    plain: bool,
+) -> None:
+    """Whichever of the two checkpoints are given, and whether the query of the other one goes on or begins anew."""
+    sink = Sink(plain)
+    a, b = jobs = forced_take(group, sink, a_state, b_state, monkeypatch)
+    group.append(3, len(PARTITIONS))
+    connection = kept(group.emulator.connection_string(HUB), tmp_path)
+    folders = {job.name: job.checkpoint(tmp_path / job.name) for job in jobs}
+    given = [("a", "b"), ("b", "a"), ("a",), *([("b",)] if b.log else [])]
+    lost_table, problems = group.table, []
+    for names in given:
+        for others_anew in (True, False) if len(names) == 1 else (False,):
+            for place in (lost_table, Path(f"{lost_table}_history")):
+                shutil.rmtree(place)
+            arguments = [each for name in names for each in ("--from-checkpoint", folders[name])]
+            done = ehbalance("init", lost_table, *connection, *arguments)
+            assert (done.code, done.err) == (0, "")
+            before = {each.partition: each.checkpoint and each.checkpoint.next for each in group.leases().values()}
+            target = Sink(plain, list(sink.events), dict(sink.marks))
+            again = [Job(group, j.name, target, () if others_anew and j.name not in names else j.log) for j in jobs]
+            for job in again:
+                try:
+                    job.start()
+                except DataLossError:  # the table does not know enough of it: as the error advises
+                    late = ehbalance("init", lost_table, *connection, "--from-checkpoint", folders[job.name])
+                    assert (late.code, late.err, job.name in names) == (0, "", False)
+                    job.start()
+                job.run_again()
+            ends = {2 * EVENTS + 3}
+            read_up_to(ends, group, again)
+            for job in again:
+                job.query.stop()
+            count = Counter(target.events)
+            missing = group.everything() - count
+            later = Counter(target.events[len(sink.events) :])
+            doubled = {event for event in later if event in sink.events}
+            case = f"given {names}, {'anew' if others_anew else 'on'}: {before} {done.out}"
+            if missing:
+                problems.append(f"{sorted(missing)} missing: {case}")
+            if not plain and max(count.values()) > 1:
+                problems.append(f"{[e for e in count if count[e] > 1]} doubled: {case}")
+            if plain and len(names) == 2 and (silent := doubled - announced(done.out) - unfinished(a, b)):
+                problems.append(f"{sorted(silent)} doubled without a word: {case}")
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("history", [True, False])
+@pytest.mark.parametrize("batches", [1, 3])
+def test_nothing_is_skipped_when_a_partition_was_stolen_and_its_owner_did_not_know(
+    group: Group, ehbalance: Command, tmp_path: Path, batches: int, history: bool
+) -> None:
+    """Under a strategy that takes leases from live owners, A plans batches with a stolen partition until it looks at
+    the table again. They read nothing of it, and Spark's checkpoint counts them as finished."""
+    group.raw |= {"leaseDuration": "30s", "strategy": "greedy"}
+    sink = Sink(plain=True)
+    a, b = Job(group, "a", sink), Job(group, "b", sink)
+    a.start()
+    group.wait_owned(2)
+    group.append(EVENTS, len(PARTITIONS))
+    a.plan()
+    with a.hung():
+        b.start()
+        wait_until(lambda: b.query.owned(), "B has stolen a partition")
+        (stolen,) = b.query.owned()
+        a.finish(**{f"p{stolen}": CUT})
+        for _ in range(batches):
+            group.append(1, len(PARTITIONS))
+            a.plan()
+            a.finish(**{f"p{stolen}": 0})
+        a.kill()
+    b.kill()
+    shutil.rmtree(group.table)
+    if not history:
+        shutil.rmtree(f"{group.table}_history")
+    connection = kept(group.emulator.connection_string(HUB), tmp_path)
+    done = ehbalance("init", group.table, *connection, "--from-checkpoint", a.checkpoint(tmp_path / "a"))
+    assert (done.code, done.err) == (0, "")
+    a.start()
+    read_up_to({EVENTS + batches}, group, [a])
+    assert not group.everything() - Counter(sink.events), done.out
+
+
+def test_an_offset_names_the_checkpoints_that_the_table_does_not_have_yet(group: Group, tmp_path: Path) -> None:
+    """While the table is away nobody takes a partition: else a long outage would be read again."""
+    a = Job(group, "a", Sink(plain=True))
+    a.start()
+    group.wait_owned(2)
+    with a.hung():
+        for at in (0, 3, 6):
+            group.append(3, len(PARTITIONS))
+            assert a.plan().checkpoints == (dict.fromkeys(PARTITIONS, 0) if at else {})
+            a.finish()
+    a.query.planner.finish(a.query.finished)
+    wait_until(lambda: set(group.checkpoints().values()) == {9}, "the table knows")
+    group.append(3, len(PARTITIONS))
+    assert a.plan().checkpoints == {}
+    group.table.rename(tmp_path / "away")
+    a.finish()
+    wait_until(lambda: a.query.planner._keeper.store_away, "the keeper knows")
+    group.append(3, len(PARTITIONS))
+    assert a.plan().checkpoints == {}
+
+
+def read_up_to(ends: set[int], group: Group, jobs: Sequence[Job]) -> None:
+    wait_until(lambda: [job.step() for job in jobs] and set(group.checkpoints().values()) == ends, "all is read")
+
+
+def announced(printed: str) -> set[Event]:
+    """The events of which the command says that they may be read twice."""
+    found = re.findall(r"(\d+) to (\d+) of partition (\d+)", printed)
+    return {(p, number) for first, last, p in found for number in range(int(first), int(last) + 1)}
+
+
+def unfinished(a: Job, b: Job) -> set[Event]:
+    """The events of the batch that was cut short, and of those that were not finished: a query reads at least once."""
+    cut = [end for end, _ in a.log[2:3]] + [end for end, done in b.log if not done]
+    return {(e.partition, n) for end in cut for e in end.ranges.values() for n in range(e.start, e.end)}
