@@ -203,7 +203,7 @@ class Options:
         True,
         flag,
         "whether the query fails if events that it was to read have aged out, the hub was deleted and created again "
-        "and has fewer events than were read, "
+        "or is another one of its name, "
         "or the lease table no longer knows how far the query has read; `false` warns and continues at the nearest "
         "event",
     )
