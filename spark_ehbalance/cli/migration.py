@@ -133,9 +133,9 @@ def say_back(partitions: Sequence[str]) -> None:
     """Say what becomes of events of `partitions` that are read again."""
     if partitions:
         say(
-            f"Partition {', '.join(partitions)} goes back, and events are read again. A table that is written exactly "
-            "once (once, write_once) gets none that it holds: write those with spark_ehbalance.merge, or with another "
-            "source."
+            f"Partition {', '.join(partitions)} goes back, and events are read again. For a table that is written "
+            "exactly once (once, write_once) all events up to its last one count as written, and it gets none of them: "
+            "use spark_ehbalance.merge, or another source."
         )
 
 

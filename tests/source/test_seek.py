@@ -339,4 +339,4 @@ def test_a_seek_back_says_what_becomes_of_events_that_are_there(group: Group, or
     assert "exactly once" not in order(10)
     said = order(4)
     assert "Partition 3 goes back, and events are read again." in said
-    assert "gets none that it holds: write those with spark_ehbalance.merge" in said
+    assert "count as written, and it gets none of them: use spark_ehbalance.merge, or another source." in said
