@@ -46,6 +46,7 @@ from spark_ehbalance.cli.migration import (
     print_rows,
     readers,
     resolved,
+    say_back,
     shown,
 )
 from spark_ehbalance.errors import EhBalanceError, OptionError, StoreFormatError
@@ -102,7 +103,8 @@ def import_checkpoints(
     """Have a group of queries go on where other consumers of its hub have ended.
 
     These are EventProcessorClients of any language, or a query of the Scala connector. Stop them first. The table is
-    made if there is none. Partitions without a position begin at the queries' startingPosition.
+    made if there is none. Partitions without a position begin at the queries' startingPosition. With --force queries
+    may own partitions, and their running batches still reach the sink, as with `seek --force`.
     """
     if (from_blobs is None) is (from_spark is None):
         raise OptionError(f"{_BLOBS} and {_SPARK}: allowed is one of them")
@@ -224,7 +226,8 @@ def _rows(found: Snapshot, positions: Mapping[str, Position], states: Mapping[st
 
 
 def _say_rest(found: Snapshot, positions: Mapping[str, Position], states: Mapping[str, PartitionState]) -> None:
-    there = {p for p, each in found.leases.items() if each.checkpoint}
+    there = {p: each.checkpoint for p, each in found.leases.items() if each.checkpoint}
+    say_back([p for p, each in positions.items() if p in there and each.next < there[p].next])
     if unknown := [p for p in states if p not in positions and p not in there]:
         say(f"No position is known of partition {', '.join(unknown)}: the queries' startingPosition decides.")
     if gone := [p for p, each in positions.items() if each.next < states[p].begin]:

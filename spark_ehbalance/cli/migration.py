@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from spark_ehbalance.cli.blob_group import BlobGroup
-from spark_ehbalance.cli.common import cell, console, now_ms
+from spark_ehbalance.cli.common import cell, console, now_ms, say
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.hub.receiver import PartitionAddress
@@ -127,6 +127,16 @@ def in_parallel(ask: Callable[[str], _T], partitions: Sequence[str]) -> dict[str
     """What `ask`, which waits for the hub, answers for each of `partitions`. Raises what it raises."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return dict(zip(partitions, pool.map(ask, partitions), strict=True))
+
+
+def say_back(partitions: Sequence[str]) -> None:
+    """Say what becomes of events of `partitions` that are read again."""
+    if partitions:
+        say(
+            f"Partition {', '.join(partitions)} goes back, and events are read again. For a table that is written "
+            "exactly once (once, write_once) all events up to its last one count as written, and it gets none of them: "
+            "use spark_ehbalance.merge, or another source."
+        )
 
 
 def backward(positions: Mapping[str, Position], there: Mapping[str, Position], group: Group) -> str | None:

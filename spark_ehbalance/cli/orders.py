@@ -31,6 +31,7 @@ from spark_ehbalance.cli.common import (
     order,
     say,
 )
+from spark_ehbalance.cli.migration import say_back
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.hub.credentials import Identity
 from spark_ehbalance.hub.metadata import PartitionState
@@ -143,7 +144,7 @@ def seek(
     to: Annotated[str, typer.Option(help="earliest, latest, a sequence number, or a time.")],
     partition: Annotated[str | None, typer.Argument(help="The partition's id; or give --all.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All partitions of the table.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also if a query owns it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also while a query owns it.")] = False,
     why: Why = "",
     event_hub_name: EventHubName = None,
     fully_qualified_namespace: Namespace = None,
@@ -157,8 +158,13 @@ def seek(
 ) -> None:
     """Continue reading a partition at another position, forward or back.
 
-    With --force also while a query owns it: the running batch still reaches the sink, and the next one begins at the
-    new position. With --all also if the table has the positions of another hub, which had this one's name before.
+    With --force also while a query owns it: the running batch still reaches the sink, also if the query is killed and
+    started again, unless another query takes the partition first. The next one begins at the new position. Without an
+    owner that is so at once: a batch that was cut short is not run again for the partition.
+
+    Back: a Delta table that is written exactly once gets none of the events that it holds.
+
+    With --all also if the table has the positions of another hub, which had this one's name before.
     """
     if everything is (partition is not None):
         raise OptionError("seek takes either a partition or --all")
@@ -196,6 +202,7 @@ def seek(
         order(store, orders)
     for each, position in positions.items():
         say(f"Partition {each} goes on at sequence number {position.next}.")
+    say_back([p for p, each in positions.items() if (at := found.leases[p].checkpoint) and each.next < at.next])
 
 
 def _ordered(

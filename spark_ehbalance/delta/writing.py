@@ -141,7 +141,8 @@ def _write(
         alone = all(each == done for each in _written if each[0] == batch.run)
         batch.is_ahead(result.ahead, skip=skip and known and alone)
     if result.lost:
-        _LOG.info("batch %d: partitions %s were taken by others, which write them", batch_id, ", ".join(result.lost))
+        taken = ", ".join(result.lost)
+        _LOG.info("batch %d: partitions %s were taken by others, which go on at the table's positions", batch_id, taken)
 
 
 def _run(df: DataFrame, batch: MicroBatch, target: Target) -> Result:
@@ -174,9 +175,10 @@ def carry_out(step: Step, df: DataFrame, batch: Batch, target: Target) -> Any:
 def _tell_of_others(batch_id: int, read: Extents, result: Result) -> None:
     if there := [p for p, each in read.items() if p not in result.lost and result.written.get(p) != each]:
         _LOG.warning(
-            "batch %d: the target held events of partitions %s already, so that another query has written them. That "
-            "is right after a query has died or lost a partition; a query that makes other rows of the same events, or "
-            "reads what was skipped before, needs a `source` of its own", batch_id, ", ".join(there),
+            "batch %d: the target held events of partitions %s already, so that another query has written them, or "
+            "this one before a seek. They are not written again. That is right after a query has died or lost a "
+            "partition; a query that makes other rows of the same events, or reads what was skipped before, needs a "
+            "`source` of its own", batch_id, ", ".join(there),
         )  # fmt: skip
 
 

@@ -92,7 +92,7 @@ class Lease:
     hub. `renewal` rises at every sign of life of the owner. `checkpoint` is None until the first claim has resolved the
     starting position. `owned_since_ms` stays the same when a restarted owner claims its lease again, so that it tells
     apart two times for which one member owned it. `defences` counts how often an owner won the race for its own lease
-    (strategy `race`).
+    (strategy `race`). `sought` is the epoch that the last seek has given it while it was owned; 0: there was none.
     """
 
     partition: str
@@ -106,11 +106,17 @@ class Lease:
     load: Load | None = None
     pin: Pin | None = None
     defences: int = 0
+    sought: int = 0
 
     @property
     def counter(self) -> tuple[int, int]:
         """Changes with every sign of life; if it does not for the lease duration, the lease has expired."""
         return self.epoch, self.renewal
+
+    def still_owned(self, epoch: int, since_ms: int) -> bool:
+        """Whether nobody has taken the lease since its owner, who has owned it since `since_ms`, began to read in that
+        `epoch`: a seek raises the epoch too, and the owner finishes what it has begun."""
+        return self.epoch == epoch or (self.epoch == self.sought and 0 < self.owned_since_ms == since_ms)
 
     def renewed(self, at_ms: int, checkpoint: Position | None, load: Load | None) -> Lease:
         """The lease after a sign of life of its owner."""
@@ -127,6 +133,7 @@ class Lease:
             load,
             self.pin,
             self.defences,
+            self.sought,
         )
 
 

@@ -111,7 +111,8 @@ class Seek(Order):
     """Continue at `position`, forward or back.
 
     The epoch rises, so that late checkpoints of the last owner are refused. With `force` the owner stays the owner, and
-    plans its next batch from `position` in the new epoch.
+    plans its next batch from `position` in the new epoch. What it has begun before still ends, also if it is started
+    again (`sought`). Without an owner nothing goes on that was begun before: nobody has owned it since then.
     """
 
     position: Position
@@ -123,4 +124,6 @@ class Seek(Order):
         return f"partition {self.partition} is owned by {lease.owner}: stop that query first, or use --force"
 
     def after(self, lease: Lease, state: WorkingCopy) -> Lease:
-        return replace(lease, checkpoint=self.position, epoch=lease.epoch + 1, handover=None)
+        epoch = lease.epoch + 1
+        sought = replace(lease, checkpoint=self.position, epoch=epoch, handover=None)
+        return replace(sought, owned_since_ms=0) if lease.owner is None else replace(sought, sought=epoch)

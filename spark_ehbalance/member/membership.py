@@ -36,7 +36,7 @@ class Clocks:
 class Holding:
     """A partition that this member owns: the lease's epoch, its checkpoint, when it was last renewed (monotonic
     seconds), and for how many seconds from then nobody else takes it. With a `handover_pending` no new batch is planned
-    with it. `since_ms` is the lease's `owned_since_ms`."""
+    with it. `since_ms` is the lease's `owned_since_ms`, `sought` the epoch that the last seek has given it."""
 
     epoch: int
     checkpoint: Position
@@ -44,6 +44,7 @@ class Holding:
     lasts: float
     handover_pending: bool = False
     since_ms: int = 0
+    sought: int = 0
 
     @property
     def ends(self) -> float:
@@ -53,10 +54,11 @@ class Holding:
 
 class Resumed(NamedTuple):
     """What an earlier process of a member was reading of a partition: from sequence number `next` on, under a lease
-    with that `owned_since_ms` (0: not known)."""
+    with that `owned_since_ms` (0: not known) and that epoch."""
 
     next: int
     since_ms: int = 0
+    epoch: int = 0
 
 
 class Membership:
@@ -361,8 +363,9 @@ class Membership:
                     lease.partition, lease.checkpoint.next, lease.epoch,
                 )  # fmt: skip
             pending = lease.handover is not None
-            since_ms = lease.owned_since_ms
-            holdings[lease.partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lasts, pending, since_ms)
+            holdings[lease.partition] = Holding(
+                lease.epoch, lease.checkpoint, renewed_at, lasts, pending, lease.owned_since_ms, lease.sought
+            )
         for partition in sorted(self.holdings.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a new table has none
             _LOG.info("partition %s: no longer owned, now by %s", partition, lease_now and lease_now.owner)

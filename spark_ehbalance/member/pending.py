@@ -155,7 +155,9 @@ def _resumable(member: Membership, snapshot: Snapshot) -> list[Lease]:
     candidates = {lease.partition for lease in snapshot.owned_by(owner)} | member.resume.keys()
     for partition in sorted(candidates & snapshot.leases.keys(), key=partition_order):
         lease = snapshot.leases[partition]
-        reading = lease.checkpoint is not None and _earlier(member, partition).next == lease.checkpoint.next
+        earlier = _earlier(member, partition)
+        sought = earlier.epoch < lease.sought and 0 < earlier.since_ms == lease.owned_since_ms
+        reading = sought or (lease.checkpoint is not None and earlier.next == lease.checkpoint.next)
         if lease.owner == owner or (lease.owner is None and reading):
             resumable.append((not reading, lease))
     return [lease for _, lease in sorted(resumable, key=lambda each: each[0])]

@@ -59,12 +59,13 @@ class _Logged(NamedTuple):
 
 
 class _Joined(NamedTuple):
-    """As whom a query joins its group, the incarnation of a dead member whose name that was, and what the query has
-    finished and the table may not know."""
+    """As whom a query joins its group, the incarnation of a dead member whose name that was, what the query has
+    finished and the table may not know, and the query's last finished batch that it knows."""
 
     author: Author
     over: str
     progress: Mapping[str, Progress]
+    batch: int = 0
 
 
 def start_planner(
@@ -117,6 +118,7 @@ def start_planner(
         changed=changed,
         control=control,
         finished=finished,
+        finished_batch=place.batch,
         fail_on_data_loss=options.fail_on_data_loss,
         hub_name=options.connection.hub_name,
         news=NewsListener(hub.told, hub.round_time, options.connection.namespace.partition(":")[0]),
@@ -187,7 +189,7 @@ def _keeper(
         settings,
         random.Random(),
         progress=place.progress,
-        resume={p: Resumed(each.start, each.since_ms) for p, each in logged.unfinished.ranges.items()},
+        resume={p: Resumed(each.start, each.since_ms, each.epoch) for p, each in logged.unfinished.ranges.items()},
         batch=logged.finished.batch,
     )
     return Keeper(participant, opener, hub, changed=changed)
@@ -215,7 +217,9 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
     name, over = free_name(query.owner, query.lineage, found, is_alive)
     if name != query.owner:
         _LOG.warning("another query of the group is called %s: this one is called %s", query.owner, name)
-    return _Joined(replace(author, id=name), over, progress_beyond(found, recorded) | progress)
+    record = found.queries.get(query.lineage)
+    progress = progress_beyond(found, recorded) | progress
+    return _Joined(replace(author, id=name), over, progress, record.batch if record else 0)
 
 
 def _store_opener(options: Options, logged: _Logged, policy: ProgressPolicy) -> OpenStore:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from spark_ehbalance.errors import DataLossError, EhBalanceError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.hub.resolve import Unlocated
+from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
@@ -27,6 +28,7 @@ from spark_ehbalance.source.batch_planning import (
     plan_batch,
     plan_replay,
     progress_of,
+    sought_since,
 )
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.source.load_reporter import LoadReporter
@@ -106,6 +108,7 @@ class Planner:
         changed: threading.Event,
         control: PlannerControl | None = None,
         finished: StreamOffset | None = None,
+        finished_batch: int = 0,
         fail_on_data_loss: bool = True,
         hub_name: str = "",
         news: NewsListener | None = None,
@@ -113,9 +116,9 @@ class Planner:
         timings: PlannerTimings | None = None,
     ) -> None:
         """`keeper` and `hub` set `changed` when what they return may have changed. `finished` is the end of the last
-        batch that the sink finished in an earlier process of the query. `hub_name` tells the event hub from all
-        others. `news` listens to what tasks hear of new events. `owner_level` is that of the query's readers, by the
-        lease's epoch."""
+        batch that the sink finished in an earlier process of the query, `finished_batch` the number of the last one
+        that the lease table knows. `hub_name` tells the event hub from all others. `news` listens to what tasks hear of
+        new events. `owner_level` is that of the query's readers, by the lease's epoch."""
         self._keeper = keeper
         self._owner_level = owner_level
         self._hub = hub
@@ -127,10 +130,12 @@ class Planner:
         self._timings = timings or PlannerTimings()
         self._progress: dict[str, Progress] = {}
         self._last_finished = finished
+        self._finished_batch = finished_batch
         self._last_start: StreamOffset | None = None
         self._planned: StreamOffset | None = None
         self._replay: StreamOffset | None = None
         self._replayed: Mapping[str, Range] = {}
+        self._sought: frozenset[str] = frozenset()  # of `_replayed`: reading goes on elsewhere
         self._ahead: Mapping[str, int] = {}
         self._awaited: dict[str, tuple[Position, int]] = {}
         self._verified: dict[str, tuple[int, float]] = {}
@@ -181,7 +186,9 @@ class Planner:
             self._last_finished = end
             self._ended.set()
             self._loads.batch_ends()
-            ranges, ahead = end.ranges if end == self._planned else self._replayed, self._ahead
+            ranges, ahead = end.ranges, self._ahead
+            if end != self._planned:
+                ranges = {p: each for p, each in self._replayed.items() if p not in self._sought}
             further = {
                 p: replace(e, end=ahead[p], end_offset=None) if ahead.get(p, 0) > e.end else e
                 for p, e in ranges.items()
@@ -247,14 +254,20 @@ class Planner:
         `plan_replay` returns."""
         if end == self._planned:
             return [each for each in end.ranges.values() if len(each)]
-        replay = self._without_lost(plan_replay(end.ranges, self._keeper.holdings()))
+        holdings = self._keeper.holdings()
+        replay = plan_replay(end.ranges, holdings, finished=end.batch <= self._finished_batch)
+        replay = self._without_lost(replay)
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in replay.items()})
         # Spark's log keeps the old epochs; these ranges, with the new ones, are checkpointed once the batch has ended.
         self._replayed = {partition: each for partition, each in replay.items() if partition in reserved}
+        self._sought = frozenset(p for p in self._replayed if sought_since(end.ranges[p], holdings[p]))
         self._replay = end
         self._ended.clear()
-        if left_out := sorted(end.ranges.keys() - self._replayed.keys()):
-            _LOG.info("replaying a batch without partitions %s: other members read them", ", ".join(left_out))
+        if left_out := sorted(end.ranges.keys() - self._replayed.keys(), key=partition_order):
+            _LOG.info(
+                "replaying a batch without partitions %s: they go on at the lease table's positions, with whoever owns "
+                "them", ", ".join(left_out),
+            )  # fmt: skip
         return list(self._replayed.values())
 
     def latest(self) -> dict[str, int]:
@@ -325,8 +338,8 @@ class Planner:
         partitions in the hub as last known, or with `refresh` as asked for after this call.
 
         With `look` also which partitions are `lost`, by a look at the lease table that has begun after this call; None
-        if that takes too long. A range ends early only after its lease has got another epoch, and then its checkpoint
-        is refused. So whoever asks after the rows were read knows that all others were read to their ends.
+        if that takes too long. A range ends early only after another member has taken its lease, and then its
+        checkpoint is refused. So whoever asks after the rows were read knows that all others were read to their ends.
 
         Of a geo-replicated hub also the `offsets` of the events before the ranges' ends, and that of an `event`, given
         by partition and sequence number (None if there is none).
@@ -357,9 +370,7 @@ class Planner:
             answer["offset"] = self._hub.offsets({partition: number}, level).get(partition) if there else None
         if look:
             leases = self._keeper.look(self._timings.look_timeout)
-            answer["lost"] = (
-                None if leases is None else [p for p, each in read.items() if leases[p].epoch != each.epoch]
-            )
+            answer["lost"] = None if leases is None else _lost(read, leases)
         return answer
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -488,6 +499,20 @@ class Planner:
         self._hub.rest()
         self._loads.batch_begins()
         return end
+
+
+def _lost(read: Mapping[str, Range], leases: Mapping[str, Lease]) -> list[str]:
+    """The partitions of `read` that another member has taken. Warns of those that it does not read again."""
+    lost = [p for p, each in read.items() if not leases[p].still_owned(each.epoch, each.since_ms)]
+    for partition in lost:
+        each, lease = read[partition], leases[partition]
+        if each.epoch < lease.sought:
+            _LOG.warning(
+                "partition %s: a seek has moved it on, and then another member has taken it, before events %d to %d "
+                "were written. Those before the new position are not read again",
+                partition, each.start, each.end - 1,
+            )  # fmt: skip
+    return lost
 
 
 def _event(asked: Any) -> tuple[str, int] | None:

@@ -335,8 +335,8 @@ class _RangeReader:
         return -1 if self._owner is None else self._wanted.epoch - 1
 
     def _still_held(self, owner: str) -> bool:
-        """Whether the lease table has `owner` with the range's epoch. A lease that its owner has given back meanwhile
-        counts: under the same epoch nobody else has it, and its checkpoint is still accepted.
+        """Whether the lease table has `owner` with the range's epoch, or a seek's since. A lease that its owner has
+        given back meanwhile counts: under the same epoch nobody else has it, and its checkpoint is still accepted.
 
         Raises `StoreError` if it cannot be read: then the batch has to fail, because nobody else may read the rest; and
         `FencedError` if a later process of this query has claimed it.
@@ -347,13 +347,15 @@ class _RangeReader:
             lease = store.read().leases.get(self._wanted.partition)
         if lease is None or lease.owner not in (owner, None):
             return False
+        if lease.still_owned(self._wanted.epoch, self._wanted.since_ms):
+            return True
         if lease.epoch > self._wanted.epoch and 0 < lease.owned_since_ms == self._wanted.since_ms:
             # A sink may take the rows of a batch that is cut short for the whole batch, which that process runs again.
             raise FencedError(
                 f"partition {self._wanted.partition}: a later process of this query, {owner}, reads it now. The batch "
                 "of this process fails, so that nothing is written of it. Stop this process"
             )
-        return lease.epoch == self._wanted.epoch or not options.offers.epochs
+        return not options.offers.epochs
 
     def _foreign(self, other: Disconnected) -> EhBalanceError:
         return ForeignReaderError(

@@ -448,12 +448,17 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
     "seek: owned and forced": (
         group(handover=TO_BOB, pin=PINNED),
         [seek(2, force=True)],
-        {"epoch": 4, "checkpoint": Position(2), "handover": None},
+        {"epoch": 4, "sought": 4, "checkpoint": Position(2), "handover": None},
+    ),
+    "seek: what was begun before counts no longer": (
+        group(owner=None, owned_since_ms=7, sought=3),
+        [seek(2), claim(ANN, epoch=4, owned_since_ms=7)],
+        {**TAKEN, "owner": "ann", "epoch": 5, "checkpoint": Position(2)},
     ),
     "seek: the owner goes on in the new epoch": (
         group(),
         [seek(2, force=True), checkpoint(3, epoch=4)],
-        {**ALIVE, "epoch": 4, "checkpoint": Position(3, "3")},
+        {**ALIVE, "epoch": 4, "sought": 4, "checkpoint": Position(3, "3")},
     ),
 }
 
@@ -461,6 +466,33 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
 @pytest.mark.parametrize(("snapshot", "transitions", "changes"), EFFECTS.values(), ids=EFFECTS.keys())
 def test_effect(snapshot: Snapshot, transitions: list[Transition], changes: dict[str, Any]) -> None:
     assert accepted(snapshot, *transitions) == replace(snapshot.leases["0"], **changes)
+
+
+BEGUN = group(owned_since_ms=7)
+
+
+@pytest.mark.parametrize(
+    ("transitions", "still"),
+    [
+        ([], True),
+        ([seek(2, force=True)], True),
+        ([seek(2, force=True), seek(99, force=True)], True),
+        ([seek(2, force=True), release(epoch=4)], True),
+        ([seek(2, force=True), release(epoch=4), seek(99)], False),
+        ([release(), seek(2)], False),
+        ([claim(ANN)], False),
+        ([seek(2, force=True), claim(ANN, epoch=4)], False),
+        ([steal()], False),
+        ([seek(2, force=True), steal(epoch=4)], False),
+        ([steal(), seek(2, force=True)], False),
+        ([steal(), release(BOB, epoch=4), seek(2)], False),
+    ],
+    ids=lambda each: "-".join(type(one).__name__ for one in each) if isinstance(each, list) else "",
+)
+def test_what_an_owner_has_begun_is_its_own_after_a_seek_alone(transitions: list[Transition], still: bool) -> None:
+    lease = accepted(BEGUN, *transitions) if transitions else BEGUN.leases["0"]
+    assert lease.still_owned(3, since_ms=7) is still
+    assert lease.still_owned(3, since_ms=0) is (lease.epoch == 3), "where it is not known since when"
 
 
 LATE = [checkpoint(11), renew(), hand_over(), claim(unchanged_counter=EXPIRED)]

@@ -16,9 +16,9 @@ from spark_ehbalance.source.tasks import EVENTS_PER_TASK
 from spark_ehbalance.values.position import Position
 
 
-def held(next: int = 0, epoch: int = 1, since_ms: int = 0) -> Holding:
+def held(next: int = 0, epoch: int = 1, since_ms: int = 0, sought: int = 0) -> Holding:
     """A partition with a checkpoint at which reading goes on at `next`."""
-    return Holding(epoch, Position.before(next), renewed=0.0, lasts=30.0, since_ms=since_ms)
+    return Holding(epoch, Position.before(next), renewed=0.0, lasts=30.0, since_ms=since_ms, sought=sought)
 
 
 def events(begin: int, end: int) -> PartitionState:
@@ -173,6 +173,17 @@ def test_a_logged_batch_is_replayed_with_the_new_epochs() -> None:
 )
 def test_a_replay_skips_what_others_read_or_have_read(holdings: dict[str, Holding], why: str) -> None:
     assert plan_replay({"0": Range("0", 1, 5, 10)}, holdings) == {}, why
+
+
+@pytest.mark.parametrize("next", [2, 5, 7, 10, 99])
+def test_a_batch_is_replayed_wherever_a_seek_has_moved_the_position_meanwhile(next: int) -> None:
+    holdings = {"0": held(next, epoch=4, since_ms=7, sought=3)}
+    logged = {"0": Range("0", 2, 5, 10, since_ms=7)}
+    assert plan_replay(logged, holdings) == {"0": Range("0", 4, 5, 10, since_ms=7)}
+    assert plan_replay(logged, holdings, finished=True) == {}, "the table knows that"
+    assert plan_replay(logged, {"0": held(next, epoch=4, since_ms=8, sought=3)}) == {}, "another member has had it"
+    later = {"0": Range("0", 3, 5, 10, since_ms=7)}
+    assert bool(plan_replay(later, holdings)) is (next == 5), "it was logged after the seek"
 
 
 def test_after_a_replay_reading_goes_on_at_the_checkpoint() -> None:

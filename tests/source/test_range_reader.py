@@ -24,11 +24,13 @@ from spark_ehbalance.errors import (
 from spark_ehbalance.hub import conditions
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.rows import sequence_numbers
-from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.leases.model import Author, Lease
+from spark_ehbalance.leases.orders import Seek
 from spark_ehbalance.source import range_reader
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
 from tests.source.support import HUB, SOON, CountedReceivers, hub_options
@@ -397,6 +399,20 @@ def test_a_lost_lease_does_not_end_the_range_before_the_new_owner_reads(
 ) -> None:
     got = read(shared(emulator, tmp_path), 0, 500, epoch=5, owner="me", level=5, then=lambda: lose(table))
     assert got == list(range(500))
+
+
+def test_a_seek_neither_ends_the_range_nor_fails_the_batch(
+    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
+) -> None:
+    def sought() -> None:
+        seek = Seek(by=Author("operator", ""), at_ms=0, partition="0", position=Position(7), force=True)
+        assert commit(table, table.read(), [seek]).accepted
+        reader = intruder(6)  # such as another seek's, to a time
+        reader.come()
+        reader.go()
+
+    got = read(shared(emulator, tmp_path), 0, EVENTS, epoch=5, owner="me", level=5, since_ms=9, then=sought)
+    assert got == list(range(EVENTS))
 
 
 @pytest.mark.parametrize("while_reading", [True, False])

@@ -54,12 +54,14 @@ class QueryProcess:
         *,
         table: Path | None = None,
         hold: Path | None = None,
+        numbered: bool = False,
     ) -> Query:
         """Start a query whose checkpoint and table, unless another `table` is given, are in `folder`. It writes with
-        Delta's own sink; with `hold` by `once`, and each batch waits as long as that file exists."""
+        Delta's own sink; with `hold` by `once`, and each batch waits as long as that file exists. If it is `numbered`,
+        by appends with the batch's number instead, as Delta's own sink does."""
         target = table or folder / "table"
         command = {"do": "start", "options": options, "folder": str(folder), "trigger": trigger, "table": str(target)}
-        self._ask(command | {"hold": str(hold) if hold else None})
+        self._ask(command | {"hold": str(hold) if hold else None, "numbered": numbered})
         return Query(self, folder, target)
 
     def error(self, folder: Path) -> str:
@@ -113,8 +115,14 @@ class Query:
         return list(zip(columns["partition"].to_pylist(), columns["sequenceNumber"].to_pylist(), strict=True))
 
 
-def _held(table: str, hold: Path) -> Callable[[DataFrame, int], None]:
-    write = once(table)
+def _numbered(table: str) -> Callable[[DataFrame, int], None]:
+    def write(df: DataFrame, batch_id: int) -> None:
+        df.write.format("delta").mode("append").options(txnAppId="query", txnVersion=batch_id).save(table)
+
+    return write
+
+
+def _held(write: Callable[[DataFrame, int], None], hold: Path) -> Callable[[DataFrame, int], None]:
 
     def wait(df: DataFrame, batch_id: int) -> None:
         while hold.exists():
@@ -155,7 +163,8 @@ def _main() -> None:
                 # Without a trigger the queries of a test would make batches all the time, and leave it no processor.
                 writer = writer.trigger(**(command["trigger"] or {"processingTime": "1 second"}))
                 if command["hold"]:
-                    queries[folder] = writer.foreachBatch(_held(command["table"], Path(command["hold"]))).start()
+                    write = (_numbered if command["numbered"] else once)(command["table"])
+                    queries[folder] = writer.foreachBatch(_held(write, Path(command["hold"]))).start()
                 else:
                     queries[folder] = writer.format("delta").start(command["table"])
             elif command["do"] == "error":

@@ -54,6 +54,7 @@ def snapshots(draw: st.DrawFn, group: Group) -> Snapshot:
             load=draw(st.none() | st.builds(Load, _rates, _rates)),
             pin=draw(st.none() | _pins),
             defences=draw(st.integers(0, 2**63 - 1)),
+            sought=draw(st.integers(0, 3)),
         )
         for partition in sorted(partitions, key=partition_order)
     }

@@ -82,6 +82,7 @@ SCHEMA = pa.schema(
         ("lease_duration_ms", pa.int64()),
         ("commit_ms", pa.float64()),
         ("process", pa.string()),
+        ("sought", pa.int64()),
     ]
 )
 
@@ -282,6 +283,8 @@ def _lease_columns(leases: list[Lease]) -> dict[str, list[Any]]:
         }
     if any(defences := [lease.defences for lease in leases]):
         columns["contest"] = defences
+    if any(sought := [lease.sought for lease in leases]):
+        columns["sought"] = sought
     return columns
 
 
@@ -310,6 +313,7 @@ def lease_of(row: dict[str, Any]) -> Lease:
         load=None if row["rate"] is None else Load(row["rate"], row["backlog"] or 0.0),
         pin=_pin(row),
         defences=row.get("contest") or 0,
+        sought=row.get("sought") or 0,
     )
 
 
