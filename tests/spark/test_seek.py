@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import kept
 from tests.source.scala_folders import scala_folder
 from tests.spark.conftest import HUB
@@ -22,20 +23,24 @@ pytestmark = pytest.mark.spark
 #: The partition that is sought.
 SOUGHT = "3"
 
-Order = Callable[[int], str]
+Order = Callable[[int], None]
 
 
 @pytest.fixture
 def order(request: pytest.FixtureRequest, shared_options: dict[str, str], tmp_path: Path) -> Order:
-    """Has reading of the partition go on elsewhere."""
+    """Has reading of the partition go on elsewhere, and waits until the query, which runs, has learnt of it."""
     given = kept(shared_options["connectionString"], tmp_path)
 
-    def give(to: int) -> str:
+    def give(to: int) -> None:
         if request.param == "seek":
-            return ehbalance("seek", shared_options, SOUGHT, "--to", str(to), "--force", *given)
-        folder = scala_folder(tmp_path / f"old-{to}", {HUB: {int(SOUGHT): to}})
-        flags = ("--force", "--allow-back")
-        return ehbalance("import-checkpoints", shared_options, "--from-spark", str(folder), *flags, *given)
+            ehbalance("seek", shared_options, SOUGHT, "--to", str(to), "--force", *given)
+        else:
+            folder = scala_folder(tmp_path / f"old-{to}", {HUB: {int(SOUGHT): to}})
+            flags = ("--force", "--allow-back")
+            ehbalance("import-checkpoints", shared_options, "--from-spark", str(folder), *flags, *given)
+        with DeltaStore(shared_options["leaseTable"]) as store:
+            ordered = store.read().version
+            wait_until(lambda: store.read().version > ordered, "the query has renewed its leases")
 
     return give
 
