@@ -70,9 +70,9 @@ class DeltaCheckpointStore(CheckpointStore):
     partitions begin that nobody has read yet (`starting_position`, as the queries' `startingPosition`; the client's own
     is not used), and disconnects receivers that a former owner has left open, for which the client would have to wait
     for up to ten seconds. Without, a consumer joins once every partition has a position. The credential also opens a
-    table in Azure whose `storage_options` name none. `transport_type`,
-    `http_proxy`, `custom_endpoint_address` and `connection_verify` are for looking at the hub: give what the client is
-    given, because a client does not tell its store. `transport_type` is `Amqp` by default, and with `http_proxy`
+    table in Azure whose `storage_options` name none. `transport_type`, `http_proxy`, `custom_endpoint_address` and
+    `connection_verify` are for looking at the hub: give what the client is given, as the store cannot ask the client.
+    `transport_type` is `Amqp` by default, and with `http_proxy`
     `AmqpOverWebsocket`. `allow_plaintext_emulator` is as the queries' option.
 
     `load_balancing_interval` and `partition_ownership_expiration_interval`, in seconds, must be those that the client
@@ -84,8 +84,8 @@ class DeltaCheckpointStore(CheckpointStore):
 
     Raises `OptionError`. All calls raise `OptionError` if the client reads another group than the table's, and if the
     store is closed; `StoreError` and, with access to the hub, `HubUnavailableError`; `FencedError` if another consumer
-    has the client's id, and `DataLossError` if somebody has put another table in the place of this one, until the store
-    is made anew.
+    has the client's id, and `DataLossError` if somebody has put another table in the place of this one: make a new
+    store then.
     """
 
     def __init__(
