@@ -62,7 +62,7 @@ def held(spark: SparkSession, target: str, count: int, condition: str = "true") 
         name = f"delta.`{target}`" if "/" in target else target
         return spark.sql(f"SELECT * FROM {name} WHERE {condition}").count() if exists else 0
 
-    wait_until(lambda: rows() == count, f"{target} holds {count} rows", 60)
+    wait_until(lambda: rows() == count, f"{target} holds {count} rows", _START)
 
 
 def test_readme(start: Start, clean: SparkSession, hub: Emulator, local: dict[str, str]) -> None:
@@ -111,10 +111,8 @@ def test_quick_start(start: Start, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
-    run = start(
-        "docs/quick-start.md",
-        {"localhost:5672": f"localhost:{port}", "ehbalance emulator": f"ehbalance emulator --port {port}"},
-    )
+    replaced = {"localhost:5672": f"localhost:{port}", "ehbalance emulator": f"ehbalance emulator --port {port}"}
+    run = start("docs/quick-start.md", replaced)
     assert f"localhost:{port}" in run.next()
     run.next()  # the connection string
 
@@ -130,5 +128,6 @@ def test_quick_start(start: Start, tmp_path: Path) -> None:
         run.next()  # send.py
         wait_until(lambda: owners() == {"job-1": 4, "job-2": 4}, "the two share the partitions", _START)
         assert run.next().count("active") == 2  # events, and who reads them
-    wait_until(lambda: DeltaTable(str(tmp_path / "data" / HUB)).count() == 800, "all are in the table", _START)
+    table = str(tmp_path / "data" / HUB)
+    wait_until(lambda: DeltaTable.is_deltatable(table) and DeltaTable(table).count() == 800, "all are there", _START)
     assert run.next() == "800 events\n"
