@@ -1,8 +1,8 @@
 """Builds the package, checks what is in it, and tries it as a new user would: `make package`.
 
-The wheel is installed into an empty virtual environment in a temporary folder. There its commands run, and the README's
-section of the first stream runs word for word: what it says to save is saved, what it says to run is run. pip gets this
-project's wheel beside the packages of its index, and the versions of constraints.txt; nothing else is added.
+The wheel is installed into an empty virtual environment in a temporary folder. There its commands run, and the quick
+start's section of the first stream runs word for word: what it says to save is saved, what it says to run is run. pip
+gets this project's wheel beside the packages of its index, and the versions of constraints.txt; nothing else is added.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ BEGAN = time.monotonic()
 #: What a wheel has at its top; the rest of its files is named by the version.
 PACKAGES = {"spark_ehbalance", "pyspark_ehbalance"}
 
-#: The README's section that is run.
+#: The page of the walk, and its section that is run.
+QUICK_START = ROOT / "docs/quick-start.md"
 FIRST_STREAM = "Your first stream, on the emulator"
 
 #: Its last line, which prints how many events the table has.
@@ -62,8 +63,8 @@ def main() -> None:
             user.install()
             say("installed")
             commands(user)
-            first_stream(user, (ROOT / "README.md").read_text(encoding="utf-8"), None if options.short else job)
-            say("the README's first stream has run")
+            first_stream(user, QUICK_START.read_text(encoding="utf-8"), None if options.short else job)
+            say("the quick start's first stream has run")
             if not options.short:
                 user.run("ehbalance demo --seconds 10 --plain --out demo.html")
                 if not (user.folder / "demo.html").is_file():
@@ -290,18 +291,18 @@ def commands(user: User) -> None:
         raise CheckError("ehbalance jobs does not say which Delta the job needs")
 
 
-def blocks(readme: str, section: str) -> list[tuple[str, str]]:
-    """The code blocks of a section of the README: their language and text."""
-    _, found, rest = readme.partition(f"\n## {section}\n")
+def blocks(page: str, section: str) -> list[tuple[str, str]]:
+    """The code blocks of a section of a page: their language and text."""
+    _, found, rest = page.partition(f"\n## {section}\n")
     if not found:
-        raise CheckError(f"the README has no section {section!r}")
+        raise CheckError(f"there is no section {section!r}")
     return re.findall(r"^```(\w+)\n(.*?)^```$", rest.partition("\n## ")[0], re.DOTALL | re.MULTILINE)
 
 
-def first_stream(user: User, readme: str, more: Callable[[User], None] | None) -> None:
-    """Do what the README's section of the first stream says, and `more` with its hub. Raises `CheckError`."""
+def first_stream(user: User, page: str, more: Callable[[User], None] | None) -> None:
+    """Do what the quick start's section of the first stream says, and `more` with its hub. Raises `CheckError`."""
     lines: list[str] = []
-    for language, text in blocks(readme, FIRST_STREAM):
+    for language, text in blocks(page, FIRST_STREAM):
         if language == "python":
             program = re.match(r"# (\w+\.py)\n", text)
             if program is None:
@@ -314,12 +315,12 @@ def first_stream(user: User, readme: str, more: Callable[[User], None] | None) -
     emulator, *jobs = [line for line in lines if line.startswith(("ehbalance emulator", "python stream.py"))]
     rest = [line for line in lines if line not in (emulator, export, *jobs)]
     if rest[-1] != COUNT:
-        raise CheckError(f"the README's section {FIRST_STREAM!r} does not end with {COUNT}")
+        raise CheckError(f"the section {FIRST_STREAM!r} does not end with {COUNT}")
     with contextlib.ExitStack() as terminals:
         hub = terminals.enter_context(user.in_terminal(emulator))
         _wait(lambda: "Emulator ready: " in hub.printed(), "the emulator is ready", hub)
         if f"Emulator ready: {value}\n" not in hub.printed():
-            raise CheckError(f"the emulator does not print what the README exports, but {hub.printed()}")
+            raise CheckError(f"the emulator does not print what the quick start exports, but {hub.printed()}")
         user.export(name, value)
         running = [terminals.enter_context(user.in_terminal(jobs[0]))]
         _wait(lambda: _shares(user) == [8], "the first job has all partitions", *running)

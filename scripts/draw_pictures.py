@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/concepts.md: python scripts/draw_pictures.py
+"""Draws the pictures of docs/sharing.md: python scripts/draw_pictures.py
 
 What they show of leases was played by the simulator, with the lease and strategy code that real queries run; the same
 seed gives the same files. Each has a light background of its own, so that it can be read on a dark page too.

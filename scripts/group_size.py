@@ -1,6 +1,6 @@
 """How large a group one lease table carries: simulates cold starts of groups of several sizes at several latencies, and
-prints the table of docs/operations.md. With --grow it simulates groups that grow, and prints the table of
-docs/design.md. Takes some minutes.
+prints the table of docs/sizing.md, which `python scripts/write_tables.py --simulated` writes there. With --grow it
+simulates groups that grow, and prints the table of docs/design.md. Takes some minutes.
 
     python scripts/group_size.py [--grow] [--latency MS]... [--size MEMBERSxPARTITIONS]...
 """
@@ -42,11 +42,12 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for latency in arguments.latency or LATENCIES:
         for size in arguments.size or SIZES:
-            print(row(latency, *map(int, size.split("x"))), flush=True)
+            print(f"| {' | '.join(group_size(latency, size))} |", flush=True)
 
 
-def row(latency: float, members: int, partitions: int) -> str:
+def group_size(latency: float, size: str) -> tuple[str, ...]:
     """The row of a group whose members start at the same moment, with the strategy `cooperative`."""
+    members, partitions = map(int, size.split("x"))
     store = StoreSettings(service="azure", latency=latency / 1000)
     start = replace(load("start-up"), members=members, partitions=partitions, cycles=CYCLES, store=store)
     result = simulate(start, "cooperative")
@@ -54,10 +55,8 @@ def row(latency: float, members: int, partitions: int) -> str:
     taken = len(takes(result))  # nobody dies
     balanced = "never" if seconds is None else f"{seconds:.0f} s"
     requests = result.operations_per_day / 1e6
-    return (
-        f"| {latency:g} ms | {members} × {partitions:,} | {balanced} | {taken} "
-        f"| {result.lease_duration:.0f} s | {requests:.1f} million |"
-    )
+    group = f"{members} × {partitions:,}"
+    return f"{latency:g} ms", group, balanced, str(taken), f"{result.lease_duration:.0f} s", f"{requests:.1f} million"
 
 
 def growing(strategy: str) -> str:

@@ -1,22 +1,47 @@
-"""Writes the documentation's tables of options and strategies from their declarations: python scripts/write_tables.py
+"""Writes what the documentation has of the code, of measurements and of the simulator:
 
-A table stands between two comments in its page, `<!-- table: NAME -->` and `<!-- end of table -->`.
+    python scripts/write_tables.py                        options, strategies, the Python reference, and Numbers
+    python scripts/write_tables.py artifacts/bench.json   first takes the subjects of that run of `make bench` over
+    python scripts/write_tables.py --simulated            also plays scenarios and groups, which takes ten minutes
+
+A table stands between two comments in its page, `<!-- table: NAME -->` and `<!-- end of table -->`; a simulated one
+between `<!-- simulated: NAME -->` and `<!-- end of simulated -->`.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import re
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
+from scripts.group_size import LATENCIES, SIZES, group_size
+from scripts.python_reference import reference
+from spark_ehbalance.simulation.measures import Result
+from spark_ehbalance.simulation.run import simulate
+from spark_ehbalance.simulation.scenario import READY_MADE, load
 from spark_ehbalance.source.options import BATCH, OPTIONS, SHARED, STRATEGY_OPTIONS, STREAM
 from spark_ehbalance.source.scala_options import SCALA_OPTIONS, ScalaOption
 from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY
 from spark_ehbalance.strategies.declaration import Declaration
 from spark_ehbalance.values.declared import Declared
 
-_DOCS = Path(__file__).parent.parent / "docs"
-PAGES = (_DOCS / "options.md", _DOCS / "strategies.md", _DOCS / "migration.md")
+_ROOT = Path(__file__).parent.parent
+_PAGE_NAMES = ("options", "strategies", "migration", "python", "numbers", "sizing")
+PAGES = tuple(_ROOT / f"docs/{name}.md" for name in _PAGE_NAMES)
+
+#: The last run of each subject of `make bench`: what of it docs/numbers.md shows.
+MEASURED = _ROOT / "bench/numbers.json"
+
+#: Units of a subject that are shown also without a bar, if not all are.
+_UNITS = {"reader": "µs CPU", "throughput": "events/s", "processors": "times"}
+
+#: What a subject is compared with, if not with all that was measured.
+_COMPARED = {"reader": {"receive_batch"}}
 
 _WHERE = {STREAM: "stream", SHARED: "shared", BATCH: "batch", "": "both"}
 
@@ -39,19 +64,128 @@ def strategies_table(strategies: Mapping[str, Declaration]) -> str:
 
 
 def scala_options_table(options: Mapping[str, ScalaOption]) -> str:
-    return _table(("Scala connector", "here"), [(f"`{name}`", _of_scala(each)) for name, each in options.items()])
+    """Options of which the same is said share a row."""
+    by_text: dict[str, list[str]] = {}
+    for name, each in options.items():
+        by_text.setdefault(_of_scala(each), []).append(f"`{name}`")
+    return _table(("Scala connector", "here"), [(", ".join(names), text) for text, names in by_text.items()])
 
 
 def _of_scala(each: ScalaOption) -> str:
     if each.ours:
         return f"`{each.ours}`" + (f": {each.documented}" if each.documented else "")
-    same = f"`{each.same}` is so in any case; else " if each.same else ""
+    same = f"accepted: `{each.same}`; else " if each.same else ""
     return f"{same}refused: {each.instead}"
 
 
-def with_tables(page: str, tables: Mapping[str, str]) -> str:
+# --- what was measured -----------------------------------------------------------------------------------------------
+
+
+def taken_over(run: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, Any]:
+    """`measured` with the subjects of `run`, which `make bench` has saved. Raises `ValueError` for a short run."""
+    if run["short"]:
+        raise ValueError("a run with --short measures nothing")
+    loads = sorted([run["load_before"][0], run["load_after"][0]])
+    how = f"{run['began'][:10]}, {run['cores']} cores, load {loads[0]:.1f} to {loads[1]:.1f}"
+    found: dict[str, Any] = {**measured}
+    for subject in dict.fromkeys(row["subject"] for row in run["rows"]):
+        rows = [row for row in run["rows"] if row["subject"] == subject and _is_shown(row)]
+        found[subject] = {"run": how, "rows": [_shortened(row) for row in rows]}
+    return found
+
+
+def _is_shown(row: Mapping[str, Any]) -> bool:
+    return row["bar"] is not None or row["unit"] == _UNITS.get(row["subject"], row["unit"])
+
+
+def _is_compared(row: Mapping[str, Any], who: str) -> bool:
+    return who in _COMPARED.get(row["subject"], {who})
+
+
+def _shortened(row: Mapping[str, Any]) -> dict[str, Any]:
+    runs = row["runs"]
+    return {
+        "what": row["what"],
+        "unit": row["unit"],
+        "runs": [min(runs), statistics.median(runs), max(runs)],
+        "bar": row["bar"],
+        "compared": {who: statistics.median(row["compared"][who]) for who in row["compared"] if _is_compared(row, who)},
+    }
+
+
+def numbers_table(measured: Mapping[str, Any]) -> str:
+    rows = []
+    for subject, found in measured.items():
+        rows.append((f"**{subject}**", f"*{found['run']}*", "", "", ""))
+        for row in found["rows"]:
+            least, median, most = row["runs"]
+            compared = ", ".join(f"{who} {_three_digits(value)}" for who, value in row["compared"].items())
+            spread = f"{_three_digits(least)} to {_three_digits(most)}" if least != most else ""
+            rows.append((row["what"], f"{_three_digits(median)} {row['unit']}", spread, _bar(row, median), compared))
+    return _table(("what", "median", "runs", "bar", "compared with"), rows)
+
+
+def _bar(row: Mapping[str, Any], median: float) -> str:
+    if row["bar"] is None:
+        return ""
+    which, value = row["bar"]["which"], row["bar"]["value"]
+    held = median <= value if which == "most" else median >= value
+    return f"{'≤' if which == 'most' else '≥'} {_three_digits(value)}" + ("" if held else ", **missed**")
+
+
+def _three_digits(value: float) -> str:
+    """More are not reproducible."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+# --- what is simulated -----------------------------------------------------------------------------------------------
+
+
+def scenarios_table(results: Sequence[Result]) -> str:
+    """A row for each scenario, a column for each strategy."""
+    by_scenario: dict[str, list[Result]] = {}
+    for each in results:
+        by_scenario.setdefault(each.scenario, []).append(each)
+    names = [each.strategy for each in next(iter(by_scenario.values()))]
+    rows = [
+        (
+            name,
+            str(found[0].fewest_moves),
+            *(f"{each.moves}/{each.unowned:.0f}/{_many(each.duplicates)}" for each in found),
+        )
+        for name, found in by_scenario.items()
+    ]
+    return _table(("scenario", "fewest", *names), rows)
+
+
+def _many(count: int) -> str:
+    return f"{count / 1e6:.3g}M" if count >= 1e6 else f"{count / 1e3:.3g}k" if count >= 1e4 else str(count)
+
+
+def simulated_tables() -> dict[str, str]:
+    """The scenarios whose group is small, as `ehbalance simulate --scenario all --compare` plays them, and groups."""
+    small = [name for name in READY_MADE if not name.startswith("cold-start")]
+    with ProcessPoolExecutor() as pool:
+        played = [pool.submit(simulate, load(name), strategy) for name in small for strategy in sorted(DECLARATIONS)]
+        grown = [pool.submit(group_size, latency, size) for latency in LATENCIES for size in SIZES]
+        rows = [each.result() for each in grown]
+        head = (
+            "a request",
+            "members × partitions",
+            "balanced after",
+            "needless takes",
+            "lease duration",
+            "requests a day",
+        )
+        return {"scenarios": scenarios_table([each.result() for each in played]), "group-size": _table(head, rows)}
+
+
+# --- pages -----------------------------------------------------------------------------------------------------------
+
+
+def with_tables(page: str, tables: Mapping[str, str], kind: str = "table") -> str:
     """`page` with each of its tables replaced. Raises `KeyError` for a name that is not in `tables`."""
-    pattern = r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)"
+    pattern = rf"(<!-- {kind}: ([\w-]+) -->\n).*?(<!-- end of {kind} -->)"
     return re.sub(pattern, lambda found: found[1] + tables[found[2]] + found[3], page, flags=re.DOTALL)
 
 
@@ -61,14 +195,30 @@ def declared_tables() -> dict[str, str]:
         "strategy-options": strategy_options_table(STRATEGY_OPTIONS),
         "strategies": strategies_table(DECLARATIONS),
         "scala-options": scala_options_table(SCALA_OPTIONS),
+        "python": reference(),
+        "numbers": numbers_table(json.loads(MEASURED.read_text(encoding="utf-8"))),
     }
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines).replace("|  |", "| |").replace("| --- ", "|---")
+    text = "".join(f"| {' | '.join(cells)} |\n" for cells in lines).replace("| --- ", "|---")
+    return re.sub(r"\|  (?=\|)", "| ", text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", nargs="?", type=Path, help="what `make bench` has saved")
+    parser.add_argument("--simulated", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.run:
+        measured = taken_over(json.loads(arguments.run.read_text("utf-8")), json.loads(MEASURED.read_text("utf-8")))
+        MEASURED.write_text(json.dumps(measured, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    simulated = simulated_tables() if arguments.simulated else None
+    for path in PAGES:
+        page = with_tables(path.read_text(encoding="utf-8"), declared_tables())
+        path.write_text(page if simulated is None else with_tables(page, simulated, "simulated"), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    for path in PAGES:
-        path.write_text(with_tables(path.read_text(encoding="utf-8"), declared_tables()), encoding="utf-8")
+    main()

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+__all__ = ["merge", "register", "stop"]
+
 __version__ = "0.1.0"
 
 

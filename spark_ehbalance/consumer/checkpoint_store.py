@@ -67,13 +67,12 @@ class DeltaCheckpointStore(CheckpointStore):
 
     With `connection_string`, or a `credential` as in the queries' option (a name, or `package.module:callable`; with
     `client_id` and `tenant_id` for those that take them), the store can look at the hub itself: it finds where
-    partitions begin that nobody has read yet (`starting_position`, as the queries' `startingPosition`; the client's own
-    is not used), and disconnects receivers that a former owner has left open, for which the client would have to wait
-    for up to ten seconds. Without, a consumer joins once every partition has a position. The credential also opens a
-    table in Azure whose `storage_options` name none. `transport_type`,
-    `http_proxy`, `custom_endpoint_address` and `connection_verify` are for looking at the hub: give what the client is
-    given, because a client does not tell its store. `transport_type` is `Amqp` by default, and with `http_proxy`
-    `AmqpOverWebsocket`. `allow_plaintext_emulator` is as the queries' option.
+    partitions begin that nobody has read yet (`starting_position`, as the queries' `startingPosition`), and disconnects
+    receivers that a former owner has left open. Without, a consumer joins once every partition has a position. The
+    credential also opens a table in Azure whose `storage_options` name none. `transport_type`, `http_proxy`,
+    `custom_endpoint_address` and `connection_verify` are for looking at the hub: give what the client is given, as the
+    store cannot ask the client. `transport_type` is `Amqp` by default, and with `http_proxy` `AmqpOverWebsocket`.
+    `allow_plaintext_emulator` is as the queries' option.
 
     `load_balancing_interval` and `partition_ownership_expiration_interval`, in seconds, must be those that the client
     is given; the defaults are the same. A consumer that has not called for the expiration interval is taken for dead.

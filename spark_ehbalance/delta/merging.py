@@ -49,7 +49,7 @@ def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
     """Upsert rows into a Delta table, so that it holds one row for each event.
 
     For rows that are not a micro-batch of `write_once`: of a batch query, of a stream that does not read with this
-    source itself, or of events that are processed anew. A row replaces the one that the table holds of its event, or,
+    source itself, or of events that are processed again. A row replaces the one that the table holds of its event, or,
     without `update`, is left out then. In `foreachBatch`: `lambda df, _: spark_ehbalance.merge(df, "events")`.
 
     An event is identified by the columns `partition` and `sequenceNumber`, which must be in `df`, with one row for each

@@ -37,7 +37,8 @@ def spark_settings() -> dict[str, str]:
     For a local master there are two more, unless you have set them where Spark is started (spark-defaults.conf,
     spark-submit, `PYSPARK_SUBMIT_ARGS`): `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions`
     are the number of cores. The master is local if nothing there names another: what the program itself gives to
-    `.master(...)` cannot be seen, so a program that names a cluster sets them by `.config(...)`, after these.
+    `.master(...)` cannot be seen, so a program that names a cluster sets them by `.config(...)`, after these. A
+    stateful query keeps in its checkpoint the number of shuffle partitions with which it was first started.
 
     Where `PYSPARK_PYTHON` is not set, Spark starts the `python3` of the PATH. So the folder of the running Python is
     put first there, as if its environment were activated. That holds for this machine only.

@@ -41,21 +41,17 @@ class Batch(Protocol):
 def write_once(df: DataFrame, batch_id: int, target: str, *, source: str | None = None, **options: Any) -> None:
     """Append the rows of a micro-batch to a Delta table so that it holds every event exactly once.
 
-    Call it in `foreachBatch` with the frame and the number that it was given. Whatever happens, no event is missing and
-    none is there twice: batches that are run again, partitions that move or are taken, queries that were thought dead
-    and write late, queries that write the same events at the same time, and crashes at any point. Others may append,
-    delete, OPTIMIZE, VACUUM (with its default retention) and change the schema meanwhile.
-
-    `target` is a path (with a slash) or a name in Spark's catalog; it is created if it does not exist. `options` are
-    those of Delta's writer in `OPTIONS`, such as `mergeSchema=True`.
+    Call it in `foreachBatch` with the frame and the number that it was given. `target` is a path (with a slash) or a
+    name in Spark's catalog; it is created if it does not exist. `options` are those of Delta's writer that an append
+    has: `compression`, `maxRecordsPerFile`, `mergeSchema`, `optimizeWrite` and `userMetadata`.
 
     Rows may be changed, left out and multiplied as long as `partition` and `sequenceNumber` stay with every row, and
-    the same event makes the same rows whenever it is read. A row whose event is not in the batch is an error; whatever
-    else replaces the two columns goes unnoticed. A batch is one frame: a second one needs another `source`.
+    the same event makes the same rows whenever it is read. A row whose event is not in the batch is an error. A batch
+    is one frame: a second one needs another `source`.
 
     `source` is the name under which the target remembers what was written, by default the event hub with its namespace.
-    Another name begins anew: for a second stream of rows from the same hub into one table, after the hub was made anew,
-    or to write events again after the table was restored.
+    Another name begins without any: for a second stream of rows from the same hub into one table, after the hub was
+    deleted and created again, or to write events again after the table was restored.
 
     Raises `TargetError` for a table or frame that cannot be written so, and what Delta raises. Nothing of the batch is
     written then, unless the outcome of the commit was unknown; it can be run again in either case.
@@ -67,9 +63,9 @@ def write_once(df: DataFrame, batch_id: int, target: str, *, source: str | None 
 def once(target: str, *, source: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
     """For `foreachBatch`: appends every batch to `target` as `write_once` does, and nothing else.
 
-    So what the target holds already is not even read, once that is known: a query that begins further back than the
-    target's marks, as after the lease table was lost, goes on at the marks after its second batch. In a function that
-    writes to other places too, use `write_once`; two targets of `once` in one function are noticed, and all is read.
+    So what the target holds already is not even read: a query that begins further back than the target, as after the
+    lease table was lost, continues at what it holds after two batches. In a function that writes to other places too,
+    use `write_once`; two targets of `once` in one function are noticed, and all is read.
 
     Raises `TargetError` at once for a target that is no name and no path, and for an unknown option.
     """

@@ -79,7 +79,7 @@ class Options:
         metadata={
             "options": {
                 "connectionString": Declared(
-                    meaning="connect with a key, best [by reference](operations.md#secrets); with `EntityPath` it "
+                    meaning="connect with a key, best [by reference](security.md#secrets); with `EntityPath` it "
                     "needs no `eventHubName`"
                 ),
                 "fullyQualifiedNamespace": Declared(meaning="connect with Entra ID: the namespace's host name"),
@@ -99,7 +99,7 @@ class Options:
                 ),
                 "httpProxy": Declared(
                     meaning="`http://HOST:PORT` of an HTTP proxy; with user and password "
-                    "[by reference](operations.md#secrets): `http://USER:PASSWORD@HOST:PORT`",
+                    "[by reference](security.md#secrets): `http://USER:PASSWORD@HOST:PORT`",
                     default="none",
                 ),
                 "customEndpointAddress": Declared(
@@ -124,10 +124,9 @@ class Options:
     lease_table: str | None = declared(
         None,
         location,
-        "path or address of the Delta table through which queries share, or the address of a container to share "
-        "[with Azure's event processors](processors.md). Refused are mounts such as `/dbfs` or "
-        "`/Volumes`, names in a catalog, and relative paths unless Spark's master is local. Without it one query reads "
-        "all partitions and keeps its progress in Spark's checkpoint alone",
+        "[path or address](operations.md#where-the-lease-table-may-be) of the Delta table through which queries share, "
+        "or of a container to share [with Azure's event processors](processors.md). Without it one query reads all "
+        "partitions",
         shown="none",
         only=STREAM,
     )
@@ -156,8 +155,8 @@ class Options:
     strategy: str = declared(
         DEFAULT_STRATEGY,
         one_of(*PARAMETERS),
-        "how partitions are shared; all members of a group should have the same, see [Strategies](strategies.md). "
-        "Beside Azure's event processors: `balanced`, the default there, or `greedy`",
+        "[how partitions are shared](strategies.md); all members of a group should have the same. Beside Azure's event "
+        "processors: `balanced`, the default there, or `greedy`",
         only=SHARED,
     )
     strategy_parameters: Parameters = field(default_factory=Parameters)  # of the kind that the strategy has
@@ -214,15 +213,15 @@ class Options:
         LEASE_DURATION,
         parse_duration,
         "a query without a sign of life for this long loses its partitions; must be longer than `balanceInterval`. All "
-        "members use that of the oldest one, and a longer one where a large group needs it. Beside Azure's event "
+        "members use that of the oldest one, or [a longer one](sizing.md#lease-duration). Beside Azure's event "
         "processors each uses its own, and the default is 60 s",
         only=SHARED,
     )
     handover_timeout: float = declared(
         HANDOVER_TIMEOUT,
         parse_duration,
-        "how long the owner may take to hand a partition over before it is taken by force. With `cooperative`: "
-        "handover timeout = max(`handoverTimeout`, 3 × average batch time), at most 10 × `handoverTimeout`",
+        "how long the owner may take to hand a partition over before it is taken by force; with `cooperative` "
+        "[longer for slow batches](strategies.md#which-to-use)",
         only=SHARED,
     )
     #: How long a batch may take is for the user to say.
@@ -248,9 +247,7 @@ class Options:
     on_malformed: str = declared(
         FAIL,
         one_of(*POLICIES),
-        "what becomes of an event that cannot be read: `fail`; `keep` a row with null `body`, its numbers as far as "
-        "they can be read, and in `systemProperties` the reason (`ehbalance-malformed`) and the message's bytes in "
-        "base64 (`ehbalance-raw`); or `skip` it, counted in a warning",
+        "an event that [cannot be read](columns.md#events-that-cannot-be-read): `fail`, `keep` a row, or `skip` it",
     )
 
     @property

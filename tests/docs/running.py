@@ -54,7 +54,12 @@ class PageRun:
         for old, new in self._replaced.items():
             text = text.replace(old, new)
         if block.detail == "in the background":
-            return self._background(["bash", "-c", f"exec {text.strip()}"], lambda shown: "ready" in shown)
+            ready = "ready" if text.startswith("ehbalance ") else "\n"
+            return self._background(["bash", "-c", f"exec {text.strip()}"], lambda shown: ready in shown)
+        if block.detail == "as a file":
+            name = text.partition("\n")[0].removeprefix("# ")
+            (self.folder / name).write_text(text)
+            return ""
         if block.detail == "as a program":
             program = self.folder / "program.py"
             program.write_text(text)
@@ -81,6 +86,11 @@ class PageRun:
                 for assignment in words[1:]:
                     name, _, value = assignment.partition("=")
                     self._set_variable(name, value)
+                continue
+            if words[0] == "python":
+                done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, timeout=_END)
+                assert done.returncode == 0, done.stderr
+                yield done.stdout
                 continue
             assert words[0] == "ehbalance", f"{words[0]} cannot be run here"
             outcome = self._command(*words[1:])

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from azure.eventhub import EventData, EventHubProducerClient
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.docs.conftest import HUB, Start, send
 from tests.waiting import wait_until
+
+#: Seconds for a Spark of its own to start and to read.
+_START = 180
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("second spark")]
 
@@ -60,7 +62,7 @@ def held(spark: SparkSession, target: str, count: int, condition: str = "true") 
         name = f"delta.`{target}`" if "/" in target else target
         return spark.sql(f"SELECT * FROM {name} WHERE {condition}").count() if exists else 0
 
-    wait_until(lambda: rows() == count, f"{target} holds {count} rows", 60)
+    wait_until(lambda: rows() == count, f"{target} holds {count} rows", _START)
 
 
 def test_readme(start: Start, clean: SparkSession, hub: Emulator, local: dict[str, str]) -> None:
@@ -88,53 +90,44 @@ def test_exactly_once(start: Start, clean: SparkSession, hub: Emulator, local: d
     read_all(clean, hub, HUB, 16)
 
 
-def test_quick_start(start: Start, clean: SparkSession, tmp_path: Path) -> None:
+def test_decoding(start: Start, clean: SparkSession, hub: Emulator, local: dict[str, str], tmp_path: Path) -> None:
+    events = (
+        clean.readStream.format("ehbalance")
+        .option("connectionString", hub.connection_string(HUB))
+        .option("leaseTable", str(tmp_path / "leases"))
+        .option("startingPosition", "earliest")
+        .load()
+    )
+    hub.append(HUB, 0, [b'{"id": "flight 1", "delay": 5, "gate": "A1"}', b"no JSON", b'{"id": "flight 2"}'])
+    start("docs/decoding.md", local, events=events).next()
+    held(clean, HUB, 3)
+    for query in clean.streams.active:
+        query.stop()
+    rows = clean.table(HUB).orderBy("sequenceNumber").select("id", "delay", "bad").collect()
+    assert [tuple(row) for row in rows] == [("flight 1", 5, None), (None, None, "no JSON"), ("flight 2", None, None)]
+
+
+def test_quick_start(start: Start, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
-    replaced = {
-        "5672": port,
-        '"leases/': f'"{tmp_path}/leases/',
-        '"checkpoints/': f'"{tmp_path}/checkpoints/',
-        # the test's Spark was started before the variable was set
-        "env:EHBALANCE_CONNECTION_STRING": f"file:{tmp_path}/secret",
-    }
+    replaced = {"localhost:5672": f"localhost:{port}", "ehbalance emulator": f"ehbalance emulator --port {port}"}
     run = start("docs/quick-start.md", replaced)
     assert f"localhost:{port}" in run.next()
-    run.next()
-    (tmp_path / "secret").write_text(os.environ["EHBALANCE_CONNECTION_STRING"])
-    assert "failed" not in run.next()
+    run.next()  # the connection string
 
     with DeltaStore(str(tmp_path / "leases" / HUB)) as store:
 
         def owners() -> Counter[str | None]:
             return Counter(lease.owner for lease in store.read().leases.values()) if store.exists() else Counter()
 
-        run.next()  # the first query
-        wait_until(lambda: list(owners().values()) == [8], "the first query has all partitions")
-        run.next()  # events
-        read(clean, 100)
-        run.next()  # the second query
-        wait_until(lambda: sorted(owners().values()) == [4, 4], "the two share the partitions")
-        assert run.next().count("active") == 2
-        run.next()  # stop
-        wait_until(lambda: list(owners().values()) == [8], "the first query has them back")
-        assert "HandOver" in run.next()
-
-    for query in clean.streams.active:
-        query.stop()
-    run.next()  # a Spark with Delta, which this one is
-    run.next()
-    with EventHubProducerClient.from_connection_string(os.environ["EHBALANCE_CONNECTION_STRING"]) as producer:
-        producer.send_batch([EventData("one more")])
-    held(clean, HUB, 1)
-
-
-def read(spark: SparkSession, count: int) -> None:
-    """Waits until the only query has read so many events."""
-    (query,) = spark.streams.active
-
-    def rows() -> int:
-        return sum(progress.numInputRows for progress in query.recentProgress)
-
-    wait_until(lambda: rows() == count, f"{count} events are read")
+        run.next()  # stream.py
+        run.next()
+        wait_until(lambda: owners() == {"job-1": 8}, "the first job has all partitions", _START)
+        run.next()
+        run.next()  # send.py
+        wait_until(lambda: owners() == {"job-1": 4, "job-2": 4}, "the two share the partitions", _START)
+        assert run.next().count("active") == 2  # events, and who reads them
+    table = str(tmp_path / "data" / HUB)
+    wait_until(lambda: DeltaTable.is_deltatable(table) and DeltaTable(table).count() == 800, "all are there", _START)
+    assert run.next() == "800 events\n"
