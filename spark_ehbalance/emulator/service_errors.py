@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from datetime import datetime, timezone
-from typing import Protocol
 
 from .amqp.errors import (
     DETACH_FORCED,
@@ -17,17 +16,12 @@ from .amqp.errors import (
     AmqpError,
 )
 
-SERVER_BUSY = "com.microsoft:server-busy"
+ARGUMENT_ERROR = "com.microsoft:argument-error"
 ENTITY_DISABLED = "com.microsoft:entity-disabled"
+INVALID_OFFSET = "com.microsoft:georeplication:invalid-offset"
 OUT_OF_RANGE = "com.microsoft:argument-out-of-range"
+SERVER_BUSY = "com.microsoft:server-busy"
 _NAMESPACE = "emulator"  # in texts that name it
-
-
-class NamedReader(Protocol):
-    """A receiver in an error text: `epoch` is its owner level, None if it has none."""
-
-    name: str
-    epoch: int | None
 
 
 def service_error(condition: str, text: str) -> AmqpError:
@@ -56,6 +50,11 @@ def no_such_partition(count: int) -> AmqpError:
     )
 
 
+def invalid_offset(offset: str) -> AmqpError:
+    """A geo-replicated hub has, or had, no event with this offset."""
+    return service_error(INVALID_OFFSET, f"The supplied offset '{offset[:100]}' is invalid.")
+
+
 def deleted(entity: str) -> AmqpError:
     return service_error(RESOURCE_DELETED, f"The messaging entity '{entity}' has been deleted.")
 
@@ -77,7 +76,7 @@ def too_many_connections() -> AmqpError:
 
 
 def idle(path: str, reads: bool, seconds: float) -> AmqpError:
-    """For a link on which nothing has been sent or asked for in `seconds`."""
+    """Nothing has been sent or asked for on the link in `seconds`."""
     kind = "Consumer" if reads else "Publisher"
     span = f"{int(seconds // 3600):02}:{int(seconds // 60 % 60):02}:{int(seconds % 60):02}"
     return service_error(
@@ -87,34 +86,27 @@ def idle(path: str, reads: bool, seconds: float) -> AmqpError:
     )
 
 
-def unauthorized(path: str, reads: bool) -> AmqpError:
-    """No valid token covers the entity at `path`."""
-    return service_error(UNAUTHORIZED, _claim_required(path, reads))
+def unauthorized(path: str, reads: bool, *, expired: bool = False) -> AmqpError:
+    """No valid token covers the entity at `path`; or, `expired`, that of an attached link no longer does."""
+    text = f"Unauthorized access. '{'Listen' if reads else 'Send'}' claim(s) are required to perform this operation. "
+    text += f"Resource: 'sb://{path}'."
+    if expired:
+        return service_error(DETACH_FORCED, f"The link is force detached. Code: RenewToken. Details: {text}")
+    return service_error(UNAUTHORIZED, text)
 
 
-def token_expired(path: str, reads: bool) -> AmqpError:
-    """The token of a link has expired."""
-    text = f"The link is force detached. Code: RenewToken. Details: {_claim_required(path, reads)}"
-    return service_error(DETACH_FORCED, text)
-
-
-def _claim_required(path: str, reads: bool) -> str:
-    claim = "Listen" if reads else "Send"
-    return f"Unauthorized access. '{claim}' claim(s) are required to perform this operation. Resource: 'sb://{path}'."
-
-
-def replaced(old: NamedReader, new: NamedReader) -> AmqpError:
-    """For a reader that `new` replaces."""
+def replaced(old: tuple[str, int | None], new: tuple[str, int | None]) -> AmqpError:
+    """The reader `old` (name and epoch) is replaced by `new`."""
     return service_error(
         LINK_STOLEN,
-        f"New receiver '{new.name}' with higher epoch of '{new.epoch}' is created hence current receiver '{old.name}' "
-        f"with epoch '{old.epoch or 0}' is getting disconnected. If you are recreating the receiver, make sure a "
+        f"New receiver '{new[0]}' with higher epoch of '{new[1]}' is created hence current receiver '{old[0]}' "
+        f"with epoch '{old[1] or 0}' is getting disconnected. If you are recreating the receiver, make sure a "
         "higher epoch is used.",
     )
 
 
 def epoch_required(highest: int) -> AmqpError:
-    """For a reader without epoch, while one has an epoch."""
+    """A reader without epoch is refused while one has an epoch."""
     return service_error(
         LINK_STOLEN,
         f"At least one receiver for the endpoint is created with epoch of '{highest}', and so non-epoch receiver is "
@@ -124,7 +116,7 @@ def epoch_required(highest: int) -> AmqpError:
 
 
 def epoch_too_low(highest: int, epoch: int) -> AmqpError:
-    """For a reader with an epoch, while one has a higher epoch."""
+    """A reader with an epoch is refused while one has a higher epoch."""
     return service_error(
         LINK_STOLEN,
         f"A receiver with a higher epoch '{highest}' already exists. A new receiver with epoch {epoch} cannot be "
@@ -133,10 +125,10 @@ def epoch_too_low(highest: int, epoch: int) -> AmqpError:
     )
 
 
-def too_many_readers(allowed: int, present: Iterable[NamedReader]) -> AmqpError:
-    """For one more reader without epoch than are allowed."""
+def too_many_readers(allowed: int, names: Iterable[str]) -> AmqpError:
+    """More readers without epoch than are allowed."""
     return service_error(
         RESOURCE_LIMIT,
         f"Exceeded the maximum number of allowed receivers per partition in a consumer group which is {allowed}. "
-        f"List of connected receivers - {', '.join(reader.name for reader in present)}.",
+        f"List of connected receivers - {', '.join(names)}.",
     )

@@ -14,18 +14,15 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from .client_connection import WRITE_LIMIT
+from .client import WRITE_LIMIT
 
-#: The path and the subprotocol that Event Hubs serves.
-PATH = "/$servicebus/websocket"
+PATH = "/$servicebus/websocket"  # as Event Hubs has it, like the subprotocol
 SUBPROTOCOL = Subprotocol("AMQPWSB10")
 
 #: Bytes of one message that is sent. How the service cuts what it sends is not documented. Here the cuts have nothing
 #: to do with AMQP's frames, so that a client which relies on them fails.
 _PIECE = 65_500
-
-#: Bytes of one message that is received.
-_LARGEST = 4 << 20
+_LARGEST = 4 << 20  # bytes of one message that is received
 
 
 class WebSocketConnection(asyncio.Protocol):
@@ -95,17 +92,17 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _answer(self, request: Request) -> None:
         if request.path.rstrip("/").lower() != PATH:
-            self._websocket.send_response(self._websocket.reject(HTTPStatus.NOT_FOUND, f"AMQP is at {PATH}\n"))
-            return
-        if self._is_of_a_page(request):
-            self._websocket.send_response(self._websocket.reject(HTTPStatus.FORBIDDEN, "not from a web page\n"))
-            return
-        self._websocket.send_response(self._websocket.accept(request))  # or why not
+            response = self._websocket.reject(HTTPStatus.NOT_FOUND, f"AMQP is at {PATH}\n")
+        elif self._is_of_a_page(request):
+            response = self._websocket.reject(HTTPStatus.FORBIDDEN, "not from a web page\n")
+        else:
+            response = self._websocket.accept(request)  # or why not
+        self._websocket.send_response(response)
         if self._websocket.state is OPEN:
             self._timer.cancel()
             self._flush()
             self._inner = self._make()
-            self._inner.connection_made(_Transport(self, self._transport))
+            self._inner.connection_made(cast("asyncio.Transport", _ByteStream(self, self._transport)))
 
     def _is_of_a_page(self, request: Request) -> bool:
         """Whether a browser sends it for a page, which could read and publish where no key is set.
@@ -136,15 +133,14 @@ class WebSocketConnection(asyncio.Protocol):
                 self._transport.close()
 
 
-class _Transport(asyncio.Transport):
-    """The websocket as the protocol behind it sees it: a stream of bytes."""
+class _ByteStream:
+    """The transport of the protocol behind a websocket: all but writing is that of the socket."""
 
-    def __init__(self, websocket: WebSocketConnection, below: asyncio.Transport) -> None:
-        super().__init__()
+    def __init__(self, websocket: WebSocketConnection, transport: asyncio.Transport) -> None:
         self._websocket = websocket
-        self._below = below
+        self._transport = transport
 
-    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+    def write(self, data: bytes) -> None:
         self._websocket.send(bytes(data))
 
     def can_write_eof(self) -> bool:
@@ -153,26 +149,5 @@ class _Transport(asyncio.Transport):
     def write_eof(self) -> None:
         self._websocket.send_close()
 
-    def abort(self) -> None:
-        self._below.abort()
-
-    def close(self) -> None:
-        self._below.close()
-
-    def is_closing(self) -> bool:
-        return self._below.is_closing()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._below.get_extra_info(name, default)
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._below.set_write_buffer_limits(high, low)
-
-    def get_write_buffer_size(self) -> int:
-        return self._below.get_write_buffer_size()
-
-    def pause_reading(self) -> None:
-        self._below.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._below.resume_reading()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

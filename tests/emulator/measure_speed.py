@@ -18,18 +18,10 @@ import psutil
 
 from spark_ehbalance.emulator import EmulatorControl
 from spark_ehbalance.emulator.amqp.codec import Described, ULong, encode
-from spark_ehbalance.emulator.amqp.frames import (
-    AMQP_HEADER,
-    Attach,
-    Begin,
-    Close,
-    Flow,
-    Open,
-    Performative,
-    Transfer,
-    encode_frame,
-)
+from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, Attach, Begin, Close, Flow, Open, Transfer, encode_frame
 from spark_ehbalance.emulator.message import BATCH_FORMAT
+
+from .raw import PARTITION, source, target
 
 MESSAGE = encode(Described(ULong(0x75), b"x" * 1024))
 WINDOW = 0xFFFFFFFF
@@ -68,8 +60,7 @@ def _receive(port: int, control_port: int, events: int) -> Iterator[None]:
     with EmulatorControl("127.0.0.1", control_port) as control:
         control.append("hub", 0, [b"x" * 1024] * events)
         expected = control.partition_state("hub", 0).bytes_held  # a frame is as long as the record it is made of
-    source = Described(ULong(0x28), ["hub/ConsumerGroups/$Default/Partitions/0"] + [None] * 10)
-    with _peer(port, Attach("r", 0, True, source=source)) as peer:
+    with _peer(port, Attach("r", 0, True, source=source(f"{PARTITION}0"))) as peer:
         yield
         received = 0
         peer.sendall(encode_frame(0, Flow(0, WINDOW, 0, 1, 0, 0, events)))
@@ -86,8 +77,7 @@ def _send(port: int, events: int, batch: int) -> Iterator[None]:
     frames = b"".join(
         encode_frame(0, first._replace(delivery_id=number), payload) for number in range(0, events, batch)
     )
-    target = Described(ULong(0x29), ["hub/Partitions/1"] + [None] * 6)
-    with _peer(port, Attach("s", 0, False, target=target)) as peer:
+    with _peer(port, Attach("s", 0, False, target=target("hub/Partitions/1"))) as peer:
         yield
         sender = threading.Thread(target=peer.sendall, args=(frames + encode_frame(0, Close()),))
         sender.start()
@@ -98,7 +88,7 @@ def _send(port: int, events: int, batch: int) -> Iterator[None]:
 
 
 @contextmanager
-def _peer(port: int, attach: Performative) -> Iterator[socket.socket]:
+def _peer(port: int, attach: Attach) -> Iterator[socket.socket]:
     """A socket with an attached link."""
     with socket.create_connection(("127.0.0.1", port)) as peer:
         setup = (Open("measure", None, 1 << 20), Begin(None, 0, WINDOW, 1), attach)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from azure.eventhub import EventData
 from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator
@@ -23,23 +24,25 @@ def geo() -> Iterator[Emulator]:
         yield running
 
 
+def events(emulator: Emulator, count: int, start: str | int, inclusive: bool = False) -> list[EventData]:
+    """The first events after `start`."""
+    with reader(emulator.connection_string(HUB), start=start, inclusive=inclusive) as found:
+        return found.read(count)
+
+
 def read(emulator: Emulator, count: int, start: str | int = "-1", *, inclusive: bool = False) -> dict[int, str]:
     """The offsets of the first events after `start`, by sequence number."""
-    with reader(emulator.connection_string(HUB), start=start, inclusive=inclusive) as events:
-        events.read(count)
-        return {event.sequence_number: event.offset for event in events.events}
+    return {each.sequence_number: each.offset for each in events(emulator, count, start, inclusive)}
 
 
-def bodies(emulator: Emulator, count: int, start: str | int = "-1", *, inclusive: bool = False) -> list[str]:
-    with reader(emulator.connection_string(HUB), start=start, inclusive=inclusive) as events:
-        events.read(count)
-        return [event.body_as_str() for event in events.events]
+def bodies(emulator: Emulator, count: int, start: str) -> list[str]:
+    return [each.body_as_str() for each in events(emulator, count, start)]
 
 
 def refused(emulator: Emulator, start: str) -> str:
     """What the client says of a receiver that starts there."""
-    with pytest.raises(EventHubError) as refusal, reader(emulator.connection_string(HUB), start=start) as events:
-        events.read(1)
+    with pytest.raises(EventHubError) as refusal:
+        events(emulator, 1, start)
     return str(refusal.value)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from azure.eventhub import EventHubConsumerClient, TransportType
+from azure.eventhub import EventData, EventHubConsumerClient, TransportType
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.certificates import make
@@ -21,10 +21,10 @@ from .clients import DEADLINE, numbers, producer, reader
 from .test_command import COMMAND
 
 
-def trusting(emulator: Emulator, port: int | None = None) -> dict[str, object]:
+def trusting(emulator: Emulator) -> dict[str, object]:
     """The settings of a client that trusts the emulator's authority."""
     return {
-        "custom_endpoint_address": f"sb://localhost:{port or emulator.port}",
+        "custom_endpoint_address": f"sb://localhost:{emulator.port}",
         "connection_verify": str(emulator.ca_file),
         "transport_type": TransportType.Amqp,
     }
@@ -37,8 +37,6 @@ def secure() -> Iterator[Emulator]:
 
 
 def test_the_real_client_sends_reads_and_asks(secure: Emulator) -> None:
-    from azure.eventhub import EventData
-
     string, settings = secure.connection_string("hub"), trusting(secure)
     with producer(string, **settings) as client:
         client.send_batch([EventData(bytes(n)) for n in range(300)], partition_id="0")
@@ -74,8 +72,8 @@ def test_only_its_authority_is_proof_of_it(secure: Emulator, tmp_path: Path) -> 
 
 def test_other_names_can_be_certified() -> None:
     with (
-        Emulator(tls=True, tls_names=("hub.test",)) as running,
-        connected(running.port, strict(running.ca_file), "hub.test"),
+        Emulator(tls=True, tls_names=("hub.test",)) as named,
+        connected(named.port, strict(named.ca_file), "hub.test"),
     ):
         pass
 

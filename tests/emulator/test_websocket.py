@@ -32,25 +32,25 @@ def settings(emulator: Emulator) -> dict[str, object]:
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "TLS"])
-def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
+def either(request: pytest.FixtureRequest) -> Iterator[Emulator]:
     with Emulator({"hub": 2}, tls=request.param, websocket_port=0) as running:
         yield running
 
 
 @pytest.fixture
-def plain() -> Iterator[Emulator]:
-    with Emulator({"hub": 2}, websocket_port=0, handshake_timeout=1.0) as running:
+def emulator() -> Iterator[Emulator]:
+    with Emulator(websocket_port=0, handshake_timeout=1.0) as running:
         yield running
 
 
-def test_the_real_client_sends_reads_and_asks(emulator: Emulator) -> None:
-    string, way = emulator.connection_string("hub"), settings(emulator)
+def test_the_real_client_sends_reads_and_asks(either: Emulator) -> None:
+    string, way = either.connection_string("hub"), settings(either)
     if "UseDevelopmentEmulator" not in string:
-        way["connection_verify"] = str(emulator.ca_file)
+        way["connection_verify"] = str(either.ca_file)
     with producer(string, **way) as client:
         client.send_batch([EventData(bytes(n)) for n in range(300)], partition_id="0")
         client.send_batch([EventData(bytes(900_000))], partition_id="0")
-    emulator.append("hub", 0, [bytes(900_000)] * 2)
+    either.append("hub", 0, [bytes(900_000)] * 2)
     events: list[EventData] = []
     consumer = EventHubConsumerClient.from_connection_string(string, "$Default", **way)  # type: ignore[arg-type]
 
@@ -66,14 +66,14 @@ def test_the_real_client_sends_reads_and_asks(emulator: Emulator) -> None:
     assert [len(event.body_as_str()) for event in events[298:]] == [298, 299, 900_000, 900_000, 900_000]
 
 
-def test_both_ports_serve_the_same_hubs(plain: Emulator) -> None:
-    with producer(plain.connection_string("hub"), **settings(plain)) as client:
+def test_both_ports_serve_the_same_hubs(emulator: Emulator, connection: str) -> None:
+    with producer(connection, **settings(emulator)) as client:
         client.send_batch([EventData(b"x")], partition_id="1")
-    with reader(plain.connection_string("hub"), "1") as events:
+    with reader(connection, "1") as events:
         assert numbers(events.read(1)) == [0]
 
 
-# --- peers of its own ------------------------------------------------------------------------------------------------
+# --- peers of its own
 
 
 class Peer:
@@ -133,17 +133,8 @@ class Peer:
         return data
 
 
-@pytest.fixture
-def bystander(plain: Emulator) -> Iterator[Reader]:
-    """A real client that is still served at the end of the test."""
-    with reader(plain.connection_string("hub")) as events:
-        yield events
-        plain.append("hub", 0, [b"x"] * 3)
-        assert numbers(events.read(3)) == [0, 1, 2]
-
-
-def test_amqp_in_any_frames(plain: Emulator) -> None:
-    with Peer(plain) as peer:
+def test_amqp_in_any_frames(emulator: Emulator) -> None:
+    with Peer(emulator) as peer:
         assert peer.head.startswith(b"HTTP/1.1 101 ")
         assert b"sec-websocket-protocol: amqpwsb10" in peer.head.lower()
         assert b"sec-websocket-extensions" not in peer.head.lower()
@@ -166,33 +157,29 @@ def test_amqp_in_any_frames(plain: Emulator) -> None:
     [("/", SUBPROTOCOL, b"404"), ("/hub", SUBPROTOCOL, b"404"), (PATH, None, b"400"), (PATH, "chat", b"400")],
 )
 def test_another_path_or_subprotocol_is_refused(
-    plain: Emulator, bystander: Reader, path: str, subprotocol: str | None, status: bytes
+    emulator: Emulator, bystander: Reader, path: str, subprotocol: str | None, status: bytes
 ) -> None:
-    with Peer(plain, path, subprotocol) as peer:
+    with Peer(emulator, path, subprotocol) as peer:
         assert peer.head.startswith(b"HTTP/1.1 " + status)
 
 
 @pytest.mark.parametrize(
-    ("host", "origin"),
+    ("host", "origins"),
     [
-        ("localhost:8080", "http://evil.example"),
-        ("localhost:8080", "null"),
-        ("localhost:8080", "http://localhost:3000"),  # another program's page
-        ("localhost:8080", "http://localhost:8080.evil.example"),
-        ("localhost:8080", ""),
-        ("rebound.evil.example:8080", "http://rebound.evil.example:8080"),  # a name that leads here by now
-        ("rebound.evil.example", "http://rebound.evil.example"),
+        ("localhost:8080", ["http://evil.example"]),
+        ("localhost:8080", ["null"]),
+        ("localhost:8080", ["http://localhost:3000"]),  # another program's page
+        ("localhost:8080", ["http://localhost:8080.evil.example"]),
+        ("localhost:8080", [""]),
+        ("localhost:8080", ["http://localhost:8080", "http://evil.example"]),
+        ("localhost:8080", ["http://evil.example", "http://evil.example"]),
+        ("rebound.evil.example:8080", ["http://rebound.evil.example:8080"]),  # a name that leads here by now
+        ("rebound.evil.example", ["http://rebound.evil.example"]),
     ],
 )
-def test_a_page_in_a_browser_is_refused(plain: Emulator, bystander: Reader, host: str, origin: str) -> None:
-    with Peer(plain, PATH, SUBPROTOCOL, f"Host: {host}", f"Origin: {origin}") as peer:
-        assert peer.head.startswith(b"HTTP/1.1 403")
-
-
-@pytest.mark.parametrize("origins", [("http://localhost:8080", "http://evil.example"), ("http://evil.example",) * 2])
-def test_of_several_origins_none_is_another_one(plain: Emulator, bystander: Reader, origins: tuple[str, str]) -> None:
-    headers = ["Host: localhost:8080", *(f"Origin: {each}" for each in origins)]
-    with Peer(plain, PATH, SUBPROTOCOL, *headers) as peer:
+def test_a_page_in_a_browser_is_refused(emulator: Emulator, bystander: Reader, host: str, origins: list[str]) -> None:
+    headers = [f"Host: {host}", *(f"Origin: {each}" for each in origins)]
+    with Peer(emulator, PATH, SUBPROTOCOL, *headers) as peer:
         assert peer.head.startswith(b"HTTP/1.1 403")
 
 
@@ -208,86 +195,81 @@ def test_who_reads_no_answer_is_not_read_further() -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1:8080", "emulator:8080", "emulator"])
-def test_a_client_that_names_the_server_as_its_origin_is_served(plain: Emulator, host: str) -> None:
-    with Peer(plain, PATH, SUBPROTOCOL, f"Host: {host}", f"Origin: http://{host}") as peer:
+def test_a_client_that_names_the_server_as_its_origin_is_served(emulator: Emulator, host: str) -> None:
+    with Peer(emulator, PATH, SUBPROTOCOL, f"Host: {host}", f"Origin: http://{host}") as peer:
         assert peer.head.startswith(b"HTTP/1.1 101 ")
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"AMQP\x03\x01\x00\x00",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01",
-        b"POST / HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 10_000,
-        bytes(100_000),
-    ],
-)
-def test_garbage_instead_of_a_request_ends_the_connection(plain: Emulator, bystander: Reader, sent: bytes) -> None:
-    with (
-        socket.create_connection(("127.0.0.1", plain.websocket_port), timeout=10) as peer,
-        contextlib.suppress(OSError),
-    ):
+GARBAGE = [
+    b"AMQP\x03\x01\x00\x00",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01",
+    b"POST / HTTP/1.1\r\n\r\n",
+    b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 10_000,
+    bytes(100_000),
+]
+
+
+@pytest.mark.parametrize("sent", GARBAGE, ids=range(5))
+def test_garbage_instead_of_a_request_ends_the_connection(emulator: Emulator, bystander: Reader, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", emulator.websocket_port), timeout=10) as peer:
+        _ends(peer, sent)
+
+
+def _ends(peer: socket.socket, sent: bytes) -> None:
+    """The server ends the connection after `sent`."""
+    with contextlib.suppress(ConnectionError):
         peer.sendall(sent)
         peer.shutdown(socket.SHUT_WR)
-        while peer.recv(1000):
+        while peer.recv(1 << 16):
             pass
 
 
 @pytest.mark.parametrize(
     ("frame", "code"),
-    [
-        ((b"text", TEXT), 1003),
-        ((b"x", 3), 1002),
-        ((b"x", CONTINUED), 1002),
-        ((b"x" * 126, PING), 1002),
-    ],
+    [((b"text", TEXT), 1003), ((b"x", 3), 1002), ((b"x", CONTINUED), 1002), ((b"x" * 126, PING), 1002)],
 )
 def test_a_wrong_frame_closes_the_websocket(
-    plain: Emulator, bystander: Reader, frame: tuple[bytes, int], code: int
+    emulator: Emulator, bystander: Reader, frame: tuple[bytes, int], code: int
 ) -> None:
-    with Peer(plain) as peer:
+    with Peer(emulator) as peer:
         peer.send(*frame)
         assert peer.closed() == code
 
 
-def test_a_client_must_mask(plain: Emulator, bystander: Reader) -> None:
-    with Peer(plain) as peer:
+def test_a_client_must_mask(emulator: Emulator, bystander: Reader) -> None:
+    with Peer(emulator) as peer:
         peer.send(b"AMQP", masked=False)
         assert peer.closed() == 1002
 
 
-def test_garbage_in_frames_ends_the_connection_as_without(plain: Emulator, bystander: Reader) -> None:
+def test_garbage_in_frames_ends_the_connection_as_without(emulator: Emulator, bystander: Reader) -> None:
     for garbage in (b"GET / HTTP/1.1\r\n\r\n", SASL_HEADER + b"\xff" * 100):
-        with Peer(plain) as peer:
+        with Peer(emulator) as peer:
             peer.send(garbage)
             assert peer.closed() == 1000
 
 
-def test_mutated_streams(plain: Emulator, bystander: Reader) -> None:
+def test_mutated_streams(emulator: Emulator, bystander: Reader) -> None:
     randomly = random.Random(7)
     stream = b"\x82\x88" + b"\0" * 4 + SASL_HEADER + b"\x89\x80" + b"\0" * 4 + b"\x82\xfe\x04\x00" + b"\0" * 1028
     for _ in range(100):
         mutated = bytearray(stream)
         for _ in range(randomly.randint(1, 6)):
             mutated[randomly.randrange(40)] = randomly.randrange(256)
-        with Peer(plain) as peer, contextlib.suppress(OSError):
-            peer.socket.sendall(mutated[: randomly.randrange(len(mutated))])
-            peer.socket.shutdown(socket.SHUT_WR)
-            while peer.socket.recv(1 << 16):
-                pass
+        with Peer(emulator) as peer:
+            _ends(peer.socket, mutated[: randomly.randrange(len(mutated))])
 
 
-def test_who_asks_for_nothing_is_disconnected(plain: Emulator) -> None:
-    with socket.create_connection(("127.0.0.1", plain.websocket_port), timeout=10) as silent:
+def test_who_asks_for_nothing_is_disconnected(emulator: Emulator) -> None:
+    with socket.create_connection(("127.0.0.1", emulator.websocket_port), timeout=10) as silent:
         assert silent.recv(1) == b""
-    with Peer(plain) as peer:  # which says nothing in AMQP
+    with Peer(emulator) as peer:  # which says nothing in AMQP
         assert peer.closed() is None
 
 
-def test_faults_reach_websockets_too(plain: Emulator) -> None:
-    with Peer(plain) as peer:
+def test_faults_reach_websockets_too(emulator: Emulator) -> None:
+    with Peer(emulator) as peer:
         peer.send(AMQP_HEADER)
         peer.next()
-        plain.drop_connections()
+        emulator.drop_connections()
         assert peer.closed() is None
