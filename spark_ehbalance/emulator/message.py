@@ -145,15 +145,17 @@ def parse_event(message: bytes) -> Event:
 
     Delivery annotations are dropped: they are meant for one hop only.
     """
-    head = tail = annotations = b""
+    head = annotations = b""
+    tail: list[bytes] = []
     count, partition_key = 0, None
     for section, start, end in _sections(message):
         if section == _ANNOTATIONS:
             annotations, count, partition_key = _sender_annotations(message, start)
+        elif section == _HEADER:
+            head = b"\x00\x53\x70" + message[start:end]
         elif section != _DELIVERY:
-            encoded = b"\x00\x53" + bytes((section,)) + message[start:end]
-            head, tail = (encoded, tail) if section == _HEADER else (head, tail + encoded)
-    return Event(head, annotations, count, tail, partition_key)
+            tail += (b"\x00\x53%c" % section, message[start:end])
+    return Event(head, annotations, count, b"".join(tail), partition_key)
 
 
 def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | None]:

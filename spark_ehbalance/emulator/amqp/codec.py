@@ -74,7 +74,7 @@ class Described(NamedTuple):
     value: Any
 
 
-_U32 = struct.Struct(">I")
+_TEXT_HEADER = struct.Struct(">BI")
 _SIZE_AND_COUNT = struct.Struct(">II")
 
 # Python type -> code of the widest form, and the format of its bytes
@@ -100,6 +100,11 @@ _SMALL = {
     Long: (0x55, -128, 128),
     int: (0x55, -128, 128),
 }
+_TEXTS: dict[type, tuple[int, Callable[[Any], bytes]]] = {
+    bytes: (0xA0, bytes),
+    str: (0xA1, str.encode),
+    Symbol: (0xA3, lambda name: name.encode("ascii")),
+}
 _ZERO = {UInt: b"\x43", ULong: b"\x44"}
 _DECIMALS = {4: b"\x74", 8: b"\x84", 16: b"\x94"}
 
@@ -120,12 +125,14 @@ def encode(value: Any) -> bytes:
         code, lowest, beyond = _SMALL[kind]
         if lowest <= value < beyond:
             return _ZERO[kind] if value == 0 and kind in _ZERO else bytes((code, value & 0xFF))
+    if kind in _TEXTS:
+        code, to_bytes = _TEXTS[kind]
+        raw = to_bytes(value)
+        return (b"%c%c" % (code, len(raw)) if len(raw) < 256 else _TEXT_HEADER.pack(code + 0x10, len(raw))) + raw
     constructor, payload = _wide_form(value)
     code, size = constructor[0], len(payload)
-    if code >> 4 == 0xB and size < 4 + 256:
-        return bytes((code - 0x10,)) + payload[3:]
     if code >> 4 == 0xD and size < 8 + 255 and payload[4:7] == b"\0\0\0":
-        return bytes((code - 0x10, size - 7, payload[7])) + payload[8:]
+        return b"%c%c%b" % (code - 0x10, size - 7, payload[7:])
     return constructor + payload
 
 
@@ -149,8 +156,10 @@ def _packer(code: int, format_: str) -> Callable[[Any], tuple[bytes, bytes]]:
     return pack
 
 
-def _sized(raw: bytes) -> bytes:
-    return _U32.pack(len(raw)) + raw
+def _text(value: Any) -> tuple[bytes, bytes]:
+    code, to_bytes = _TEXTS[type(value)]
+    header = _TEXT_HEADER.pack(code + 0x10, len(raw := to_bytes(value)))
+    return header[:1], header[1:] + raw
 
 
 def _compound(values: Iterable[Any]) -> bytes:
@@ -175,9 +184,6 @@ def _described(value: Described) -> tuple[bytes, bytes]:
 _FORMS: dict[type, Callable[[Any], tuple[bytes, bytes]]] = {
     type(None): lambda value: (b"\x40", b""),
     bool: lambda value: (b"\x56", bytes((value,))),
-    bytes: lambda value: (b"\xb0", _sized(value)),
-    str: lambda value: (b"\xb1", _sized(value.encode())),
-    Symbol: lambda value: (b"\xb3", _sized(value.encode("ascii"))),
     Char: lambda value: (b"\x73", value.encode("utf-32-be")),
     uuid.UUID: lambda value: (b"\x98", value.bytes),
     Decimal: lambda value: (_DECIMALS[len(value)], bytes(value)),
@@ -185,6 +191,7 @@ _FORMS: dict[type, Callable[[Any], tuple[bytes, bytes]]] = {
     dict: lambda value: (b"\xd1", _compound(chain.from_iterable(value.items()))),
     Array: lambda value: (b"\xf0", _array(value)),
     Described: _described,
+    **dict.fromkeys(_TEXTS, _text),
     **{kind: _packer(*form) for kind, form in _NUMBERS.items()},
 }
 
