@@ -105,6 +105,10 @@ class Administration(ABC):
     def _log(self, hub: str, partition: str | int) -> PartitionLog:
         return self._broker.hub(hub).partition(str(partition))
 
+    def _detach(self, error: AmqpError, hub: str, partition: str | int | None = None, group: str | None = None) -> None:
+        for _, endpoint in self._server.endpoints(hub, partition, group):
+            endpoint.detach(error)
+
     @operation
     def add_hub(self, name: str, partitions: int) -> None:
         """Create a hub, or extend an existing one to that number of partitions."""
@@ -114,8 +118,7 @@ class Administration(ABC):
     def delete_hub(self, name: str) -> None:
         """Delete a hub and its events, and detach its links."""
         hub = self._broker.delete_hub(name)
-        for _, endpoint in self._server.endpoints(hub.name):
-            endpoint.detach(service_errors.deleted(hub.name))
+        self._detach(service_errors.deleted(hub.name), hub.name)
 
     @operation
     def add_partitions(self, hub: str, count: int) -> None:
@@ -136,8 +139,7 @@ class Administration(ABC):
         """Delete a consumer group, and detach its readers. $Default cannot be deleted."""
         found = self._broker.hub(hub)
         found.delete_group(name)
-        for _, endpoint in self._server.endpoints(found.name, group=name):
-            endpoint.detach(service_errors.deleted(f"{found.name}|{name}"))
+        self._detach(service_errors.deleted(f"{found.name}|{name}"), found.name, group=name)
 
     @operation
     def disable_hub(self, name: str, disable: bool = True) -> None:
@@ -145,8 +147,8 @@ class Administration(ABC):
         links."""
         hub = self._broker.hub(name)
         hub.disabled = disable
-        for _, endpoint in self._server.endpoints(hub.name) if disable else ():
-            endpoint.detach(service_errors.disabled(hub.name))
+        if disable:
+            self._detach(service_errors.disabled(hub.name), hub.name)
 
     @operation
     def trim(self, hub: str, partition: str | int, before_sequence_number: int) -> None:
@@ -208,14 +210,8 @@ class Administration(ABC):
             part = slice(start, start + _EVENTS_PER_CALL)
             at_once = max(1, _COPIES_PER_CALL // len(bodies[part]))
             for first in range(0, max(1, copies), at_once):  # the server refuses an invalid number
-                self._append(
-                    hub,
-                    partition,
-                    list(bodies[part]),
-                    properties if each is None else each[part],
-                    partition_key,
-                    min(at_once, copies - first),
-                )
+                some = properties if each is None else each[part]
+                self._append(hub, partition, list(bodies[part]), some, partition_key, min(at_once, copies - first))
 
     @operation
     def _append(
@@ -278,8 +274,7 @@ class Administration(ABC):
         group: str | None = None,
     ) -> None:
         """Detach the publishers and readers of a hub or partition with an error; with a group, only its readers."""
-        for _, endpoint in self._server.endpoints(hub, partition, group):
-            endpoint.detach(service_errors.service_error(condition, description))
+        self._detach(service_errors.service_error(condition, description), hub, partition, group)
 
     @operation
     def server_busy(self, count: int = 0, seconds: float = 0.0) -> None:

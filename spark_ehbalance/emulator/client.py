@@ -9,7 +9,7 @@ import logging
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 from . import management, service_errors
@@ -47,10 +47,12 @@ class Client(Connection, asyncio.Protocol):
         super().__init__("ehbalance-emulator", settings.idle_timeout)
         self._settings = settings
         self._broker = broker
-        self._limit = limit
         self._clients = clients
         self._tokens = Tokens(settings.sas_keys)
-        self._answers = {"$cbs": self._put_token, "$management": self._manage}
+        self._answers: dict[str, Callable[[Sections], Response]] = {
+            "$cbs": lambda request: self._tokens.put(request, broker.faults.token_life),
+            "$management": lambda request: management.answer(request, broker, limit, self._tokens),
+        }
         self._id = next(_ids)
         self._silent = False  # by an injected fault: nothing is ever answered
         self._last_received = self._connected_at = time.monotonic()
@@ -142,12 +144,6 @@ class Client(Connection, asyncio.Protocol):
             return PublisherEndpoint(link, hub, entity, self._broker.faults)
         link.settled = self._settings.settled
         return ReaderEndpoint(link, attach, hub, entity, self._broker.faults)
-
-    def _put_token(self, request: Sections) -> Response:
-        return self._tokens.put(request, self._broker.faults.token_life)
-
-    def _manage(self, request: Sections) -> Response:
-        return management.answer(request, self._broker, self._limit, self._tokens)
 
     def on_error(self, error: AmqpError) -> None:
         _log.warning("connection %d: %s", self._id, error)

@@ -13,7 +13,6 @@ import hmac
 import json
 import socket
 from collections.abc import Callable, Collection, Mapping
-from types import TracebackType
 from typing import Any
 
 from .administration import Administration
@@ -85,9 +84,7 @@ class EmulatorControl(Administration):
     def __enter__(self) -> EmulatorControl:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _invoke(self, call: str, arguments: Mapping[str, Any]) -> Any:

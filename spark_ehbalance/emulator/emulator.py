@@ -8,7 +8,6 @@ import tempfile
 import threading
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from .administration import Administration
@@ -99,9 +98,7 @@ class Emulator(Administration):
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property

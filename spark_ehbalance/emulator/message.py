@@ -86,8 +86,7 @@ class Sections(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The response to a request: an HTTP status code, one line of text, the requested value, and an error's
-    condition."""
+    """The response to a request: an HTTP status, one line of text, and the requested value or an error's condition."""
 
     status: int
     description: str

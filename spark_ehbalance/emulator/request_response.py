@@ -21,21 +21,17 @@ class ResponseEndpoint(Endpoint):
     def __init__(self, link: OutgoingLink, node: str) -> None:
         self.node = node
         self._link = link
-        self._responses: deque[bytes] = deque()
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._responses) >= _MAX_RESPONSES
+        self.responses: deque[bytes] = deque()
 
     def send(self, response: bytes) -> None:
         """Send a response as soon as the client grants credit."""
-        self._responses.append(response)
+        self.responses.append(response)
         self.on_room()
 
     def on_room(self) -> None:
-        while self._link.continue_message() and self._responses and self._link.room:
-            self._link.send(self._responses.popleft())
-        if not self._responses:
+        while self._link.continue_message() and self.responses and self._link.room:
+            self._link.send(self.responses.popleft())
+        if not self.responses:
             self._link.finish_drain()
 
 
@@ -51,7 +47,7 @@ class RequestEndpoint(Endpoint):
         """Respond on the same session's receiver of this node. Raises DecodeError for malformed requests."""
         request = parse_sections(message)
         receiver = self._receiver()
-        if receiver is None or receiver.is_full:
+        if receiver is None or len(receiver.responses) >= _MAX_RESPONSES:
             text = f"There is no receiver for the responses of {self._node} with room for one more."
             self._link.settle(delivery_id, rejected(AmqpError(RESOURCE_LIMIT, text)))
             return

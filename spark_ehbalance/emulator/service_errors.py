@@ -6,15 +6,8 @@ import uuid
 from collections.abc import Iterable
 from datetime import datetime, timezone
 
-from .amqp.errors import (
-    DETACH_FORCED,
-    LINK_STOLEN,
-    NOT_FOUND,
-    RESOURCE_DELETED,
-    RESOURCE_LIMIT,
-    UNAUTHORIZED,
-    AmqpError,
-)
+from .amqp import errors
+from .amqp.errors import AmqpError
 
 ARGUMENT_ERROR = "com.microsoft:argument-error"
 ENTITY_DISABLED = "com.microsoft:entity-disabled"
@@ -32,17 +25,16 @@ def service_error(condition: str, text: str) -> AmqpError:
 
 def not_found(path: str) -> AmqpError:
     """There is no hub at `path`, the path of a link."""
-    return service_error(NOT_FOUND, f"The messaging entity 'sb://{_NAMESPACE}/{path}' could not be found.")
+    return service_error(errors.NOT_FOUND, f"The messaging entity 'sb://{_NAMESPACE}/{path}' could not be found.")
 
 
 def group_not_found(hub: str, group: str) -> AmqpError:
     """The hub does not have this consumer group; its number among the service's containers is made up."""
     entity = f"{_NAMESPACE}:eventhub:{hub.lower()}~32766|{group}"
-    return service_error(NOT_FOUND, f"The messaging entity '{entity}' could not be found.")
+    return service_error(errors.NOT_FOUND, f"The messaging entity '{entity}' could not be found.")
 
 
 def no_such_partition(count: int) -> AmqpError:
-    """The hub has `count` partitions, and this is none of them."""
     return service_error(
         OUT_OF_RANGE,
         "The specified partition is invalid for an EventHub partition sender or receiver. "
@@ -56,7 +48,7 @@ def invalid_offset(offset: str) -> AmqpError:
 
 
 def deleted(entity: str) -> AmqpError:
-    return service_error(RESOURCE_DELETED, f"The messaging entity '{entity}' has been deleted.")
+    return service_error(errors.RESOURCE_DELETED, f"The messaging entity '{entity}' has been deleted.")
 
 
 def disabled(hub: str) -> AmqpError:
@@ -72,7 +64,7 @@ def server_busy() -> AmqpError:
 
 
 def too_many_connections() -> AmqpError:
-    return service_error(RESOURCE_LIMIT, f"ConnectionsQuotaExceeded for namespace {_NAMESPACE}.")
+    return service_error(errors.RESOURCE_LIMIT, f"ConnectionsQuotaExceeded for namespace {_NAMESPACE}.")
 
 
 def idle(path: str, reads: bool, seconds: float) -> AmqpError:
@@ -80,7 +72,7 @@ def idle(path: str, reads: bool, seconds: float) -> AmqpError:
     kind = "Consumer" if reads else "Publisher"
     span = f"{int(seconds // 3600):02}:{int(seconds // 60 % 60):02}:{int(seconds % 60):02}"
     return service_error(
-        DETACH_FORCED,
+        errors.DETACH_FORCED,
         f"The link '{path}' is force detached by the broker due to errors occurred in {kind.lower()}. "
         f"Detach origin: AmqpEventHub{kind}.IdleTimerExpired: Idle timeout: {span}.",
     )
@@ -91,14 +83,14 @@ def unauthorized(path: str, reads: bool, *, expired: bool = False) -> AmqpError:
     text = f"Unauthorized access. '{'Listen' if reads else 'Send'}' claim(s) are required to perform this operation. "
     text += f"Resource: 'sb://{path}'."
     if expired:
-        return service_error(DETACH_FORCED, f"The link is force detached. Code: RenewToken. Details: {text}")
-    return service_error(UNAUTHORIZED, text)
+        return service_error(errors.DETACH_FORCED, f"The link is force detached. Code: RenewToken. Details: {text}")
+    return service_error(errors.UNAUTHORIZED, text)
 
 
 def replaced(old: tuple[str, int | None], new: tuple[str, int | None]) -> AmqpError:
     """The reader `old` (name and epoch) is replaced by `new`."""
     return service_error(
-        LINK_STOLEN,
+        errors.LINK_STOLEN,
         f"New receiver '{new[0]}' with higher epoch of '{new[1]}' is created hence current receiver '{old[0]}' "
         f"with epoch '{old[1] or 0}' is getting disconnected. If you are recreating the receiver, make sure a "
         "higher epoch is used.",
@@ -106,9 +98,8 @@ def replaced(old: tuple[str, int | None], new: tuple[str, int | None]) -> AmqpEr
 
 
 def epoch_required(highest: int) -> AmqpError:
-    """A reader without epoch is refused while one has an epoch."""
     return service_error(
-        LINK_STOLEN,
+        errors.LINK_STOLEN,
         f"At least one receiver for the endpoint is created with epoch of '{highest}', and so non-epoch receiver is "
         "not allowed. Either reconnect with a higher epoch, or make sure all epoch receivers are closed or "
         "disconnected.",
@@ -116,9 +107,8 @@ def epoch_required(highest: int) -> AmqpError:
 
 
 def epoch_too_low(highest: int, epoch: int) -> AmqpError:
-    """A reader with an epoch is refused while one has a higher epoch."""
     return service_error(
-        LINK_STOLEN,
+        errors.LINK_STOLEN,
         f"A receiver with a higher epoch '{highest}' already exists. A new receiver with epoch {epoch} cannot be "
         "created. Make sure you are creating receiver with increasing epoch value to ensure connectivity, or ensure "
         "all old epoch receivers are closed or disconnected.",
@@ -126,9 +116,8 @@ def epoch_too_low(highest: int, epoch: int) -> AmqpError:
 
 
 def too_many_readers(allowed: int, names: Iterable[str]) -> AmqpError:
-    """More readers without epoch than are allowed."""
     return service_error(
-        RESOURCE_LIMIT,
+        errors.RESOURCE_LIMIT,
         f"Exceeded the maximum number of allowed receivers per partition in a consumer group which is {allowed}. "
         f"List of connected receivers - {', '.join(names)}.",
     )

@@ -63,28 +63,13 @@ class WebSocketConnection(asyncio.Protocol):
         if self._inner is not None:
             self._inner.resume_writing()
 
-    # --- what the protocol behind it calls
-
-    def send(self, data: bytes) -> None:
-        """Send `data`, in one message or in several."""
-        if self._websocket.state is OPEN:
-            for start in range(0, len(data), _PIECE):
-                self._websocket.send_binary(data[start : start + _PIECE])
-            self._flush()
-
-    def send_close(self) -> None:
-        """Tell the client that nothing more comes."""
-        if self._websocket.state is OPEN:
-            self._websocket.send_close(CloseCode.NORMAL_CLOSURE)
-            self._flush()
-
     def _handle_events(self) -> None:
         for event in self._websocket.events_received():
             if isinstance(event, Request):
                 self._answer(event)
             elif isinstance(event, Frame):
                 self._handle_frame(event)
-        self._flush()
+        self.flush()
         if self._transport.get_write_buffer_size() > WRITE_LIMIT:  # of pongs
             self._transport.pause_reading()
         if self._websocket.close_expected() and self._inner is None:
@@ -100,9 +85,11 @@ class WebSocketConnection(asyncio.Protocol):
         self._websocket.send_response(response)
         if self._websocket.state is OPEN:
             self._timer.cancel()
-            self._flush()
+            self.flush()
             self._inner = self._make()
-            self._inner.connection_made(cast("asyncio.Transport", _ByteStream(self, self._transport)))
+            self._inner.connection_made(
+                cast("asyncio.Transport", _ByteStream(self._websocket, self.flush, self._transport))
+            )
 
     def _is_of_a_page(self, request: Request) -> bool:
         """Whether a browser sends it for a page, which could read and publish where no key is set.
@@ -123,7 +110,8 @@ class WebSocketConnection(asyncio.Protocol):
         elif frame.opcode in (Opcode.BINARY, Opcode.CONT) and self._inner is not None:
             self._inner.data_received(bytes(frame.data))
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Hand the bytes of the websocket to the socket."""
         for data in self._websocket.data_to_send():
             if self._transport.is_closing():
                 return
@@ -136,18 +124,24 @@ class WebSocketConnection(asyncio.Protocol):
 class _ByteStream:
     """The transport of the protocol behind a websocket: all but writing is that of the socket."""
 
-    def __init__(self, websocket: WebSocketConnection, transport: asyncio.Transport) -> None:
+    def __init__(self, websocket: ServerProtocol, flush: Callable[[], None], transport: asyncio.Transport) -> None:
         self._websocket = websocket
+        self._flush = flush
         self._transport = transport
 
-    def write(self, data: bytes) -> None:
-        self._websocket.send(bytes(data))
+    def write(self, data: bytes | bytearray) -> None:
+        if self._websocket.state is OPEN:
+            for start in range(0, len(data), _PIECE):
+                self._websocket.send_binary(bytes(data[start : start + _PIECE]))
+            self._flush()
 
     def can_write_eof(self) -> bool:
         return True
 
     def write_eof(self) -> None:
-        self._websocket.send_close()
+        if self._websocket.state is OPEN:
+            self._websocket.send_close(CloseCode.NORMAL_CLOSURE)
+            self._flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

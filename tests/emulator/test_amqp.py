@@ -418,7 +418,7 @@ def test_records_are_sent_in_place() -> None:
 
 def test_delivery_ids_wrap() -> None:
     peer, link = receiving(100)
-    link.session._next_delivery_id = 2**32 - 3
+    link.session.next_delivery_id = 2**32 - 3
     link.send_records(*_records(5))
     link.send(b"x")
     assert [frame.delivery_id for frame, _ in peer.received()] == [2**32 - 3, 2**32 - 2, 2**32 - 1, 0, 1, 2]

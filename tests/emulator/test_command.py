@@ -18,7 +18,7 @@ from azure.eventhub.exceptions import AuthenticationError
 from spark_ehbalance.emulator import Emulator, EmulatorControl
 from spark_ehbalance.emulator.amqp.frames import Attach
 
-from .clients import DEADLINE, numbers, producer, reader
+from .clients import DEADLINE, numbers, producer, read, reader
 from .raw import PARTITION, RawPeer
 
 KEY = "cmlnaHQ="
@@ -84,8 +84,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     with running("--data", str(tmp_path)) as (_, connection, control):
         assert control.partition_state("hub", 0).next_sequence_number == 50
         control.append("hub", 0, [b"after"])
-        with reader(connection) as events:
-            assert numbers(events.read(51)) == list(range(51))
+        assert numbers(read(connection, 51)) == list(range(51))
 
 
 def test_a_geo_replicated_hub_is_promoted_through_the_control_port() -> None:
@@ -95,8 +94,7 @@ def test_a_geo_replicated_hub_is_promoted_through_the_control_port() -> None:
         assert control.partition_state("hub", 0).next_sequence_number == 3
         with pytest.raises(ValueError, match="'other' is not a valid LostOffsets"):
             control.promote("hub", lost_offsets="other")
-        with reader(connection) as events:
-            assert all(":" in str(event.offset) for event in events.read(3))
+        assert all(":" in str(event.offset) for event in read(connection, 3))
 
 
 def test_a_directory_serves_one_emulator_at_a_time(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator, EmulatorControl
 
-from .clients import DEADLINE, Reader, numbers, producer, reader, wait_until
+from .clients import DEADLINE, Reader, detached, numbers, producer, read, reader, refusal, wait_until
 
 QUICK_RETRIES = {"retry_total": 10, "retry_backoff_factor": 0.02, "retry_backoff_max": 0.1, "retry_mode": "fixed"}
 
@@ -73,17 +73,14 @@ def test_server_busy_detaches_a_receiver_with_a_reason(emulator: Emulator, conne
     with reader(connection) as events:
         emulator.server_busy(count=1)
         emulator.append("hub", 0, [b"x"])
-        with pytest.raises(EventHubError) as caught:
-            wait_until(events.poll, "the receiver is detached")
-        assert caught.value.error == "server-busy" or "server-busy" in str(caught.value)
-    with reader(connection) as events:
-        assert numbers(events.read(1)) == [0]
+        error = detached(events)
+        assert error.error == "server-busy" or "server-busy" in str(error)
+    assert numbers(read(connection, 1)) == [0]
 
 
 def test_server_busy_refuses_attaches_and_sends(emulator: Emulator, connection: str) -> None:
     emulator.server_busy(seconds=60)
-    with pytest.raises(EventHubError, match="throttled"), reader(connection):
-        pass
+    assert "throttled" in str(refusal(connection))
     emulator.server_busy()
     with producer(connection, retry_total=0) as client:
         client.send_event(EventData(b"0"), partition_id="0")
@@ -180,8 +177,7 @@ def test_the_control_port_takes_the_same_calls(emulator: Emulator, connection: s
             assert b"".join(events.read(2)[0].body) == b"\x00\xff"  # type: ignore[arg-type]
             assert events.events[1].properties == {b"n": 2}
             control.detach("second", 0)
-            with pytest.raises(EventHubError):
-                wait_until(events.poll, "the receiver is detached")
+            detached(events)
         control.server_busy(count=1)
         control.server_busy()
         control.refuse_connections()

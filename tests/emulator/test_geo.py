@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from azure.eventhub import EventData
 from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator
 
+from . import clients
 from .clients import numbers, reader, wait_until
 
 HUB = "hub"
@@ -24,25 +24,20 @@ def geo() -> Iterator[Emulator]:
         yield running
 
 
-def events(emulator: Emulator, count: int, start: str | int, inclusive: bool = False) -> list[EventData]:
-    """The first events after `start`."""
-    with reader(emulator.connection_string(HUB), start=start, inclusive=inclusive) as found:
-        return found.read(count)
-
-
 def read(emulator: Emulator, count: int, start: str | int = "-1", *, inclusive: bool = False) -> dict[int, str]:
     """The offsets of the first events after `start`, by sequence number."""
-    return {each.sequence_number: each.offset for each in events(emulator, count, start, inclusive)}
+    events = clients.read(emulator.connection_string(HUB), count, start=start, inclusive=inclusive)
+    return {each.sequence_number: each.offset for each in events}
 
 
 def bodies(emulator: Emulator, count: int, start: str) -> list[str]:
-    return [each.body_as_str() for each in events(emulator, count, start)]
+    return [each.body_as_str() for each in clients.read(emulator.connection_string(HUB), count, start=start)]
 
 
 def refused(emulator: Emulator, start: str) -> str:
     """What the client says of a receiver that starts there."""
     with pytest.raises(EventHubError) as refusal:
-        events(emulator, 1, start)
+        clients.read(emulator.connection_string(HUB), 1, start=start)
     return str(refusal.value)
 
 

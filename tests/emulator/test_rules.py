@@ -15,23 +15,8 @@ from spark_ehbalance.emulator import Emulator, EmulatorControl, management
 from spark_ehbalance.emulator.amqp.errors import AmqpError
 from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, Attach, Close, Detach, Open, Transfer
 
-from .clients import Reader, bodies, numbers, producer, reader, wait_until
+from .clients import bodies, detached, numbers, producer, read, reader, refusal, wait_until
 from .raw import PARTITION, RawPeer
-
-
-def refusal(connection: str, **options: Any) -> EventHubError:
-    """The error with which a receiver is refused."""
-    with pytest.raises(EventHubError) as caught, reader(connection, **options):
-        pass
-    return caught.value
-
-
-def detached(events: Reader) -> EventHubError:
-    """The error with which an attached receiver is detached."""
-    with pytest.raises(EventHubError) as caught:
-        wait_until(events.poll, "the receiver is detached")
-    return caught.value
-
 
 # --- limits
 
@@ -151,8 +136,7 @@ def test_deliveries_are_settled_or_have_tags_of_their_own(delivering: tuple[Emul
 def test_a_client_reads_all_either_way(delivering: tuple[Emulator, bool]) -> None:
     emulator, _ = delivering
     emulator.append("hub", 0, [b"%d" % number for number in range(1000)] + [b"x" * 500_000])
-    with reader(emulator.connection_string("hub")) as events:
-        assert numbers(events.read(1001)) == list(range(1001))
+    assert numbers(read(emulator.connection_string("hub"), 1001)) == list(range(1001))
 
 
 def test_a_link_on_which_nothing_happens_is_detached() -> None:

@@ -17,7 +17,7 @@ from azure.eventhub import EventData, EventHubConsumerClient, TransportType
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.certificates import make
 
-from .clients import DEADLINE, numbers, producer, reader
+from .clients import DEADLINE, numbers, producer, read, reader
 from .test_command import COMMAND
 
 
@@ -40,8 +40,7 @@ def test_the_real_client_sends_reads_and_asks(secure: Emulator) -> None:
     string, settings = secure.connection_string("hub"), trusting(secure)
     with producer(string, **settings) as client:
         client.send_batch([EventData(bytes(n)) for n in range(300)], partition_id="0")
-    with reader(string, **settings) as events:
-        assert numbers(events.read(300)) == list(range(300))
+    assert numbers(read(string, 300, **settings)) == list(range(300))
     with EventHubConsumerClient.from_connection_string(string, "$Default", **settings) as client:  # type: ignore[arg-type]
         assert client.get_partition_properties("0")["last_enqueued_sequence_number"] == 299
 

@@ -5,22 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 
+from . import frames
 from .codec import Described, UInt, ULong
 from .errors import HANDLE_IN_USE, MESSAGE_SIZE, NOT_ALLOWED, UNATTACHED_HANDLE, AmqpError
-from .frames import (
-    Attach,
-    Begin,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Performative,
-    Transfer,
-    encode_frame,
-    error_field,
-    fill_transfer_headers,
-    rejected,
-)
+from .frames import Attach, Begin, Detach, Flow, Transfer, encode_frame, error_field
 
 MAX_FRAME_SIZE = 65536  # bytes in either direction, as Azure announces; larger messages take several frames
 MAX_MESSAGE_SIZE = 1 << 20  # Azure's limit in bytes for one event or batch in the standard tier
@@ -49,14 +37,14 @@ class Output:
         self.max_frame_size = MAX_FRAME_SIZE
         self._frames: list[bytes | bytearray] = []
 
-    def write(self, frames: bytes | bytearray) -> None:
+    def write(self, encoded: bytes | bytearray) -> None:
         if not self.closed:
-            self._frames.append(frames)
+            self._frames.append(encoded)
 
     def take(self) -> bytes | bytearray:
         """Remove and return all waiting bytes. A single block, such as a chunk of many events, is not copied."""
-        frames, self._frames = self._frames, []
-        return frames[0] if len(frames) == 1 else b"".join(frames)
+        waiting, self._frames = self._frames, []
+        return waiting[0] if len(waiting) == 1 else b"".join(waiting)
 
 
 class Endpoint:
@@ -81,25 +69,16 @@ class _Link:
         self.endpoint = Endpoint()
         self.detached = False
         self._handle = handle
-        self._settle_mode = _MIXED
         self._delivery_count = self._credit = 0
 
-    def accept(self, attach: Attach) -> None:
-        """Answer the peer's `attach`."""
-        self._answer(attach)
-
-    def refuse(self, attach: Attach, error: AmqpError) -> None:
-        """Answer the peer's `attach` and detach at once: AMQP has no other way to refuse a link."""
-        self._answer(attach)
-        self.detach(error)
-
-    def _answer(self, attach: Attach) -> None:
+    def answer(self, attach: Attach, settle_mode: int = _MIXED) -> None:
+        """Answer the peer's `attach`. AMQP has no other way to refuse a link than to detach it after that."""
         self.session.write(
             Attach(
                 name=attach.name,
                 handle=attach.handle,
                 role=not attach.role,
-                snd_settle_mode=self._settle_mode,
+                snd_settle_mode=settle_mode,
                 rcv_settle_mode=0,
                 source=attach.source or _NO_SOURCE,  # clients take null for a refusal
                 target=attach.target or _NO_TARGET,
@@ -107,6 +86,14 @@ class _Link:
                 max_message_size=MAX_MESSAGE_SIZE,
             )
         )
+
+    def on_flow(self, flow: Flow) -> None:
+        """Answer a peer that asks for this side's state."""
+        if flow.echo:
+            self._write_credit()
+
+    def _write_credit(self, drain: bool = False) -> None:
+        self.session.write_flow(self._handle, self._delivery_count, max(self._credit, 0), drain)
 
     def detach(self, error: AmqpError | None = None) -> None:
         """Detach from this side and send the peer the reason; ignored if the link is detached."""
@@ -132,18 +119,14 @@ class IncomingLink(_Link):
         self._size = 0
 
     def accept(self, attach: Attach) -> None:
-        super().accept(attach)
+        """Answer the peer's `attach` and grant credit."""
+        self.answer(attach)
         self._delivery_count = attach.initial_delivery_count or 0
         self._grant_credit()
 
     def _grant_credit(self) -> None:
         self._credit = _INITIAL_CREDIT
-        self.session.write_flow(self._handle, self._delivery_count, self._credit)
-
-    def on_flow(self, flow: Flow) -> None:
-        """Answer a peer that asks for this side's state."""
-        if flow.echo:
-            self.session.write_flow(self._handle, self._delivery_count, self._credit)
+        self._write_credit()
 
     def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
         """One frame of a delivery. A message over the size limit is dropped, and refused at its last frame."""
@@ -166,14 +149,14 @@ class IncomingLink(_Link):
         delivery_id = None if first.settled or transfer.settled else first.delivery_id
         if size > MAX_MESSAGE_SIZE:
             text = f"The received message ({size} bytes) exceeds the limit ({MAX_MESSAGE_SIZE} bytes) of the link."
-            self.settle(delivery_id, rejected(AmqpError(MESSAGE_SIZE, text)))
+            self.settle(delivery_id, frames.rejected(AmqpError(MESSAGE_SIZE, text)))
         else:
             self.endpoint.on_message(b"".join(parts), first.message_format or 0, delivery_id)
 
     def settle(self, delivery_id: int | None, state: Described) -> None:
         """Send the peer the outcome of a delivery; ignored without id and on a detached link."""
         if delivery_id is not None and not self.detached:
-            self.session.write(Disposition(True, delivery_id, delivery_id, True, state))
+            self.session.write(frames.Disposition(True, delivery_id, delivery_id, True, state))
 
 
 class OutgoingLink(_Link):
@@ -190,16 +173,14 @@ class OutgoingLink(_Link):
         self._rest: bytes = b""  # of a message whose first frames are sent; waits for the session's window
 
     def accept(self, attach: Attach) -> None:
-        self._settle_mode = _SETTLED if self.settled else _UNSETTLED
-        super().accept(attach)
+        """Answer the peer's `attach`."""
+        self.answer(attach, _SETTLED if self.settled else _UNSETTLED)
 
     def on_flow(self, flow: Flow) -> None:
-        """Update the credit; answer a peer that asks for this side's state."""
         if flow.link_credit is not None:
             self._credit = _difference(flow.delivery_count or 0, self._delivery_count) + flow.link_credit
             self._drain = bool(flow.drain)
-        if flow.echo:
-            self.session.write_flow(self._handle, self._delivery_count, max(self._credit, 0))
+        super().on_flow(flow)
 
     @property
     def room(self) -> int:
@@ -211,7 +192,7 @@ class OutgoingLink(_Link):
         if self._drain and not self._rest:
             self._delivery_count = (self._delivery_count + max(self._credit, 0)) % ID_SPAN
             self._credit, self._drain = 0, False
-            self.session.write_flow(self._handle, self._delivery_count, 0, drain=True)
+            self._write_credit(drain=True)
 
     def send_records(self, data: bytearray, starts: Sequence[int]) -> None:
         """Send at most `room` messages, each of which fits into one frame; `data` is filled in and not copied.
@@ -222,8 +203,8 @@ class OutgoingLink(_Link):
         count = len(starts) - 1
         first_id = self._count_deliveries(count)
         before_wrap = min(count, ID_SPAN - first_id)  # 2^32 ids are more than a chunk: they wrap at most once
-        fill_transfer_headers(data, starts[: before_wrap + 1], self.session.number, self._handle, first_id)
-        fill_transfer_headers(data, starts[before_wrap:], self.session.number, self._handle, 0)
+        frames.fill_transfer_headers(data, starts[: before_wrap + 1], self.session.number, self._handle, first_id)
+        frames.fill_transfer_headers(data, starts[before_wrap:], self.session.number, self._handle, 0)
         self.session.write_transfers(data, count)
 
     def send(self, message: bytes) -> None:
@@ -251,7 +232,9 @@ class OutgoingLink(_Link):
         """The first delivery id of `count` messages that are sent now."""
         self._delivery_count = (self._delivery_count + count) % ID_SPAN
         self._credit -= count
-        return self.session.take_delivery_ids(count)
+        first = self.session.next_delivery_id
+        self.session.next_delivery_id = (first + count) % ID_SPAN
+        return first
 
 
 Link = IncomingLink | OutgoingLink
@@ -277,40 +260,31 @@ class Session:
         self._links: dict[int, Link] = {}  # by handle; one that this side has detached until the peer detaches it
         self._make_endpoint = make_endpoint
         self._next_outgoing_id = 0  # counts transfer frames
-        self._next_delivery_id = 0
+        self.next_delivery_id = 0
         self._next_incoming_id = begin.next_outgoing_id
         self._incoming_window = _WINDOW
         self.write(Begin(number, 0, _WINDOW, _WINDOW, HANDLE_MAX))
 
     # --- what links call
 
-    def write(self, performative: Performative) -> None:
+    def write(self, performative: frames.Performative) -> None:
         """Send a frame on this channel."""
         self.output.write(encode_frame(self.number, performative))
 
     def write_flow(
-        self,
-        handle: int | None = None,
-        delivery_count: int | None = None,
-        credit: int | None = None,
-        drain: bool = False,
+        self, handle: int | None = None, count: int | None = None, credit: int | None = None, drain: bool = False
     ) -> None:
-        """Send the windows and, with a handle, a link's credit. This reopens the window for incoming transfers."""
+        """Send the windows and, with a handle, a link's delivery count and credit. This reopens the window for incoming
+        transfers."""
         self._incoming_window = _WINDOW
         windows = (self._next_incoming_id, _WINDOW, self._next_outgoing_id, _WINDOW)
-        self.write(Flow(*windows, handle, delivery_count, credit, drain=drain))
+        self.write(Flow(*windows, handle, count, credit, drain=drain))
 
-    def write_transfers(self, frames: bytes | bytearray, count: int) -> None:
+    def write_transfers(self, encoded: bytes | bytearray, count: int) -> None:
         """Send `count` encoded transfer frames."""
         self._next_outgoing_id = (self._next_outgoing_id + count) % ID_SPAN
         self.remote_window -= count
-        self.output.write(frames)
-
-    def take_delivery_ids(self, count: int) -> int:
-        """Reserve `count` consecutive delivery ids; returns the first."""
-        first = self._next_delivery_id
-        self._next_delivery_id = (first + count) % ID_SPAN
-        return first
+        self.output.write(encoded)
 
     def links(self) -> list[Link]:
         """The attached links of this session."""
@@ -318,7 +292,7 @@ class Session:
 
     # --- what the connection calls
 
-    def receive(self, performative: Performative, payload: bytes) -> None:
+    def receive(self, performative: frames.Performative, payload: bytes) -> None:
         """Process one frame. Raises AmqpError for a frame that the peer must not send."""
         match performative:
             case Transfer():
@@ -336,7 +310,7 @@ class Session:
 
     def close(self, error: AmqpError | None = None) -> None:
         """End the session, because of `error` or as the answer to the peer's end."""
-        self.write(End(error_field(error)))
+        self.write(frames.End(error_field(error)))
         for link in self._links.values():
             link.end()
 
@@ -351,7 +325,8 @@ class Session:
             link.endpoint = self._make_endpoint(link, attach)
         except AmqpError as error:
             self._links.pop(attach.handle, None)
-            link.refuse(attach, error)
+            link.answer(attach)
+            link.detach(error)
         else:
             self._links[attach.handle] = link
             self.attached.add(link)
