@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import Any
 
@@ -110,7 +111,16 @@ class RawPeer:
         except (EOFError, ConnectionResetError):
             return None
 
+    def finish(self, sent: bytes = b"") -> None:
+        """Send the last bytes and read until the server ends the connection."""
+        with contextlib.suppress(ConnectionError):
+            self.socket.sendall(sent)
+            self.socket.shutdown(socket.SHUT_WR)
+            while self.socket.recv(1 << 16):
+                pass
+
     def take(self, count: int) -> bytes:
+        """The next bytes. Raises EOFError at the end."""
         while len(self._in) < count:
             data = self.socket.recv(1 << 16)
             if not data:

@@ -29,10 +29,10 @@ from spark_ehbalance.emulator.amqp.frames import (
 )
 from spark_ehbalance.emulator.amqp.session import MAX_FRAME_SIZE, MAX_MESSAGE_SIZE, Endpoint, Link
 
-from .raw import Frame, condition, source, split_frames, target
+from .raw import PARTITION, Frame, condition, source, split_frames, target
 
-RECEIVER = Attach("r", 0, True, source=source("from"))
-SENDER = Attach("s", 1, False, target=target("to"), initial_delivery_count=0)
+RECEIVER = Attach("r", 0, True, source=source(f"{PARTITION}0"))
+SENDER = Attach("s", 1, False, target=target("hub/Partitions/1"), initial_delivery_count=0)
 WIDE = {"incoming_window": 1000, "next_outgoing_id": 0, "outgoing_window": 1000}
 
 

@@ -27,15 +27,16 @@ COMMAND = [sys.executable, "-m", "spark_ehbalance.emulator"]
 
 @contextmanager
 def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, EmulatorControl]]:
-    """The process with `hub`, its connection string, and calls to it."""
+    """The process with `hub`, its connection string, and calls to it; `ready` is what else it has printed."""
     command = [*COMMAND, "--port", "0", "--control-port", "0", "--hub", "hub:2", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            found = re.fullmatch(r"Emulator ready: (Endpoint=.+;) \(control port (\d+)\)\n", line)
+            found = re.fullmatch(r"Emulator ready: (Endpoint=.+;) \(control port (\d+)(.*)\)\n", line)
             assert found is not None, line
             with EmulatorControl("127.0.0.1", int(found[2]), key=KEY) as control:
+                control.ready = found[3]  # type: ignore[attr-defined]
                 yield process, found[1] + "EntityPath=hub", control
         finally:
             process.kill()

@@ -14,9 +14,10 @@ import pytest
 from spark_ehbalance.emulator import Emulator, client
 from spark_ehbalance.emulator.amqp import frames as f
 from spark_ehbalance.emulator.amqp.codec import Described, Symbol, ULong, encode
-from spark_ehbalance.emulator.amqp.frames import Attach, Begin, Detach, Disposition, Flow, Open, Transfer, encode_frame
+from spark_ehbalance.emulator.amqp.frames import Attach, Begin, Detach, Open, Transfer, encode_frame
 
-from .raw import PARTITION, RawPeer, condition, source, target
+from .raw import PARTITION, RawPeer, condition
+from .test_amqp import CONVERSATION
 
 pytestmark = pytest.mark.usefixtures("bystander")
 GARBAGE = [
@@ -90,14 +91,6 @@ def test_a_malformed_source_refuses_only_the_link(emulator: Emulator) -> None:
         peer.expect(Attach)
 
 
-def test_an_error_in_a_session_ends_only_the_session(emulator: Emulator) -> None:
-    with RawPeer.opened(emulator) as peer:
-        peer.send(Transfer(5, 0, b"t", 0))
-        assert condition(peer.expect(f.End)) == "amqp:session:unattached-handle"
-        peer.send(f.Close())
-        assert peer.close_condition() is None
-
-
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize(
     "payload",
@@ -124,33 +117,14 @@ def test_malformed_messages_are_never_stored(emulator: Emulator, payload: bytes,
 
 def test_random_and_mutated_streams(emulator: Emulator) -> None:
     randomly = random.Random(7)
-    frames = (
-        Open("x", "host"),
-        Begin(None, 0, 10, 10),
-        Attach("a", 0, True, source=source(f"{PARTITION}0")),
-        Attach("b", 1, False, target=target("hub/Partitions/1")),
-        Attach("c", 2, False, target=target("$management")),
-        Flow(0, 10, 0, 10, 0, 0, 10),
-        Transfer(1, 0, b"t", 0),
-        Transfer(2, 1, b"t", 0),
-        Disposition(False, 0),
-        Detach(0),
-        f.End(),
-    )
-    stream = b"".join(encode_frame(0, each) for each in frames)
     for round_ in range(150):
-        mutated = bytearray(stream)
+        mutated = bytearray(CONVERSATION)
         for _ in range(randomly.randint(1, 6)):
             mutated[randomly.randrange(len(mutated))] = randomly.randrange(256)
-        with socket.create_connection(("127.0.0.1", emulator.port), timeout=10) as peer:
-            peer.sendall(f.AMQP_HEADER + mutated[: randomly.randrange(len(mutated))])
+        with RawPeer(emulator) as peer:
+            peer.socket.sendall(mutated[: randomly.randrange(len(mutated))])
             if round_ % 3:
-                peer.shutdown(socket.SHUT_WR)
-                try:
-                    while peer.recv(1 << 16):
-                        pass
-                except ConnectionResetError:
-                    pass
+                peer.finish()
 
 
 def test_a_peer_that_sends_nothing_is_disconnected() -> None:

@@ -184,21 +184,6 @@ def test_drain_returns_the_credit(emulator: Emulator, connection: str) -> None:
         assert (flow.drain, flow.link_credit, flow.delivery_count) == (True, 0, 10)
 
 
-def test_small_frames_and_a_small_window(emulator: Emulator, connection: str) -> None:
-    emulator.append("hub", 0, [b"x" * 5000, b"y"])
-    with RawPeer.opened(emulator, max_frame_size=512) as peer:
-        peer.attach_receiver(f"{PARTITION}0")
-        peer.credit(2, window=1)
-        frames: list[tuple[Transfer, bytes]] = []
-        while len([frame for frame, _ in frames if not frame.more]) < 2:
-            frames.append(peer.expect(Transfer))
-            peer.send(Flow(len(frames), 1, 0, 1000))
-        assert all(len(payload) < 512 for _, payload in frames)
-        assert len(frames) > 10
-        assert frames[-1][0].delivery_id == 1
-        assert sum(payload.count(b"x") for _, payload in frames) >= 5000
-
-
 def test_tracking_may_be_one_of_several_capabilities(emulator: Emulator, connection: str) -> None:
     emulator.append("hub", 0, [b"x"])
     wanted = Array([Symbol("com.microsoft:georeplication"), Symbol("com.microsoft:enable-receiver-runtime-metric")])

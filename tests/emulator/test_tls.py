@@ -7,7 +7,6 @@ import re
 import socket
 import ssl
 import stat
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.certificates import make
 
 from .clients import DEADLINE, numbers, producer, read, reader
-from .test_command import COMMAND
+from .raw import RawPeer
+from .test_command import running
 
 
 def trusting(emulator: Emulator) -> dict[str, object]:
@@ -104,31 +104,19 @@ def test_a_peer_without_tls_disturbs_nobody(secure: Emulator) -> None:
     secure.append("hub", 0, [b"x"])
     with reader(secure.connection_string("hub"), **trusting(secure)) as events:
         for garbage in (b"AMQP\x03\x01\x00\x00", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(100)):
-            with socket.create_connection(("127.0.0.1", secure.port), 10) as peer:
-                peer.sendall(garbage)
-                peer.shutdown(socket.SHUT_WR)
-                with contextlib.suppress(ConnectionResetError):
-                    while peer.recv(1000):
-                        pass
+            with RawPeer(secure) as peer:
+                peer.finish(garbage)
         assert len(events.read(1)) == 1
 
 
 def test_the_command_prints_where_the_authority_and_the_ports_are() -> None:
-    command = [*COMMAND, "--port", "0", "--hub", "hub:1", "--tls", "--websocket-port", "0", "--control-port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = re.fullmatch(
-                r"Emulator ready: (\S+:(\d+);\S+) \(control port \d+, websocket port (\d+), CA file (.+)\)\n", line
-            )
-            assert found is not None, line
-            ca_file = Path(found[4])
-            for port in (found[2], found[3]):
-                with connected(int(port), strict(ca_file)):
-                    pass
-            process.terminate()
-            assert process.wait(DEADLINE) == 0
-            assert not ca_file.parent.exists()
-        finally:
-            process.kill()
+    with running("--tls", "--websocket-port", "0") as (process, connection, control):
+        found = re.fullmatch(r", websocket port (\d+), CA file (.+)", control.ready)
+        assert found is not None
+        ca_file = Path(found[2])
+        for port in (re.search(r":(\d+);", connection)[1], found[1]):
+            with connected(int(port), strict(ca_file)):
+                pass
+        process.terminate()
+        assert process.wait(DEADLINE) == 0
+        assert not ca_file.parent.exists()

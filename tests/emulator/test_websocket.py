@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 import random
-import socket
 import struct
 from collections.abc import Iterator
 
@@ -17,6 +15,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, SASL_HEADER
 
 from .clients import Reader, numbers, producer, read
+from .raw import RawPeer
 
 PATH, SUBPROTOCOL = "/$servicebus/websocket", "AMQPWSB10"
 CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
@@ -75,13 +74,13 @@ def test_both_ports_serve_the_same_hubs(emulator: Emulator, connection: str) -> 
 # --- peers of its own
 
 
-class Peer:
+class Peer(RawPeer):
     """A websocket by hand."""
 
     def __init__(
         self, emulator: Emulator, path: str = PATH, subprotocol: str | None = SUBPROTOCOL, *headers: str
     ) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", emulator.websocket_port), timeout=10)
+        super().__init__(emulator.websocket_port)
         lines = [
             f"GET {path} HTTP/1.1", *(headers or ["Host: localhost"]), "Upgrade: websocket", "Connection: Upgrade",
             f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}", "Sec-WebSocket-Version: 13",
@@ -90,46 +89,31 @@ class Peer:
         self.socket.sendall("\r\n".join([*lines, "", ""]).encode())
         self.head = b""
         while not self.head.endswith(b"\r\n\r\n"):
-            self.head += self.socket.recv(1) or b"\r\n\r\n"
+            self.head += self.take(1)
 
-    def __enter__(self) -> Peer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-    def send(self, data: bytes, kind: int = BINARY, *, last: bool = True, masked: bool = True) -> None:
+    def send_frame(self, data: bytes, kind: int = BINARY, *, last: bool = True, masked: bool = True) -> None:
         mask = os.urandom(4) if masked else b""
         size = bytes([len(data) | 0x80 * masked]) if len(data) < 126 else bytes([126 | 0x80 * masked])
         size += b"" if len(data) < 126 else struct.pack(">H", len(data))
         body = bytes(each ^ mask[n % 4] for n, each in enumerate(data)) if masked else data
         self.socket.sendall(bytes([kind | 0x80 * last]) + size + mask + body)
 
-    def next(self) -> tuple[int, bytes]:
+    def next_frame(self) -> tuple[int, bytes]:
         """Kind and data of the next frame. Raises EOFError at the end."""
-        head = self._take(2)
+        head = self.take(2)
         size = head[1]
         if size == 126:
-            (size,) = struct.unpack(">H", self._take(2))
-        return head[0] & 0x0F, self._take(size)
+            (size,) = struct.unpack(">H", self.take(2))
+        return head[0] & 0x0F, self.take(size)
 
     def closed(self) -> int | None:
         """The code with which the server closes the websocket, None if it does so without one."""
         try:
-            while (frame := self.next())[0] != CLOSE:
+            while (frame := self.next_frame())[0] != CLOSE:
                 pass
             return int.from_bytes(frame[1][:2], "big")
         except (EOFError, ConnectionResetError):
             return None
-
-    def _take(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            more = self.socket.recv(count - len(data))
-            if not more:
-                raise EOFError
-            data += more
-        return data
 
 
 def test_amqp_in_any_frames(emulator: Emulator) -> None:
@@ -137,18 +121,18 @@ def test_amqp_in_any_frames(emulator: Emulator) -> None:
         assert peer.head.startswith(b"HTTP/1.1 101 ")
         assert b"sec-websocket-protocol: amqpwsb10" in peer.head.lower()
         assert b"sec-websocket-extensions" not in peer.head.lower()
-        peer.send(b"AM", last=False)
-        peer.send(b"between", PING)
-        peer.send(b"QP", CONTINUED, last=False)
-        peer.send(b"", CONTINUED, last=False)
-        peer.send(AMQP_HEADER[4:], CONTINUED)
-        assert peer.next() == (PONG, b"between")
-        assert peer.next() == (BINARY, AMQP_HEADER)
-        peer.send(b"", PONG)
-        peer.send(struct.pack(">H", 1000), CLOSE)
+        peer.send_frame(b"AM", last=False)
+        peer.send_frame(b"between", PING)
+        peer.send_frame(b"QP", CONTINUED, last=False)
+        peer.send_frame(b"", CONTINUED, last=False)
+        peer.send_frame(AMQP_HEADER[4:], CONTINUED)
+        assert peer.next_frame() == (PONG, b"between")
+        assert peer.next_frame() == (BINARY, AMQP_HEADER)
+        peer.send_frame(b"", PONG)
+        peer.send_frame(struct.pack(">H", 1000), CLOSE)
         assert peer.closed() == 1000
         with pytest.raises(EOFError):
-            peer.next()
+            peer.next_frame()
 
 
 @pytest.mark.parametrize(
@@ -190,7 +174,7 @@ def test_who_reads_no_answer_is_not_read_further() -> None:
         with pytest.raises(TimeoutError):
             peer.socket.sendall(pings * 800_000)  # 100 MB
         for _ in range(10_000):
-            assert peer.next() == (PONG, b"x" * 125)
+            assert peer.next_frame() == (PONG, b"x" * 125)
 
 
 @pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1:8080", "emulator:8080", "emulator"])
@@ -210,17 +194,8 @@ GARBAGE = [
 
 @pytest.mark.parametrize("sent", GARBAGE, ids=range(5))
 def test_garbage_instead_of_a_request_ends_the_connection(emulator: Emulator, bystander: Reader, sent: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", emulator.websocket_port), timeout=10) as peer:
-        _ends(peer, sent)
-
-
-def _ends(peer: socket.socket, sent: bytes) -> None:
-    """The server ends the connection after `sent`."""
-    with contextlib.suppress(ConnectionError):
-        peer.sendall(sent)
-        peer.shutdown(socket.SHUT_WR)
-        while peer.recv(1 << 16):
-            pass
+    with RawPeer(emulator.websocket_port) as peer:
+        peer.finish(sent)
 
 
 @pytest.mark.parametrize(
@@ -231,20 +206,20 @@ def test_a_wrong_frame_closes_the_websocket(
     emulator: Emulator, bystander: Reader, frame: tuple[bytes, int], code: int
 ) -> None:
     with Peer(emulator) as peer:
-        peer.send(*frame)
+        peer.send_frame(*frame)
         assert peer.closed() == code
 
 
 def test_a_client_must_mask(emulator: Emulator, bystander: Reader) -> None:
     with Peer(emulator) as peer:
-        peer.send(b"AMQP", masked=False)
+        peer.send_frame(b"AMQP", masked=False)
         assert peer.closed() == 1002
 
 
 def test_garbage_in_frames_ends_the_connection_as_without(emulator: Emulator, bystander: Reader) -> None:
     for garbage in (b"GET / HTTP/1.1\r\n\r\n", SASL_HEADER + b"\xff" * 100):
         with Peer(emulator) as peer:
-            peer.send(garbage)
+            peer.send_frame(garbage)
             assert peer.closed() == 1000
 
 
@@ -256,19 +231,19 @@ def test_mutated_streams(emulator: Emulator, bystander: Reader) -> None:
         for _ in range(randomly.randint(1, 6)):
             mutated[randomly.randrange(40)] = randomly.randrange(256)
         with Peer(emulator) as peer:
-            _ends(peer.socket, mutated[: randomly.randrange(len(mutated))])
+            peer.finish(mutated[: randomly.randrange(len(mutated))])
 
 
 def test_who_asks_for_nothing_is_disconnected(emulator: Emulator) -> None:
-    with socket.create_connection(("127.0.0.1", emulator.websocket_port), timeout=10) as silent:
-        assert silent.recv(1) == b""
+    with RawPeer(emulator.websocket_port) as silent:
+        assert silent.socket.recv(1) == b""
     with Peer(emulator) as peer:  # which says nothing in AMQP
         assert peer.closed() is None
 
 
 def test_faults_reach_websockets_too(emulator: Emulator) -> None:
     with Peer(emulator) as peer:
-        peer.send(AMQP_HEADER)
-        peer.next()
+        peer.send_frame(AMQP_HEADER)
+        peer.next_frame()
         emulator.drop_connections()
         assert peer.closed() is None
