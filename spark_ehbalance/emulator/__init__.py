@@ -4,5 +4,6 @@ from .administration import PartitionState
 from .control import EmulatorControl
 from .emulator import Emulator
 from .partition_log import LogCorruptError
+from .settings import Settings
 
-__all__ = ["Emulator", "EmulatorControl", "LogCorruptError", "PartitionState"]
+__all__ = ["Emulator", "EmulatorControl", "LogCorruptError", "PartitionState", "Settings"]

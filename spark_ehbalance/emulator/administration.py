@@ -162,9 +162,9 @@ class Administration(ABC):
 
     @operation
     def promote(self, hub: str, lost: int | Mapping[str | int, int] = 0, *, lost_offsets: str = "resume") -> None:
-        """Have a secondary region take over a geo-replicated hub, by force if the last `lost` events of each partition
-        (or those of some, by partition) were not replicated yet: they are gone, and new ones take their sequence
-        numbers. All connections are reset.
+        """Promote a secondary region of a geo-replicated hub. Without replication of the last `lost` events of each
+        partition (or of some partitions) they are lost, and new ones take their sequence numbers. Resets all
+        connections.
 
         `lost_offsets`: a receiver that then starts at a lost event's offset starts after the promotion (`resume`), is
         refused (`refuse`), or starts by the offset's sequence number (`number`).

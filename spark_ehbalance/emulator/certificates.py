@@ -1,4 +1,4 @@
-"""A certificate made on the spot: an authority that exists for one run, and a certificate that it has signed."""
+"""A temporary certificate authority, and a certificate that it has signed."""
 
 from __future__ import annotations
 

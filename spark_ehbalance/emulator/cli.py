@@ -28,7 +28,7 @@ def emulator(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 5672,
     hub: Annotated[list[str] | None, typer.Option(metavar="NAME:PARTITIONS", help="A hub; may be repeated.")] = None,
     data: Annotated[Path | None, typer.Option(help="Directory for the events; without it, memory.")] = None,
-    retention: Annotated[str, typer.Option(help="How long events are kept: a number and s, m, h or d.")] = "7d",
+    retention: Annotated[str, typer.Option(help="Age at which events are deleted: a number and s, m, h or d.")] = "7d",
     consumer_group: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A consumer group of every hub; may be repeated.")
     ] = None,
@@ -56,7 +56,7 @@ def emulator(
         bool, typer.Option("--unsettled", help="Deliver events unsettled, each with a tag of its own.")
     ] = False,
     idle_link_timeout: Annotated[
-        str, typer.Option(help="A link on which nothing happens for so long is detached: a number and s, m, h or d.")
+        str, typer.Option(help="Detach a link without traffic after this time: a number and s, m, h or d.")
     ] = "30m",
     geo_replicated: Annotated[
         bool, typer.Option("--geo-replicated", help="Offsets as a geo-replicated namespace has them, and promotions.")
@@ -168,5 +168,5 @@ def _key(text: str) -> tuple[str, str]:
         raise ValueError("--sas-key: expected NAME=env:VARIABLE or NAME=file:PATH, as all can see arguments")
     key = os.environ.get(place, "") if kind == "env" else Path(place).read_text("utf-8").strip()
     if not key:
-        raise ValueError(f"--sas-key: there is no key where that of {name!r} is said to be")
+        raise ValueError(f"--sas-key: the reference of {name!r} leads to no key")
     return name, key

@@ -1,4 +1,4 @@
-"""What publishers and readers have in common."""
+"""The common part of publishers and readers."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _checked_end(message: bytes, section: int, start: int) -> int:
 def parse_event(message: bytes) -> Event:
     """Parse one published message. Raises DecodeError if any section is malformed.
 
-    Delivery annotations are dropped: they are meant for one hop only.
+    Delivery annotations are dropped: they are for one hop only.
     """
     head = annotations = b""
     tail: list[bytes] = []
@@ -158,11 +158,12 @@ def parse_event(message: bytes) -> Event:
 
 
 def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | None]:
-    """The pairs that are kept, their number of keys and values, and the partition key; the map is well-formed."""
+    """Encoded pairs without the service's, their number of keys and values, and the partition key. The map must be
+    well-formed."""
     field = 1 if message[start] == 0xC1 else 4
     count = int.from_bytes(message[start + 1 + field : start + 1 + 2 * field], "big")
     pos = start + 1 + 2 * field
-    kept, partition_key = [], None
+    pairs, partition_key = [], None
     for _ in range(count // 2):
         key, value_start = decode(message, pos)
         end = skip(message, value_start)
@@ -170,9 +171,9 @@ def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | N
             value = decode(message, value_start)[0]
             partition_key = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
         elif key not in _SERVICE_KEYS:
-            kept.append(message[pos:end])
+            pairs.append(message[pos:end])
         pos = end
-    return b"".join(kept), 2 * len(kept), partition_key
+    return b"".join(pairs), 2 * len(pairs), partition_key
 
 
 def parse_batch(message: bytes) -> tuple[list[Event], str | None]:

@@ -6,7 +6,7 @@ becomes the transfer header in the copy that a reader is sent. Records lie in ap
 
 Appends to files are handed to the operating system at once and never forced to disk: they survive the end of this
 process (kill -9 too), not a power failure. When a log is opened, an incomplete or damaged last record is cut off;
-damage before that loses only the damaged events, and the others keep their sequence numbers.
+damage before that loses only the damaged events, and the sequence numbers of all others stay.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,7 +102,7 @@ class Chunk(NamedTuple):
 class PartitionLog:
     """Append-only events with rising sequence numbers; not thread-safe.
 
-    `first_sequence_number` is that of the first retained event, `next_sequence_number` that of the next new one.
+    `first_sequence_number` belongs to the first retained event, `next_sequence_number` to the next new one.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class PartitionLog:
 
     @property
     def last_offset(self) -> str:
-        """The offset of the last event, retained or not; that of position -1 if there never was one."""
+        """The offset of the last event, retained or not; "-1" if there never was one (or a text that ends with it)."""
         return self._offset(self.next_sequence_number - 1, self._positions[-2] if self._times else -1)
 
     @property
@@ -238,10 +238,8 @@ class PartitionLog:
         self._lost.sort(key=lambda lost: lost.start)
 
     def promote(self, lost: int, lost_offsets: LostOffsets) -> None:
-        """A secondary region takes over that has not got the last `lost` events. New ones take their sequence numbers.
-
-        Raises ValueError unless the log is that of a geo-replicated hub with so many events.
-        """
+        """Drop the last `lost` events, whose sequence numbers new ones take, as a secondary region takes over. Raises
+        ValueError if there are fewer, or if the hub is not geo-replicated."""
         if self.replicated is None:
             raise ValueError("only a geo-replicated hub can be promoted")
         retained = self.next_sequence_number - self.first_sequence_number
@@ -315,23 +313,20 @@ class PartitionLog:
 
     def _scan(self, path: Path, is_last: bool) -> None:
         """Index the intact records in the last segment's file."""
-        data, segment = path.read_bytes(), self._segments[-1]
-        start, count_before = 0, len(self._times)
-        while (record := self._next_intact(data, start, segment.position)) is not None:
-            start, end, sequence_number, enqueued_ms = record
+        data, segment, end = path.read_bytes(), self._segments[-1], 0
+        for start, end, sequence_number, enqueued_ms in self._intact(data, segment.position):
             self._mark_lost(sequence_number, segment.position + start, enqueued_ms)
             self._extend_index([segment.position + end], [enqueued_ms])
-            start = end
-        if start != len(data) and is_last:
-            count = len(self._times) - count_before
-            _log.warning("%s: cut off %d damaged bytes after %d events", path, len(data) - start, count)
-            segment.truncate(start)
+        if end != len(data) and is_last:
+            _log.warning("%s: cut off %d damaged bytes at the end", path, len(data) - end)
+            segment.truncate(end)
 
-    def _next_intact(self, data: bytes, start: int, position: int) -> tuple[int, int, int, int] | None:
-        """The first intact record from `start` on: start, end, sequence number and time; `position` is that of `data`.
+    def _intact(self, data: bytes, position: int) -> Iterator[tuple[int, int, int, int]]:
+        """Start, end, sequence number and time of the intact records in `data`, which is at `position` in the log.
 
         An event's own annotations must agree with the record's header, so that nothing else is taken for a record.
         """
+        start = 0
         while (start := data.find(_MAGIC, start)) >= 0 and start + HEADER_SIZE <= len(data):
             _, length, check, sequence_number, enqueued_ms = _RECORD.unpack_from(data, start)
             end = start + HEADER_SIZE + length
@@ -342,9 +337,10 @@ class PartitionLog:
                 and has_position(payload, sequence_number, self._offset(sequence_number, position + start), enqueued_ms)
                 and sequence_number >= self.next_sequence_number
             ):
-                return start, end, sequence_number, enqueued_ms
-            start += 1
-        return None
+                yield start, end, sequence_number, enqueued_ms
+                start = end
+            else:
+                start += 1
 
     def _mark_lost(self, until: int, position: int, enqueued_ms: int) -> None:
         """Index the events before sequence number `until` that were not found, as lost; `until` is at `position`."""

@@ -79,7 +79,7 @@ def idle(path: str, reads: bool, seconds: float) -> AmqpError:
 
 
 def unauthorized(path: str, reads: bool, *, expired: bool = False) -> AmqpError:
-    """No valid token covers the entity at `path`; or, `expired`, that of an attached link no longer does."""
+    """No valid token covers the entity at `path`. `expired`: an attached link's token did until now."""
     text = f"Unauthorized access. '{'Listen' if reads else 'Send'}' claim(s) are required to perform this operation. "
     text += f"Resource: 'sb://{path}'."
     if expired:

@@ -1,4 +1,4 @@
-"""AMQP over websocket: what stands between a client's websocket and the AMQP connection behind it."""
+"""AMQP over websocket."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LARGEST = 4 << 20  # bytes of one message that is received
 
 
 class WebSocketConnection(asyncio.Protocol):
-    """The websocket of one client. `make` makes the protocol behind it, once the client has asked for the right path
-    and subprotocol, which it must within `handshake_timeout` seconds."""
+    """The websocket of one client. `make` creates the AMQP protocol, once the client has asked for the right path and
+    subprotocol, which it must within `handshake_timeout` seconds."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol], handshake_timeout: float) -> None:
         self._make = make
@@ -122,7 +122,7 @@ class WebSocketConnection(asyncio.Protocol):
 
 
 class _ByteStream:
-    """The transport of the protocol behind a websocket: all but writing is that of the socket."""
+    """The transport of the protocol behind a websocket: writes messages, and delegates all else to the socket's."""
 
     def __init__(self, websocket: ServerProtocol, flush: Callable[[], None], transport: asyncio.Transport) -> None:
         self._websocket = websocket

@@ -37,7 +37,7 @@ WIDE = {"incoming_window": 1000, "next_outgoing_id": 0, "outgoing_window": 1000}
 
 
 class Peer(Connection):
-    """A connection and the client's side of it; accepts links unless told to refuse, and settles every message."""
+    """A connection and the client's side of it; accepts links without `refusal`, and settles every message."""
 
     def __init__(self) -> None:
         super().__init__("server", 60.0)

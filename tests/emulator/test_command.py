@@ -117,10 +117,10 @@ def test_a_directory_serves_one_emulator_at_a_time(tmp_path: Path) -> None:
         (["--management-requests", "-1"], "Error: --management-requests -1: allowed are numbers from 0 on"),
         (["--sas-key", "=env:X"], "Error: --sas-key: expected NAME=env:VARIABLE or NAME=file:PATH"),
         (["--sas-key", "reader=c2VjcmV0"], "Error: --sas-key: expected NAME=env:VARIABLE or NAME=file:PATH"),
-        (["--sas-key", "reader=env:NO_SUCH_KEY"], "Error: --sas-key: there is no key where that of 'reader'"),
+        (["--sas-key", "reader=env:NO_SUCH_KEY"], "Error: --sas-key: the reference of 'reader' leads to no key"),
         (
             ["--max-connections", "0", "--sas-key", f"reader=file:{os.devnull}"],
-            "Error: --sas-key: there is no key where that of 'reader'",
+            "Error: --sas-key: the reference of 'reader' leads to no key",
         ),
         (["--port", "0", "--consumer-group", "a b"], "Error: consumer group 'a b': allowed are letters"),
     ],

@@ -56,8 +56,7 @@ class Connection(ABC):
         """Send what `output` holds."""
 
     def receive_data(self, data: bytes) -> None:
-        """Process the peer's bytes. An incomplete frame is kept until the next call; bytes on a closed connection are
-        ignored."""
+        """Process the peer's bytes. An incomplete frame waits for the next call; a closed connection ignores all."""
         self._received += data
         try:
             while not self.closed and self._process_next():
