@@ -424,17 +424,19 @@ def test_delivery_ids_wrap() -> None:
     assert [frame.delivery_id for frame, _ in peer.received()] == [2**32 - 3, 2**32 - 2, 2**32 - 1, 0, 1, 2]
 
 
-def test_credit_and_window_of_a_sender_are_renewed() -> None:
+@pytest.mark.parametrize("frames", [1, 20])
+def test_credit_and_window_of_a_sender_are_renewed(frames: int) -> None:
     peer = Peer().open()
     peer.send(SENDER)
+    message = [Transfer(1, 0, b"t", 0, True, more=left > 0) for left in reversed(range(frames))]
     credit = window = sent = 0
-    while sent < 12_000:
+    while sent < 12_000 // frames:
         for flow in (frame for frame, _ in peer.received() if isinstance(frame, Flow)):
             credit = credit if flow.handle is None else flow.delivery_count + flow.link_credit
             window = flow.next_incoming_id + flow.incoming_window
-        allowed = min(credit, window) - sent
+        allowed = min(credit, window // frames) - sent
         assert allowed > 0, "a sender that keeps to its credit and window is never stuck"
-        assert len(peer.send(*[Transfer(1, 0, b"t", 0, True)] * allowed, payload=b"x")) == allowed
+        assert len(peer.send(*message * allowed, payload=b"x")) == allowed
         sent += allowed
 
 

@@ -173,6 +173,7 @@ def test_who_reads_no_answer_is_not_read_further() -> None:
         peer.socket.settimeout(3)
         with pytest.raises(TimeoutError):
             peer.socket.sendall(pings * 800_000)  # 100 MB
+        assert all(each._transport.get_write_buffer_size() < 16 << 20 for each in emulator._server.clients)
         for _ in range(10_000):
             assert peer.next_frame() == (PONG, b"x" * 125)
 
