@@ -9,11 +9,12 @@ from urllib.parse import unquote
 from .amqp.codec import Described
 from .amqp.errors import NOT_FOUND, AmqpError
 from .partition_log import PartitionLog
+from .service_errors import ARGUMENT_ERROR
 
 _SELECTOR = re.compile(r"\s*amqp\.annotation\.x-opt-(offset|sequence-number|enqueued-time)\s*(>=?)\s*'([^']*)'\s*")
 _SELECTOR_NAME = "apache.org:selector-filter:string"
 _INTEGER = re.compile(r"-?\d{1,19}")
-ARGUMENT_ERROR = "com.microsoft:argument-error"
+_PARTS = {"consumergroups": "group", "partitions": "partition", "publishers": "publisher"}
 
 
 class Entity(NamedTuple):
@@ -35,8 +36,7 @@ def entity_path(address: str) -> str:
 def parse_entity(address: str) -> Entity:
     """The entity at `address`. Raises AmqpError (amqp:not-found) if no entity can have its path."""
     hub, *rest = entity_path(address).split("/")
-    names = {"consumergroups": "group", "partitions": "partition", "publishers": "publisher"}
-    found = {names.get(kind.lower(), ""): name for kind, name in zip(rest[::2], rest[1::2], strict=False)}
+    found = {_PARTS.get(kind.lower(), ""): name for kind, name in zip(rest[::2], rest[1::2], strict=False)}
     if not hub or len(rest) % 2 or len(found) != len(rest) // 2 or "" in found:
         raise AmqpError(NOT_FOUND, f"The messaging entity '{address}' could not be found.")
     return Entity(hub, **found)
@@ -57,24 +57,28 @@ def start_position(filters: dict[Any, Any], log: PartitionLog) -> int:
     if match is None:
         raise AmqpError(ARGUMENT_ERROR, "The receiver's selector is not a position: offset, sequence number or time.")
     field, operator, value = match.groups()
+    inclusive, what = operator == ">=", field.replace("-", " ")
     if field == "offset" and value == "@latest":
         return log.next_sequence_number
     if field == "offset" and value != "-1" and log.replicated is not None:
-        return log.replicated.start(value, operator == ">=", log)
+        start = log.replicated.start(value, inclusive, log.next_sequence_number, log.holds)
+        return max(start, log.first_sequence_number)
     if not _INTEGER.fullmatch(value):
-        raise AmqpError(ARGUMENT_ERROR, f"The supplied {field.replace('-', ' ')} '{value}' is invalid.")
-    position, inclusive = int(value), operator == ">="
+        raise AmqpError(ARGUMENT_ERROR, f"The supplied {what} '{value}' is invalid.")
+    position = int(value)
     if field == "enqueued-time":
         return log.after_time(position, inclusive)
     if field == "offset":
-        if not log.holds_offset(position):
-            raise AmqpError(ARGUMENT_ERROR, _beyond("offset", value, log.last_offset))
+        if position > log.end:
+            raise _beyond_end(what, value, log.last_offset)
         return log.after_offset(position, inclusive)
     start = position if inclusive else position + 1
     if start > log.next_sequence_number:
-        raise AmqpError(ARGUMENT_ERROR, _beyond("sequence number", value, str(log.next_sequence_number - 1)))
+        raise _beyond_end(what, value, str(log.next_sequence_number - 1))
     return max(start, log.first_sequence_number)
 
 
-def _beyond(what: str, value: str, last: str) -> str:
-    return f"The supplied {what} '{value}' is invalid. The last {what} in the system is '{last}'"
+def _beyond_end(what: str, value: str, last: str) -> AmqpError:
+    return AmqpError(
+        ARGUMENT_ERROR, f"The supplied {what} '{value}' is invalid. The last {what} in the system is '{last}'"
+    )

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from itertools import islice
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+from . import service_errors
+from .amqp.errors import AmqpError
+from .broker import Broker, check_hub
+from .geo_replication import LostOffsets
+from .message import build_events, iot_hub_event, kafka_event
+from .partition_log import PartitionLog
+from .server import Server
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _EVENTS_PER_CALL = 1000  # a call blocks the server, for about 5 ms at this size
 _COPIES_PER_CALL = 10_000  # likewise; copies are not sent and are encoded once
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {}
+
+
+def operation(run: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A method of `Administration` whose body runs in the emulator's process, on the server's loop."""
+    name = run.__name__.lstrip("_")
+    _OPERATIONS[name] = run
+    signature = inspect.signature(run)
+
+    @functools.wraps(run)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        arguments = signature.bind(*args, **kwargs).arguments
+        result: _R = arguments.pop("self")._invoke(name, arguments)
+        return result
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -34,73 +64,135 @@ class PartitionState:
     @property
     def last_enqueued_time(self) -> datetime | None:
         """In UTC."""
-        return (
-            None
-            if self.last_enqueued_ms is None
-            else datetime.fromtimestamp(self.last_enqueued_ms / 1000, timezone.utc)
-        )
+        if self.last_enqueued_ms is None:
+            return None
+        return datetime.fromtimestamp(self.last_enqueued_ms / 1000, timezone.utc)
 
 
 class Administration(ABC):
-    """Every call takes effect before it returns. It raises ValueError for an unknown or invalid hub or partition."""
+    """Every operation takes effect before it returns. It raises ValueError for an unknown or invalid hub or partition.
+
+    Partitions may be given as numbers.
+    """
+
+    @property
+    def _server(self) -> Server:
+        """The server in this process. Raises RuntimeError if it is not running."""
+        raise RuntimeError("the emulator runs in another process")
 
     @abstractmethod
-    def _invoke(self, call: str, **arguments: Any) -> Any:
-        """Have the server execute `call`."""
+    def _invoke(self, call: str, arguments: Mapping[str, Any]) -> Any:
+        """Have the server run an operation."""
 
+    def _execute(self, call: str, arguments: Mapping[str, Any]) -> Any:
+        """Run an operation, on the server's loop. Raises ValueError with one line of text for one that is refused."""
+        run = _OPERATIONS.get(call)
+        if run is None:
+            raise ValueError(f"call {call[:50]!r}: allowed are {', '.join(sorted(_OPERATIONS))}")
+        try:
+            inspect.signature(run).bind(self, **arguments)
+        except TypeError as error:
+            raise ValueError(f"call {call!r}: {error}") from None
+        try:
+            return run(self, **arguments)
+        except AmqpError as error:
+            raise ValueError(error.description) from None
+
+    @property
+    def _broker(self) -> Broker:
+        return self._server.broker
+
+    def _log(self, hub: str, partition: str | int) -> PartitionLog:
+        return self._broker.hub(hub).partition(str(partition))
+
+    def _detach(self, error: AmqpError, hub: str, partition: str | int | None = None, group: str | None = None) -> None:
+        for _, endpoint in self._server.endpoints(hub, partition, group):
+            endpoint.detach(error)
+
+    @operation
     def add_hub(self, name: str, partitions: int) -> None:
         """Create a hub, or extend an existing one to that number of partitions."""
-        self._invoke("add_hub", name=name, partitions=partitions)
+        self._broker.add_hub(name, partitions)
 
+    @operation
     def delete_hub(self, name: str) -> None:
         """Delete a hub and its events, and detach its links."""
-        self._invoke("delete_hub", name=name)
+        hub = self._broker.delete_hub(name)
+        self._detach(service_errors.deleted(hub.name), hub.name)
 
+    @operation
     def add_partitions(self, hub: str, count: int) -> None:
         """Give a hub `count` more partitions."""
-        self._invoke("add_partitions", hub=hub, count=count)
+        if count < 1:
+            raise ValueError(f"{count} more partitions: a hub can only grow")
+        found = self._broker.hub(hub)
+        check_hub(found.name, len(found.partitions) + count)
+        found.extend(count)
 
+    @operation
     def add_consumer_group(self, hub: str, name: str) -> None:
         """Create a consumer group, if it does not exist."""
-        self._invoke("add_consumer_group", hub=hub, name=name)
+        self._broker.hub(hub).add_group(name)
 
+    @operation
     def delete_consumer_group(self, hub: str, name: str) -> None:
         """Delete a consumer group, and detach its readers. $Default cannot be deleted."""
-        self._invoke("delete_consumer_group", hub=hub, name=name)
+        found = self._broker.hub(hub)
+        found.delete_group(name)
+        self._detach(service_errors.deleted(f"{found.name}|{name}"), found.name, group=name)
 
+    @operation
     def disable_hub(self, name: str, disable: bool = True) -> None:
         """Refuse whoever sends to a hub, reads it or asks for its properties, until called with False. Detaches its
         links."""
-        self._invoke("disable_hub", name=name, disable=disable)
+        hub = self._broker.hub(name)
+        hub.disabled = disable
+        if disable:
+            self._detach(service_errors.disabled(hub.name), hub.name)
 
+    @operation
     def trim(self, hub: str, partition: str | int, before_sequence_number: int) -> None:
         """Delete the events before a sequence number, as retention does."""
-        self._invoke("trim", hub=hub, partition=str(partition), before_sequence_number=before_sequence_number)
+        self._log(hub, partition).trim(before_sequence_number)
 
+    @operation
     def compact(self, hub: str, partition: str | int, start: int, end: int) -> None:
         """Leave out the events from `start` to before `end`, as compaction does."""
-        self._invoke("compact", hub=hub, partition=str(partition), start=start, end=end)
+        self._log(hub, partition).remove(start, end)
 
+    @operation
     def promote(self, hub: str, lost: int | Mapping[str | int, int] = 0, *, lost_offsets: str = "resume") -> None:
-        """Have a secondary region take over a geo-replicated hub, by force if the last `lost` events of each partition
-        (or those of some, by partition) were not replicated yet: they are gone, and new ones take their sequence
-        numbers. All connections are reset.
+        """Promote a secondary region of a geo-replicated hub. Without replication of the last `lost` events of each
+        partition (or of some partitions) they are lost, and new ones take their sequence numbers. Resets all
+        connections.
 
         `lost_offsets`: a receiver that then starts at a lost event's offset starts after the promotion (`resume`), is
         refused (`refuse`), or starts by the offset's sequence number (`number`).
         """
-        if isinstance(lost, Mapping):
-            lost = {str(partition): count for partition, count in lost.items()}
-        self._invoke("promote", hub=hub, lost=lost, lost_offsets=lost_offsets)
+        promoted, behaviour = self._broker.hub(hub), LostOffsets(lost_offsets)
+        some = {str(partition): count for partition, count in lost.items()} if isinstance(lost, Mapping) else {}
+        for partition in some:
+            promoted.partition(partition)
+        for index, log in enumerate(promoted.partitions):
+            log.promote(some.get(str(index), 0) if isinstance(lost, Mapping) else lost, behaviour)
+        promoted.created_at = datetime.now(timezone.utc)  # whether the service keeps it is not known
+        promoted.save()
+        for client in list(self._server.clients):
+            client.drop()
 
     def partition_state(self, hub: str, partition: str | int) -> PartitionState:
         """The present state of a partition."""
-        return PartitionState(**self._invoke("partition_state", hub=hub, partition=str(partition)))
+        return PartitionState(**self._partition_state(hub, partition))
 
+    @operation
+    def _partition_state(self, hub: str, partition: str | int) -> dict[str, Any]:
+        log = self._log(hub, partition)
+        return {name: getattr(log, name) for name in PartitionState.__dataclass_fields__}
+
+    @operation
     def readers(self, hub: str, partition: str | int, group: str = "$Default") -> list[int | None]:
         """The epochs of the readers that are attached to a partition; None for a reader without epoch."""
-        epochs: list[int | None] = self._invoke("readers", hub=hub, partition=str(partition), group=group)
-        return epochs
+        return [reader.epoch for reader in self._broker.hub(hub).readers(group, str(partition))]
 
     def append(
         self,
@@ -115,23 +207,30 @@ class Administration(ABC):
 
         Each thousand of `bodies` is added `copies` times in a row.
         """
-        bodies, start = list(bodies), 0
-        each = properties is not None and not isinstance(properties, Mapping)
-        while start < len(bodies):
+        each = None if properties is None or isinstance(properties, Mapping) else list(properties)
+        for start in range(0, len(bodies), _EVENTS_PER_CALL):
             part = slice(start, start + _EVENTS_PER_CALL)
-            at_once = max(1, _COPIES_PER_CALL // max(1, len(bodies[part])))
+            at_once = max(1, _COPIES_PER_CALL // len(bodies[part]))
             for first in range(0, max(1, copies), at_once):  # the server refuses an invalid number
-                self._invoke(
-                    "append",
-                    hub=hub,
-                    partition=str(partition),
-                    bodies=bodies[part],
-                    properties=list(islice(properties, part.start, part.stop)) if each and properties else properties,
-                    partition_key=partition_key,
-                    copies=min(at_once, copies - first),
-                )
-            start = part.stop
+                some = properties if each is None else each[part]
+                self._append(hub, partition, list(bodies[part]), some, partition_key, min(at_once, copies - first))
 
+    @operation
+    def _append(
+        self,
+        hub: str,
+        partition: str | int,
+        bodies: Sequence[bytes],
+        properties: Any = None,
+        partition_key: str | None = None,
+        copies: int = 1,
+    ) -> None:
+        if copies < 1:
+            raise ValueError(f"copies={copies}: allowed are numbers from 1 on")
+        events = build_events(bodies, properties if isinstance(properties, list) else [properties], partition_key)
+        self._log(hub, partition).append(events * copies)
+
+    @operation
     def append_from_kafka(
         self,
         hub: str,
@@ -141,35 +240,33 @@ class Administration(ABC):
         headers: Mapping[str, bytes] | None = None,
     ) -> None:
         """Add an event as one that a Kafka client has sent: without body if `value` is None, headers and key binary."""
-        self._invoke(
-            "append_from_kafka", hub=hub, partition=str(partition), value=value, key=key, headers=dict(headers or {})
-        )
+        self._log(hub, partition).append([kafka_event(value, key, headers or {})])
 
+    @operation
     def append_from_iot_hub(
-        self,
-        hub: str,
-        partition: str | int,
-        body: bytes,
-        device: str,
-        properties: Mapping[str, Any] | None = None,
+        self, hub: str, partition: str | int, body: bytes, device: str, properties: Mapping[str, Any] | None = None
     ) -> None:
         """Add an event as an IoT Hub passes it on from a device, with its annotations."""
-        self._invoke(
-            "append_from_iot_hub", hub=hub, partition=str(partition), body=body, device=device, properties=properties
-        )
+        self._log(hub, partition).append([iot_hub_event(body, device, properties)])
 
+    @operation
     def connections(self) -> int:
         """The number of open TCP connections."""
-        return int(self._invoke("connections"))
+        return len(self._server.clients)
 
+    @operation
     def token_life(self, seconds: float) -> None:
         """Let tokens that are put from now on expire after `seconds`, if not before; 0 ends it."""
-        self._invoke("token_life", seconds=seconds)
+        self._broker.faults.token_life = seconds or math.inf
 
+    @operation
     def drop_connections(self, hub: str | None = None) -> None:
         """Reset the TCP connections that use a hub, or all connections."""
-        self._invoke("drop_connections", hub=hub)
+        using = {client for client, _ in self._server.endpoints(hub)}
+        for client in list(self._server.clients) if hub is None else using:
+            client.drop()
 
+    @operation
     def detach(
         self,
         hub: str,
@@ -179,37 +276,41 @@ class Administration(ABC):
         group: str | None = None,
     ) -> None:
         """Detach the publishers and readers of a hub or partition with an error; with a group, only its readers."""
-        partition = None if partition is None else str(partition)
-        self._invoke("detach", hub=hub, partition=partition, condition=condition, description=description, group=group)
+        self._detach(service_errors.service_error(condition, description), hub, partition, group)
 
+    @operation
     def server_busy(self, count: int = 0, seconds: float = 0.0) -> None:
         """Refuse the next `count` attaches, sends, deliveries and requests for properties with
         com.microsoft:server-busy, and all for `seconds`.
 
         A reader is detached when events are about to be sent to it. Both 0 ends it.
         """
-        self._invoke("server_busy", count=count, seconds=seconds)
+        self._broker.faults.server_busy(count, seconds)
 
+    @operation
     def delay(self, seconds: float, hub: str | None = None, partition: str | int | None = None) -> None:
         """Delay deliveries and the answers to sends by `seconds`; 0 ends it. None means every hub or partition."""
-        self._invoke("delay", seconds=seconds, hub=hub, partition=None if partition is None else str(partition))
+        self._broker.faults.delay(seconds, hub, None if partition is None else str(partition))
 
+    @operation
     def pause(self, hub: str, partition: str | int) -> None:
         """Deliver nothing from a partition until `resume`; it can still be sent to."""
-        self._invoke("pause", hub=hub, partition=str(partition))
+        self._log(hub, partition)
+        self._broker.faults.pause(hub, str(partition))
 
+    @operation
     def resume(self, hub: str, partition: str | int) -> None:
         """End `pause`."""
-        self._invoke("resume", hub=hub, partition=str(partition))
+        self._broker.faults.resume(hub, str(partition))
+        for _, endpoint in self._server.endpoints(hub, partition):
+            endpoint.on_room()
 
+    @operation
     def refuse_connections(self, refuse: bool = True) -> None:
         """Reset every new TCP connection until called with False; open connections are not affected."""
-        self._invoke("refuse_connections", refuse=refuse)
+        self._broker.faults.refuse_connections = refuse
 
+    @operation
     def silence_connections(self, silence: bool = True) -> None:
         """Accept new TCP connections and never answer on them, until called with False; silent ones stay silent."""
-        self._invoke("silence_connections", silence=silence)
-
-
-# the calls that the control port accepts
-CALLS = frozenset(name for name in vars(Administration) if not name.startswith("_"))
+        self._broker.faults.silence_connections = silence

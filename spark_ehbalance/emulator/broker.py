@@ -7,44 +7,45 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Protocol
 
 from . import service_errors
 from .amqp.errors import AmqpError
-from .log_segments import LogCorruptError
-from .message import Event
-from .partition_log import PartitionLog
+from .faults import Faults
+from .partition_log import LogCorruptError, PartitionLog
+from .settings import Settings
 
 DEFAULT_GROUP = "$Default"
 MAX_READERS_WITHOUT_EPOCH = 5  # Azure's quota per partition and consumer group
 MAX_PARTITIONS = 2000  # Azure's largest hub
-#: A hub's description until it is whole.
-_NEW = ".hub.json.new"
+_NEW = ".hub.json.new"  # a hub's description until it is whole
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,254}[A-Za-z0-9])?")
 _GROUP_NAME = re.compile(r"\$Default|[A-Za-z0-9]([A-Za-z0-9._-]{0,48}[A-Za-z0-9])?", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class HubSpec:
-    """A hub to create: its name and its number of partitions, 1 to 2000. Raises ValueError if one is invalid."""
+def check_hub(name: str, partitions: int) -> None:
+    """Raise ValueError for an invalid name or number of partitions of a hub."""
+    if not _HUB_NAME.fullmatch(name):
+        raise ValueError(f"hub name {name!r}: allowed are letters, digits, '.', '-' and '_', at most 256")
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise ValueError(f"hub {name!r} with {partitions} partitions: allowed are 1 to {MAX_PARTITIONS}")
+
+
+def _check_group(group: str) -> None:
+    if not _GROUP_NAME.fullmatch(group):
+        raise ValueError(f"consumer group {group!r}: allowed are letters, digits, '.', '-' and '_', at most 50")
+
+
+class Reader(Protocol):
+    """A receiver; `epoch` is its owner level, None if it has none."""
 
     name: str
-    partitions: int
-
-    def __post_init__(self) -> None:
-        if not _HUB_NAME.fullmatch(self.name):
-            raise ValueError(f"hub name {self.name!r}: allowed are letters, digits, '.', '-' and '_', at most 256")
-        if not 1 <= self.partitions <= MAX_PARTITIONS:
-            raise ValueError(f"hub {self.name!r} with {self.partitions} partitions: allowed are 1 to {MAX_PARTITIONS}")
-
-
-class Reader(service_errors.NamedReader, Protocol):
-    """A receiver as the broker sees it."""
+    epoch: int | None
 
     def detach(self, error: AmqpError | None = None) -> None:
         """Disconnect it, with the reason."""
@@ -52,19 +53,16 @@ class Reader(service_errors.NamedReader, Protocol):
 
 @dataclass
 class Hub:
-    """A hub: its partitions in order, its consumer groups by lower-case name, and its readers.
-
-    `readers` are those of each consumer group (in lower case) and partition.
-    """
+    """A hub: its partitions in order, and its consumer groups by lower-case name."""
 
     name: str
     created_at: datetime
-    partitions: list[PartitionLog]
-    groups: dict[str, str]
-    directory: Path | None = None
-    geo_replicated: bool = False
+    directory: Path | None
+    geo_replicated: bool
+    partitions: list[PartitionLog] = field(default_factory=list)
+    groups: dict[str, str] = field(default_factory=dict)
     disabled: bool = False  # until enabled, or until the emulator ends
-    readers: dict[tuple[str, str], list[Reader]] = field(default_factory=dict)
+    _readers: dict[tuple[str, str], list[Reader]] = field(default_factory=dict)
     _next_partition: int = 0
 
     def partition(self, partition: str) -> PartitionLog:
@@ -87,7 +85,29 @@ class Hub:
         self._next_partition = (self._next_partition + 1) % len(self.partitions)
         return str(self._next_partition)
 
-    def save(self) -> None:
+    def extend(self, partitions: int = 0, groups: Iterable[str] = ()) -> None:
+        """Add partitions, and the consumer groups that it does not have."""
+        for index in range(len(self.partitions), len(self.partitions) + partitions):
+            directory = self.directory and self.directory / str(index)
+            self.partitions.append(PartitionLog(directory, geo_replicated=self.geo_replicated))
+        for group in groups:
+            self.groups.setdefault(group.lower(), group)
+        self._save()
+
+    def add_group(self, group: str) -> None:
+        """Create a consumer group, if it does not exist. Raises ValueError for an invalid name."""
+        _check_group(group)
+        self.extend(groups=(group,))
+
+    def delete_group(self, group: str) -> None:
+        """Delete a consumer group; the caller disconnects its readers. Raises ValueError for $Default, AmqpError for
+        one that does not exist."""
+        if self.group(group) == DEFAULT_GROUP:
+            raise ValueError(f"consumer group {DEFAULT_GROUP}: it cannot be deleted")
+        del self.groups[group.lower()]
+        self._save()
+
+    def _save(self) -> None:
         """Store what the logs do not contain."""
         if self.directory is not None:
             description = {
@@ -110,114 +130,76 @@ class Hub:
             with contextlib.suppress(OSError):
                 self.directory.rmdir()
 
+    def readers(self, group: str, partition: str) -> list[Reader]:
+        """The readers of a partition in a consumer group."""
+        return self._readers.setdefault((group.lower(), partition), [])
+
     def admit(self, reader: Reader, group: str, partition: str) -> None:
         """Admit `reader`, and disconnect the readers that it replaces. Raises AmqpError if it may not read.
 
         A reader with an epoch replaces all with the same, a lower or no epoch; it is refused while one has a higher
         epoch. A reader without epoch joins up to four others without epoch.
         """
-        key = (group.lower(), partition)
-        present = self.readers.get(key, [])
+        present = self.readers(group, partition)
         highest = max((other.epoch for other in present if other.epoch is not None), default=None)
         if reader.epoch is None:
             if highest is not None:
                 raise service_errors.epoch_required(highest)
             if len(present) >= MAX_READERS_WITHOUT_EPOCH:
-                raise service_errors.too_many_readers(MAX_READERS_WITHOUT_EPOCH, present)
+                raise service_errors.too_many_readers(MAX_READERS_WITHOUT_EPOCH, [other.name for other in present])
         elif highest is not None and highest > reader.epoch:
             raise service_errors.epoch_too_low(highest, reader.epoch)
         else:
             for other in list(present):
-                other.detach(service_errors.replaced(other, reader))
-        self.readers.setdefault(key, []).append(reader)  # not `present`, which is removed with its last reader
-
-    def dismiss(self, reader: Reader, group: str, partition: str) -> None:
-        """Remove `reader`, which is detached; ignored if it is not admitted."""
-        key = (group.lower(), partition)
-        present = self.readers.get(key, [])
-        if reader in present:
-            present.remove(reader)
-        if not present:
-            self.readers.pop(key, None)
+                other.detach(service_errors.replaced((other.name, other.epoch), (reader.name, reader.epoch)))
+        present.append(reader)
 
 
 class Broker:
-    """All hubs of the namespace; hub names are case-insensitive. Not thread-safe."""
+    """All hubs of the namespace, and its faults; hub names are case-insensitive. Not thread-safe."""
 
-    def __init__(
-        self,
-        data_directory: Path | None,
-        retention: timedelta,
-        consumer_groups: Iterable[str],
-        *,
-        geo_replicated: bool = False,
-    ) -> None:
-        """Open the hubs in `data_directory`. Raises LogCorruptError, OSError (also if the directory is in use)."""
-        self._geo_replicated = geo_replicated
-        self._lock: IO[bytes] | None = None
-        self._directory = data_directory
-        self._retention = retention
-        self._groups = (DEFAULT_GROUP, *consumer_groups)
+    def __init__(self, settings: Settings) -> None:
+        """Open the hubs in the data directory. Raises LogCorruptError, ValueError for an invalid consumer group,
+        OSError (also if the directory is in use)."""
+        self.faults = Faults()
+        self._geo_replicated = settings.geo_replicated
+        self._retention = settings.retention
+        self._groups = (DEFAULT_GROUP, *settings.consumer_groups)
         for group in self._groups:
             _check_group(group)
         self._hubs: dict[str, Hub] = {}
-        if data_directory is not None:
-            data_directory.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(data_directory)
-            for description in sorted(data_directory.glob("*/hub.json")):
+        self._directory = None if settings.data_dir is None else Path(settings.data_dir)
+        if self._directory is not None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(self._directory)
+            for description in sorted(self._directory.glob("*/hub.json")):
                 self._load(description)
 
-    def open_hub(self, name: str, path: str | None = None) -> Hub:
-        """A hub that a client asks for by `path`. Raises AmqpError if there is none (amqp:not-found), or if it is
-        disabled (com.microsoft:entity-disabled)."""
-        if name.lower() not in self._hubs:
+    def hub(self, name: str, path: str | None = None) -> Hub:
+        """Raises AmqpError (amqp:not-found) for a hub that does not exist; `path` is what a client has asked for."""
+        hub = self._hubs.get(name.lower())
+        if hub is None:
             raise service_errors.not_found((path or name)[:300])
-        hub = self._hubs[name.lower()]
+        return hub
+
+    def open_hub(self, name: str, path: str | None = None) -> Hub:
+        """A hub that a client asks for. Raises AmqpError as `hub` does, and if it is disabled."""
+        hub = self.hub(name, path)
         if hub.disabled:
             raise service_errors.disabled(hub.name)
         return hub
 
-    def hub(self, name: str) -> Hub:
-        """Raises AmqpError (amqp:not-found) for a hub that does not exist."""
+    def add_hub(self, name: str, partitions: int) -> None:
+        """Create a hub, or extend an existing one to that number of partitions. Raises ValueError, OSError."""
+        check_hub(name, partitions)
         hub = self._hubs.get(name.lower())
         if hub is None:
-            raise service_errors.not_found(name[:260])
-        return hub
-
-    def add_hub(self, spec: HubSpec) -> Hub:
-        """Create a hub, or extend an existing one to that number of partitions. Raises OSError from the disk."""
-        hub = self._hubs.get(spec.name.lower())
-        if hub is None:
-            directory = self._directory / spec.name.lower() if self._directory else None
+            directory = self._directory and self._directory / name.lower()
             if directory is not None:
                 _check_unused(directory)
-            hub = Hub(spec.name, datetime.now(timezone.utc), [], {}, directory, self._geo_replicated)
-            self._hubs[spec.name.lower()] = hub
-        self._extend(hub, spec.partitions - len(hub.partitions), self._groups)
-        return hub
-
-    def add_partitions(self, name: str, count: int) -> None:
-        """Give a hub `count` more partitions. Raises ValueError if `count` is not positive or the hub gets too many."""
-        hub = self.hub(name)
-        HubSpec(hub.name, len(hub.partitions) + count)
-        if count < 1:
-            raise ValueError(f"{count} more partitions: a hub can only grow")
-        self._extend(hub, count, ())
-
-    def add_consumer_group(self, name: str, group: str) -> None:
-        """Create a consumer group, if it does not exist. Raises ValueError for an invalid name."""
-        _check_group(group)
-        self._extend(self.hub(name), 0, (group,))
-
-    def delete_consumer_group(self, name: str, group: str) -> Hub:
-        """Delete a consumer group; returns its hub. The caller disconnects its readers. Raises ValueError for $Default,
-        AmqpError for one that does not exist."""
-        hub = self.hub(name)
-        if hub.group(group) == DEFAULT_GROUP:
-            raise ValueError(f"consumer group {DEFAULT_GROUP}: it cannot be deleted")
-        del hub.groups[group.lower()]
-        hub.save()
-        return hub
+            hub = Hub(name, datetime.now(timezone.utc), directory, self._geo_replicated)
+            self._hubs[name.lower()] = hub
+        hub.extend(partitions - len(hub.partitions), self._groups)
 
     def delete_hub(self, name: str) -> Hub:
         """Delete a hub with its events. The caller disconnects its readers."""
@@ -225,10 +207,6 @@ class Broker:
         del self._hubs[name.lower()]
         hub.delete_files()
         return hub
-
-    def append(self, hub: Hub, partition: str, events: Sequence[Event]) -> None:
-        """Add events to a partition. Raises AmqpError if there is no such partition, OSError from the disk."""
-        hub.partition(partition).append(events)
 
     def expire(self) -> None:
         """Delete all events older than the retention time."""
@@ -239,28 +217,20 @@ class Broker:
 
     def close(self) -> None:
         """Release the data directory for other emulators."""
-        if self._lock is not None:
+        if self._directory is not None:
             self._lock.close()
-
-    def _extend(self, hub: Hub, partitions: int, groups: Iterable[str]) -> None:
-        for index in range(len(hub.partitions), len(hub.partitions) + partitions):
-            directory = hub.directory / str(index) if hub.directory else None
-            hub.partitions.append(PartitionLog(directory, geo_replicated=hub.geo_replicated))
-        for group in groups:
-            hub.groups.setdefault(group.lower(), group)
-        hub.save()
 
     def _load(self, path: Path) -> None:
         try:
             description = json.loads(path.read_text())
-            created_at = datetime.fromisoformat(description["created_at"])
-            spec = HubSpec(description["name"], description["partitions"])
+            name, partitions = description["name"], description["partitions"]
+            check_hub(name, partitions)
+            hub = Hub(name, datetime.fromisoformat(description["created_at"]), path.parent, self._geo_replicated)
             groups = (*description["consumer_groups"], *self._groups)
         except (ValueError, KeyError, TypeError) as error:
             raise LogCorruptError(f"{path} is damaged: {error!r}") from None
-        hub = Hub(spec.name, created_at, [], {}, path.parent, self._geo_replicated)
-        self._hubs[hub.name.lower()] = hub
-        self._extend(hub, spec.partitions, groups)
+        self._hubs[name.lower()] = hub
+        hub.extend(partitions, groups)
 
 
 def _check_unused(directory: Path) -> None:
@@ -286,8 +256,3 @@ def _lock(directory: Path) -> IO[bytes]:
             file.close()
             raise OSError(f"the data directory {directory} is in use by another emulator") from None
     return file
-
-
-def _check_group(group: str) -> None:
-    if not _GROUP_NAME.fullmatch(group):
-        raise ValueError(f"consumer group {group!r}: allowed are letters, digits, '.', '-' and '_', at most 50")

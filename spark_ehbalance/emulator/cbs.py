@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import NamedTuple
 from urllib.parse import unquote_plus
 
 from .addresses import entity_path
@@ -19,38 +18,70 @@ from .message import Response, Sections
 
 _SCHEME = "SharedAccessSignature "
 _SECONDS = r"[0-9]{1,11}(\.[0-9]*)?"  # since 1970, within the range of a datetime
+_MAX_TOKENS = 1000  # of a connection; a client holds one per hub
 
 
 class TokenRefusedError(Exception):
     """A token is invalid; the text gives the reason and contains nothing of the token."""
 
 
-class Grant(NamedTuple):
-    """What a token grants: the entity at `path` and all below it, until `expires_at` (seconds since 1970)."""
+class Tokens:
+    """The tokens of one connection. Each is for the entity at a path, in lower case, and all below it."""
 
-    path: str
-    expires_at: float
+    def __init__(self, keys: Mapping[str, str] | None) -> None:
+        """`keys` (name to key) check tokens; with None every token is accepted until it expires."""
+        self._keys = keys
+        self._ends: dict[str, float] = {}  # by path, in seconds since 1970
+
+    def authenticate(self, mechanism: str, response: bytes) -> bool:
+        """Whether a client may continue after SASL; with PLAIN (authorization, name, key) it may use everything."""
+        if mechanism != "PLAIN":
+            return mechanism in ("ANONYMOUS", "EXTERNAL")
+        if self._keys is not None:
+            _, name, secret = (*response.split(b"\0"), b"", b"")[:3]
+            key = self._keys.get(name.decode("utf-8", "replace"))
+            if key is None or not hmac.compare_digest(key.encode(), secret):
+                return False
+        self._ends[""] = math.inf
+        return True
+
+    def put(self, request: Sections, longest: float) -> Response:
+        """Answer a put-token request. The token is valid for `longest` seconds, if it does not expire before."""
+        audience = request.application.get("name")
+        if request.application.get("operation") != "put-token" or not isinstance(audience, str):
+            return Response(400, "The operation must be put-token, and its name an audience.")
+        path = entity_path(audience).lower()
+        try:
+            granted, end = (
+                (path, _expiry(request.value)) if self._keys is None else check_sas(request.value, self._keys)
+            )
+            _check_unexpired(end)
+        except TokenRefusedError as error:
+            return Response(401, str(error))
+        if not covers(granted, path):
+            return Response(401, "The token is for another entity.")
+        if len(self._ends) >= _MAX_TOKENS:
+            return Response(403, f"This connection holds {_MAX_TOKENS} tokens already.")
+        self._ends[path] = min(end, time.time() + longest)
+        return Response(202, "Accepted")
+
+    def allow(self, path: str) -> bool:
+        """Whether a token for `path` is valid now; without keys no token is needed."""
+        ends = [end for granted, end in self._ends.items() if covers(granted, path)]
+        return max(ends) > time.time() if ends else self._keys is None
+
+    def check(self, token: object, path: str) -> bool:
+        """Whether `token`, which is not put, is a valid shared access signature for `path`."""
+        try:
+            granted, end = check_sas(token, self._keys or {})
+            _check_unexpired(end)
+        except TokenRefusedError:
+            return False
+        return covers(granted, path)
 
 
-def put_token(request: Sections, keys: Mapping[str, str] | None) -> tuple[Response, Grant | None]:
-    """Check the token of a put-token request; without `keys` every token is accepted until it expires."""
-    if request.application.get("operation") != "put-token":
-        return Response(400, "The operation must be put-token."), None
-    audience = request.application.get("name")
-    if not isinstance(audience, str):
-        return Response(400, "The name of a put-token request must be an audience."), None
-    path = entity_path(audience).lower()
-    try:
-        grant = Grant(path, _unexpired(_expiry(request.value))) if keys is None else check_sas(request.value, keys)
-    except TokenRefusedError as error:
-        return Response(401, str(error)), None
-    if not covers(grant.path, path):
-        return Response(401, "The token is for another entity."), None
-    return Response(202, "Accepted"), Grant(path, grant.expires_at)
-
-
-def check_sas(token: object, keys: Mapping[str, str]) -> Grant:
-    """The grant of a shared access signature. Raises TokenRefusedError."""
+def check_sas(token: object, keys: Mapping[str, str]) -> tuple[str, float]:
+    """The path that a shared access signature grants, and its expiry. Raises TokenRefusedError."""
     if not isinstance(token, str) or not token.startswith(_SCHEME):
         raise TokenRefusedError("The token is not a shared access signature.")
     fields = _fields(token)
@@ -66,19 +97,18 @@ def check_sas(token: object, keys: Mapping[str, str]) -> Grant:
         raise TokenRefusedError("The shared access signature is wrong.")
     if not re.fullmatch(_SECONDS, fields["se"]):
         raise TokenRefusedError("The shared access signature does not say when it ends.")
-    return Grant(entity_path(unquote_plus(fields["sr"])).lower(), _unexpired(float(fields["se"])))
+    return entity_path(unquote_plus(fields["sr"])).lower(), float(fields["se"])
 
 
 def _fields(signature: str) -> dict[str, str]:
     return dict(field.split("=", 1) for field in signature[len(_SCHEME) :].split("&") if "=" in field)
 
 
-def _unexpired(expires_at: float) -> float:
-    """`expires_at`. Raises TokenRefusedError, in Azure's words, if it has passed."""
-    if expires_at <= time.time():
-        expiry = datetime.fromtimestamp(expires_at, timezone.utc)
+def _check_unexpired(end: float) -> None:
+    """Raise TokenRefusedError, in Azure's words, if `end` has passed."""
+    if end <= time.time():
+        expiry = datetime.fromtimestamp(end, timezone.utc)
         raise TokenRefusedError(f"ExpiredToken: The token is expired. Expiration time: '{expiry:%m/%d/%Y %H:%M:%S}'.")
-    return expires_at
 
 
 def _expiry(token: object) -> float:
@@ -96,25 +126,6 @@ def _expiry(token: object) -> float:
     return float(expiry) if re.fullmatch(_SECONDS, expiry) else math.inf
 
 
-def allows(token: object, keys: Mapping[str, str], path: str) -> bool:
-    """Whether `token` is a valid shared access signature for the entity at `path` (in lower case)."""
-    try:
-        return covers(check_sas(token, keys).path, path)
-    except TokenRefusedError:
-        return False
-
-
 def covers(granted: str, wanted: str) -> bool:
-    """Whether a grant for the path `granted` includes `wanted`; both in lower case."""
+    """Whether a token for the path `granted` is valid for `wanted`; both in lower case."""
     return granted == "" or wanted == granted or wanted.startswith(granted + "/")
-
-
-def check_plain(response: bytes, keys: Mapping[str, str] | None) -> bool:
-    """Whether a SASL PLAIN response (authorization, name, key) is valid; without `keys` every one is."""
-    parts = response.split(b"\0")
-    if keys is None:
-        return True
-    if len(parts) != 3:
-        return False
-    key = keys.get(parts[1].decode("utf-8", "replace"))
-    return key is not None and hmac.compare_digest(key.encode(), parts[2])

@@ -1,23 +1,16 @@
-"""A certificate made on the spot: an authority that exists for one run, and a certificate that it has signed."""
+"""A temporary certificate authority, and a certificate that it has signed."""
 
 from __future__ import annotations
 
-import shutil
 import ssl
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-#: How a client on this machine may call the server.
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-
-#: Longer than any run, and short, because nobody should get used to it.
-_LIFE = timedelta(days=30)
-
-#: A client's clock may be slow.
-_BEFORE = timedelta(hours=1)
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")  # how a client on this machine may call the server
+_LIFE = timedelta(days=30)  # longer than any run, and short, because nobody should get used to it
+_BEFORE = timedelta(hours=1)  # a client's clock may be slow
 
 
 @dataclass(frozen=True)
@@ -27,35 +20,12 @@ class Certificate:
     ca_file: Path
     server_file: Path
 
-    def server_context(self) -> ssl.SSLContext:
-        """The TLS context of the server."""
-        return server_context(self.server_file)
-
     def client_context(self) -> ssl.SSLContext:
         """The TLS context of a client that trusts the authority and nobody else."""
         return ssl.create_default_context(cafile=str(self.ca_file))
 
 
-class TemporaryCertificate(Certificate):
-    """A certificate in a folder that only this user can read."""
-
-    @classmethod
-    def made(cls, names: Iterable[str] = LOCAL_NAMES) -> TemporaryCertificate:
-        """Raises ImportError without the package trustme, OSError."""
-        folder = Path(tempfile.mkdtemp(prefix="ehbalance-tls-"))
-        try:
-            certificate = make(folder, names)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        return cls(certificate.ca_file, certificate.server_file)
-
-    def remove(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self.ca_file.parent, ignore_errors=True)
-
-
-def server_context(server_file: Path) -> ssl.SSLContext:
+def server_context(server_file: str | Path) -> ssl.SSLContext:
     """The TLS context of a server with this PEM file of its private key and its certificate. Raises OSError."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(server_file)
@@ -63,7 +33,8 @@ def server_context(server_file: Path) -> ssl.SSLContext:
 
 
 def make(folder: Path, names: Iterable[str] = LOCAL_NAMES) -> Certificate:
-    """Make the files in `folder` for a server with these host names and addresses. Raises ImportError, OSError."""
+    """Make the files in `folder` for a server with these host names and addresses. Raises ImportError without the
+    package trustme, OSError."""
     import trustme  # not needed without TLS
 
     now, organization = datetime.now(timezone.utc), "Event Hubs emulator: authority of one run"

@@ -1,4 +1,4 @@
-"""Faults that tests switch on; the server and its endpoints check them."""
+"""Faults that tests switch on; connections and endpoints check them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Faults:
         self._busy_until = time.monotonic() + seconds
 
     def check_busy(self) -> None:
-        """Call it for each attach, published message and delivery. Raises AmqpError while `server_busy` applies."""
+        """Call it for each attach, published message, delivery and request. Raises AmqpError while `server_busy`
+        applies."""
         if self._busy_count > 0:
             self._busy_count -= 1
         elif time.monotonic() >= self._busy_until:
@@ -36,10 +37,9 @@ class Faults:
     def delay(self, seconds: float, hub: str | None, partition: str | None) -> None:
         """Delay deliveries and the settling of published messages; 0 ends it. None means every hub or partition."""
         key = (hub and hub.lower(), partition)
+        self._delays.pop(key, None)
         if seconds > 0:
             self._delays[key] = seconds
-        else:
-            self._delays.pop(key, None)
 
     def delay_of(self, hub: str, partition: str) -> float:
         """The delay of a partition in seconds: the most specific one that is set."""
@@ -57,5 +57,4 @@ class Faults:
         self._paused.discard((hub.lower(), partition))
 
     def is_paused(self, hub: str, partition: str) -> bool:
-        """Whether a partition is paused."""
         return bool(self._paused) and (hub.lower(), partition) in self._paused

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from . import service_errors
 from .amqp.codec import Array, Int, Timestamp
 from .amqp.errors import NOT_FOUND, AmqpError
 from .broker import Broker, Hub
+from .cbs import Tokens
 from .message import Response, Sections
 
-NEVER_MS = -62_135_596_800_000  # the year 1 in milliseconds since 1970: Azure's value for "never"
-
-
+_NEVER_MS = -62_135_596_800_000  # the year 1 in milliseconds since 1970: Azure's value for "never"
 _STATUS = {NOT_FOUND: 404, service_errors.SERVER_BUSY: 503}
 
 
@@ -36,22 +34,19 @@ class RequestLimit:
         answered.append(now)
 
 
-def answer(
-    request: Sections, broker: Broker, may_read: Callable[[str], bool], check: Callable[[str], None]
-) -> Response:
-    """Answer a READ of a hub or a partition.
-
-    `may_read` is whether the client may read a hub's properties. `check` raises AmqpError if it is too busy for that.
-    """
+def answer(request: Sections, broker: Broker, limit: RequestLimit, tokens: Tokens) -> Response:
+    """Answer a READ of a hub or a partition. `tokens` are those of the client."""
     fields = request.application
     name, partition = fields.get("name"), fields.get("partition")
     if fields.get("operation") != "READ" or not isinstance(name, str):
         return Response(400, "The operation must be READ, and the name that of an event hub.")
-    if not may_read(name):
+    # Go's client puts a token for "hub/$management" only, and sends the hub's with each request
+    if not tokens.allow(name.lower()) and not tokens.check(fields.get("security_token"), name.lower()):
         return Response(401, "Unauthorized access. A token for this event hub is required.")
     try:
         hub = broker.open_hub(name)
-        check(hub.name)
+        broker.faults.check_busy()
+        limit.check(hub.name)
         if fields.get("type") == "com.microsoft:eventhub":
             return Response(200, "OK", _hub(hub))
         if fields.get("type") == "com.microsoft:partition":
@@ -59,6 +54,11 @@ def answer(
     except AmqpError as error:
         return Response(_STATUS.get(error.condition, 400), error.description, condition=error.condition)
     return Response(400, "The type must be com.microsoft:eventhub or com.microsoft:partition.")
+
+
+def time_of(milliseconds: int | None) -> Timestamp:
+    """A time in milliseconds since 1970, or never."""
+    return Timestamp(_NEVER_MS if milliseconds is None else milliseconds)
 
 
 def _hub(hub: Hub) -> dict[str, Any]:
@@ -74,7 +74,6 @@ def _hub(hub: Hub) -> dict[str, Any]:
 
 def _partition(hub: Hub, partition: str) -> dict[str, Any]:
     log = hub.partition(partition)
-    enqueued_ms = log.last_enqueued_ms
     return {
         "name": hub.name,
         "type": "com.microsoft:partition",
@@ -82,7 +81,7 @@ def _partition(hub: Hub, partition: str) -> dict[str, Any]:
         "begin_sequence_number": log.first_sequence_number,
         "last_enqueued_sequence_number": log.next_sequence_number - 1,
         "last_enqueued_offset": log.last_offset,
-        "last_enqueued_time_utc": Timestamp(NEVER_MS if enqueued_ms is None else enqueued_ms),
+        "last_enqueued_time_utc": time_of(log.last_enqueued_ms),
         "is_partition_empty": log.is_empty,
         "runtime_info_retrieval_time_utc": Timestamp(time.time_ns() // 1_000_000),
     }

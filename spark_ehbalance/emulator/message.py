@@ -10,33 +10,25 @@ from collections.abc import Mapping, Sequence
 from time import time_ns
 from typing import Any, NamedTuple
 
-from .amqp.codec import Described, Symbol, Timestamp, ULong, decode, encode, skip, skip_descriptor
+from .amqp.codec import Described, Symbol, Timestamp, ULong, decode, encode, skip
 from .amqp.errors import DecodeError
 
 BATCH_FORMAT = 0x80013700  # Event Hubs' own message format: each data section of the body is an encoded message
 
 _HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION, _DATA, _SEQUENCE, _VALUE, _FOOTER = range(0x70, 0x79)
-_NAMES = {
-    "amqp:header:list": _HEADER,
-    "amqp:delivery-annotations:map": _DELIVERY,
-    "amqp:message-annotations:map": _ANNOTATIONS,
-    "amqp:properties:list": _PROPERTIES,
-    "amqp:application-properties:map": _APPLICATION,
-    "amqp:data:binary": _DATA,
-    "amqp:amqp-sequence:list": _SEQUENCE,
-    "amqp:amqp-value:*": _VALUE,
-    "amqp:footer:map": _FOOTER,
+# section -> the other form of its descriptor, and the type of its value
+_SECTIONS: dict[int, tuple[str, type]] = {
+    _HEADER: ("amqp:header:list", list),
+    _DELIVERY: ("amqp:delivery-annotations:map", dict),
+    _ANNOTATIONS: ("amqp:message-annotations:map", dict),
+    _PROPERTIES: ("amqp:properties:list", list),
+    _APPLICATION: ("amqp:application-properties:map", dict),
+    _DATA: ("amqp:data:binary", bytes),
+    _SEQUENCE: ("amqp:amqp-sequence:list", list),
+    _VALUE: ("amqp:amqp-value:*", object),
+    _FOOTER: ("amqp:footer:map", dict),
 }
-_TYPES: dict[int, type] = {
-    _HEADER: list,
-    _DELIVERY: dict,
-    _ANNOTATIONS: dict,
-    _PROPERTIES: list,
-    _APPLICATION: dict,
-    _SEQUENCE: list,
-    _VALUE: object,
-    _FOOTER: dict,
-}
+_BY_NAME = {name: section for section, (name, _) in _SECTIONS.items()}
 PARTITION_KEY, PUBLISHER, KAFKA_KEY = "x-opt-partition-key", "x-opt-publisher", "x-opt-kafka-key"
 _SERVICE_KEYS = {"x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time", PARTITION_KEY, PUBLISHER}
 _SEQUENCE_KEY = encode(Symbol("x-opt-sequence-number")) + b"\x81"
@@ -60,7 +52,7 @@ class Event(NamedTuple):
     tail: bytes
     partition_key: str | None = None
 
-    def annotated(self, name: str, value: str) -> Event:
+    def annotated(self, name: str, value: Any) -> Event:
         """The event with one more annotation, for example its publisher."""
         return self._replace(annotations=self.annotations + _pair(name, value), items=self.items + 2)
 
@@ -68,20 +60,9 @@ class Event(NamedTuple):
         """The encoded message that readers receive; `enqueued_ms` is in milliseconds since 1970."""
         position = _position(sequence_number, offset, enqueued_ms)
         key = b"" if self.partition_key is None else _pair(PARTITION_KEY, self.partition_key)
-        return b"".join(
-            (
-                self.head,
-                _MAP_HEADER.pack(
-                    b"\x00\x53\x72\xd1",
-                    4 + len(self.annotations) + len(position) + len(key),
-                    self.items + (8 if key else 6),
-                ),
-                self.annotations,
-                position,
-                key,
-                self.tail,
-            )
-        )
+        size = 4 + len(self.annotations) + len(position) + len(key)
+        map_header = _MAP_HEADER.pack(b"\x00\x53\x72\xd1", size, self.items + (8 if key else 6))
+        return b"".join((self.head, map_header, self.annotations, position, key, self.tail))
 
 
 def _position(sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
@@ -105,8 +86,7 @@ class Sections(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The response to a request: an HTTP status code, one line of text, the requested value, and an error's
-    condition."""
+    """The response to a request: an HTTP status, one line of text, and the requested value or an error's condition."""
 
     status: int
     description: str
@@ -114,7 +94,7 @@ class Response(NamedTuple):
     condition: str | None = None
 
 
-def _pair(name: str, value: str) -> bytes:
+def _pair(name: str, value: Any) -> bytes:
     return encode(Symbol(name)) + encode(value)
 
 
@@ -143,7 +123,7 @@ def _descriptor(message: bytes, pos: int) -> tuple[int, int]:
     """The section code of a descriptor in an unusual form, 0 if unknown, and the start of the section's value."""
     descriptor, start = decode(message, pos + 1)
     if isinstance(descriptor, Symbol):
-        return _NAMES.get(descriptor, 0), start
+        return _BY_NAME.get(descriptor, 0), start
     return (min(descriptor, 0xFF) if isinstance(descriptor, ULong) else 0), start
 
 
@@ -154,43 +134,36 @@ def _checked_end(message: bytes, section: int, start: int) -> int:
         return skip(message, start)
     # decoded only so that no reader receives a malformed section
     value, end = decode(message, start)
-    if not isinstance(value, _TYPES[section]):
+    if not isinstance(value, _SECTIONS[section][1]):
         raise DecodeError(f"message section 0x{section:02x} is of the wrong type")
     return end
-
-
-def _encoded(message: bytes, section: tuple[int, int, int]) -> bytes:
-    code, start, end = section
-    return b"\x00\x53" + bytes((code,)) + message[start:end]
 
 
 def parse_event(message: bytes) -> Event:
     """Parse one published message. Raises DecodeError if any section is malformed.
 
-    Delivery annotations are dropped: they are meant for one hop only.
+    Delivery annotations are dropped: they are for one hop only.
     """
-    head = tail = annotations = b""
+    head = annotations = b""
+    tail: list[bytes] = []
     count, partition_key = 0, None
-    sections = _sections(message)
-    for section in sections:
-        if section[0] == _HEADER:
-            head = _encoded(message, section)
-        elif section[0] == _ANNOTATIONS:
-            annotations, count, partition_key = _sender_annotations(message, section[1])
-    rest = [section for section in sections if section[0] >= _PROPERTIES]
-    if rest and all(message[section[1] - 3 : section[1] - 1] == b"\x00\x53" for section in rest):
-        tail = message[rest[0][1] - 3 :]
-    else:
-        tail = b"".join(_encoded(message, section) for section in rest)
-    return Event(head, annotations, count, tail, partition_key)
+    for section, start, end in _sections(message):
+        if section == _ANNOTATIONS:
+            annotations, count, partition_key = _sender_annotations(message, start)
+        elif section == _HEADER:
+            head = b"\x00\x53\x70" + message[start:end]
+        elif section != _DELIVERY:
+            tail += (b"\x00\x53%c" % section, message[start:end])
+    return Event(head, annotations, count, b"".join(tail), partition_key)
 
 
 def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | None]:
-    """The pairs that are kept, their number of keys and values, and the partition key; the map is well-formed."""
+    """Encoded pairs without the service's, their number of keys and values, and the partition key. The map must be
+    well-formed."""
     field = 1 if message[start] == 0xC1 else 4
     count = int.from_bytes(message[start + 1 + field : start + 1 + 2 * field], "big")
     pos = start + 1 + 2 * field
-    kept, partition_key = [], None
+    pairs, partition_key = [], None
     for _ in range(count // 2):
         key, value_start = decode(message, pos)
         end = skip(message, value_start)
@@ -198,9 +171,9 @@ def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | N
             value = decode(message, value_start)[0]
             partition_key = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
         elif key not in _SERVICE_KEYS:
-            kept.append(message[pos:end])
+            pairs.append(message[pos:end])
         pos = end
-    return b"".join(kept), 2 * len(kept), partition_key
+    return b"".join(pairs), 2 * len(pairs), partition_key
 
 
 def parse_batch(message: bytes) -> tuple[list[Event], str | None]:
@@ -217,32 +190,37 @@ def parse_batch(message: bytes) -> tuple[list[Event], str | None]:
     return events, partition_key
 
 
+def _data(body: bytes) -> bytes:
+    return b"".join((b"\x00\x53\x75\xb0", len(body).to_bytes(4, "big"), body))
+
+
+def _application_properties(properties: Mapping[str, Any] | None) -> bytes:
+    return b"\x00\x53\x74" + encode(dict(properties)) if properties else b""
+
+
 def build_event(body: bytes, properties: Mapping[str, Any] | None = None, partition_key: str | None = None) -> Event:
     """An event that no client has published. Raises TypeError for a property value that AMQP has no type for."""
     return build_events([body], [properties], partition_key)[0]
 
 
 def build_events(
-    bodies: Sequence[bytes], properties: Sequence[Mapping[str, Any] | None], partition_key: str | None = None
+    bodies: Sequence[bytes], properties: Sequence[Mapping[str, Any] | None], partition_key: str | None
 ) -> list[Event]:
     """Like `build_event`, for many. Raises ValueError unless `properties` has one for each body or one for all."""
-    if len(properties) not in (1, len(bodies)):
-        raise ValueError(f"{len(properties)} properties for {len(bodies)} events")
-    sections = [b"\x00\x53\x74" + encode(dict(each)) if each else b"" for each in properties]
-    each_section = sections if len(sections) == len(bodies) else sections * len(bodies)
-    return [
-        Event(b"", b"", 0, b"".join((section, b"\x00\x53\x75\xb0", len(body).to_bytes(4, "big"), body)), partition_key)
-        for section, body in zip(each_section, bodies, strict=True)
-    ]
+    sections = [_application_properties(each) for each in properties]
+    if len(sections) == 1:
+        sections *= len(bodies)
+    if len(sections) != len(bodies):
+        raise ValueError(f"{len(sections)} properties for {len(bodies)} events")
+    pairs = zip(sections, bodies, strict=True)
+    return [Event(b"", b"", 0, section + _data(body), partition_key) for section, body in pairs]
 
 
 def kafka_event(value: bytes | None, key: bytes | None, headers: Mapping[str, bytes]) -> Event:
     """An event as Event Hubs makes it of a Kafka record: headers are binary properties, the key is a binary annotation,
     and a record without value has no body."""
-    annotations = b"" if key is None else encode(Symbol(KAFKA_KEY)) + encode(key)
-    properties = b"\x00\x53\x74" + encode(dict(headers)) if headers else b""
-    body = b"" if value is None else b"\x00\x53\x75\xb0" + len(value).to_bytes(4, "big") + value
-    return Event(b"", annotations, 2 if annotations else 0, properties + body)
+    event = Event(b"", b"", 0, _application_properties(headers) + (b"" if value is None else _data(value)))
+    return event if key is None else event.annotated(KAFKA_KEY, key)
 
 
 def iot_hub_event(body: bytes, device: str, properties: Mapping[str, Any] | None) -> Event:
@@ -254,15 +232,15 @@ def iot_hub_event(body: bytes, device: str, properties: Mapping[str, Any] | None
         ("iothub-connection-auth-method", method),
         ("iothub-connection-auth-generation-id", "637000000000000000"),
         ("iothub-message-source", "Telemetry"),
+        ("iothub-enqueuedtime", Timestamp(time_ns() // 1_000_000)),
     ):
         event = event.annotated(name, value)
-    time = encode(Symbol("iothub-enqueuedtime")) + encode(Timestamp(time_ns() // 1_000_000))
-    return event._replace(annotations=event.annotations + time, items=event.items + 2)
+    return event
 
 
 def with_delivery_annotations(message: bytes, annotations: dict[Symbol, Any]) -> bytes:
     """A rendered message with a delivery-annotations section, which belongs after the header."""
-    split = skip(message, skip_descriptor(message, 0)) if message[2] == _HEADER else 0
+    split = skip(message, 0) if message[2] == _HEADER else 0
     return message[:split] + encode(Described(ULong(_DELIVERY), annotations)) + message[split:]
 
 

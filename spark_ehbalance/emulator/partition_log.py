@@ -6,7 +6,7 @@ becomes the transfer header in the copy that a reader is sent. Records lie in ap
 
 Appends to files are handed to the operating system at once and never forced to disk: they survive the end of this
 process (kill -9 too), not a power failure. When a log is opened, an incomplete or damaged last record is cut off;
-damage before that loses only the damaged events, and the others keep their sequence numbers.
+damage before that loses only the damaged events, and the sequence numbers of all others stay.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ import time
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .amqp.fast_transfer import HEADER_SIZE
-from .geo_replication import ReplicatedOffsets
-from .log_segments import FileSegment, LogCorruptError, MemorySegment
+from .amqp.frames import TRANSFER_HEADER_SIZE as HEADER_SIZE
+from .geo_replication import LostOffsets, ReplicatedOffsets
 from .message import Event, has_position
 
 _log = logging.getLogger(__name__)
@@ -33,6 +32,64 @@ SEGMENT_BYTES = 32 << 20  # space is freed in steps of at least this size
 _FIRST_POSITION = 4096  # not 0, so that not even the first event's offset equals its sequence number
 _MAGIC = b"EHB1"
 _RECORD = struct.Struct(f">4sIIqq{HEADER_SIZE - 28}x")  # magic, payload length, its CRC-32, sequence number, time in ms
+
+
+class LogCorruptError(RuntimeError):
+    """A log's files do not fit together."""
+
+
+class Segment:
+    """A part of a log that is deleted as a whole. Its first byte is at `position` in the partition.
+
+    A file is open only during a call: a namespace may have more partitions than a process may have open files.
+    """
+
+    def __init__(self, first_sequence_number: int, position: int, path: Path | None) -> None:
+        """Open or create the file at `path`; None: in memory. Raises OSError."""
+        self.first_sequence_number = first_sequence_number
+        self.position = position
+        self.size = 0
+        self._data = bytearray()
+        self._path = path
+        if path is not None:
+            path.touch()
+            self.size = path.stat().st_size
+
+    def append(self, records: bytes) -> None:
+        """Add records at the end. Raises OSError, and then the file is as it was before."""
+        if self._path is None:
+            self._data += records
+        else:
+            try:
+                with open(self._path, "ab") as file:
+                    file.write(records)
+            except OSError:
+                self.truncate(self.size)  # a partial record would hide all that follow it
+                raise
+        self.size += len(records)
+
+    def read(self, start: int, end: int) -> bytearray:
+        """A copy of the bytes from `start` to `end`, counted from the beginning of the segment. Raises OSError, and
+        LogCorruptError if the file has become shorter."""
+        if self._path is None:
+            return self._data[start:end]
+        data = bytearray(end - start)
+        with open(self._path, "rb") as file:
+            file.seek(start)
+            if file.readinto(data) != len(data):
+                raise LogCorruptError(f"{self._path} is shorter than it was")
+        return data
+
+    def truncate(self, size: int) -> None:
+        del self._data[size:]
+        if self._path is not None:
+            with open(self._path, "ab") as file:
+                file.truncate(size)
+        self.size = size
+
+    def delete(self) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
 
 class Chunk(NamedTuple):
@@ -45,7 +102,7 @@ class Chunk(NamedTuple):
 class PartitionLog:
     """Append-only events with rising sequence numbers; not thread-safe.
 
-    `first_sequence_number` is that of the first retained event, `next_sequence_number` that of the next new one.
+    `first_sequence_number` belongs to the first retained event, `next_sequence_number` to the next new one.
     """
 
     def __init__(
@@ -55,18 +112,17 @@ class PartitionLog:
 
         A segment of `segment_bytes` or more gets no more events.
         """
-        #: Of a geo-replicated hub; None where offsets are numbers.
-        self.replicated = ReplicatedOffsets(directory) if geo_replicated else None
-        self._directory = directory
-        self._segment_bytes = segment_bytes
-        self._segments: list[MemorySegment | FileSegment] = []
-        self._positions = array("q", [_FIRST_POSITION])  # of each indexed event, and the end of the log
-        self._times = array("q")
-        self._lost: list[range] = []  # sequence numbers of damaged or removed events, in order
-        self._indexed_from = 0  # sequence number of the first event in the arrays: the first of the first segment
+        self.replicated = ReplicatedOffsets(directory) if geo_replicated else None  # None: offsets are numbers
         self.first_sequence_number = 0
         self.largest_record = 0  # bytes
-        self._on_append: list[Callable[[], None]] = []
+        self.on_append: set[Callable[[], None]] = set()  # called once, by the next append
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._segments: list[Segment] = []
+        self._positions = array("q", [_FIRST_POSITION])  # of each indexed event, and the end of the log
+        self._times = array("q")
+        self._indexed_from = 0  # sequence number of the first event in the arrays: the first of the first segment
+        self._lost: list[range] = []  # sequence numbers of damaged or removed events, in order
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
             try:
@@ -86,7 +142,7 @@ class PartitionLog:
 
     @property
     def last_offset(self) -> str:
-        """The offset of the last event, retained or not; that of position -1 if there never was one."""
+        """The offset of the last event, retained or not; "-1" if there never was one (or a text that ends with it)."""
         return self._offset(self.next_sequence_number - 1, self._positions[-2] if self._times else -1)
 
     @property
@@ -116,18 +172,9 @@ class PartitionLog:
         self._segments[-1].append(b"".join(parts))
         self._extend_index(positions, [now] * len(positions))
         self._delete_segments()
-        callbacks, self._on_append = self._on_append, []
+        callbacks, self.on_append = self.on_append, set()
         for callback in callbacks:
             callback()
-
-    def when_appended(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, at the next append."""
-        self._on_append.append(callback)
-
-    def forget(self, callback: Callable[[], None]) -> None:
-        """Undo `when_appended`."""
-        if callback in self._on_append:
-            self._on_append.remove(callback)
 
     def read(self, sequence_number: int, max_events: int, max_bytes: int) -> Chunk:
         """Records from a `readable` sequence number on: at least one, which may exceed `max_bytes`."""
@@ -150,22 +197,22 @@ class PartitionLog:
                 wanted = lost.stop
         return wanted
 
-    def holds_offset(self, offset: int) -> bool:
-        """Whether `offset` is not beyond the end of the partition."""
-        return offset <= self._positions[-1]
+    @property
+    def end(self) -> int:
+        """The offset of the next event, where offsets are numbers."""
+        return self._positions[-1]
 
     def after_offset(self, offset: int, inclusive: bool) -> int:
         """The sequence number of the first retained event at (if `inclusive`) or after `offset`."""
-        bisect = bisect_left if inclusive else bisect_right
-        return self._retained(bisect(self._positions, offset, 0, len(self._times)))
+        return self._first_after(self._positions, offset, inclusive)
 
     def after_time(self, milliseconds: int, inclusive: bool) -> int:
         """The sequence number of the first retained event enqueued at (if `inclusive`) or after a time since 1970."""
-        bisect = bisect_left if inclusive else bisect_right
-        return self._retained(bisect(self._times, milliseconds))
+        return self._first_after(self._times, milliseconds, inclusive)
 
-    def _retained(self, index: int) -> int:
-        return max(self._indexed_from + index, self.first_sequence_number)
+    def _first_after(self, index: Sequence[int], value: int, inclusive: bool) -> int:
+        bisect = bisect_left if inclusive else bisect_right
+        return max(self._indexed_from + bisect(index, value, 0, len(self._times)), self.first_sequence_number)
 
     def trim(self, before_sequence_number: int) -> None:
         """Delete the events before `before_sequence_number`, as far as there are any."""
@@ -190,23 +237,20 @@ class PartitionLog:
         self._lost.append(range(start, min(end, self.next_sequence_number)))
         self._lost.sort(key=lambda lost: lost.start)
 
-    def promote(self, lost: int) -> None:
-        """A secondary region takes over that has not got the last `lost` events. New ones take their sequence numbers.
-
-        Raises ValueError unless the log is that of a geo-replicated hub with so many events.
-        """
+    def promote(self, lost: int, lost_offsets: LostOffsets) -> None:
+        """Drop the last `lost` events, whose sequence numbers new ones take, as a secondary region takes over. Raises
+        ValueError if there are fewer, or if the hub is not geo-replicated."""
         if self.replicated is None:
             raise ValueError("only a geo-replicated hub can be promoted")
         retained = self.next_sequence_number - self.first_sequence_number
         if not 0 <= lost <= retained:
             raise ValueError(f"lost={lost}: allowed are 0 to {retained}, the number of retained events")
-        kept = len(self._times) - lost
-        del self._times[kept:]
-        del self._positions[kept + 1 :]
+        del self._times[len(self._times) - lost :]
+        del self._positions[len(self._times) + 1 :]
         while len(self._segments) > 1 and self._segments[-1].position >= self._positions[-1]:
             self._segments.pop().delete()
         self._segments[-1].truncate(self._positions[-1] - self._segments[-1].position)
-        self.replicated.promote(self.next_sequence_number)
+        self.replicated.promote(self.next_sequence_number, lost_offsets)
 
     def holds(self, sequence_number: int, position: int) -> bool:
         """Whether the event with this number is, or was before it aged out, at this position."""
@@ -235,10 +279,8 @@ class PartitionLog:
 
     def _start_segment(self) -> None:
         start = (self.next_sequence_number, self._positions[-1])
-        if self._directory is None:
-            self._segments.append(MemorySegment(*start))
-        else:
-            self._segments.append(FileSegment.create(self._directory, *start))
+        path = self._directory and self._directory / "{:020d}-{:020d}.log".format(*start)
+        self._segments.append(Segment(*start, path))
 
     def _delete_segments(self) -> None:
         # the last segment stays even if none of its events is retained: it holds the last event's offset and time
@@ -252,42 +294,39 @@ class PartitionLog:
     def _load(self, directory: Path) -> None:
         paths = sorted(directory.glob("*.log"))
         for path in paths:
-            segment = FileSegment(path)
+            number, position = (int(part) for part in path.stem.split("-"))
             if not self._segments:
-                self._indexed_from = self.first_sequence_number = segment.first_sequence_number
-                self._positions[0] = segment.position
-            self._mark_lost(segment.first_sequence_number, segment.position, self.last_enqueued_ms or 0)
-            if (segment.first_sequence_number, segment.position) != (self.next_sequence_number, self._positions[-1]):
+                self._indexed_from = self.first_sequence_number = number
+                self._positions[0] = position
+            self._mark_lost(number, position, self.last_enqueued_ms or 0)
+            if (number, position) != (self.next_sequence_number, self._positions[-1]):
                 raise LogCorruptError(f"{path} does not continue the file before it")
-            self._segments.append(segment)
-            self._scan(segment, is_last=path == paths[-1])
+            self._segments.append(Segment(number, position, path))
+            self._scan(path, is_last=path == paths[-1])
         if self._lost:
             ranges = ", ".join(f"{lost.start} to {lost.stop - 1}" for lost in self._lost)
             _log.warning("%s: damaged; the events %s are lost, all others are kept", directory, ranges)
         trimmed = directory / "first"
         if trimmed.exists():
-            self.first_sequence_number = min(
-                max(self.first_sequence_number, int(trimmed.read_text())), self.next_sequence_number
-            )
+            first = max(self.first_sequence_number, int(trimmed.read_text()))
+            self.first_sequence_number = min(first, self.next_sequence_number)
 
-    def _scan(self, segment: FileSegment, is_last: bool) -> None:
-        data = segment.path.read_bytes()
-        start, count_before = 0, len(self._times)
-        while (record := self._next_intact(data, start, segment.position)) is not None:
-            start, end, sequence_number, enqueued_ms = record
+    def _scan(self, path: Path, is_last: bool) -> None:
+        """Index the intact records in the last segment's file."""
+        data, segment, end = path.read_bytes(), self._segments[-1], 0
+        for start, end, sequence_number, enqueued_ms in self._intact(data, segment.position):
             self._mark_lost(sequence_number, segment.position + start, enqueued_ms)
             self._extend_index([segment.position + end], [enqueued_ms])
-            start = end
-        if start != len(data) and is_last:
-            count = len(self._times) - count_before
-            _log.warning("%s: cut off %d damaged bytes after %d events", segment.path, len(data) - start, count)
-            segment.truncate(start)
+        if end != len(data) and is_last:
+            _log.warning("%s: cut off %d damaged bytes at the end", path, len(data) - end)
+            segment.truncate(end)
 
-    def _next_intact(self, data: bytes, start: int, position: int) -> tuple[int, int, int, int] | None:
-        """The first intact record from `start` on: start, end, sequence number and time; `position` is that of `data`.
+    def _intact(self, data: bytes, position: int) -> Iterator[tuple[int, int, int, int]]:
+        """Start, end, sequence number and time of the intact records in `data`, which is at `position` in the log.
 
         An event's own annotations must agree with the record's header, so that nothing else is taken for a record.
         """
+        start = 0
         while (start := data.find(_MAGIC, start)) >= 0 and start + HEADER_SIZE <= len(data):
             _, length, check, sequence_number, enqueued_ms = _RECORD.unpack_from(data, start)
             end = start + HEADER_SIZE + length
@@ -298,9 +337,10 @@ class PartitionLog:
                 and has_position(payload, sequence_number, self._offset(sequence_number, position + start), enqueued_ms)
                 and sequence_number >= self.next_sequence_number
             ):
-                return start, end, sequence_number, enqueued_ms
-            start += 1
-        return None
+                yield start, end, sequence_number, enqueued_ms
+                start = end
+            else:
+                start += 1
 
     def _mark_lost(self, until: int, position: int, enqueued_ms: int) -> None:
         """Index the events before sequence number `until` that were not found, as lost; `until` is at `position`."""

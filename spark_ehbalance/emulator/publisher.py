@@ -4,43 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from .addresses import Entity
 from .amqp.codec import Described
 from .amqp.errors import INTERNAL_ERROR, NOT_ALLOWED, AmqpError
 from .amqp.frames import ACCEPTED, rejected
-from .amqp.link import IncomingLink
-from .broker import Broker, Hub
-from .client_connection import ClientConnection, LinkEndpoint
+from .amqp.session import IncomingLink
+from .broker import Hub
 from .faults import Faults
+from .hub_endpoint import HubEndpoint
 from .message import BATCH_FORMAT, PUBLISHER, Event, parse_batch, parse_event
 
 _log = logging.getLogger(__name__)
 
 
-class PublisherEndpoint(LinkEndpoint):
+class PublisherEndpoint(HubEndpoint):
     """Takes single events and batches for a hub or for one of its partitions, and settles each message."""
 
-    link: IncomingLink
-
-    def __init__(
-        self, connection: ClientConnection, link: IncomingLink, broker: Broker, hub: Hub, entity: Entity, faults: Faults
-    ) -> None:
+    def __init__(self, link: IncomingLink, hub: Hub, entity: Entity, faults: Faults) -> None:
         """Raises AmqpError if the hub has no such partition, or if the address is not one to send to."""
         if entity.group is not None:
             raise AmqpError(NOT_ALLOWED, "Events cannot be sent to a consumer group.")
-        if entity.partition is not None:
-            hub.partition(entity.partition)
-        super().__init__(connection, link)
-        self.hub = hub
-        self.partition = entity.partition
-        self.path = hub.name.lower()
+        super().__init__(link, hub, entity.partition, hub.name.lower(), faults)
+        self._link = link
         self._publisher = entity.publisher
-        self._broker = broker
-        self._faults = faults
 
     def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
         """Append the events of a message. Raises DecodeError for malformed messages: those close the connection."""
+        self.last_active = time.monotonic()
         if message_format == BATCH_FORMAT:
             events, partition_key = parse_batch(message)
         else:
@@ -58,11 +50,11 @@ class PublisherEndpoint(LinkEndpoint):
         if delay:
             asyncio.get_running_loop().call_later(delay, self._settle_late, delivery_id, outcome)
         else:
-            self.link.settle(delivery_id, outcome)
+            self._link.settle(delivery_id, outcome)
 
     def _settle_late(self, delivery_id: int | None, outcome: Described) -> None:
-        self.link.settle(delivery_id, outcome)
-        self.connection.flush()
+        self._link.settle(delivery_id, outcome)
+        self._link.session.output.flush()
 
     def _append(self, partition: str, events: list[Event], partition_key: str | None) -> None:
         if partition_key is not None:
@@ -70,7 +62,7 @@ class PublisherEndpoint(LinkEndpoint):
         if self._publisher is not None:
             events = [event.annotated(PUBLISHER, self._publisher) for event in events]
         try:
-            self._broker.append(self.hub, partition, events)
+            self.hub.partition(partition).append(events)
         except OSError as error:
             _log.error("hub %s, partition %s: cannot append: %s", self.hub.name, partition, error)
             raise AmqpError(INTERNAL_ERROR, "The events could not be stored.") from error

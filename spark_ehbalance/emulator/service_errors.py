@@ -5,29 +5,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from datetime import datetime, timezone
-from typing import Protocol
 
-from .amqp.errors import (
-    DETACH_FORCED,
-    LINK_STOLEN,
-    NOT_FOUND,
-    RESOURCE_DELETED,
-    RESOURCE_LIMIT,
-    UNAUTHORIZED,
-    AmqpError,
-)
+from .amqp import errors
+from .amqp.errors import AmqpError
 
-SERVER_BUSY = "com.microsoft:server-busy"
+ARGUMENT_ERROR = "com.microsoft:argument-error"
 ENTITY_DISABLED = "com.microsoft:entity-disabled"
+INVALID_OFFSET = "com.microsoft:georeplication:invalid-offset"
 OUT_OF_RANGE = "com.microsoft:argument-out-of-range"
+SERVER_BUSY = "com.microsoft:server-busy"
 _NAMESPACE = "emulator"  # in texts that name it
-
-
-class NamedReader(Protocol):
-    """A receiver in an error text: `epoch` is its owner level, None if it has none."""
-
-    name: str
-    epoch: int | None
 
 
 def service_error(condition: str, text: str) -> AmqpError:
@@ -38,17 +25,16 @@ def service_error(condition: str, text: str) -> AmqpError:
 
 def not_found(path: str) -> AmqpError:
     """There is no hub at `path`, the path of a link."""
-    return service_error(NOT_FOUND, f"The messaging entity 'sb://{_NAMESPACE}/{path}' could not be found.")
+    return service_error(errors.NOT_FOUND, f"The messaging entity 'sb://{_NAMESPACE}/{path}' could not be found.")
 
 
 def group_not_found(hub: str, group: str) -> AmqpError:
     """The hub does not have this consumer group; its number among the service's containers is made up."""
     entity = f"{_NAMESPACE}:eventhub:{hub.lower()}~32766|{group}"
-    return service_error(NOT_FOUND, f"The messaging entity '{entity}' could not be found.")
+    return service_error(errors.NOT_FOUND, f"The messaging entity '{entity}' could not be found.")
 
 
 def no_such_partition(count: int) -> AmqpError:
-    """The hub has `count` partitions, and this is none of them."""
     return service_error(
         OUT_OF_RANGE,
         "The specified partition is invalid for an EventHub partition sender or receiver. "
@@ -56,8 +42,13 @@ def no_such_partition(count: int) -> AmqpError:
     )
 
 
+def invalid_offset(offset: str) -> AmqpError:
+    """A geo-replicated hub has, or had, no event with this offset."""
+    return service_error(INVALID_OFFSET, f"The supplied offset '{offset[:100]}' is invalid.")
+
+
 def deleted(entity: str) -> AmqpError:
-    return service_error(RESOURCE_DELETED, f"The messaging entity '{entity}' has been deleted.")
+    return service_error(errors.RESOURCE_DELETED, f"The messaging entity '{entity}' has been deleted.")
 
 
 def disabled(hub: str) -> AmqpError:
@@ -73,50 +64,42 @@ def server_busy() -> AmqpError:
 
 
 def too_many_connections() -> AmqpError:
-    return service_error(RESOURCE_LIMIT, f"ConnectionsQuotaExceeded for namespace {_NAMESPACE}.")
+    return service_error(errors.RESOURCE_LIMIT, f"ConnectionsQuotaExceeded for namespace {_NAMESPACE}.")
 
 
 def idle(path: str, reads: bool, seconds: float) -> AmqpError:
-    """For a link on which nothing has been sent or asked for in `seconds`."""
+    """Nothing has been sent or asked for on the link in `seconds`."""
     kind = "Consumer" if reads else "Publisher"
     span = f"{int(seconds // 3600):02}:{int(seconds // 60 % 60):02}:{int(seconds % 60):02}"
     return service_error(
-        DETACH_FORCED,
+        errors.DETACH_FORCED,
         f"The link '{path}' is force detached by the broker due to errors occurred in {kind.lower()}. "
         f"Detach origin: AmqpEventHub{kind}.IdleTimerExpired: Idle timeout: {span}.",
     )
 
 
-def unauthorized(path: str, reads: bool) -> AmqpError:
-    """No valid token covers the entity at `path`."""
-    return service_error(UNAUTHORIZED, _claim_required(path, reads))
+def unauthorized(path: str, reads: bool, *, expired: bool = False) -> AmqpError:
+    """No valid token covers the entity at `path`. `expired`: an attached link's token did until now."""
+    text = f"Unauthorized access. '{'Listen' if reads else 'Send'}' claim(s) are required to perform this operation. "
+    text += f"Resource: 'sb://{path}'."
+    if expired:
+        return service_error(errors.DETACH_FORCED, f"The link is force detached. Code: RenewToken. Details: {text}")
+    return service_error(errors.UNAUTHORIZED, text)
 
 
-def token_expired(path: str, reads: bool) -> AmqpError:
-    """The token of a link has expired."""
-    text = f"The link is force detached. Code: RenewToken. Details: {_claim_required(path, reads)}"
-    return service_error(DETACH_FORCED, text)
-
-
-def _claim_required(path: str, reads: bool) -> str:
-    claim = "Listen" if reads else "Send"
-    return f"Unauthorized access. '{claim}' claim(s) are required to perform this operation. Resource: 'sb://{path}'."
-
-
-def replaced(old: NamedReader, new: NamedReader) -> AmqpError:
-    """For a reader that `new` replaces."""
+def replaced(old: tuple[str, int | None], new: tuple[str, int | None]) -> AmqpError:
+    """The reader `old` (name and epoch) is replaced by `new`."""
     return service_error(
-        LINK_STOLEN,
-        f"New receiver '{new.name}' with higher epoch of '{new.epoch}' is created hence current receiver '{old.name}' "
-        f"with epoch '{old.epoch or 0}' is getting disconnected. If you are recreating the receiver, make sure a "
+        errors.LINK_STOLEN,
+        f"New receiver '{new[0]}' with higher epoch of '{new[1]}' is created hence current receiver '{old[0]}' "
+        f"with epoch '{old[1] or 0}' is getting disconnected. If you are recreating the receiver, make sure a "
         "higher epoch is used.",
     )
 
 
 def epoch_required(highest: int) -> AmqpError:
-    """For a reader without epoch, while one has an epoch."""
     return service_error(
-        LINK_STOLEN,
+        errors.LINK_STOLEN,
         f"At least one receiver for the endpoint is created with epoch of '{highest}', and so non-epoch receiver is "
         "not allowed. Either reconnect with a higher epoch, or make sure all epoch receivers are closed or "
         "disconnected.",
@@ -124,19 +107,17 @@ def epoch_required(highest: int) -> AmqpError:
 
 
 def epoch_too_low(highest: int, epoch: int) -> AmqpError:
-    """For a reader with an epoch, while one has a higher epoch."""
     return service_error(
-        LINK_STOLEN,
+        errors.LINK_STOLEN,
         f"A receiver with a higher epoch '{highest}' already exists. A new receiver with epoch {epoch} cannot be "
         "created. Make sure you are creating receiver with increasing epoch value to ensure connectivity, or ensure "
         "all old epoch receivers are closed or disconnected.",
     )
 
 
-def too_many_readers(allowed: int, present: Iterable[NamedReader]) -> AmqpError:
-    """For one more reader without epoch than are allowed."""
+def too_many_readers(allowed: int, names: Iterable[str]) -> AmqpError:
     return service_error(
-        RESOURCE_LIMIT,
+        errors.RESOURCE_LIMIT,
         f"Exceeded the maximum number of allowed receivers per partition in a consumer group which is {allowed}. "
-        f"List of connected receivers - {', '.join(reader.name for reader in present)}.",
+        f"List of connected receivers - {', '.join(names)}.",
     )

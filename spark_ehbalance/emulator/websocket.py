@@ -1,4 +1,4 @@
-"""AMQP over websocket: what stands between a client's websocket and the AMQP connection behind it."""
+"""AMQP over websocket."""
 
 from __future__ import annotations
 
@@ -14,23 +14,20 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from .client_connection import WRITE_LIMIT
+from .client import WRITE_LIMIT
 
-#: The path and the subprotocol that Event Hubs serves.
-PATH = "/$servicebus/websocket"
+PATH = "/$servicebus/websocket"  # as Event Hubs has it, like the subprotocol
 SUBPROTOCOL = Subprotocol("AMQPWSB10")
 
 #: Bytes of one message that is sent. How the service cuts what it sends is not documented. Here the cuts have nothing
 #: to do with AMQP's frames, so that a client which relies on them fails.
 _PIECE = 65_500
-
-#: Bytes of one message that is received.
-_LARGEST = 4 << 20
+_LARGEST = 4 << 20  # bytes of one message that is received
 
 
 class WebSocketConnection(asyncio.Protocol):
-    """The websocket of one client. `make` makes the protocol behind it, once the client has asked for the right path
-    and subprotocol, which it must within `handshake_timeout` seconds."""
+    """The websocket of one client. `make` creates the AMQP protocol, once the client has asked for the right path and
+    subprotocol, which it must within `handshake_timeout` seconds."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol], handshake_timeout: float) -> None:
         self._make = make
@@ -66,28 +63,13 @@ class WebSocketConnection(asyncio.Protocol):
         if self._inner is not None:
             self._inner.resume_writing()
 
-    # --- what the protocol behind it calls
-
-    def send(self, data: bytes) -> None:
-        """Send `data`, in one message or in several."""
-        if self._websocket.state is OPEN:
-            for start in range(0, len(data), _PIECE):
-                self._websocket.send_binary(data[start : start + _PIECE])
-            self._flush()
-
-    def send_close(self) -> None:
-        """Tell the client that nothing more comes."""
-        if self._websocket.state is OPEN:
-            self._websocket.send_close(CloseCode.NORMAL_CLOSURE)
-            self._flush()
-
     def _handle_events(self) -> None:
         for event in self._websocket.events_received():
             if isinstance(event, Request):
                 self._answer(event)
             elif isinstance(event, Frame):
                 self._handle_frame(event)
-        self._flush()
+        self.flush()
         if self._transport.get_write_buffer_size() > WRITE_LIMIT:  # of pongs
             self._transport.pause_reading()
         if self._websocket.close_expected() and self._inner is None:
@@ -95,17 +77,19 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _answer(self, request: Request) -> None:
         if request.path.rstrip("/").lower() != PATH:
-            self._websocket.send_response(self._websocket.reject(HTTPStatus.NOT_FOUND, f"AMQP is at {PATH}\n"))
-            return
-        if self._is_of_a_page(request):
-            self._websocket.send_response(self._websocket.reject(HTTPStatus.FORBIDDEN, "not from a web page\n"))
-            return
-        self._websocket.send_response(self._websocket.accept(request))  # or why not
+            response = self._websocket.reject(HTTPStatus.NOT_FOUND, f"AMQP is at {PATH}\n")
+        elif self._is_of_a_page(request):
+            response = self._websocket.reject(HTTPStatus.FORBIDDEN, "not from a web page\n")
+        else:
+            response = self._websocket.accept(request)  # or why not
+        self._websocket.send_response(response)
         if self._websocket.state is OPEN:
             self._timer.cancel()
-            self._flush()
+            self.flush()
             self._inner = self._make()
-            self._inner.connection_made(_Transport(self, self._transport))
+            self._inner.connection_made(
+                cast("asyncio.Transport", _ByteStream(self._websocket, self.flush, self._transport))
+            )
 
     def _is_of_a_page(self, request: Request) -> bool:
         """Whether a browser sends it for a page, which could read and publish where no key is set.
@@ -126,7 +110,8 @@ class WebSocketConnection(asyncio.Protocol):
         elif frame.opcode in (Opcode.BINARY, Opcode.CONT) and self._inner is not None:
             self._inner.data_received(bytes(frame.data))
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Hand the bytes of the websocket to the socket."""
         for data in self._websocket.data_to_send():
             if self._transport.is_closing():
                 return
@@ -136,43 +121,27 @@ class WebSocketConnection(asyncio.Protocol):
                 self._transport.close()
 
 
-class _Transport(asyncio.Transport):
-    """The websocket as the protocol behind it sees it: a stream of bytes."""
+class _ByteStream:
+    """The transport of the protocol behind a websocket: writes messages, and delegates all else to the socket's."""
 
-    def __init__(self, websocket: WebSocketConnection, below: asyncio.Transport) -> None:
-        super().__init__()
+    def __init__(self, websocket: ServerProtocol, flush: Callable[[], None], transport: asyncio.Transport) -> None:
         self._websocket = websocket
-        self._below = below
+        self._flush = flush
+        self._transport = transport
 
-    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        self._websocket.send(bytes(data))
+    def write(self, data: bytes | bytearray) -> None:
+        if self._websocket.state is OPEN:
+            for start in range(0, len(data), _PIECE):
+                self._websocket.send_binary(bytes(data[start : start + _PIECE]))
+            self._flush()
 
     def can_write_eof(self) -> bool:
         return True
 
     def write_eof(self) -> None:
-        self._websocket.send_close()
+        if self._websocket.state is OPEN:
+            self._websocket.send_close(CloseCode.NORMAL_CLOSURE)
+            self._flush()
 
-    def abort(self) -> None:
-        self._below.abort()
-
-    def close(self) -> None:
-        self._below.close()
-
-    def is_closing(self) -> bool:
-        return self._below.is_closing()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._below.get_extra_info(name, default)
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._below.set_write_buffer_limits(high, low)
-
-    def get_write_buffer_size(self) -> int:
-        return self._below.get_write_buffer_size()
-
-    def pause_reading(self) -> None:
-        self._below.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._below.resume_reading()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

@@ -62,7 +62,7 @@ def test_the_emulator_is_given_no_key_as_an_argument(ehbalance: Command) -> None
     command = ("emulator", "--max-connections", 0, "--sas-key")  # which does not start in any case
     assert "an argument looks like a secret" in ehbalance.fails(2, *command, f"reader={key}")
     missing = ehbalance.fails(2, *command, "RootManageSharedAccessKey=env:NO_SUCH_KEY")
-    assert "there is no key where that of 'RootManageSharedAccessKey' is said to be" in missing
+    assert "the reference of 'RootManageSharedAccessKey' leads to no key" in missing
 
 
 def test_watching_ends_with_ctrl_c(used: Path) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
+import pytest
 from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerClient
+from azure.eventhub.exceptions import EventHubError
 
 DEADLINE = 60.0  # seconds within which an expected condition must hold
 QUIET = 0.3  # seconds without an event after which a partition is read to its end
@@ -87,6 +89,26 @@ def reader(connection: str, partition: str = "0", **options: Any) -> Iterator[Re
         yield made.open()
     finally:
         made.close()
+
+
+def read(connection: str, count: int, partition: str = "0", **options: Any) -> list[EventData]:
+    """The first `count` events that a reader gets."""
+    with reader(connection, partition, **options) as events:
+        return events.read(count)
+
+
+def refusal(connection: str, **options: Any) -> EventHubError:
+    """The error with which a receiver is refused."""
+    with pytest.raises(EventHubError) as caught, reader(connection, **options):
+        pass
+    return caught.value
+
+
+def detached(events: Reader) -> EventHubError:
+    """The error with which an attached receiver is detached."""
+    with pytest.raises(EventHubError) as caught:
+        wait_until(events.poll, "the receiver is detached")
+    return caught.value
 
 
 @contextlib.contextmanager

@@ -6,30 +6,19 @@ python -m tests.emulator.measure_speed [EVENTS] [emulator options]
 from __future__ import annotations
 
 import re
-import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import psutil
 
-from spark_ehbalance.emulator import EmulatorControl
 from spark_ehbalance.emulator.amqp.codec import Described, ULong, encode
-from spark_ehbalance.emulator.amqp.frames import (
-    AMQP_HEADER,
-    Attach,
-    Begin,
-    Close,
-    Flow,
-    Open,
-    Performative,
-    Transfer,
-    encode_frame,
-)
+from spark_ehbalance.emulator.amqp.frames import Attach, Close, Flow, Transfer, encode_frame
 from spark_ehbalance.emulator.message import BATCH_FORMAT
+
+from .raw import PARTITION, RawPeer
+from .test_command import running
 
 MESSAGE = encode(Described(ULong(0x75), b"x" * 1024))
 WINDOW = 0xFFFFFFFF
@@ -37,75 +26,45 @@ BATCH = 50  # events in a batch, which then fits into one frame
 
 
 def main(events: int, options: list[str]) -> None:
-    command = [sys.executable, "-m", "spark_ehbalance.emulator", "--port", "0", "--hub", "hub:2", "--control-port", "0"]
-    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        found = re.search(r"localhost:(\d+);.*control port (\d+)", line)
-        assert found is not None, line
-        port, control_port = int(found[1]), int(found[2])
-        try:
-            _measure("received", process.pid, events, lambda: _receive(port, control_port, events))
-            _measure("sent in batches", process.pid, events // 10, lambda: _send(port, events // 10, BATCH))
-            _measure("sent singly", process.pid, events // 50, lambda: _send(port, events // 50, 1))
-        finally:
-            process.terminate()
+    with running(*options) as (process, connection, control):
+        port = int(re.search(r":(\d+);", connection)[1])  # type: ignore[index]
+        control.append("hub", 0, [b"x" * 1024] * events)
+        expected = control.partition_state("hub", 0).bytes_held  # a frame is as long as the record it is made of
+        with RawPeer.opened(port, max_frame_size=1 << 20) as peer:
+            peer.attach_receiver(f"{PARTITION}0")
+            peer.expect(Attach)
+            _measure("received", process.pid, events, lambda: _receive(peer, events, expected))
+        for what, batch, count in (("sent in batches", BATCH, events // 10), ("sent singly", 1, events // 50)):
+            payload = MESSAGE if batch == 1 else encode(Described(ULong(0x75), MESSAGE)) * batch
+            first = Transfer(0, 0, b"t", 0 if batch == 1 else BATCH_FORMAT)
+            sent = [encode_frame(0, first._replace(delivery_id=n), payload) for n in range(0, count, batch)]
+            with RawPeer.opened(port) as peer:
+                peer.attach_sender("hub/Partitions/1")
+                peer.expect(Flow)
+                _measure(what, process.pid, count, lambda: _send(peer, b"".join(sent)))  # noqa: B023
 
 
-def _measure(what: str, pid: int, events: int, run: Callable[[], Iterator[None]]) -> None:
-    """Time the second step of `run`."""
-    steps = run()
-    next(steps)
+def _measure(what: str, pid: int, events: int, run: Callable[[], None]) -> None:
     cpu, begun = _cpu_seconds(pid), time.perf_counter()
-    next(steps)
+    run()
     cpu, seconds = _cpu_seconds(pid) - cpu, time.perf_counter() - begun
-    steps.close()  # type: ignore[attr-defined]
     each = f"server CPU {cpu / events * 1e6:.2f} µs an event"
     print(f"{events:,} events {what}: {events / seconds:,.0f} events/s, {each}", flush=True)
 
 
-def _receive(port: int, control_port: int, events: int) -> Iterator[None]:
-    with EmulatorControl("127.0.0.1", control_port) as control:
-        control.append("hub", 0, [b"x" * 1024] * events)
-        expected = control.partition_state("hub", 0).bytes_held  # a frame is as long as the record it is made of
-    source = Described(ULong(0x28), ["hub/ConsumerGroups/$Default/Partitions/0"] + [None] * 10)
-    with _peer(port, Attach("r", 0, True, source=source)) as peer:
-        yield
-        received = 0
-        peer.sendall(encode_frame(0, Flow(0, WINDOW, 0, 1, 0, 0, events)))
-        buffer = bytearray(1 << 20)
-        while received < expected:
-            received += peer.recv_into(buffer)
-        yield
+def _receive(peer: RawPeer, events: int, expected: int) -> None:
+    received, buffer = 0, bytearray(1 << 20)
+    peer.credit(events, window=WINDOW)
+    while received < expected:
+        received += peer.socket.recv_into(buffer)
 
 
-def _send(port: int, events: int, batch: int) -> Iterator[None]:
-    single = batch == 1
-    payload = MESSAGE if single else encode(Described(ULong(0x75), MESSAGE)) * batch
-    first = Transfer(0, 0, b"t", 0 if single else BATCH_FORMAT)
-    frames = b"".join(
-        encode_frame(0, first._replace(delivery_id=number), payload) for number in range(0, events, batch)
-    )
-    target = Described(ULong(0x29), ["hub/Partitions/1"] + [None] * 6)
-    with _peer(port, Attach("s", 0, False, target=target)) as peer:
-        yield
-        sender = threading.Thread(target=peer.sendall, args=(frames + encode_frame(0, Close()),))
-        sender.start()
-        while peer.recv(1 << 20):  # dispositions, until the server closes
-            pass
-        sender.join()
-        yield
-
-
-@contextmanager
-def _peer(port: int, attach: Performative) -> Iterator[socket.socket]:
-    """A socket with an attached link."""
-    with socket.create_connection(("127.0.0.1", port)) as peer:
-        setup = (Open("measure", None, 1 << 20), Begin(None, 0, WINDOW, 1), attach)
-        peer.sendall(AMQP_HEADER + b"".join(encode_frame(0, each) for each in setup))
-        time.sleep(0.2)
-        peer.recv(1 << 16)
-        yield peer
+def _send(peer: RawPeer, frames: bytes) -> None:
+    sender = threading.Thread(target=peer.socket.sendall, args=(frames + encode_frame(0, Close()),))
+    sender.start()
+    while peer.socket.recv(1 << 20):  # dispositions, until the server closes
+        pass
+    sender.join()
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import Any
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.amqp import frames
 from spark_ehbalance.emulator.amqp.codec import Described, Symbol, ULong
-from spark_ehbalance.emulator.amqp.frames import (
-    AMQP_HEADER,
-    Attach,
-    Begin,
-    Close,
-    Flow,
-    Open,
-    Performative,
-    Transfer,
-    decode_header,
-    decode_performative,
-    encode_frame,
-)
+from spark_ehbalance.emulator.amqp.frames import Attach, Begin, Close, Flow, Open, Transfer, encode_frame
 
 Frame = tuple[Any, bytes]  # performative and payload
+PARTITION = "hub/ConsumerGroups/$Default/Partitions/"
 
 
 def split_frames(data: bytes) -> list[Frame]:
-    """The frames of `data` without heartbeats. Raises struct.error if the last one is incomplete."""
-    frames = []
+    """The frames of `data` without heartbeats; the last one must be complete."""
+    found = []
     while data:
-        header = decode_header(data, 0, len(data))
-        body, data = data[header.body : header.size], data[header.size :]
-        if body:
-            performative, end = decode_performative(body)
-            frames.append((performative, body[end:]))
-    return frames
+        frame = frames.decode_frame(data, len(data))
+        assert frame is not None
+        data = data[frame.size :]
+        if frame.body:
+            performative, end = frames.decode_performative(frame.body)
+            found.append((performative, frame.body[end:]))
+    return found
+
+
+def source(address: str) -> Described:
+    return Described(ULong(0x28), [address] + [None] * 10)
+
+
+def target(address: str) -> Described:
+    return Described(ULong(0x29), [address] + [None] * 6)
+
+
+def condition(frame: Any) -> Symbol | None:
+    """The error condition of a close, end or detach."""
+    return None if frame.error is None else frame.error.value[0]
 
 
 class RawPeer:
@@ -45,38 +50,52 @@ class RawPeer:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
         self._in = b""
 
+    @classmethod
+    def opened(cls, emulator: Emulator | int, **fields: Any) -> RawPeer:
+        """With an open connection, and a session on channel 0. `fields` are those of the open."""
+        peer = cls(emulator)
+        peer.open(**fields)
+        return peer
+
+    @classmethod
+    def reading(cls, emulator: Emulator, credit: int = 0, *, partition: int = 0, window: int = 1000) -> RawPeer:
+        """With an attached receiver that has credit."""
+        peer = cls.opened(emulator)
+        peer.attach_receiver(f"{PARTITION}{partition}")
+        peer.expect(Attach)
+        peer.credit(credit, window=window)
+        return peer
+
     def __enter__(self) -> RawPeer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.socket.close()
 
-    def send(self, *performatives: Performative, payload: bytes = b"") -> None:
-        self.socket.sendall(b"".join(encode_frame(0, performative, payload) for performative in performatives))
+    def send(self, *performatives: Any, payload: bytes = b"") -> None:
+        self.socket.sendall(b"".join(encode_frame(0, each, payload) for each in performatives))
 
-    def open(self, **fields: Any) -> None:
-        """Header, open and a session on channel 0."""
-        self.socket.sendall(AMQP_HEADER)
-        assert self._take(8) == AMQP_HEADER
+    def open(self, **fields: Any) -> tuple[Open, Begin]:
+        """Header, open and a session on channel 0; returns the server's."""
+        self.socket.sendall(frames.AMQP_HEADER)
+        assert self.take(8) == frames.AMQP_HEADER
         self.send(Open("test", **fields), Begin(None, 0, 1000, 1000))
-        self.expect(Open)
-        self.expect(Begin)
+        return self.expect(Open), self.expect(Begin)
 
     def attach_receiver(self, address: str, handle: int = 0, **fields: Any) -> None:
-        source = Described(ULong(0x28), [address] + [None] * 10)
-        self.send(Attach(f"r{handle}", handle, True, source=source, **fields))
+        self.send(Attach(f"r{handle}", handle, True, source=source(address), **fields))
 
     def attach_sender(self, address: str, handle: int = 0) -> None:
-        self.send(Attach(f"s{handle}", handle, False, target=Described(ULong(0x29), [address] + [None] * 6)))
+        self.send(Attach(f"s{handle}", handle, False, target=target(address)))
 
     def credit(self, amount: int, handle: int = 0, received: int = 0, window: int = 1000, **fields: Any) -> None:
         self.send(Flow(received, window, 0, 1000, handle, received, amount, **fields))
 
     def next(self) -> Frame | None:
         """The next frame; None for a heartbeat. Raises EOFError at the end."""
-        size = self._take(4)
-        frames = split_frames(size + self._take(int.from_bytes(size, "big") - 4))
-        return frames[0] if frames else None
+        size = self.take(4)
+        found = split_frames(size + self.take(int.from_bytes(size, "big") - 4))
+        return found[0] if found else None
 
     def expect(self, kind: type) -> Any:
         """The next performative of a kind, a transfer with its payload; others are skipped."""
@@ -88,12 +107,20 @@ class RawPeer:
     def close_condition(self) -> Symbol | None:
         """The condition of the close that ends the connection; None if it ends without one."""
         try:
-            error = self.expect(Close).error
+            return condition(self.expect(Close))
         except (EOFError, ConnectionResetError):
             return None
-        return None if error is None else error.value[0]
 
-    def _take(self, count: int) -> bytes:
+    def finish(self, sent: bytes = b"") -> None:
+        """Send the last bytes and read until the server ends the connection."""
+        with contextlib.suppress(ConnectionError):
+            self.socket.sendall(sent)
+            self.socket.shutdown(socket.SHUT_WR)
+            while self.socket.recv(1 << 16):
+                pass
+
+    def take(self, count: int) -> bytes:
+        """The next bytes. Raises EOFError at the end."""
         while len(self._in) < count:
             data = self.socket.recv(1 << 16)
             if not data:

@@ -14,15 +14,9 @@ from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator, EmulatorControl
 
-from .clients import DEADLINE, Reader, numbers, producer, reader, wait_until
+from .clients import DEADLINE, Reader, detached, numbers, producer, read, reader, refusal, wait_until
 
 QUICK_RETRIES = {"retry_total": 10, "retry_backoff_factor": 0.02, "retry_backoff_max": 0.1, "retry_mode": "fixed"}
-
-
-@pytest.fixture
-def connection(emulator: Emulator) -> str:
-    emulator.add_hub("hub", 2)
-    return emulator.connection_string("hub")
 
 
 @pytest.fixture
@@ -43,20 +37,22 @@ def seen(connection: str) -> Iterator[set[int]]:
     assert not thread.is_alive()
 
 
-FAULTS: dict[str, Callable[[Emulator], None]] = {
-    "drop all": lambda emulator: emulator.drop_connections(),
-    "drop hub": lambda emulator: emulator.drop_connections("HUB"),
-    "detach": lambda emulator: emulator.detach("hub", 0),
-    "detach group": lambda emulator: emulator.detach("hub", group="$default", condition="com.microsoft:timeout"),
-    "internal error": lambda emulator: emulator.detach("hub", 0, "amqp:internal-error", "boom"),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_consumer_recovers_and_misses_nothing(emulator: Emulator, seen: set[int], fault: str) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Emulator.drop_connections,
+        lambda emulator: emulator.drop_connections("HUB"),
+        lambda emulator: emulator.detach("hub", 0),
+        lambda emulator: emulator.detach("hub", group="$default", condition="com.microsoft:timeout"),
+        lambda emulator: emulator.detach("hub", 0, "amqp:internal-error", "boom"),
+    ],
+)
+def test_a_consumer_recovers_and_misses_nothing(
+    emulator: Emulator, seen: set[int], fault: Callable[[Emulator], None]
+) -> None:
     emulator.append("hub", 0, [b"x"] * 100)
     wait_until(lambda: len(seen) == 100, "the events have arrived")
-    FAULTS[fault](emulator)
+    fault(emulator)
     emulator.append("hub", 0, [b"x"] * 50)
     wait_until(lambda: len(seen) == 150, "the rest has arrived")
     assert seen == set(range(150))
@@ -77,17 +73,14 @@ def test_server_busy_detaches_a_receiver_with_a_reason(emulator: Emulator, conne
     with reader(connection) as events:
         emulator.server_busy(count=1)
         emulator.append("hub", 0, [b"x"])
-        with pytest.raises(EventHubError) as caught:
-            wait_until(events.poll, "the receiver is detached")
-        assert caught.value.error == "server-busy" or "server-busy" in str(caught.value)
-    with reader(connection) as events:
-        assert numbers(events.read(1)) == [0]
+        error = detached(events)
+        assert error.error == "server-busy" or "server-busy" in str(error)
+    assert numbers(read(connection, 1)) == [0]
 
 
 def test_server_busy_refuses_attaches_and_sends(emulator: Emulator, connection: str) -> None:
     emulator.server_busy(seconds=60)
-    with pytest.raises(EventHubError, match="throttled"), reader(connection):
-        pass
+    assert "throttled" in str(refusal(connection))
     emulator.server_busy()
     with producer(connection, retry_total=0) as client:
         client.send_event(EventData(b"0"), partition_id="0")
@@ -104,18 +97,18 @@ def test_a_delay_applies_to_deliveries_and_to_answers(emulator: Emulator, connec
         client.send_event(EventData(b"warm"), partition_id="0")
         events.read(1)
         emulator.delay(0.5, "hub", 0)
-        begun = time.monotonic()
-        client.send_event(EventData(b"slow"), partition_id="0")
-        assert time.monotonic() - begun >= 0.5
-        begun = time.monotonic()
+        assert _seconds(lambda: client.send_event(EventData(b"slow"), partition_id="0")) >= 0.5
         emulator.append("hub", 0, [b"slow"])
-        events.read(3)
-        assert time.monotonic() - begun >= 0.4
+        assert _seconds(lambda: events.read(3)) >= 0.4
         emulator.delay(0, "hub", 0)
-        begun = time.monotonic()
-        client.send_event(EventData(b"fast"), partition_id="0")
-        assert time.monotonic() - begun < 0.5
+        assert _seconds(lambda: client.send_event(EventData(b"fast"), partition_id="0")) < 0.5
         assert numbers(events.read(4)) == [0, 1, 2, 3]
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    begun = time.monotonic()
+    run()
+    return time.monotonic() - begun
 
 
 def test_a_paused_partition_delivers_nothing_until_resumed(emulator: Emulator, connection: str) -> None:
@@ -184,8 +177,7 @@ def test_the_control_port_takes_the_same_calls(emulator: Emulator, connection: s
             assert b"".join(events.read(2)[0].body) == b"\x00\xff"  # type: ignore[arg-type]
             assert events.events[1].properties == {b"n": 2}
             control.detach("second", 0)
-            with pytest.raises(EventHubError):
-                wait_until(events.poll, "the receiver is detached")
+            detached(events)
         control.server_busy(count=1)
         control.server_busy()
         control.refuse_connections()
@@ -193,9 +185,9 @@ def test_the_control_port_takes_the_same_calls(emulator: Emulator, connection: s
         with pytest.raises(ValueError, match="/nohub' could not be found"):
             control.partition_state("nohub", 0)
         with pytest.raises(ValueError, match="call '__class__': allowed are add_consumer_group"):
-            control._invoke("__class__")
+            control._invoke("__class__", {})
         with pytest.raises(ValueError, match="call 'pause'"):
-            control._invoke("pause", wrong=1)
+            control._invoke("pause", {"wrong": 1})
         assert control.readers("second", 0) == []
 
 
@@ -223,41 +215,30 @@ CALL = b'{"call": "delete_hub", "args": {"name": "hub"}}\n'
 @pytest.mark.parametrize(
     "headers",
     [
-        {"Content-Type": "text/plain", "Origin": "http://evil.example"},
-        {"Content-Type": "application/json", "Origin": "null"},
-        {"Content-Type": "application/json", "Sec-Fetch-Site": "cross-site"},
-        {"Content-Type": "application/json", "Host": "evil.example"},
-        {"Content-Type": "application/json"},
-        {"X\r\n" + CALL.decode() + "Y": "Z"},
+        ["Content-Type: text/plain", "Origin: http://evil.example"],
+        ["Content-Type: application/json", "Origin: null"],
+        ["Content-Type: application/json", "Sec-Fetch-Site: cross-site"],
+        ["Content-Type: application/json", "Host: evil.example"],
+        ["X", CALL.decode() + "Y: Z"],
     ],
 )
 def test_the_control_port_does_nothing_for_a_browser(
-    emulator: Emulator, connection: str, method: str, headers: dict[str, str]
+    emulator: Emulator, connection: str, method: str, headers: list[str]
 ) -> None:
-    port = emulator.open_control_port()
-    lines = [f"{method} / HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    head = "\r\n".join([*lines, f"Content-Length: {len(CALL)}", "", ""])
-    assert _answer(port, head.encode() + CALL).startswith(b"HTTP/1.1 403 Forbidden\r\n")
+    head = "\r\n".join([f"{method} / HTTP/1.1", *headers, f"Content-Length: {len(CALL)}", "", ""])
+    answer = _answer(emulator.open_control_port(), head.encode() + CALL)
+    assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\n")
     assert emulator.partition_state("hub", 0).next_sequence_number == 0, "the hub still exists"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"\n",
-        b"1\n",
-        b"[]\n",
-        b"{}\n",
-        b'{"call": 1}\n',
-        b'{"call": "x", "args": 1}\n',
-        b"[" * 100_000 + b"\n",
-        b"\xff\n",
-    ],
-)
+NO_REQUESTS = [b"", b"1", b"[]", b"{}", b'{"call": 1}', b'{"call": "x", "args": 1}', b"[" * 100_000, b"\xff"]
+
+
+@pytest.mark.parametrize("line", NO_REQUESTS, ids=range(len(NO_REQUESTS)))
 def test_a_line_that_is_not_a_request_closes_the_control_connection(
     emulator: Emulator, connection: str, line: bytes
 ) -> None:
-    answer = _answer(emulator.open_control_port(), line + CALL)
+    answer = _answer(emulator.open_control_port(), line + b"\n" + CALL)
     assert answer.count(b"\n") == 1
     assert answer.startswith(b'{"error": "a request is one line of JSON')
     assert emulator.partition_state("hub", 0).next_sequence_number == 0, "the hub still exists"

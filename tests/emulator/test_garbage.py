@@ -7,44 +7,30 @@ import socket
 import struct
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
-from spark_ehbalance.emulator import Emulator, client_connection
+from spark_ehbalance.emulator import Emulator, client
+from spark_ehbalance.emulator.amqp import frames as f
 from spark_ehbalance.emulator.amqp.codec import Described, Symbol, ULong, encode
-from spark_ehbalance.emulator.amqp.frames import (
-    AMQP_HEADER,
-    EMPTY_FRAME,
-    SASL_HEADER,
-    Attach,
-    Begin,
-    Close,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Open,
-    Transfer,
-    encode_frame,
-)
-from spark_ehbalance.emulator.amqp.link import MAX_MESSAGE_SIZE
+from spark_ehbalance.emulator.amqp.frames import Attach, Begin, Detach, Open, Transfer, encode_frame
 
-from .clients import Reader, numbers, reader
-from .raw import RawPeer
+from .raw import PARTITION, RawPeer, condition
+from .test_amqp import CONVERSATION
 
-ADDRESS = "hub/ConsumerGroups/$Default/Partitions/0"
-
-
-@pytest.fixture
-def bystander(emulator: Emulator) -> Iterator[Reader]:
-    """A real client that reads `hub`, and that is still served at the end of the test."""
-    emulator.add_hub("hub", 2)
-    with reader(emulator.connection_string("hub")) as events:
-        yield events
-        count = len(events.events)
-        emulator.append("hub", 0, [b"x"] * 3)
-        assert numbers(events.read(count + 3))[-1] == emulator.partition_state("hub", 0).next_sequence_number - 1
+pytestmark = pytest.mark.usefixtures("bystander")
+GARBAGE = [
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01",
+    b"AMQP\x00\x00\x09\x01",
+    b"AMQPxxxx",
+    f.SASL_HEADER + b"\xff" * 100,
+    f.SASL_HEADER + f.EMPTY_FRAME,
+    f.SASL_HEADER + struct.pack(">IBBH", 2**31, 2, 1, 0),
+    f.SASL_HEADER + encode_frame(0, Open("x")),
+    f.SASL_HEADER + f.SASL_HEADER,
+]
 
 
 def _ends(peer: RawPeer) -> bool:
@@ -56,158 +42,89 @@ def _ends(peer: RawPeer) -> bool:
         return True
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01",
-        b"AMQP\x00\x00\x09\x01",
-        b"AMQPxxxx",
-        SASL_HEADER + b"\xff" * 100,
-        SASL_HEADER + EMPTY_FRAME,
-        SASL_HEADER + struct.pack(">IBBH", 2**31, 2, 1, 0),
-        SASL_HEADER + encode_frame(0, Open("x")),
-        SASL_HEADER + SASL_HEADER,
-    ],
-)
-def test_garbage_before_the_open_ends_the_connection(emulator: Emulator, bystander: Reader, sent: bytes) -> None:
+@pytest.mark.parametrize("sent", GARBAGE)
+def test_garbage_before_the_open_ends_the_connection(emulator: Emulator, sent: bytes) -> None:
     with RawPeer(emulator) as peer:
         peer.socket.sendall(sent)
-        received = b""
-        while data := peer.socket.recv(1000):
-            received += data
-        assert received[:8] in (SASL_HEADER, AMQP_HEADER)
+        received = b"".join(iter(lambda: peer.socket.recv(1000), b""))
+        assert received[:8] == f.SASL_HEADER, "what it expects"
 
 
-BAD_FRAMES = {
-    "random": (b"\x93" * 64, "amqp:connection:framing-error"),
-    "too large": (struct.pack(">IBBH", 70_000, 2, 0, 0), "amqp:connection:framing-error"),
-    "too small": (struct.pack(">IBBH", 4, 2, 0, 0), "amqp:connection:framing-error"),
-    "bad offset": (struct.pack(">IBBH", 8, 1, 0, 0), "amqp:connection:framing-error"),
-    "bad type": (struct.pack(">IBBH", 8, 2, 7, 0), "amqp:connection:framing-error"),
-    "sasl frame": (struct.pack(">IBBH", 8, 2, 1, 0), "amqp:not-allowed"),
-    "no performative": (struct.pack(">IBBH", 9, 2, 0, 0) + b"\x40", "amqp:decode-error"),
-    "hostile array": (
-        struct.pack(">IBBH", 21, 2, 0, 0) + b"\x00\x53\x12\xf0" + struct.pack(">II", 5, 2**32 - 1) + b"\x40",
-        "amqp:decode-error",
-    ),
-    "nested": (struct.pack(">IBBH", 8 + 3000, 2, 0, 0) + b"\x00" * 3000, "amqp:decode-error"),
-    "second open": (encode_frame(0, Open("again")), "amqp:not-allowed"),
-    "channel too high": (encode_frame(60_000, Begin(None, 0, 1, 1)), "amqp:not-allowed"),
-    "channel in use": (encode_frame(0, Begin(None, 0, 1, 1)), "amqp:not-allowed"),
-}
+def _header(size: int, words: int = 2, kind: int = 0) -> bytes:
+    return struct.pack(">IBBH", size, words, kind, 0)
 
 
-@pytest.mark.parametrize("name", BAD_FRAMES)
-def test_bad_frames_close_the_connection_with_a_reason(emulator: Emulator, bystander: Reader, name: str) -> None:
-    sent, condition = BAD_FRAMES[name]
-    with RawPeer(emulator) as peer:
-        peer.open()
+HOSTILE_ARRAY = b"\x00\x53\x12\xf0" + struct.pack(">II", 5, 2**32 - 1) + b"\x40"
+
+
+@pytest.mark.parametrize(
+    ("sent", "condition"),
+    [
+        (b"\x93" * 64, "amqp:connection:framing-error"),
+        (_header(70_000), "amqp:connection:framing-error"),
+        (_header(4), "amqp:connection:framing-error"),
+        (_header(8, words=1), "amqp:connection:framing-error"),
+        (_header(9, words=4) + b"\x40", "amqp:connection:framing-error"),
+        (_header(8, kind=7), "amqp:connection:framing-error"),
+        (_header(8, kind=1), "amqp:not-allowed"),
+        (_header(9) + b"\x40", "amqp:decode-error"),
+        (_header(21) + HOSTILE_ARRAY, "amqp:decode-error"),
+        (_header(3008) + b"\x00" * 3000, "amqp:decode-error"),
+        (encode_frame(0, Open("again")), "amqp:not-allowed"),
+        (encode_frame(60_000, Begin(None, 0, 1, 1)), "amqp:not-allowed"),
+        (encode_frame(5_000, Begin(None, 0, 1, 1)), "amqp:not-allowed"),
+        (encode_frame(0, Begin(None, 0, 1, 1)), "amqp:not-allowed"),
+    ],
+)
+def test_bad_frames_close_the_connection_with_a_reason(emulator: Emulator, sent: bytes, condition: str) -> None:
+    with RawPeer.opened(emulator) as peer:
         peer.socket.sendall(sent)
         assert peer.close_condition() == condition
         assert _ends(peer)
 
 
-def test_a_malformed_source_refuses_only_the_link(emulator: Emulator, bystander: Reader) -> None:
-    with RawPeer(emulator) as peer:
-        peer.open()
+def test_a_malformed_source_refuses_only_the_link(emulator: Emulator) -> None:
+    with RawPeer.opened(emulator) as peer:
         peer.send(Attach("a", 0, True, source=5))
-        assert peer.expect(Detach).error.value[0] == "amqp:decode-error"
-        peer.attach_receiver(ADDRESS, handle=1)
+        assert condition(peer.expect(Detach)) == "amqp:decode-error"
+        peer.attach_receiver(f"{PARTITION}0", handle=1)
         peer.expect(Attach)
 
 
-def test_an_error_in_a_session_ends_only_the_session(emulator: Emulator, bystander: Reader) -> None:
-    for wrong in (Transfer(5, 0, b"t", 0), Attach("a", 5000, True)):
-        with RawPeer(emulator) as peer:
-            peer.open()
-            peer.send(wrong)
-            assert peer.expect(End).error is not None
-            peer.send(Close())
-            assert peer.close_condition() is None
-
-
-def test_a_handle_in_use_ends_the_session(emulator: Emulator, bystander: Reader) -> None:
-    with RawPeer(emulator) as peer:
-        peer.open()
-        peer.attach_receiver(ADDRESS)
-        peer.attach_receiver(ADDRESS)
-        assert peer.expect(End).error.value[0] == "amqp:session:handle-in-use"
-
-
-MALFORMED_MESSAGES = {
-    "empty descriptor": b"\x00",
-    "no section": b"\xa0\x01x",
-    "data is a list": b"\x00\x53\x75\xc0\x01\x00",
-    "cut data": b"\x00\x53\x75\xb0\x00\x00\xff\xff",
-    "unknown section": b"\x00\x53\x99\x40",
-    "bad annotations": b"\x00\x53\x72\xc1\x02\x01\x40",
-    "bad properties": b"\x00\x53\x74\xc1\x05\x02\xa1\x01\xff\x40",
-}
-
-
 @pytest.mark.parametrize("batch", [False, True])
-@pytest.mark.parametrize("name", MALFORMED_MESSAGES)
-def test_malformed_messages_are_never_stored(emulator: Emulator, bystander: Reader, name: str, batch: bool) -> None:
-    payload = MALFORMED_MESSAGES[name]
-    good = encode(Described(ULong(0x75), b"good"))
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x00",
+        b"\xa0\x01x",
+        b"\x00\x53\x75\xc0\x01\x00",  # data that is a list
+        b"\x00\x53\x75\xb0\x00\x00\xff\xff",  # cut off
+        b"\x00\x53\x99\x40",  # an unknown section
+        b"\x00\x53\x72\xc1\x02\x01\x40",  # annotations without a value
+        b"\x00\x53\x74\xc1\x05\x02\xa1\x01\xff\x40",  # a property that is no text
+    ],
+)
+def test_malformed_messages_are_never_stored(emulator: Emulator, payload: bytes, batch: bool) -> None:
     if batch:
+        good = encode(Described(ULong(0x75), b"good"))
         payload = b"".join(encode(Described(ULong(0x75), inner)) for inner in (good, payload))
-    with RawPeer(emulator) as peer:
-        peer.open()
+    with RawPeer.opened(emulator) as peer:
         peer.attach_sender("hub/Partitions/0")
         peer.send(Transfer(0, 0, b"t", 0x80013700 if batch else 0), payload=payload)
         assert peer.close_condition() == "amqp:decode-error"
     assert emulator.partition_state("hub", 0).next_sequence_number == 0
 
 
-def test_a_message_without_end_is_refused_and_not_stored(emulator: Emulator, bystander: Reader) -> None:
-    with RawPeer(emulator) as peer:
-        peer.open()
-        peer.attach_sender("hub/Partitions/0")
-        part = b"x" * 60_000
-        for _ in range(2 * MAX_MESSAGE_SIZE // len(part)):
-            peer.send(Transfer(0, 0, b"t", 0, more=True), payload=part)
-        peer.send(Transfer(0, more=False))
-        assert peer.expect(Disposition).state.value[0].value[0] == "amqp:link:message-size-exceeded"
-        peer.send(Transfer(0, 1, b"t", 0, more=True), payload=part)
-        peer.send(Transfer(0, aborted=True))
-        peer.send(Transfer(0, 2, b"t", 0), payload=b"\x00\x53\x75\xa0\x01x")
-        assert peer.expect(Disposition).state.descriptor == 0x24
-    assert emulator.partition_state("hub", 0).next_sequence_number == 1
-
-
-def test_random_and_mutated_streams(emulator: Emulator, bystander: Reader) -> None:
+def test_random_and_mutated_streams(emulator: Emulator) -> None:
     randomly = random.Random(7)
-    stream = b"".join(
-        encode_frame(0, performative)
-        for performative in (
-            Open("x", properties={Symbol("a"): "b"}),
-            Begin(None, 0, 10, 10),
-            Attach("a", 0, True, source=Described(ULong(0x28), [ADDRESS] + [None] * 10)),
-            Attach("b", 1, False, target=Described(ULong(0x29), ["hub/Partitions/1"] + [None] * 6)),
-            Attach("c", 2, False, target=Described(ULong(0x29), ["$management"] + [None] * 6)),
-            Flow(0, 10, 0, 10, 0, 0, 10),
-            Transfer(1, 0, b"t", 0),
-            Transfer(2, 1, b"t", 0),
-            Disposition(False, 0),
-            Detach(0),
-            End(),
-        )
-    )
     for round_ in range(150):
-        mutated = bytearray(stream)
+        mutated = bytearray(CONVERSATION)
         for _ in range(randomly.randint(1, 6)):
             mutated[randomly.randrange(len(mutated))] = randomly.randrange(256)
-        with socket.create_connection(("127.0.0.1", emulator.port), timeout=10) as client:
-            client.sendall(AMQP_HEADER + mutated[: randomly.randrange(len(mutated))])
+        with RawPeer(emulator) as peer:
+            peer.socket.sendall(mutated[: randomly.randrange(len(mutated))])
             if round_ % 3:
-                client.shutdown(socket.SHUT_WR)
-                try:
-                    while client.recv(1 << 16):
-                        pass
-                except ConnectionResetError:
-                    pass
+                peer.finish()
 
 
 def test_a_peer_that_sends_nothing_is_disconnected() -> None:
@@ -218,27 +135,25 @@ def test_a_peer_that_sends_nothing_is_disconnected() -> None:
 
 
 def test_a_silent_peer_is_disconnected_unless_it_sends_heartbeats() -> None:
-    with Emulator(idle_timeout=1.0) as emulator, RawPeer(emulator) as silent, RawPeer(emulator) as alive:
-        silent.open()
-        alive.open(idle_time_out=400)
-        begun = time.monotonic()
-        beats = 0
-        while time.monotonic() < begun + 2.5:
-            assert alive.next() is None
-            alive.socket.sendall(EMPTY_FRAME)
-            beats += 1
+    with Emulator(idle_timeout=1.0) as emulator, RawPeer.opened(emulator) as silent:
+        with RawPeer.opened(emulator, idle_time_out=400) as alive:
+            begun = time.monotonic()
+            beats = 0
+            while time.monotonic() < begun + 2.5:
+                assert alive.next() is None
+                alive.socket.sendall(f.EMPTY_FRAME)
+                beats += 1
         assert beats >= 8
         assert silent.close_condition() == "amqp:connection:forced"
 
 
-def test_a_reader_that_does_not_read_uses_little_memory(emulator: Emulator, bystander: Reader) -> None:
+def test_a_reader_that_does_not_read_uses_little_memory(emulator: Emulator) -> None:
     count, size = 500, 100_000
     emulator.append("hub", 1, [b"x" * size] * count)
     with RawPeer(emulator) as peer:
         peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         peer.open()
-        peer.attach_receiver("hub/ConsumerGroups/$Default/Partitions/1")
-        peer.expect(Attach)
+        peer.attach_receiver(f"{PARTITION}1")
         peer.credit(1000, window=1_000_000)
         peer.expect(Transfer)
         for _ in range(count):  # more turns of the server's loop than it needs to send all
@@ -251,74 +166,68 @@ def test_a_reader_that_does_not_read_uses_little_memory(emulator: Emulator, byst
         assert buffered * size < 20 << 20
 
 
-def test_a_peer_that_sends_and_never_reads_is_no_longer_read(emulator: Emulator, bystander: Reader) -> None:
-    with RawPeer(emulator) as peer:
-        peer.open()
-        peer.attach_receiver(ADDRESS)
+def test_a_peer_that_sends_and_never_reads_is_no_longer_read(emulator: Emulator) -> None:
+    with RawPeer.reading(emulator) as peer:
         request = encode_frame(0, Attach("n" * 60_000, 1, True))  # refused; the answer repeats the name
         peer.socket.settimeout(2)
         with pytest.raises(TimeoutError):
             peer.socket.sendall(request * 2000)
 
 
+MANY = {Symbol(f"{number}"): number for number in range(300)}
+
+
+def _memory(run: Callable[[int], None]) -> int:
+    """The bytes that are in use after `run` was called for 255 handles, beyond those after the first."""
+    run(0)
+    tracemalloc.start()
+    for handle in range(1, 256):
+        run(handle)
+    bytes_, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return bytes_
+
+
 def test_refused_attaches_are_not_kept() -> None:
     """15 MB of them took 1.1 GB."""
-    with Emulator({"hub": 1}, sas_keys={"name": "key"}) as guarded, RawPeer(guarded) as peer:
-        peer.open()
-        many = {Symbol(f"{number}"): number for number in range(300)}
+    with Emulator({"hub": 1}, sas_keys={"name": "key"}) as guarded, RawPeer.opened(guarded) as peer:
 
         def refused(handle: int) -> None:
-            peer.attach_receiver(ADDRESS, handle, properties=many)
+            peer.attach_receiver(f"{PARTITION}0", handle, properties=MANY)
             peer.expect(Attach)
-            assert peer.expect(Detach).error.value[0] == "amqp:unauthorized-access"
+            assert condition(peer.expect(Detach)) == "amqp:unauthorized-access"
 
-        refused(0)
-        tracemalloc.start()
-        for handle in range(1, 256):
-            refused(handle)
-        kept, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert kept < 2 << 20
+        assert _memory(refused) < 2 << 20
         refused(255)  # its handle is free
 
 
 def test_what_accepted_links_were_asked_with_is_not_kept() -> None:
     """`$cbs` takes links from everybody."""
-    with Emulator({"hub": 1}, sas_keys={"name": "key"}) as guarded, RawPeer(guarded) as peer:
-        peer.open()
-        many = {Symbol(f"{number}"): number for number in range(300)}
-        peer.attach_receiver("$cbs", 0, properties=many)
-        peer.expect(Attach)
-        tracemalloc.start()
-        for handle in range(1, 256):
-            peer.attach_receiver("$cbs", handle, properties=many)
+    with Emulator({"hub": 1}, sas_keys={"name": "key"}) as guarded, RawPeer.opened(guarded) as peer:
+
+        def accepted(handle: int) -> None:
+            peer.attach_receiver("$cbs", handle, properties=MANY)
             peer.expect(Attach)
-        kept, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert kept < 4 << 20
+
+        assert _memory(accepted) < 4 << 20
 
 
 def test_links_of_a_session_and_of_a_connection_are_limited(
-    emulator: Emulator, bystander: Reader, monkeypatch: pytest.MonkeyPatch
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with RawPeer(emulator) as peer:
-        peer.socket.sendall(AMQP_HEADER)
-        peer._take(8)
-        peer.send(Open("test"), Begin(None, 0, 1000, 1000))
-        peer.expect(Open)
-        assert peer.expect(Begin).handle_max == 255
+        assert peer.open()[1].handle_max == 255
         peer.attach_receiver("$cbs", 255)
         peer.expect(Attach)
         peer.attach_receiver("$cbs", 256)
-        assert peer.expect(End).error.value[0] == "amqp:not-allowed"
-    monkeypatch.setattr(client_connection, "_MAX_LINKS", 10)
-    with RawPeer(emulator) as peer:
-        peer.open()
+        assert condition(peer.expect(f.End)) == "amqp:not-allowed"
+    monkeypatch.setattr(client, "_MAX_LINKS", 10)
+    with RawPeer.opened(emulator) as peer:
         for handle in range(10):
             peer.attach_receiver("$cbs", handle)
             peer.expect(Attach)
         peer.attach_receiver("$cbs", 10)
-        assert peer.expect(Detach).error.value[0] == "amqp:resource-limit-exceeded"
+        assert condition(peer.expect(Detach)) == "amqp:resource-limit-exceeded"
         peer.send(Detach(0, True))
         peer.expect(Detach)
         peer.attach_receiver("$cbs", 10)

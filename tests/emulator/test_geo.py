@@ -10,6 +10,7 @@ from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator
 
+from . import clients
 from .clients import numbers, reader, wait_until
 
 HUB = "hub"
@@ -25,21 +26,18 @@ def geo() -> Iterator[Emulator]:
 
 def read(emulator: Emulator, count: int, start: str | int = "-1", *, inclusive: bool = False) -> dict[int, str]:
     """The offsets of the first events after `start`, by sequence number."""
-    with reader(emulator.connection_string(HUB), start=start, inclusive=inclusive) as events:
-        events.read(count)
-        return {event.sequence_number: event.offset for event in events.events}
+    events = clients.read(emulator.connection_string(HUB), count, start=start, inclusive=inclusive)
+    return {each.sequence_number: each.offset for each in events}
 
 
-def bodies(emulator: Emulator, count: int, start: str | int = "-1", *, inclusive: bool = False) -> list[str]:
-    with reader(emulator.connection_string(HUB), start=start, inclusive=inclusive) as events:
-        events.read(count)
-        return [event.body_as_str() for event in events.events]
+def bodies(emulator: Emulator, count: int, start: str) -> list[str]:
+    return [each.body_as_str() for each in clients.read(emulator.connection_string(HUB), count, start=start)]
 
 
 def refused(emulator: Emulator, start: str) -> str:
     """What the client says of a receiver that starts there."""
-    with pytest.raises(EventHubError) as refusal, reader(emulator.connection_string(HUB), start=start) as events:
-        events.read(1)
+    with pytest.raises(EventHubError) as refusal:
+        clients.read(emulator.connection_string(HUB), 1, start=start)
     return str(refusal.value)
 
 

@@ -5,25 +5,20 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from azure.eventhub.exceptions import ConnectError, EventHubError
+from azure.eventhub.exceptions import ConnectError
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.codec import Array, Int, Long, Timestamp, encode
-from spark_ehbalance.emulator.amqp.frames import Attach, Transfer
+from spark_ehbalance.emulator.amqp.frames import Transfer
 from spark_ehbalance.emulator.message import parse_sections
 
-from .clients import numbers, producer, reader, wait_until
+from .clients import detached, numbers, producer, reader, wait_until
 from .raw import RawPeer
 
 
-@pytest.fixture
-def connection(emulator: Emulator) -> str:
+def test_hub_properties(emulator: Emulator) -> None:
     emulator.add_hub("Hub", 2)
-    return emulator.connection_string("Hub")
-
-
-def test_hub_properties(connection: str) -> None:
-    with producer(connection) as client:
+    with producer(emulator.connection_string("hUB")) as client:
         properties = client.get_eventhub_properties()
     assert properties["eventhub_name"] == "Hub"
     assert properties["partition_ids"] == ["0", "1"]
@@ -67,12 +62,9 @@ def test_every_key_of_an_answer_has_the_type_that_sdks_accept(
 
 def _answer(emulator: Emulator, **asked: str) -> dict[str, object]:
     """The answer of `$management` to a request on a plain socket."""
-    with RawPeer(emulator) as peer:
-        peer.open()
+    with RawPeer.opened(emulator) as peer:
         peer.attach_sender("$management", handle=0)
         peer.attach_receiver("$management", handle=1)
-        peer.expect(Attach)
-        peer.expect(Attach)
         peer.credit(1, handle=1)
         message = b"\x00\x53\x73" + encode(["request"]) + b"\x00\x53\x74" + encode(asked)
         peer.send(Transfer(0, 0, b"1", 0), payload=message)
@@ -92,41 +84,28 @@ def test_an_empty_partition(connection: str) -> None:
     assert properties["last_enqueued_time_utc"] == datetime.min.replace(tzinfo=timezone.utc)
 
 
-def test_a_partition_with_events_and_after_trimming(emulator: Emulator, connection: str) -> None:
+@pytest.mark.parametrize("trimmed", [0, 4, 10])
+def test_a_partition_with_events_and_after_trimming(emulator: Emulator, connection: str, trimmed: int) -> None:
     emulator.append("hub", 1, [b"x"] * 10)
     state = emulator.partition_state("hub", 1)
+    emulator.trim("hub", 1, trimmed)
     with producer(connection) as client:
         properties = client.get_partition_properties("1")
-        assert properties["id"] == "1"
-        assert properties["is_empty"] is False
-        assert properties["beginning_sequence_number"] == 0
-        assert properties["last_enqueued_sequence_number"] == state.last_sequence_number == 9
-        assert properties["last_enqueued_offset"] == state.last_offset
-        assert properties["last_enqueued_time_utc"] == state.last_enqueued_time
-        emulator.trim("hub", 1, 4)
-        assert client.get_partition_properties("1")["beginning_sequence_number"] == 4
-        emulator.trim("hub", 1, 10)
-        properties = client.get_partition_properties("1")
-        assert properties["is_empty"] is True
-        assert properties["last_enqueued_sequence_number"] == 9
-        assert properties["last_enqueued_offset"] == state.last_offset
+    assert properties["id"] == "1"
+    assert properties["is_empty"] is (trimmed == 10)
+    assert properties["beginning_sequence_number"] == trimmed
+    assert properties["last_enqueued_sequence_number"] == state.last_sequence_number == 9
+    assert properties["last_enqueued_offset"] == state.last_offset
+    assert properties["last_enqueued_time_utc"] == state.last_enqueued_time
 
 
-@pytest.mark.parametrize(
-    ("hub", "partition", "status"),
-    [("nohub", "0", "404"), ("Hub", "7", "400"), ("Hub", "x", "400"), ("Hub", "²", "400")],
-)
+@pytest.mark.parametrize(("hub", "partition", "status"), [("nohub", "0", 404), ("hub", "7", 400), ("hub", "²", 400)])
 def test_an_unknown_partition_is_refused(
-    emulator: Emulator, connection: str, hub: str, partition: str, status: str
+    emulator: Emulator, connection: str, hub: str, partition: str, status: int
 ) -> None:
-    with producer(emulator.connection_string(hub), retry_total=0) as client, pytest.raises(ConnectError, match=status):
+    string = emulator.connection_string(hub)
+    with producer(string, retry_total=0) as client, pytest.raises(ConnectError, match=str(status)):
         client.get_partition_properties(partition)
-
-
-def test_an_unknown_hub_is_not_found(emulator: Emulator) -> None:
-    connection = emulator.connection_string("nohub")
-    with producer(connection, retry_total=0) as client, pytest.raises(ConnectError, match="404"):
-        client.get_eventhub_properties()
 
 
 def test_partitions_are_added_while_clients_are_connected(emulator: Emulator, connection: str) -> None:
@@ -134,10 +113,10 @@ def test_partitions_are_added_while_clients_are_connected(emulator: Emulator, co
     with reader(connection) as events, producer(connection) as client:
         events.read(1)
         emulator.add_partitions("hub", 2)
-        assert client.get_partition_ids() == ["0", "1", "2", "3"]
-        emulator.append("hub", 3, [b"x"])
+        assert client.get_partition_ids() == ["0", "1", "2", "3", "4", "5"]
+        emulator.append("hub", 5, [b"x"])
         emulator.append("hub", 0, [b"x"])
-        with reader(connection, "3") as new:
+        with reader(connection, "5") as new:
             assert numbers(new.read(1)) == [0]
         assert numbers(events.read(2)) == [0, 1]
 
@@ -158,9 +137,7 @@ def test_a_deleted_hub_disconnects_its_readers_and_can_be_created_again(emulator
     with reader(connection) as events:
         events.read(5)
         emulator.delete_hub("hub")
-        with pytest.raises(EventHubError) as caught:
-            wait_until(events.poll, "the reader is disconnected")
-        assert caught.value.error == "resource-deleted"
+        assert detached(events).error == "resource-deleted"
     emulator.add_hub("hub", 1)
     assert emulator.partition_state("hub", 0).next_sequence_number == 0
 
@@ -178,10 +155,10 @@ def test_old_events_are_deleted() -> None:
     [
         (lambda emulator: emulator.add_hub("a/b", 1), "hub name 'a/b'"),
         (lambda emulator: emulator.add_hub("a", 0), "allowed are 1 to 2000"),
-        (lambda emulator: emulator.add_partitions("Hub", 0), "can only grow"),
-        (lambda emulator: emulator.add_consumer_group("Hub", "a b"), "consumer group 'a b'"),
+        (lambda emulator: emulator.add_partitions("hub", 0), "can only grow"),
+        (lambda emulator: emulator.add_consumer_group("hub", "a b"), "consumer group 'a b'"),
         (lambda emulator: emulator.partition_state("nohub", 0), "/nohub' could not be found"),
-        (lambda emulator: emulator.trim("Hub", 5, 1), "It should be between 0 and 1"),
+        (lambda emulator: emulator.trim("hub", 5, 1), "It should be between 0 and 3"),
     ],
 )
 def test_invalid_calls_raise(emulator: Emulator, connection: str, call: object, text: str) -> None:

@@ -11,22 +11,13 @@ from azure.eventhub import EventData, EventHubConsumerClient
 from azure.eventhub._utils import get_last_enqueued_event_properties
 from azure.eventhub.aio import EventHubConsumerClient as AsyncConsumerClient
 from azure.eventhub.aio import EventHubProducerClient as AsyncProducerClient
-from azure.eventhub.exceptions import ConnectionLostError, EventHubError
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.codec import Array, Symbol
-from spark_ehbalance.emulator.amqp.frames import Attach, Detach, Flow, Transfer
+from spark_ehbalance.emulator.amqp.frames import Flow, Transfer
 
-from .clients import DEADLINE, FAST, Reader, bodies, numbers, reader, wait_until
-from .raw import RawPeer
-
-GROUP = "hub/ConsumerGroups/$Default/Partitions/0"
-
-
-@pytest.fixture
-def connection(emulator: Emulator) -> str:
-    emulator.add_hub("hub", 4)
-    return emulator.connection_string("hub")
+from .clients import DEADLINE, FAST, Reader, bodies, detached, numbers, reader, refusal, wait_until
+from .raw import PARTITION, RawPeer
 
 
 def test_public_receive_batch_reads_all_partitions(emulator: Emulator, connection: str) -> None:
@@ -38,9 +29,8 @@ def test_public_receive_batch_reads_all_partitions(emulator: Emulator, connectio
     def on_batch(context: Any, events: list[EventData]) -> None:
         got.extend((context.partition_id, event) for event in events)
 
-    thread = threading.Thread(
-        target=client.receive_batch, args=(on_batch,), kwargs={"starting_position": "-1", "max_wait_time": 0.1}
-    )
+    options = {"starting_position": "-1", "max_wait_time": 0.1}
+    thread = threading.Thread(target=client.receive_batch, args=(on_batch,), kwargs=options)
     thread.start()
     try:
         wait_until(lambda: len(got) >= 400, "all events have arrived")
@@ -109,23 +99,19 @@ def test_many_copies_of_two_events(emulator: Emulator, connection: str, copies: 
     assert emulator.partition_state("hub", 0).next_sequence_number == 2 * copies
 
 
-@pytest.mark.parametrize("copies", [0, -1])
-def test_an_invalid_number_of_copies_raises(emulator: Emulator, connection: str, copies: int) -> None:
-    with pytest.raises(ValueError, match=f"copies={copies}"):
-        emulator.append("hub", 0, [b"x"], copies=copies)
+def test_an_invalid_number_of_copies_raises(emulator: Emulator, connection: str) -> None:
+    with pytest.raises(ValueError, match="copies=0"):
+        emulator.append("hub", 0, [b"x"], copies=0)
     assert emulator.partition_state("hub", 0).next_sequence_number == 0
 
 
 def test_consumer_groups_read_independently(emulator: Emulator, connection: str) -> None:
     emulator.add_consumer_group("hub", "second")
     emulator.append("hub", 0, [b"x"] * 10)
-    with reader(connection, owner_level=1) as first, reader(connection, group="SECOND", owner_level=1) as second:
-        assert numbers(first.read(10)) == numbers(second.read(10)) == list(range(10))
-
-
-def test_the_default_group_in_any_case(connection: str) -> None:
-    with reader(connection, group="$default"):
-        pass
+    in_any_case = (reader(connection, group=group, owner_level=1) for group in ("$default", "SECOND"))
+    first, second = in_any_case
+    with first as one, second as two:
+        assert numbers(one.read(10)) == numbers(two.read(10)) == list(range(10))
 
 
 @pytest.mark.parametrize("epoch", [5, 6])
@@ -135,9 +121,9 @@ def test_a_higher_or_equal_epoch_takes_over(emulator: Emulator, connection: str,
         loser.read(3)
         with reader(connection, owner_level=epoch) as winner:
             assert emulator.readers("hub", 0) == [epoch]
-            with pytest.raises(ConnectionLostError, match=f"higher epoch of '{epoch}'") as caught:
-                wait_until(loser.poll, "the link has been stolen")
-            assert caught.value.error == "link:stolen"
+            error = detached(loser)
+            assert error.error == "link:stolen"
+            assert f"higher epoch of '{epoch}'" in str(error)
             assert numbers(winner.read(3)) == [0, 1, 2]
 
 
@@ -145,18 +131,15 @@ def test_a_higher_or_equal_epoch_takes_over(emulator: Emulator, connection: str,
 def test_a_lower_or_no_epoch_is_refused(emulator: Emulator, connection: str, epoch: int | None) -> None:
     emulator.append("hub", 0, [b"x"])
     with reader(connection, owner_level=5) as owner:
-        with pytest.raises(ConnectionLostError) as caught, reader(connection, owner_level=epoch):
-            pass
-        assert caught.value.error == "link:stolen"
+        assert refusal(connection, owner_level=epoch).error == "link:stolen"
         assert numbers(owner.read(1)) == [0]
         assert emulator.readers("hub", 0) == [5]
 
 
 def test_an_epoch_disconnects_all_without_one(emulator: Emulator, connection: str) -> None:
     with reader(connection) as one, reader(connection) as two, reader(connection, owner_level=0):
-        for loser in (one, two):
-            with pytest.raises(ConnectionLostError, match="higher epoch of '0'"):
-                wait_until(loser.poll, "the link has been stolen")
+        assert "higher epoch of '0'" in str(detached(one))
+        assert "higher epoch of '0'" in str(detached(two))
 
 
 def test_epochs_are_per_partition_and_end_with_the_reader(emulator: Emulator, connection: str) -> None:
@@ -165,19 +148,6 @@ def test_epochs_are_per_partition_and_end_with_the_reader(emulator: Emulator, co
     wait_until(lambda: emulator.readers("hub", 0) == [], "the owner is detached")
     with reader(connection, owner_level=1):
         pass
-
-
-def test_a_sixth_reader_without_epoch_is_refused(emulator: Emulator, connection: str) -> None:
-    readers = [Reader(connection).open() for _ in range(5)]
-    try:
-        with pytest.raises(EventHubError, match=r"which is 5. List of connected receivers - nil, nil") as caught:
-            Reader(connection).open()
-        assert caught.value.error == "resource-limit-exceeded"
-        emulator.append("hub", 0, [b"x"])
-        assert all(numbers(each.read(1)) == [0] for each in readers)
-    finally:
-        for each in readers:
-            each.close()
 
 
 def test_last_enqueued_event_properties(emulator: Emulator, connection: str) -> None:
@@ -195,12 +165,9 @@ def test_last_enqueued_event_properties(emulator: Emulator, connection: str) -> 
 
 def test_no_more_than_the_credit_is_sent(emulator: Emulator, connection: str) -> None:
     emulator.append("hub", 0, [b"x"] * 100)
-    with RawPeer(emulator) as peer:
-        peer.open()
-        peer.attach_receiver(GROUP)
-        peer.credit(7)
+    with RawPeer.reading(emulator, 7) as peer:
         received = [peer.expect(Transfer)[0].delivery_id for _ in range(7)]
-        peer.credit(3, received=7, echo=True)
+        peer.credit(3, received=7)
         received += [peer.expect(Transfer)[0].delivery_id for _ in range(3)]
         assert received == list(range(10))
         peer.credit(0, received=10, echo=True)
@@ -209,9 +176,7 @@ def test_no_more_than_the_credit_is_sent(emulator: Emulator, connection: str) ->
 
 def test_drain_returns_the_credit(emulator: Emulator, connection: str) -> None:
     emulator.append("hub", 0, [b"x"] * 3)
-    with RawPeer(emulator) as peer:
-        peer.open()
-        peer.attach_receiver(GROUP)
+    with RawPeer.reading(emulator) as peer:
         peer.credit(10, drain=True)
         for _ in range(3):
             peer.expect(Transfer)
@@ -219,40 +184,13 @@ def test_drain_returns_the_credit(emulator: Emulator, connection: str) -> None:
         assert (flow.drain, flow.link_credit, flow.delivery_count) == (True, 0, 10)
 
 
-def test_small_frames_and_a_small_window(emulator: Emulator, connection: str) -> None:
-    emulator.append("hub", 0, [b"x" * 5000, b"y"])
-    with RawPeer(emulator) as peer:
-        peer.open(max_frame_size=512)
-        peer.attach_receiver(GROUP)
-        peer.credit(2, window=1)
-        frames: list[tuple[Transfer, bytes]] = []
-        while len([frame for frame, _ in frames if not frame.more]) < 2:
-            frames.append(peer.expect(Transfer))
-            peer.send(Flow(len(frames), 1, 0, 1000))
-        assert all(len(payload) < 512 for _, payload in frames)
-        assert len(frames) > 10
-        assert frames[-1][0].delivery_id == 1
-        assert sum(payload.count(b"x") for _, payload in frames) >= 5000
-
-
 def test_tracking_may_be_one_of_several_capabilities(emulator: Emulator, connection: str) -> None:
     emulator.append("hub", 0, [b"x"])
     wanted = Array([Symbol("com.microsoft:georeplication"), Symbol("com.microsoft:enable-receiver-runtime-metric")])
-    with RawPeer(emulator) as peer:
-        peer.open()
-        peer.attach_receiver(GROUP, desired_capabilities=wanted)
+    with RawPeer.opened(emulator) as peer:
+        peer.attach_receiver(f"{PARTITION}0", desired_capabilities=wanted)
         peer.credit(1)
         assert b"last_enqueued_offset" in peer.expect(Transfer)[1]
-
-
-def test_a_refused_attach_is_answered_and_detached(emulator: Emulator) -> None:
-    with RawPeer(emulator) as peer:
-        peer.open()
-        peer.attach_receiver("nowhere/ConsumerGroups/$Default/Partitions/0")
-        attach = peer.expect(Attach)
-        assert attach.source is not None
-        assert attach.target is not None
-        assert peer.expect(Detach).error.value[0] == "amqp:not-found"
 
 
 def test_an_async_reader_is_disconnected_too(emulator: Emulator, connection: str) -> None:

@@ -52,22 +52,9 @@ def test_offsets_are_not_sequence_numbers(everything: Reader) -> None:
 
 
 @pytest.mark.parametrize("inclusive", [False, True])
-def test_sequence_number(loaded: Emulator, inclusive: bool) -> None:
-    assert _first(loaded, 7, inclusive) == (7 if inclusive else 8)
-
-
-@pytest.mark.parametrize("inclusive", [False, True])
-def test_offset(loaded: Emulator, everything: Reader, inclusive: bool) -> None:
-    offset = everything.events[7].offset
-    assert offset is not None
-    assert _first(loaded, offset, inclusive) == (7 if inclusive else 8)
-
-
-@pytest.mark.parametrize("inclusive", [False, True])
-def test_enqueued_time(loaded: Emulator, everything: Reader, inclusive: bool) -> None:
-    enqueued = everything.events[7].enqueued_time
-    assert enqueued is not None
-    assert _first(loaded, enqueued, inclusive) == (7 if inclusive else 8)
+@pytest.mark.parametrize("kind", ["sequence_number", "offset", "enqueued_time"])
+def test_the_position_of_an_event(loaded: Emulator, everything: Reader, kind: str, inclusive: bool) -> None:
+    assert _first(loaded, getattr(everything.events[7], kind), inclusive) == (7 if inclusive else 8)
 
 
 def test_a_time_before_the_first_event_starts_at_the_first(loaded: Emulator) -> None:

@@ -7,24 +7,24 @@ import re
 import socket
 import ssl
 import stat
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from azure.eventhub import EventHubConsumerClient, TransportType
+from azure.eventhub import EventData, EventHubConsumerClient, TransportType
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.certificates import make
 
-from .clients import DEADLINE, numbers, producer, reader
-from .test_command import COMMAND
+from .clients import DEADLINE, numbers, producer, read, reader
+from .raw import RawPeer
+from .test_command import running
 
 
-def trusting(emulator: Emulator, port: int | None = None) -> dict[str, object]:
+def trusting(emulator: Emulator) -> dict[str, object]:
     """The settings of a client that trusts the emulator's authority."""
     return {
-        "custom_endpoint_address": f"sb://localhost:{port or emulator.port}",
+        "custom_endpoint_address": f"sb://localhost:{emulator.port}",
         "connection_verify": str(emulator.ca_file),
         "transport_type": TransportType.Amqp,
     }
@@ -37,13 +37,10 @@ def secure() -> Iterator[Emulator]:
 
 
 def test_the_real_client_sends_reads_and_asks(secure: Emulator) -> None:
-    from azure.eventhub import EventData
-
     string, settings = secure.connection_string("hub"), trusting(secure)
     with producer(string, **settings) as client:
         client.send_batch([EventData(bytes(n)) for n in range(300)], partition_id="0")
-    with reader(string, **settings) as events:
-        assert numbers(events.read(300)) == list(range(300))
+    assert numbers(read(string, 300, **settings)) == list(range(300))
     with EventHubConsumerClient.from_connection_string(string, "$Default", **settings) as client:  # type: ignore[arg-type]
         assert client.get_partition_properties("0")["last_enqueued_sequence_number"] == 299
 
@@ -74,8 +71,8 @@ def test_only_its_authority_is_proof_of_it(secure: Emulator, tmp_path: Path) -> 
 
 def test_other_names_can_be_certified() -> None:
     with (
-        Emulator(tls=True, tls_names=("hub.test",)) as running,
-        connected(running.port, strict(running.ca_file), "hub.test"),
+        Emulator(tls=True, tls_names=("hub.test",)) as named,
+        connected(named.port, strict(named.ca_file), "hub.test"),
     ):
         pass
 
@@ -107,31 +104,19 @@ def test_a_peer_without_tls_disturbs_nobody(secure: Emulator) -> None:
     secure.append("hub", 0, [b"x"])
     with reader(secure.connection_string("hub"), **trusting(secure)) as events:
         for garbage in (b"AMQP\x03\x01\x00\x00", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(100)):
-            with socket.create_connection(("127.0.0.1", secure.port), 10) as peer:
-                peer.sendall(garbage)
-                peer.shutdown(socket.SHUT_WR)
-                with contextlib.suppress(ConnectionResetError):
-                    while peer.recv(1000):
-                        pass
+            with RawPeer(secure) as peer:
+                peer.finish(garbage)
         assert len(events.read(1)) == 1
 
 
 def test_the_command_prints_where_the_authority_and_the_ports_are() -> None:
-    command = [*COMMAND, "--port", "0", "--hub", "hub:1", "--tls", "--websocket-port", "0", "--control-port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = re.fullmatch(
-                r"Emulator ready: (\S+:(\d+);\S+) \(control port \d+, websocket port (\d+), CA file (.+)\)\n", line
-            )
-            assert found is not None, line
-            ca_file = Path(found[4])
-            for port in (found[2], found[3]):
-                with connected(int(port), strict(ca_file)):
-                    pass
-            process.terminate()
-            assert process.wait(DEADLINE) == 0
-            assert not ca_file.parent.exists()
-        finally:
-            process.kill()
+    with running("--tls", "--websocket-port", "0") as (process, connection, control):
+        found = re.fullmatch(r", websocket port (\d+), CA file (.+)", control.ready)
+        assert found is not None
+        ca_file = Path(found[2])
+        for port in (re.search(r":(\d+);", connection)[1], found[1]):
+            with connected(int(port), strict(ca_file)):
+                pass
+        process.terminate()
+        assert process.wait(DEADLINE) == 0
+        assert not ca_file.parent.exists()

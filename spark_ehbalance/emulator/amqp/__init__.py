@@ -1,7 +1,5 @@
-"""The server side of AMQP 1.0 without I/O: bytes in, events and bytes to send out. It knows nothing of Event Hubs.
+"""The server side of AMQP 1.0 without I/O. It knows nothing of Event Hubs.
 
-A `Connection` takes the bytes of one client and yields events (`events.py`). The caller answers them by calling methods
-of the connection and of its links, and sends what `Connection.data_to_send` returns. Imports run one way:
-
-connection → session → events → link → channel → frames → codec → errors
+A `Connection` takes the bytes of one client, asks its subclass for an `Endpoint` for each link, and has what is to be
+sent in its `output`. Imports run one way: connection → session → frames → codec → errors
 """

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-DECODE_ERROR = "amqp:decode-error"
-FRAMING_ERROR = "amqp:connection:framing-error"
 CONNECTION_FORCED = "amqp:connection:forced"
+FRAMING_ERROR = "amqp:connection:framing-error"
+DECODE_ERROR = "amqp:decode-error"
 INTERNAL_ERROR = "amqp:internal-error"
+DETACH_FORCED = "amqp:link:detach-forced"
+MESSAGE_SIZE = "amqp:link:message-size-exceeded"
+LINK_STOLEN = "amqp:link:stolen"
 NOT_ALLOWED = "amqp:not-allowed"
 NOT_FOUND = "amqp:not-found"
-NOT_IMPLEMENTED = "amqp:not-implemented"
-UNAUTHORIZED = "amqp:unauthorized-access"
-RESOURCE_LIMIT = "amqp:resource-limit-exceeded"
 RESOURCE_DELETED = "amqp:resource-deleted"
-DETACH_FORCED = "amqp:link:detach-forced"
-LINK_STOLEN = "amqp:link:stolen"
-MESSAGE_SIZE = "amqp:link:message-size-exceeded"
+RESOURCE_LIMIT = "amqp:resource-limit-exceeded"
 HANDLE_IN_USE = "amqp:session:handle-in-use"
 UNATTACHED_HANDLE = "amqp:session:unattached-handle"
+UNAUTHORIZED = "amqp:unauthorized-access"
 
 
 class AmqpError(Exception):

@@ -1,13 +1,11 @@
-"""Frames, and the performatives (commands) in them.
-
-Performatives are always written with every field, trailing nulls included: the Azure Python client reads them by
-position.
-"""
+"""Frames, and the performatives (commands) in them."""
 
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Sequence
+from types import NoneType
+from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from .codec import Array, Described, Symbol, UByte, UInt, ULong, UShort, decode, encode
 from .errors import FRAMING_ERROR, AmqpError, DecodeError
@@ -18,7 +16,11 @@ HEADER_LENGTH = 8
 EMPTY_FRAME = struct.pack(">IBBH", 8, 2, 0, 0)
 AMQP_FRAME, SASL_FRAME = 0, 1
 _FRAME_HEADER = struct.Struct(">IBBH")
-_MIN_MAX_FRAME_SIZE = 512  # bytes; by the specification every peer takes frames of this size
+
+_UByte = Annotated[int, UByte]
+_UShort = Annotated[int, UShort]
+_UInt = Annotated[int, UInt]
+_ULong = Annotated[int, ULong]
 
 
 class Open(NamedTuple):
@@ -26,43 +28,35 @@ class Open(NamedTuple):
 
     container_id: str
     hostname: str | None = None
-    max_frame_size: int | None = None
-    channel_max: int | None = None
-    idle_time_out: int | None = None
-    outgoing_locales: Any = None
-    incoming_locales: Any = None
-    offered_capabilities: Any = None
-    desired_capabilities: Any = None
-    properties: dict[Any, Any] | None = None
+    max_frame_size: _UInt | None = None
+    channel_max: _UShort | None = None
+    idle_time_out: _UInt | None = None
 
 
 class Begin(NamedTuple):
     """Begins a session; windows count transfer frames."""
 
-    remote_channel: int | None
-    next_outgoing_id: int
-    incoming_window: int
-    outgoing_window: int
-    handle_max: int | None = None
-    offered_capabilities: Any = None
-    desired_capabilities: Any = None
-    properties: dict[Any, Any] | None = None
+    remote_channel: _UShort | None
+    next_outgoing_id: _UInt
+    incoming_window: _UInt
+    outgoing_window: _UInt
+    handle_max: _UInt | None = None
 
 
 class Attach(NamedTuple):
     """Attaches a link; `role` is true for the receiver's end."""
 
     name: str
-    handle: int
+    handle: _UInt
     role: bool
-    snd_settle_mode: int | None = None
-    rcv_settle_mode: int | None = None
+    snd_settle_mode: _UByte | None = None
+    rcv_settle_mode: _UByte | None = None
     source: Any = None
     target: Any = None
     unsettled: dict[Any, Any] | None = None
     incomplete_unsettled: bool | None = None
-    initial_delivery_count: int | None = None
-    max_message_size: int | None = None
+    initial_delivery_count: _UInt | None = None
+    max_message_size: _ULong | None = None
     offered_capabilities: Any = None
     desired_capabilities: Any = None
     properties: dict[Any, Any] | None = None
@@ -71,29 +65,28 @@ class Attach(NamedTuple):
 class Flow(NamedTuple):
     """The state of a session's windows, and of a link's credit if it names a handle."""
 
-    next_incoming_id: int | None
-    incoming_window: int
-    next_outgoing_id: int
-    outgoing_window: int
-    handle: int | None = None
-    delivery_count: int | None = None
-    link_credit: int | None = None
-    available: int | None = None
+    next_incoming_id: _UInt | None
+    incoming_window: _UInt
+    next_outgoing_id: _UInt
+    outgoing_window: _UInt
+    handle: _UInt | None = None
+    delivery_count: _UInt | None = None
+    link_credit: _UInt | None = None
+    available: _UInt | None = None
     drain: bool | None = None
     echo: bool | None = None
-    properties: dict[Any, Any] | None = None
 
 
 class Transfer(NamedTuple):
     """A message or a part of one; the payload follows the performative."""
 
-    handle: int
-    delivery_id: int | None = None
+    handle: _UInt
+    delivery_id: _UInt | None = None
     delivery_tag: bytes | None = None
-    message_format: int | None = None
+    message_format: _UInt | None = None
     settled: bool | None = None
     more: bool | None = None
-    rcv_settle_mode: int | None = None
+    rcv_settle_mode: _UByte | None = None
     state: Any = None
     resume: bool | None = None
     aborted: bool | None = None
@@ -104,17 +97,16 @@ class Disposition(NamedTuple):
     """The outcome of the deliveries `first` … `last`."""
 
     role: bool
-    first: int
-    last: int | None = None
+    first: _UInt
+    last: _UInt | None = None
     settled: bool | None = None
     state: Any = None
-    batchable: bool | None = None
 
 
 class Detach(NamedTuple):
     """Ends a link."""
 
-    handle: int
+    handle: _UInt
     closed: bool | None = None
     error: Any = None
 
@@ -142,83 +134,87 @@ class SaslInit(NamedTuple):
 
     mechanism: str
     initial_response: bytes | None = None
-    hostname: str | None = None
 
 
 class SaslOutcome(NamedTuple):
     """Code 0 is success, 1 a refusal."""
 
-    code: int
-    additional_data: bytes | None = None
+    code: _UByte
 
 
 Performative = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
 _P = TypeVar("_P")
 
-# The AMQP type of each field, which is written and demanded when read; "!" marks a mandatory field.
-_FIELDS: dict[type, tuple[int, str]] = {
-    Open: (0x10, "str! str uint ushort uint any any any any map"),
-    Begin: (0x11, "ushort uint! uint! uint! uint any any map"),
-    Attach: (0x12, "str! uint! bool! ubyte ubyte any any map bool uint ulong any any map"),
-    Flow: (0x13, "uint uint! uint! uint! uint uint uint uint bool bool map"),
-    Transfer: (0x14, "uint! uint bytes uint bool bool ubyte any bool bool bool"),
-    Disposition: (0x15, "bool! uint! uint bool any bool"),
-    Detach: (0x16, "uint! bool any"),
-    End: (0x17, "any"),
-    Close: (0x18, "any"),
-    SaslMechanisms: (0x40, "any!"),
-    SaslInit: (0x41, "sym! bytes str"),
-    SaslOutcome: (0x44, "ubyte! bytes"),
+# The descriptor of each, and its number of fields. Those without a name are ignored, and written as nulls: the Azure
+# Python client reads fields by position.
+_DESCRIPTORS: dict[type, tuple[int, int]] = {
+    Open: (0x10, 10),
+    Begin: (0x11, 8),
+    Attach: (0x12, 14),
+    Flow: (0x13, 11),
+    Transfer: (0x14, 11),
+    Disposition: (0x15, 6),
+    Detach: (0x16, 3),
+    End: (0x17, 1),
+    Close: (0x18, 1),
+    SaslMechanisms: (0x40, 1),
+    SaslInit: (0x41, 3),
+    SaslOutcome: (0x44, 2),
 }
-# the Python type of each AMQP type, and for unsigned integers the limit of their values
-_TYPES: dict[str, tuple[type, int | None]] = {
-    "ubyte": (UByte, 1 << 8),
-    "ushort": (UShort, 1 << 16),
-    "uint": (UInt, 1 << 32),
-    "ulong": (ULong, 1 << 64),
-    "str": (str, None),
-    "sym": (str, None),
-    "bytes": (bytes, None),
-    "bool": (bool, None),
-    "map": (dict, None),
-    "any": (object, None),
-}
+_BY_CODE = {code: performative for performative, (code, _) in _DESCRIPTORS.items()}
+_LIMITS: dict[type, int] = {UByte: 1 << 8, UShort: 1 << 16, UInt: 1 << 32, ULong: 1 << 64}
+
+
+def _field(hint: Any) -> tuple[type, bool]:
+    """The type of a field with this type hint, and whether the field is mandatory."""
+    if optional := NoneType in get_args(hint):
+        hint = get_args(hint)[0]
+    kind = hint.__metadata__[0] if get_origin(hint) is Annotated else get_origin(hint) or hint
+    return (object if kind is Any else kind), not optional and kind is not Any
+
+
 _LAYOUT = {
-    performative: [(kind.rstrip("!"), kind.endswith("!"), *_TYPES[kind.rstrip("!")]) for kind in kinds.split()]
-    for performative, (_, kinds) in _FIELDS.items()
+    performative: [_field(hint) for hint in get_type_hints(performative, include_extras=True).values()]
+    for performative in _DESCRIPTORS
 }
-_BY_CODE = {code: performative for performative, (code, _) in _FIELDS.items()}
 
 
 def encode_frame(channel: int, performative: tuple[Any, ...], payload: bytes = b"") -> bytes:
     """One frame of `performative`, followed by `payload` (of a transfer)."""
-    code = _FIELDS[type(performative)][0]
+    code, count = _DESCRIPTORS[type(performative)]
+    layout = _LAYOUT[type(performative)]
     fields = [
-        value if limit is None or value is None else python_type(value)
-        for value, (_, _, python_type, limit) in zip(performative, _LAYOUT[type(performative)], strict=True)
+        kind(value) if kind in _LIMITS and value is not None else value
+        for value, (kind, _) in zip(performative, layout, strict=True)
     ]
-    body = b"\x00\x53" + bytes((code,)) + encode(fields)
+    body = b"\x00\x53" + bytes((code,)) + encode(fields + [None] * (count - len(fields)))
     frame_type = SASL_FRAME if code >= 0x40 else AMQP_FRAME
     return _FRAME_HEADER.pack(8 + len(body) + len(payload), 2, frame_type, channel) + body + payload
 
 
-class FrameHeader(NamedTuple):
-    """The first 8 bytes of a frame: `size` of the whole frame and start of its `body`, both in bytes."""
+class Frame(NamedTuple):
+    """A frame that was received; `size` of all of it in bytes."""
 
     size: int
-    body: int
     frame_type: int
     channel: int
+    body: bytes
 
 
-def decode_header(data: bytes | bytearray, pos: int, max_frame_size: int) -> FrameHeader:
-    """The frame header at `pos`. Raises AmqpError if it is invalid or the frame exceeds `max_frame_size` bytes."""
-    size, words, frame_type, channel = _FRAME_HEADER.unpack_from(data, pos)
+def decode_frame(data: bytes | bytearray, max_frame_size: int) -> Frame | None:
+    """The frame at the start of `data`, None if it is incomplete. Raises AmqpError for an invalid header, and for a
+    frame of more than `max_frame_size` bytes."""
+    if len(data) < HEADER_LENGTH:
+        return None
+    size, words, frame_type, channel = _FRAME_HEADER.unpack_from(data)
     if size > max_frame_size:
         raise AmqpError(FRAMING_ERROR, f"a frame of {size} bytes; at most {max_frame_size} are allowed")
     if words < 2 or 4 * words > size or frame_type not in (AMQP_FRAME, SASL_FRAME):
         raise AmqpError(FRAMING_ERROR, f"a frame header of {words} words in {size} bytes, type {frame_type}")
-    return FrameHeader(size, 4 * words, frame_type, channel)
+    if len(data) < size:
+        return None
+    with memoryview(data) as view:
+        return Frame(size, frame_type, channel, bytes(view[4 * words : size]))
 
 
 def decode_performative(body: bytes) -> tuple[Performative | SaslInit, int]:
@@ -233,20 +229,50 @@ def decode_performative(body: bytes) -> tuple[Performative | SaslInit, int]:
 
 
 def _checked(performative: type[_P], values: list[Any]) -> _P:
-    layout = _LAYOUT[performative]
-    if len(values) > len(layout):
-        raise DecodeError(f"{performative.__name__} has {len(values)} fields; it may have {len(layout)}")
-    values = values + [None] * (len(layout) - len(values))
-    for index, (value, (kind, mandatory, python_type, limit)) in enumerate(zip(values, layout, strict=True)):
+    layout, most = _LAYOUT[performative], _DESCRIPTORS[performative][1]
+    if len(values) > most:
+        raise DecodeError(f"{performative.__name__} has {len(values)} fields; it may have {most}")
+    values = values[: len(layout)] + [None] * (len(layout) - len(values))
+    for index, (value, (kind, mandatory)) in enumerate(zip(values, layout, strict=True)):
         if value is None:
             valid = not mandatory
-        elif limit is not None:
-            valid = isinstance(value, int) and 0 <= value < limit
+        elif kind in _LIMITS:
+            valid = isinstance(value, int) and 0 <= value < _LIMITS[kind]
         else:
-            valid = isinstance(value, python_type)
+            valid = isinstance(value, kind)
         if not valid:
-            raise DecodeError(f"field {index} of {performative.__name__} is not a valid {kind}")
+            raise DecodeError(f"field {index} of {performative.__name__} is not a valid {kind.__name__}")
     return performative(*values)
+
+
+# Settled transfer frames of whole messages, written in bulk. All their headers have the same length, so that a log can
+# leave a gap of that length before each stored message, and a delivery is one copy of the stored bytes with the gaps
+# filled in: 0.2 µs an event, against 5 µs with `encode_frame`.
+# size | doff, type, channel | performative, list of 11 fields in 22 bytes | handle | delivery-id | the constant rest
+_TRANSFER_HEADER = struct.Struct(">I16sI11s")
+_BEFORE_ID = struct.Struct(">BBH6sBIB")
+_LIST_OF_11 = b"\x00\x53\x14\xc0\x16\x0b"
+# tag (always the same: the Azure Python client keeps every tag), format 0, settled, not more, and five defaults
+_AFTER_ID = b"\xa0\x01\x00" + b"\x43" + b"\x41" + b"\x42" + b"\x40\x40\x42\x42\x42"
+TRANSFER_HEADER_SIZE = _TRANSFER_HEADER.size
+
+
+def fill_transfer_headers(
+    chunk: bytearray, starts: Sequence[int], channel: int, handle: int, first_delivery_id: int
+) -> None:
+    """Write a transfer header at each of `starts` but the last, which is the end of the last frame.
+
+    At each start is a gap of TRANSFER_HEADER_SIZE bytes, followed by a message. Delivery ids rise from
+    `first_delivery_id`; the caller keeps them below 2^32.
+    """
+    before_id = _BEFORE_ID.pack(2, 0, channel, _LIST_OF_11, 0x70, handle, 0x70)
+    pack_into = _TRANSFER_HEADER.pack_into
+    delivery_id = first_delivery_id
+    start = starts[0]
+    for end in starts[1:]:
+        pack_into(chunk, start, end - start, before_id, delivery_id, _AFTER_ID)
+        delivery_id += 1
+        start = end
 
 
 def error_field(error: AmqpError | None) -> Described | None:
@@ -265,27 +291,12 @@ def rejected(error: AmqpError) -> Described:
     return Described(ULong(0x25), [error_field(error)])
 
 
-def terminus(value: Any, length: int) -> tuple[str | None, dict[Any, Any]]:
-    """Address and filter map of a source (`length` 11) or target (7) field of an attach. Raises DecodeError."""
-    if value is None:
-        return None, {}
-    fields = value.value if isinstance(value, Described) else None
-    if not isinstance(fields, list) or len(fields) > length:
+def terminus(value: Any) -> tuple[str | None, dict[Any, Any]]:
+    """Address and filters of the source or target of an attach. Raises DecodeError."""
+    fields = value.value if isinstance(value, Described) else [] if value is None else None
+    if not isinstance(fields, list):
         raise DecodeError("a source or target is malformed")
-    address = fields[0] if fields else None
-    filters = fields[7] if len(fields) > 7 and length > 7 else None
+    address, filters = [*fields, None][0], [*fields, *[None] * 8][7]
     if not isinstance(address, str | None) or not isinstance(filters, dict | None):
         raise DecodeError("a source or target has a malformed address or filter")
     return address, filters or {}
-
-
-def null_terminus(code: int, length: int) -> Described:
-    """A source (code 0x28) or target (0x29) of nulls, for a peer that sent none."""
-    return Described(ULong(code), [None] * length)
-
-
-def usable_frame_size(announced: int | None, ceiling: int) -> int:
-    """The largest frame to send to a peer that has announced a limit in its open. Raises AmqpError if it is too low."""
-    if announced is not None and announced < _MIN_MAX_FRAME_SIZE:
-        raise AmqpError("amqp:invalid-field", f"max-frame-size {announced} is below {_MIN_MAX_FRAME_SIZE}")
-    return ceiling if announced is None else min(announced, ceiling)

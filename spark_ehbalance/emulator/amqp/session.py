@@ -1,82 +1,359 @@
-"""Sessions: the links on one channel of a connection."""
+"""Sessions, and their links: one-way streams of messages, for which the receiving end grants credit."""
 
 from __future__ import annotations
 
-from .channel import HANDLE_MAX, Channel
-from .errors import HANDLE_IN_USE, NOT_ALLOWED, UNATTACHED_HANDLE, AmqpError
-from .events import AttachRequested, CreditChanged, Event, LinkDetached, MessageReceived, SessionFailed
-from .frames import Attach, Detach, End, Flow, Performative, Transfer, error_field
-from .link import IncomingLink, Link, OutgoingLink
+import uuid
+from collections.abc import Callable, Sequence
+
+from . import frames
+from .codec import Described, UInt, ULong
+from .errors import HANDLE_IN_USE, MESSAGE_SIZE, NOT_ALLOWED, UNATTACHED_HANDLE, AmqpError
+from .frames import Attach, Begin, Detach, Flow, Transfer, encode_frame, error_field
+
+MAX_FRAME_SIZE = 65536  # bytes in either direction, as Azure announces; larger messages take several frames
+MAX_MESSAGE_SIZE = 1 << 20  # Azure's limit in bytes for one event or batch in the standard tier
+HANDLE_MAX = 255  # the highest number of a session's link, as Azure announces
+ID_SPAN = 1 << 32  # ids and counters are unsigned 32-bit integers and wrap
+_WINDOW = 5000  # incoming transfer frames; each is processed on arrival, so the window bounds no memory
+_INITIAL_CREDIT = 1000  # deliveries a sender may have in flight; TCP's flow control bounds the memory
+_TRANSFER_OVERHEAD = 64  # bytes of a transfer frame besides its payload, rounded up
+_UNSETTLED, _SETTLED, _MIXED = 0, 1, 2  # sender settle modes: none of the deliveries settled, all, either
+_NO_SOURCE, _NO_TARGET = Described(ULong(0x28), [None] * 11), Described(ULong(0x29), [None] * 7)
+
+
+def _difference(one: int, other: int) -> int:
+    """`one` - `other` for ids or counters that wrap at 32 bits; negative if `one` is behind."""
+    return (one - other + ID_SPAN // 2) % ID_SPAN - ID_SPAN // 2
+
+
+class Output:
+    """The encoded frames of a connection that wait to be sent."""
+
+    def __init__(self, flush: Callable[[], None]) -> None:
+        """`flush` sends them; call it after each change outside an event of the peer's."""
+        self.flush = flush
+        self.writable = True  # whether the socket takes more
+        self.closed = False  # later frames are ignored
+        self.max_frame_size = MAX_FRAME_SIZE
+        self._frames: list[bytes | bytearray] = []
+
+    def write(self, encoded: bytes | bytearray) -> None:
+        if not self.closed:
+            self._frames.append(encoded)
+
+    def take(self) -> bytes | bytearray:
+        """Remove and return all waiting bytes. A single block, such as a chunk of many events, is not copied."""
+        waiting, self._frames = self._frames, []
+        return waiting[0] if len(waiting) == 1 else b"".join(waiting)
+
+
+class Endpoint:
+    """What serves a link. Subclasses react to what happens to the link."""
+
+    def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
+        """The peer has sent a message; answer with `IncomingLink.settle`. `delivery_id` is None if the peer wants no
+        answer. Raises DecodeError if the message is malformed, which closes the connection."""
+
+    def on_room(self) -> None:
+        """The peer may take more messages than before."""
+
+    def on_detached(self) -> None:
+        """The link has ended, for whatever reason; called once."""
+
+
+class _Link:
+    """This side's end of a link. Both directions use the handle that the peer has chosen."""
+
+    def __init__(self, session: Session, handle: int) -> None:
+        self.session = session
+        self.endpoint = Endpoint()
+        self.detached = False
+        self._handle = handle
+        self._delivery_count = self._credit = 0
+
+    def answer(self, attach: Attach, settle_mode: int = _MIXED) -> None:
+        """Answer the peer's `attach`. AMQP has no other way to refuse a link than to detach it after that."""
+        self.session.write(
+            Attach(
+                name=attach.name,
+                handle=attach.handle,
+                role=not attach.role,
+                snd_settle_mode=settle_mode,
+                rcv_settle_mode=0,
+                source=attach.source or _NO_SOURCE,  # clients take null for a refusal
+                target=attach.target or _NO_TARGET,
+                initial_delivery_count=0 if attach.role else None,
+                max_message_size=MAX_MESSAGE_SIZE,
+            )
+        )
+
+    def on_flow(self, flow: Flow) -> None:
+        """Answer a peer that asks for this side's state."""
+        if flow.echo:
+            self._write_credit()
+
+    def _write_credit(self, drain: bool = False) -> None:
+        self.session.write_flow(self._handle, self._delivery_count, max(self._credit, 0), drain)
+
+    def detach(self, error: AmqpError | None = None) -> None:
+        """Detach from this side and send the peer the reason; ignored if the link is detached."""
+        if not self.detached:
+            self.session.write(Detach(self._handle, True, error_field(error)))
+            self.end()
+
+    def end(self) -> None:
+        """Mark the link as detached."""
+        if not self.detached:
+            self.detached = True
+            self.session.attached.discard(self)
+            self.endpoint.on_detached()
+
+
+class IncomingLink(_Link):
+    """The peer sends. Its credit is renewed automatically; each message is answered with `settle`."""
+
+    def __init__(self, session: Session, handle: int) -> None:
+        super().__init__(session, handle)
+        self._first: Transfer | None = None  # first frame of the delivery in progress
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def accept(self, attach: Attach) -> None:
+        """Answer the peer's `attach` and grant credit."""
+        self.answer(attach)
+        self._delivery_count = attach.initial_delivery_count or 0
+        self._grant_credit()
+
+    def _grant_credit(self) -> None:
+        self._credit = _INITIAL_CREDIT
+        self._write_credit()
+
+    def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
+        """One frame of a delivery. A message over the size limit is dropped, and refused at its last frame."""
+        first = self._first = self._first or transfer
+        self._size += len(payload)
+        if self._size <= MAX_MESSAGE_SIZE:
+            self._parts.append(payload)
+        else:
+            self._parts.clear()
+        if transfer.more and not transfer.aborted:
+            return
+        parts, size = self._parts, self._size
+        self._first, self._parts, self._size = None, [], 0
+        self._delivery_count = (self._delivery_count + 1) % ID_SPAN
+        self._credit -= 1
+        if self._credit < _INITIAL_CREDIT // 2:
+            self._grant_credit()
+        if transfer.aborted:
+            return
+        delivery_id = None if first.settled or transfer.settled else first.delivery_id
+        if size > MAX_MESSAGE_SIZE:
+            text = f"The received message ({size} bytes) exceeds the limit ({MAX_MESSAGE_SIZE} bytes) of the link."
+            self.settle(delivery_id, frames.rejected(AmqpError(MESSAGE_SIZE, text)))
+        else:
+            self.endpoint.on_message(b"".join(parts), first.message_format or 0, delivery_id)
+
+    def settle(self, delivery_id: int | None, state: Described) -> None:
+        """Send the peer the outcome of a delivery; ignored without id and on a detached link."""
+        if delivery_id is not None and not self.detached:
+            self.session.write(frames.Disposition(True, delivery_id, delivery_id, True, state))
+
+
+class OutgoingLink(_Link):
+    """The peer receives. Send with `send` or `send_records` while `room` is positive.
+
+    Deliveries are settled, with one tag for all; or, if `settled` is made False before `accept`, each has a tag of its
+    own, and waits for nothing although the peer may settle it. `send_records` is for settled ones.
+    """
+
+    def __init__(self, session: Session, handle: int) -> None:
+        super().__init__(session, handle)
+        self.settled = True
+        self._drain = False
+        self._rest: bytes = b""  # of a message whose first frames are sent; waits for the session's window
+
+    def accept(self, attach: Attach) -> None:
+        """Answer the peer's `attach`."""
+        self.answer(attach, _SETTLED if self.settled else _UNSETTLED)
+
+    def on_flow(self, flow: Flow) -> None:
+        if flow.link_credit is not None:
+            self._credit = _difference(flow.delivery_count or 0, self._delivery_count) + flow.link_credit
+            self._drain = bool(flow.drain)
+        super().on_flow(flow)
+
+    @property
+    def room(self) -> int:
+        """How many single-frame messages may be sent now; 0 while a longer message is incomplete."""
+        return 0 if self.detached or self._rest else max(0, min(self._credit, self.session.remote_window))
+
+    def finish_drain(self) -> None:
+        """Return the remaining credit if the peer drains the link; call it when nothing is left to send."""
+        if self._drain and not self._rest:
+            self._delivery_count = (self._delivery_count + max(self._credit, 0)) % ID_SPAN
+            self._credit, self._drain = 0, False
+            self._write_credit(drain=True)
+
+    def send_records(self, data: bytearray, starts: Sequence[int]) -> None:
+        """Send at most `room` messages, each of which fits into one frame; `data` is filled in and not copied.
+
+        Each of `starts` but the last is a gap of `TRANSFER_HEADER_SIZE` bytes before a message; the last is where the
+        last message ends.
+        """
+        count = len(starts) - 1
+        first_id = self._count_deliveries(count)
+        before_wrap = min(count, ID_SPAN - first_id)  # 2^32 ids are more than a chunk: they wrap at most once
+        frames.fill_transfer_headers(data, starts[: before_wrap + 1], self.session.number, self._handle, first_id)
+        frames.fill_transfer_headers(data, starts[before_wrap:], self.session.number, self._handle, 0)
+        self.session.write_transfers(data, count)
+
+    def send(self, message: bytes) -> None:
+        """Send one message of any size, in as many frames as it needs; `room` must be positive."""
+        delivery_id = self._count_deliveries(1)
+        self._rest = message
+        tag = b"\x00" if self.settled else uuid.uuid4().bytes
+        first = Transfer(self._handle, delivery_id, tag, UInt(0), resume=False, aborted=False, batchable=False)
+        self._send_frame(first)
+        self.continue_message()
+
+    def continue_message(self) -> bool:
+        """Send more of an incomplete message, as far as the window allows. Returns whether it is complete."""
+        while self._rest and self.session.remote_window > 0 and not self.detached:
+            self._send_frame(Transfer(self._handle))
+        return not self._rest
+
+    def _send_frame(self, transfer: Transfer) -> None:
+        fits = self.session.output.max_frame_size - _TRANSFER_OVERHEAD
+        part, self._rest = self._rest[:fits], self._rest[fits:]
+        transfer = transfer._replace(settled=self.settled, more=bool(self._rest))
+        self.session.write_transfers(encode_frame(self.session.number, transfer, part), 1)
+
+    def _count_deliveries(self, count: int) -> int:
+        """The first delivery id of `count` messages that are sent now."""
+        self._delivery_count = (self._delivery_count + count) % ID_SPAN
+        self._credit -= count
+        first = self.session.next_delivery_id
+        self.session.next_delivery_id = (first + count) % ID_SPAN
+        return first
+
+
+Link = IncomingLink | OutgoingLink
 
 
 class Session:
-    """A session that the peer has begun."""
+    """A session that the peer has begun: its ids, windows and links. Both directions use the peer's channel number."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._links: dict[int, Link] = {}
-        self._asked: Link | None = None  # the link that the peer has asked for last
+    def __init__(
+        self,
+        output: Output,
+        attached: set[Link],
+        number: int,
+        begin: Begin,
+        make_endpoint: Callable[[Link, Attach], Endpoint],
+    ) -> None:
+        """Answer the peer's `begin`. `attached` are the links of all sessions. `make_endpoint` raises AmqpError to
+        refuse a link."""
+        self.number = number
+        self.output = output
+        self.remote_window = begin.incoming_window
+        self.attached = attached
+        self._links: dict[int, Link] = {}  # by handle; one that this side has detached until the peer detaches it
+        self._make_endpoint = make_endpoint
+        self._next_outgoing_id = 0  # counts transfer frames
+        self.next_delivery_id = 0
+        self._next_incoming_id = begin.next_outgoing_id
+        self._incoming_window = _WINDOW
+        self.write(Begin(number, 0, _WINDOW, _WINDOW, HANDLE_MAX))
 
-    def receive(self, performative: Performative, payload: bytes) -> list[Event]:
-        """The events of one frame. Raises AmqpError for a frame that the peer must not send."""
-        if self._asked is not None and self._asked.refused:  # it got no credit, so that nothing more comes for it
-            self._links.pop(self._asked.handle)
-            self._asked = None
-        if isinstance(performative, Transfer):
-            return self._on_transfer(performative, payload)
-        if isinstance(performative, Flow):
-            return self._on_flow(performative)
-        if isinstance(performative, Attach):
-            return self._on_attach(performative)
-        if isinstance(performative, Detach):
-            return self._on_detach(performative)
-        return []  # a disposition needs nothing: every delivery from this side is settled when it is sent
+    # --- what links call
 
-    def end(self, error: AmqpError | None = None) -> list[Event]:
+    def write(self, performative: frames.Performative) -> None:
+        """Send a frame on this channel."""
+        self.output.write(encode_frame(self.number, performative))
+
+    def write_flow(
+        self, handle: int | None = None, count: int | None = None, credit: int | None = None, drain: bool = False
+    ) -> None:
+        """Send the windows and, with a handle, a link's delivery count and credit. This reopens the window for incoming
+        transfers."""
+        self._incoming_window = _WINDOW
+        windows = (self._next_incoming_id, _WINDOW, self._next_outgoing_id, _WINDOW)
+        self.write(Flow(*windows, handle, count, credit, drain=drain))
+
+    def write_transfers(self, encoded: bytes | bytearray, count: int) -> None:
+        """Send `count` encoded transfer frames."""
+        self._next_outgoing_id = (self._next_outgoing_id + count) % ID_SPAN
+        self.remote_window -= count
+        self.output.write(encoded)
+
+    def links(self) -> list[Link]:
+        """The attached links of this session."""
+        return [link for link in self._links.values() if not link.detached]
+
+    # --- what the connection calls
+
+    def receive(self, performative: frames.Performative, payload: bytes) -> None:
+        """Process one frame. Raises AmqpError for a frame that the peer must not send."""
+        match performative:
+            case Transfer():
+                self._on_transfer(performative, payload)
+            case Flow():
+                self._on_flow(performative)
+            case Attach():
+                self._on_attach(performative)
+            case Detach(handle, closed):
+                link = self._links.pop(handle, None)
+                if link is not None and not link.detached:
+                    self.write(Detach(handle, bool(closed)))
+                    link.end()
+            # a disposition needs nothing: every delivery from this side is settled when it is sent
+
+    def close(self, error: AmqpError | None = None) -> None:
         """End the session, because of `error` or as the answer to the peer's end."""
-        self._channel.write(End(error_field(error)))
-        attached = [link for link in self._links.values() if not link.detached]
-        for link in attached:
-            link.detached = True
-        failed = [SessionFailed(self._channel.number, error)] if error else []
-        return [*(LinkDetached(link) for link in attached), *failed]
+        self.write(frames.End(error_field(error)))
+        for link in self._links.values():
+            link.end()
 
-    def _on_attach(self, attach: Attach) -> list[Event]:
+    def _on_attach(self, attach: Attach) -> None:
         if attach.handle > HANDLE_MAX:
             raise AmqpError(NOT_ALLOWED, f"handle {attach.handle} is above the handle-max of {HANDLE_MAX}")
         present = self._links.get(attach.handle)
         if present is not None and not present.detached:
             raise AmqpError(HANDLE_IN_USE, f"handle {attach.handle} is in use")
-        link = (OutgoingLink if attach.role else IncomingLink)(self._channel, attach)
-        self._links[attach.handle] = self._asked = link
-        return [AttachRequested(link)]
+        link = (OutgoingLink if attach.role else IncomingLink)(self, attach.handle)
+        try:
+            link.endpoint = self._make_endpoint(link, attach)
+        except AmqpError as error:
+            self._links.pop(attach.handle, None)
+            link.answer(attach)
+            link.detach(error)
+        else:
+            self._links[attach.handle] = link
+            self.attached.add(link)
+            link.accept(attach)
 
-    def _on_detach(self, detach: Detach) -> list[Event]:
-        link = self._links.pop(detach.handle, None)
-        if link is None or link.detached:
-            return []
-        link.detached = True
-        self._channel.write(Detach(detach.handle, bool(detach.closed)))
-        return [LinkDetached(link)]
-
-    def _on_transfer(self, transfer: Transfer, payload: bytes) -> list[Event]:
-        self._channel.on_transfer()
+    def _on_transfer(self, transfer: Transfer, payload: bytes) -> None:
+        self._next_incoming_id = (self._next_incoming_id + 1) % ID_SPAN
+        self._incoming_window -= 1
+        if self._incoming_window < _WINDOW // 2:
+            self.write_flow()
         link = self._links.get(transfer.handle)
         if link is None:
             raise AmqpError(UNATTACHED_HANDLE, f"a transfer on handle {transfer.handle}, which is not attached")
         if link.detached:
-            return []
+            return
         if isinstance(link, OutgoingLink):
             raise AmqpError(NOT_ALLOWED, "a transfer on a link whose sender is this side")
-        complete = link.on_transfer(transfer, payload)
-        return [] if complete is None else [MessageReceived(link, *complete)]
+        link.on_transfer(transfer, payload)
 
-    def _on_flow(self, flow: Flow) -> list[Event]:
-        self._channel.on_flow(flow)
+    def _on_flow(self, flow: Flow) -> None:
+        # a peer that has not seen the begin sends no id; ids begin at 0 here
+        self.remote_window = _difference(flow.next_incoming_id or 0, self._next_outgoing_id) + flow.incoming_window
         if flow.handle is None:
             if flow.echo:
-                self._channel.write_flow()
-        elif (link := self._links.get(flow.handle)) is not None and not link.detached:
-            link.on_flow(flow)
-        links = self._links.values()
-        return [CreditChanged(link) for link in links if isinstance(link, OutgoingLink) and not link.detached]
+                self.write_flow()
+        elif (named := self._links.get(flow.handle)) is not None and not named.detached:
+            named.on_flow(flow)
+        for link in self.links():
+            if isinstance(link, OutgoingLink):
+                link.endpoint.on_room()

@@ -1,0 +1,197 @@
+"""The TCP connection of one client: its socket, its timers, its tokens, and what serves each of its links."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from typing import cast
+
+from . import management, service_errors
+from .addresses import entity_path, parse_entity
+from .amqp.connection import Connection
+from .amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, NOT_ALLOWED, RESOURCE_LIMIT, AmqpError
+from .amqp.frames import EMPTY_FRAME, Attach, terminus
+from .amqp.session import Endpoint, IncomingLink, Link, OutgoingLink
+from .broker import Broker
+from .cbs import Tokens
+from .hub_endpoint import HubEndpoint
+from .message import Response, Sections
+from .publisher import PublisherEndpoint
+from .reader import ReaderEndpoint
+from .request_response import RequestEndpoint, ResponseEndpoint
+from .settings import Settings
+
+_log = logging.getLogger(__name__)
+
+_WRITE_BUFFER = 1 << 20  # bytes that may wait for a slow client before its links stop sending
+WRITE_LIMIT = 8 << 20  # bytes that may wait before nothing more is read from the client either
+_MAX_LINKS = 5000  # as many as channels, of which clients take one for each link
+_LINGER = 1.0  # seconds for the client to read why it was closed
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: closing resets
+_ids = itertools.count(1)
+
+
+class Client(Connection, asyncio.Protocol):
+    """Moves bytes between the socket and the AMQP protocol, and decides what the client may do."""
+
+    def __init__(
+        self, settings: Settings, broker: Broker, limit: management.RequestLimit, clients: set[Client]
+    ) -> None:
+        """`clients` are those that are connected."""
+        super().__init__("ehbalance-emulator", settings.idle_timeout)
+        self._settings = settings
+        self._broker = broker
+        self._clients = clients
+        self._tokens = Tokens(settings.sas_keys)
+        self._answers: dict[str, Callable[[Sections], Response]] = {
+            "$cbs": lambda request: self._tokens.put(request, broker.faults.token_life),
+            "$management": lambda request: management.answer(request, broker, limit, self._tokens),
+        }
+        self._id = next(_ids)
+        self._silent = False  # by an injected fault: nothing is ever answered
+        self._last_received = self._connected_at = time.monotonic()
+        self._heartbeat: asyncio.TimerHandle | None = None
+
+    # --- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER)
+        faults = self._broker.faults
+        self._silent = faults.refuse_connections or faults.silence_connections
+        if faults.refuse_connections:
+            self.drop()
+        else:
+            self._clients.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.close()
+        if self._heartbeat:
+            self._heartbeat.cancel()
+        self._clients.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.closed or self._silent:
+            return
+        self._last_received = time.monotonic()
+        try:
+            self.receive_data(data)
+        except Exception:
+            _log.exception("connection %d: internal error", self._id)
+            self.close(AmqpError(INTERNAL_ERROR, "The emulator could not process the last frame."))
+        self.flush()
+        if self.closed:
+            self._end()
+        elif self._transport.get_write_buffer_size() > WRITE_LIMIT:
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.output.writable = False
+
+    def resume_writing(self) -> None:
+        self.output.writable = True
+        if not self.closed:
+            self._transport.resume_reading()
+            for link in list(self.links):
+                link.endpoint.on_room()
+            self.flush()
+
+    # --- what the AMQP protocol calls
+
+    def authenticate(self, mechanism: str, response: bytes) -> bool:
+        return self._tokens.authenticate(mechanism, response)
+
+    def on_open(self, heartbeat_interval: float | None) -> None:
+        if len(self._clients) > self._settings.max_connections:
+            raise service_errors.too_many_connections()
+        if heartbeat_interval is not None:
+            self._send_heartbeats(heartbeat_interval)
+
+    def _send_heartbeats(self, interval: float) -> None:
+        if self.output.writable:  # else enough bytes wait for the client already
+            self.output.write(EMPTY_FRAME)
+            self.flush()
+        self._heartbeat = asyncio.get_running_loop().call_later(interval, self._send_heartbeats, interval)
+
+    def make_endpoint(self, link: Link, attach: Attach) -> Endpoint:
+        if len(self.links) >= _MAX_LINKS:
+            raise AmqpError(RESOURCE_LIMIT, f"A connection may have {_MAX_LINKS} links.")
+        reads = isinstance(link, OutgoingLink)
+        address, _ = terminus(attach.source if reads else attach.target)
+        if not address:
+            raise AmqpError(NOT_ALLOWED, "A link must name what it is to be attached to.")
+        path = entity_path(address)
+        node = path.lower().rpartition("/")[2]
+        if node in self._answers:
+            if isinstance(link, OutgoingLink):
+                return ResponseEndpoint(link, node)
+            return RequestEndpoint(link, node, self._answers[node])
+        if not self._tokens.allow(path.lower()):
+            raise service_errors.unauthorized(path, reads)
+        entity = parse_entity(address)
+        hub = self._broker.open_hub(entity.hub, path)
+        self._broker.faults.check_busy()
+        if isinstance(link, IncomingLink):
+            return PublisherEndpoint(link, hub, entity, self._broker.faults)
+        link.settled = self._settings.settled
+        return ReaderEndpoint(link, attach, hub, entity, self._broker.faults)
+
+    def on_error(self, error: AmqpError) -> None:
+        _log.warning("connection %d: %s", self._id, error)
+
+    def flush(self) -> None:
+        data = self.output.take()
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+
+    # --- what the server calls
+
+    def hub_endpoints(self) -> Iterator[HubEndpoint]:
+        """The attached publishers and readers."""
+        return (link.endpoint for link in list(self.links) if isinstance(link.endpoint, HubEndpoint))
+
+    def drop(self) -> None:
+        """Reset the TCP connection at once; the client gets no reason."""
+        with contextlib.suppress(OSError):  # the connection has ended
+            socket_ = self._transport.get_extra_info("socket")
+            if socket_ is not None:  # with TLS a connection that has ended has none
+                socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._transport.abort()
+
+    def check_timeouts(self) -> None:
+        """Drop a client that has been silent for too long. Detach links whose token has expired, and those on which
+        nothing has happened for too long."""
+        now, settings = time.monotonic(), self._settings
+        if self.closed or self._silent:
+            return
+        if not self.opened and now - self._connected_at > settings.handshake_timeout:
+            _log.warning("connection %d closed: no open frame within %g s", self._id, settings.handshake_timeout)
+            self.drop()
+        elif now - self._last_received > settings.idle_timeout:
+            limit_ms = round(settings.idle_timeout * 1000)
+            text = f"The connection was inactive for more than the allowed {limit_ms} milliseconds and is closed."
+            self.close(AmqpError(CONNECTION_FORCED, text))
+            self._end()
+        for endpoint in self.hub_endpoints():
+            if not self._tokens.allow(endpoint.path):
+                endpoint.detach(service_errors.unauthorized(endpoint.path, endpoint.reads, expired=True))
+            elif now - endpoint.last_active > settings.idle_link_timeout:
+                endpoint.detach(service_errors.idle(endpoint.path, endpoint.reads, settings.idle_link_timeout))
+
+    def _end(self) -> None:
+        """The protocol has ended: send the last bytes and close the socket."""
+        self.flush()
+        # what the client still sends is read and ignored for a while: a reset would overtake the reason
+        with contextlib.suppress(OSError):  # the client may have disconnected
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+        asyncio.get_running_loop().call_later(_LINGER, self._transport.abort)

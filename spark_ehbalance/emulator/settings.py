@@ -1,0 +1,35 @@
+"""The settings of an emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an emulator runs; the limits are those of the service (docs/service-rules.md). Times in seconds."""
+
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: a free one
+    data_dir: str | Path | None = None  # without it events are in memory
+    retention: timedelta = timedelta(days=7)
+    consumer_groups: Iterable[str] = ()  # of every hub, beside $Default
+    sas_keys: Mapping[str, str] | None = field(default=None, repr=False)  # name to key; None: all tokens are accepted
+    handshake_timeout: float = 20.0  # for a client to open its connection
+    idle_timeout: float = 240.0  # a client that is silent for longer is disconnected
+    certificate: str | Path | None = None  # PEM file of a private key and its certificate, for TLS
+    tls: bool = False  # TLS with a certificate made on the spot, which clients verify with `Emulator.ca_file`
+    tls_names: Iterable[str] = ()  # more host names of that certificate
+    websocket_port: int | None = None  # also take AMQP over websocket; 0: a free port
+    max_connections: int = 5000
+    management_requests: int | None = 50  # answered by each hub in a second; None: all
+    settled: bool = True  # False: events are delivered unsettled, each with a tag of its own
+    idle_link_timeout: float = 1800.0  # a link on which nothing happens for longer is detached
+    geo_replicated: bool = False  # offsets are no numbers, and `promote` can lose events
+
+    def __post_init__(self) -> None:
+        if self.tls and self.certificate is not None:
+            raise ValueError("a certificate is given, and another to be made: one is needed for TLS")
