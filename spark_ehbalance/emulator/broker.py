@@ -92,7 +92,7 @@ class Hub:
             self.partitions.append(PartitionLog(directory, geo_replicated=self.geo_replicated))
         for group in groups:
             self.groups.setdefault(group.lower(), group)
-        self._save()
+        self.save()
 
     def add_group(self, group: str) -> None:
         """Create a consumer group, if it does not exist. Raises ValueError for an invalid name."""
@@ -105,9 +105,9 @@ class Hub:
         if self.group(group) == DEFAULT_GROUP:
             raise ValueError(f"consumer group {DEFAULT_GROUP}: it cannot be deleted")
         del self.groups[group.lower()]
-        self._save()
+        self.save()
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """Store what the logs do not contain."""
         if self.directory is not None:
             description = {
