@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from spark_ehbalance.leases.derived import Identity
-from spark_ehbalance.leases.model import Member, MemberState
+from spark_ehbalance.leases.model import MemberState
 from spark_ehbalance.leases.snapshot import Snapshot
 
 #: All members together use up to this part of the commits that the store could carry one after the other, so that
@@ -53,18 +52,10 @@ def minimum_tenure(duration: float) -> float:
 def needed(snapshot: Snapshot, unmeasured_ms: float = 0.0) -> float:
     """The seconds that the group's active members need. Those that have not measured a commit count as the average, or
     with `unmeasured_ms` where nobody has."""
-    members = snapshot.members
-    active, average_ms = snapshot.derived.by_ownership.get(
-        "commit times", lambda: _commit_times(members), Identity(members)
-    )
-    return 3 * active * ((unmeasured_ms if average_ms is None else average_ms) / 1000) / STORE_SHARE
-
-
-def _commit_times(members: Mapping[str, Member]) -> tuple[int, float | None]:
-    """The number of active members, and the average ms that a commit takes those that have measured one."""
-    active = [each.commit_ms for each in members.values() if each.state is MemberState.ACTIVE]
+    active = [each.commit_ms for each in snapshot.members.values() if each.state is MemberState.ACTIVE]
     measured = [min(each, 1000 * LONGEST_COMMIT) for each in active if each is not None]
-    return len(active), sum(measured) / len(measured) if measured else None
+    average_ms = sum(measured) / len(measured) if measured else unmeasured_ms
+    return 3 * len(active) * (average_ms / 1000) / STORE_SHARE
 
 
 def fitting(configured: float, seconds: float) -> float:
@@ -79,22 +70,25 @@ def lowered(configured: float, seconds: float) -> float:
     return fitting(configured, _STEP * seconds)
 
 
-class Said(NamedTuple):
-    """What the members' rows say, in seconds: by member, the shortest and the longest. Those that say nothing count
-    with a duration that the caller knows."""
+class Durations(NamedTuple):
+    """The lease durations by which a group's members renew, in seconds: `by_member` as their rows state them, the
+    `shortest`, the `longest`, and the `default` of members whose rows state none. Nobody is taken for dead before the
+    duration that the group `needs`."""
 
     by_member: Mapping[str, float]
     shortest: float
     longest: float
+    default: float
+    needs: float
 
+    @classmethod
+    def of(cls, snapshot: Snapshot, default: float, unmeasured_ms: float = 0.0) -> Durations:
+        """The durations of the members of `snapshot`; see `needed` for `unmeasured_ms`."""
+        members = snapshot.members
+        stated = {id: ms / 1000 for id, row in members.items() if (ms := row.lease_duration_ms) is not None}
+        values = [*stated.values()] if len(stated) == len(members) > 0 else [*stated.values(), default]
+        return cls(stated, min(values), max(values), default, needed(snapshot, unmeasured_ms))
 
-def said(snapshot: Snapshot, unsaid: float) -> Said:
-    """By which durations the members of `snapshot` renew; `unsaid` counts for those that do not say."""
-
-    def compute() -> Said:
-        rows = snapshot.members.items()
-        by_member = {id: each.lease_duration_ms / 1000 for id, each in rows if each.lease_duration_ms is not None}
-        found = {*by_member.values()} if len(by_member) == len(rows) > 0 else {*by_member.values(), unsaid}
-        return Said(by_member, min(found), max(found))
-
-    return snapshot.load_version.get("said durations", compute, unsaid)
+    def judged_by(self, owner: str | None) -> float:
+        """The seconds without a sign of life after which `owner`, a member's id, is taken for dead."""
+        return max(self.by_member.get(owner or "", self.default), self.needs)

@@ -9,10 +9,9 @@ wait of a cold start; they are never compared between machines to decide who is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Set
+from dataclasses import dataclass
 from enum import Enum
-from types import MappingProxyType
 
 from spark_ehbalance.values.position import Position
 
@@ -202,16 +201,3 @@ class Author:
 
     id: str
     incarnation: str
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """All rows after a change, and the changed rows as they were before; None: there was none."""
-
-    leases: Mapping[str, Lease]
-    leases_before: Mapping[str, Lease | None]
-    members: Mapping[str, Member]
-    members_before: Mapping[str, Member | None]
-    table: TableIdentity | None = None
-    lease_duration_ms: int | None = None
-    queries: Mapping[str, QueryRecord] = field(default_factory=lambda: MappingProxyType({}))

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_ehbalance.errors import DataLossError
-from spark_ehbalance.leases.durations import needed, renewal_interval
+from spark_ehbalance.leases.durations import renewal_interval
 from spark_ehbalance.leases.expiry import expired_leases
 from spark_ehbalance.leases.model import Author, Lease, MemberState, TableIdentity
 from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
@@ -274,12 +274,10 @@ class Participant:
         member = self._member
         if member.snapshot is None:
             return None
-        unsaid, commit_ms = member.duration.unsaid, member.duration.first_commit_ms
-        expired = expired_leases(member.observations, member.snapshot, now.monotonic, now.wall_ms, unsaid, commit_ms)
-        lasts, seen = member.duration.said(member.snapshot).by_member, member.observations.leases
-        least = needed(member.snapshot, commit_ms)
+        durations, seen = member.duration.durations, member.observations.leases
+        expired = expired_leases(member.observations, member.snapshot, durations, now.monotonic, now.wall_ms)
         silence = {
-            partition: (now.monotonic - seen[partition].since) / max(least, lasts.get(lease.owner or "", unsaid))
+            partition: (now.monotonic - seen[partition].since) / durations.judged_by(lease.owner)
             for partition, lease in member.leases.items()
             if partition in seen
         }
@@ -330,7 +328,7 @@ class Participant:
         self.query.on_committed(outcome)
         self.query.restore(lost)
         # Where the store keeps no rows of members, the others are known by what they own.
-        self.failures, self.members = 0, len(snapshot.member_ids | snapshot.ownership.owned.keys() - {None})
+        self.failures, self.members = 0, len(snapshot.members.keys() | snapshot.ownership.owned.keys() - {None})
         in_handover = member.in_handover(snapshot)
         if decision is not None:
             if self.settling and decision.transitions:

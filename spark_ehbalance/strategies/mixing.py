@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from spark_ehbalance.leases.model import MemberState
 from spark_ehbalance.strategies.base import Decision, Strategy, View
 from spark_ehbalance.strategies.cooperative import cooperative
 
@@ -30,7 +31,7 @@ def with_mixed_fallback(strategy: Strategy) -> Strategy:
     """`strategy` in a group in which all members have the same, `cooperative` in any other."""
 
     def decide(view: View) -> Decision:
-        names = view.computed_once("strategies", lambda: _strategies(view))
+        names = _strategies(view)
         mixed = len(names) > 1
         chosen, kept = cooperative if mixed else strategy, view.memory
         known = isinstance(kept, _Kept) and kept.by is chosen
@@ -47,4 +48,5 @@ def _explained(decision: Decision, names: frozenset[str]) -> Decision:
 
 
 def _strategies(view: View) -> frozenset[str]:
-    return frozenset(view.snapshot.members[id].strategy for id in view.active)
+    rows = map(view.snapshot.members.__getitem__, view.live)
+    return frozenset([row.strategy for row in rows if row.state is MemberState.ACTIVE])

@@ -31,7 +31,7 @@ from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.declaration import Declaration, Parameters
 from spark_ehbalance.strategies.plan import projected
 from spark_ehbalance.strategies.shares import fill_level
-from spark_ehbalance.strategies.weights import TOLERANCE, cached_weights
+from spark_ehbalance.strategies.weights import TOLERANCE, weights
 from spark_ehbalance.values.declared import declared
 from spark_ehbalance.values.parsing import one_of, parse_duration
 
@@ -124,8 +124,7 @@ class RaceParameters(Parameters):
 
 def race(view: View, parameters: RaceParameters) -> Decision:
     """Claim free leases, challenge members that have more, defend one's own leases."""
-    group = view.computed_once("race", lambda: _group_load(view, parameters.weight), parameters.weight)
-    contest = _Contest(view, parameters, group)
+    contest = _Contest(view, parameters, _group_load(view, parameters.weight))
     contest.claim()
     contest.challenge()
     contest.defend()
@@ -150,18 +149,19 @@ class _GroupLoad:
 
 def _group_load(view: View, weight: str) -> _GroupLoad:
     snapshot, owned = view.snapshot, projected(view)
-    weights, skewed = cached_weights(snapshot) if weight == "load" else (dict.fromkeys(snapshot.leases, 1.0), False)
-    loads = {id: sum(map(weights.__getitem__, partitions)) for id, partitions in owned.items()}
+    by_load = weights(snapshot) if weight == "load" else None
+    weight_of = dict.fromkeys(snapshot.leases, 1.0) if by_load is None else by_load
+    loads = {id: sum(map(weight_of.__getitem__, partitions)) for id, partitions in owned.items()}
     counts = {id: len(partitions) for id, partitions in owned.items()}
     ranking = tuple(sorted(loads, key=lambda id: (-loads[id], id)))
     pinned: dict[str, float] = dict.fromkeys(owned, 0.0)
     if view.pinned:
-        pinned = {id: sum(weights[p] for p in partitions if p in view.pinned) for id, partitions in owned.items()}
+        pinned = {id: sum(weight_of[p] for p in partitions if p in view.pinned) for id, partitions in owned.items()}
     # A pinned partition that nobody owns is not raced for.
-    total = sum(weights.values()) - sum(weights[p] for p in view.pinned.difference(*owned.values()))
+    total = sum(weight_of.values()) - sum(weight_of[p] for p in view.pinned.difference(*owned.values()))
     fair_share = _fair_share(total, [(pinned[id], snapshot.members[id].max_owned) for id in owned])
-    tolerance, smallest = TOLERANCE if skewed else 0.0, min(weights.values(), default=0.0)
-    return _GroupLoad(weights, loads, counts, ranking, fair_share, tolerance, smallest)
+    tolerance, smallest = 0.0 if by_load is None else TOLERANCE, min(weight_of.values(), default=0.0)
+    return _GroupLoad(weight_of, loads, counts, ranking, fair_share, tolerance, smallest)
 
 
 def _fair_share(total: float, bounds: list[tuple[float, int | None]]) -> float:

@@ -122,7 +122,7 @@ def _claims(view: View) -> list[Transition]:
 def _takers(view: View) -> Mapping[str, str]:
     """Free partition → the member that is to claim it; without an entry where no member has room."""
     free = view.expired.union(view.snapshot.ownership.owned.get(None, ())) - view.pinned
-    owners = view.computed_once("takers", lambda: _target(view)) if free else {}
+    owners = _target(view) if free else {}
     return {partition: owners[partition] for partition in sorted(free) if partition in owners}
 
 
@@ -148,7 +148,7 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
     memory = view.memory
     if not isinstance(memory, _Memory) or view.now - memory.looked > _AWAY * view.lease_duration:
         memory = _Memory(view.now, view.now)  # a new leader, or one after an outage of the table
-    recent = memory.moved & (view.snapshot.leases.keys() - view.tenured | view.snapshot.ownership.pending.keys())
+    recent = memory.moved & (view.untenured | view.snapshot.ownership.pending.keys())
     memory = replace(memory, looked=view.now, moved=recent)
     observations = view.observations.members
     silent = [id for id in view.active if id != view.me.id and observations[id].since <= memory.since]
@@ -159,7 +159,7 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
         return Decision(f"nothing, because of a cool-down of {parameters.cool_down:g} s", memory=memory)
     if _takers(view):
         return Decision("nothing, because free partitions are being taken", memory=replace(memory, hits=0))
-    loads = view.computed_once("loads", lambda: _loads(view))
+    loads = _loads(view)
     fresh = [
         id
         for id in view.active
