@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import TypeVar
 
 from spark_ehbalance.leases.durations import Durations
@@ -55,10 +54,9 @@ class Observations:
         if last is snapshot:
             return self
         changed = changed_rows(last.leases if last else {}, snapshot.leases)
-        if last and len(last.leases) + sum(before is None for _, before, _ in changed) > len(snapshot.leases):
-            return self.afresh().updated(snapshot, now)  # the table was recreated
-        leases, epochs, handovers, ended = list[str](), list[str](), list[str](), list[str]()
+        leases, epochs, handovers, ended, new = list[str](), list[str](), list[str](), list[str](), 0
         for partition, before, lease in changed:
+            new += before is None
             if before is None or before.epoch != lease.epoch:
                 epochs.append(partition)
                 leases.append(partition)
@@ -66,6 +64,8 @@ class Observations:
                 leases.append(partition)
             if lease.handover != (before and before.handover):
                 (handovers if lease.handover else ended).append(partition)
+        if last and len(last.leases) + new > len(snapshot.leases):  # partitions are gone: the table was recreated
+            return self.afresh().updated(snapshot, now)
         rows = changed_rows(last.members if last else {}, snapshot.members)
         members = [id for id, before, member in rows if before is None or before.counter != member.counter]
         gone = last.members.keys() - snapshot.members.keys() if last else ()
@@ -147,9 +147,12 @@ def untenured_leases(observations: Observations, now: float, minimum: float) -> 
 
     Those that it found at its first look do not count, or a new member would get nothing for `minimum` seconds.
     """
-    youngest_first = reversed(observations.epochs.items())
-    recent = takewhile(lambda each: not each[1].cold and now - each[1].since < minimum, youngest_first)
-    return frozenset(partition for partition, _ in recent)
+    untenured = []
+    for partition, seen in reversed(observations.epochs.items()):
+        if seen.cold or now - seen.since >= minimum:
+            break  # the others have changed earlier
+        untenured.append(partition)
+    return frozenset(untenured)
 
 
 def _silent(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Set
 from dataclasses import replace
 from typing import Any
 
@@ -45,11 +45,11 @@ class Balancer:
         durations, observations = self._member.duration.durations, self._member.observations
         return self._leads(snapshot, expired_members(observations, snapshot, durations, now.monotonic, now.wall_ms))
 
-    def new_partitions(self, partitions: tuple[str, ...]) -> Sequence[str]:
+    def new_partitions(self, partitions: tuple[str, ...]) -> tuple[str, ...]:
         """Those of the hub's `partitions` that the table does not have yet."""
         table = self._member.mended
         assert table is not None, "a look comes first"
-        return [each for each in partitions if each not in table.leases]
+        return tuple([each for each in partitions if each not in table.leases])
 
     def decide(
         self, pending: list[Transition], now: Clocks, abstain: str | None, partitions: Collection[str]
