@@ -52,4 +52,5 @@ STRATEGY = Declaration(
     eph,
     origin="EventProcessorHost",
     rule="its share of what is free, at once; else one stolen from the biggest owner, if that has two more",
+    moves="steal",
 )

@@ -7,10 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from spark_ehbalance.strategies.base import View
+from spark_ehbalance.strategies.weights import ROUNDING
 from spark_ehbalance.values.position import partition_order
-
-#: Sums of weights are not exact; a gap must be larger than a weight by this.
-_ROUNDING = 1e-9
 
 
 def projected(view: View) -> Mapping[str, tuple[str, ...]]:
@@ -146,11 +144,11 @@ class Plan:
         most_allowed = (1 + tolerance) * sum(self._loads.values()) / len(self._loads)
         for source in sorted(self._loads, key=self._loads.__getitem__, reverse=True):
             gap = self._loads[source] - self._loads[to]
-            if self._loads[source] <= most_allowed or (1 + tolerance) * self._lightest >= gap - _ROUNDING:
+            if self._loads[source] <= most_allowed or (1 + tolerance) * self._lightest >= gap - ROUNDING:
                 return None
             # A move of weight w leaves the two at w and gap - w above the smaller load: the larger of them must shrink,
             # and in a skewed group by more than weights change from one measurement to the next.
-            movable = [p for p in self._owned[source] - fixed if (1 + tolerance) * self._weights[p] < gap - _ROUNDING]
+            movable = [p for p in self._owned[source] - fixed if (1 + tolerance) * self._weights[p] < gap - ROUNDING]
             if movable:
                 best = min(movable, key=lambda p: (abs(gap / 2 - self._weights[p]), partition_order(p)))
                 return best, source, to

@@ -31,12 +31,9 @@ from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.declaration import Declaration, Parameters
 from spark_ehbalance.strategies.plan import projected
 from spark_ehbalance.strategies.shares import fill_level
-from spark_ehbalance.strategies.weights import TOLERANCE, weights
+from spark_ehbalance.strategies.weights import ROUNDING, TOLERANCE, weights
 from spark_ehbalance.values.declared import declared
 from spark_ehbalance.values.parsing import one_of, parse_duration
-
-#: Loads are sums, which are not exact: less than this is no difference.
-_ROUNDING = 1e-9
 
 #: The maximum lease in normal leases, at least: with one, a single late owner would count as dead.
 _CONTESTS = 2
@@ -239,7 +236,7 @@ class _Contest:
     def challenge(self) -> None:
         """Request leases from members that hold so much more that this member wins the race for them."""
         view, group = self._view, self._group
-        if not self._has_room() or self._load >= group.fair_share - _ROUNDING:
+        if not self._has_room() or self._load >= group.fair_share - ROUNDING:
             return
         loads, richer = dict(group.loads), self._richer()
         # Shuffled, so that several challengers do not all take from the same one of the most loaded members.
@@ -248,7 +245,7 @@ class _Contest:
             return
         began = self._challenging = view.now if self._memory.challenging is None else self._memory.challenging
         challenges = 0
-        while self._has_room() and self._load < group.fair_share - _ROUNDING and prizes:
+        while self._has_room() and self._load < group.fair_share - ROUNDING and prizes:
             owner = max(prizes, key=loads.__getitem__)
             fits = [p for p in prizes[owner] if self._wins(group.weights[p], loads[owner])]
             open_now = [p for p in fits if self._open_at(p) <= view.now]
@@ -285,7 +282,7 @@ class _Contest:
             known = self._memory.contested.get(partition)
             since = known[1] if known and known[0] == epoch else view.now
             due = since + self._normal + self._delay * max(0.0, load - min(self._least, load) - weight / 2)
-            if due <= view.now and self._least + weight >= load - _ROUNDING:
+            if due <= view.now and self._least + weight >= load - ROUNDING:
                 self._transitions.append(view.defend(partition))
                 since = view.now
                 defended += 1
@@ -320,7 +317,7 @@ class _Contest:
 
     def _wins(self, weight: float, load: float) -> bool:
         """Whether this member wins a lease of that weight from an owner with that load."""
-        return self._load + (1 + self._group.tolerance) * weight < load - _ROUNDING
+        return self._load + (1 + self._group.tolerance) * weight < load - ROUNDING
 
     def _has_room(self) -> bool:
         return self._view.max_owned is None or self._count < self._view.max_owned

@@ -37,13 +37,10 @@ from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.declaration import Declaration, Parameters
 from spark_ehbalance.strategies.plan import initial_plan, projected
-from spark_ehbalance.strategies.weights import demands
+from spark_ehbalance.strategies.weights import ROUNDING, demands
 from spark_ehbalance.values.declared import declared
 from spark_ehbalance.values.parsing import flag, number, parse_duration, whole
 from spark_ehbalance.values.position import partition_order
-
-#: Loads are sums, which are not exact: less than this is no difference.
-_ROUNDING = 1e-9
 
 #: Lease durations between two of the leader's cycles after which it has been away: no balance interval, with its
 #: jitter, is as long.
@@ -357,11 +354,11 @@ class _Balance:
         most = min(len(self._owned[source]) - 1, self._room(to))
         picked: list[str] = []
         for partition in heaviest:
-            if len(picked) < most and weights[partition] <= rest + _ROUNDING:
+            if len(picked) < most and weights[partition] <= rest + ROUNDING:
                 picked.append(partition)
                 rest -= weights[partition]
         if not picked and most > 0:
-            picked = [p for p in heaviest if weights[p] < gap - _ROUNDING][-1:]
+            picked = [p for p in heaviest if weights[p] < gap - ROUNDING][-1:]
         return picked
 
     def _play(self, partition: str, source: str, to: str) -> None:
@@ -379,4 +376,5 @@ STRATEGY = Declaration(
     rule="the leader moves load from the most to the least loaded members, by handover, when it has been uneven for "
     "some cycles",
     parameters=TransferParameters,
+    tolerates_uneven_loads=True,
 )

@@ -8,6 +8,9 @@ from spark_ehbalance.leases.snapshot import Snapshot
 #: client 3.
 TOLERANCE = 0.1
 
+#: Loads and weights are sums, which are not exact: less than this is no difference.
+ROUNDING = 1e-9
+
 #: The skew (heaviest load / mean load) at which weighing by load begins, and at which it is full. Keys hashed evenly
 #: onto partitions stay below the first: ten thousand keys on 32 partitions have a skew of 1.2.
 SKEW_BEGINS, SKEW_FULL = 1.5, 3.0

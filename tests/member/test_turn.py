@@ -25,13 +25,13 @@ from spark_ehbalance.leases.transitions import (
 )
 from spark_ehbalance.member.membership import Clocks, Resumed
 from spark_ehbalance.member.query import Progress
-from spark_ehbalance.strategies import STRATEGIES
 from spark_ehbalance.values.position import Position
 from tests.member.one import AT_MS, OPERATOR, START, One, ask_hub, kinds, participant, table_of
 from tests.stores.store_conformance import ANN, BOB
+from tests.strategies.groups import EVEN
 from tests.strategies.members import CYCLE, LEASE, Members
 
-EACH = pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+EACH = pytest.mark.parametrize("strategy", EVEN)
 
 #: Seconds that never pass in a test.
 NEVER = 1e6
