@@ -7,10 +7,10 @@ All commits of a group form one line, in which each member must be able to commi
 
 It is raised at once. It is lowered when it has been clearly too long for a minimum tenure.
 
-A member's row says by which duration the member renews (`Member.lease_duration_ms`), and others judge it by that alone.
-The duration and the signs of life that go with it are in one snapshot, so nobody has to remember what was in force
-before: an owner that does not know of a shorter duration yet is judged by the longer one that it has said, and an owner
-uses a longer one only from when it has said so.
+A member's row states the duration by which the member renews (`Member.lease_duration_ms`), and others judge it by that
+alone. Duration and signs of life are in one snapshot, so nobody has to remember earlier durations: an owner that does
+not know of a shorter duration yet is judged by the longer one in its row, and an owner uses a longer one only once its
+row states it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_ehbalance.leases.snapshot import Snapshot
 #: races stay rare.
 STORE_SHARE = 0.3
 
-#: A commit counts as so many seconds at most: longer ones tell of a suspended process, not of the store.
+#: The longest time of a commit that counts, in seconds: a longer one was a suspended process, not the store.
 LONGEST_COMMIT = 1.0
 
 #: Durations are the leader's times a power of this, so that a measurement that fluctuates changes nothing; and one is

@@ -151,9 +151,9 @@ class Member:
     everything that the other writes is refused. `joined` orders members by age without comparing clocks. `max_owned` is
     the most partitions that it may own; None: no limit. `strategy` is the name of its strategy.
 
-    `lease_duration_ms` is the time without a sign of life after which others may take its leases, as it has said itself
-    with its last heartbeat. `commit_ms` is what a commit takes it, without lost races; None until it knows. Members of
-    an earlier version say neither, and drop what others have said whenever they write.
+    `lease_duration_ms` is the time without a sign of life after which others may take its leases, as its last heartbeat
+    stated. `commit_ms` is the duration of its commits, without lost races; None until it is measured. Members of an
+    earlier version state neither, and their writes remove what others have stated.
     """
 
     id: str

@@ -23,8 +23,7 @@ OTHER_HUB_HELP = (
 class Snapshot:
     """A group's state at `version` of its store. `leases` are by partition, in partition order, `members` by id.
     `table` is None if no partition was ever added, and in tables of earlier versions. `lease_duration_ms` is the
-    duration that all members are to use; None: not said, and each uses the one that it is configured with. `queries`
-    are by lineage.
+    duration that all members use; None: each uses its configured one. `queries` are by lineage.
     """
 
     group: Group

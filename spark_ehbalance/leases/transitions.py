@@ -190,7 +190,7 @@ class Advance(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat(Transition):
-    """The member's sign of life. What is not None replaces what the member said last."""
+    """The member's sign of life. A value that is not None replaces the last one."""
 
     load: MemberLoad | None = None
     lease_duration_ms: int | None = None
@@ -265,10 +265,10 @@ class Forget(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetLeaseDuration(Transition):
-    """Set the duration that all members are to use, as their leader.
+    """Set the group's lease duration, as its leader.
 
-    It is not set while a member does not say by which duration it renews: one of an earlier version would go on with
-    its own, and would drop what is set with its next commit.
+    Refused while a member's row states no duration: a member of an earlier version would keep its own, and its next
+    commit would remove the group's.
     """
 
     lease_duration_ms: int
@@ -280,7 +280,7 @@ class SetLeaseDuration(Transition):
         if (leader := oldest_active(members)) != self.by.id:
             return f"{leader} is the leader"
         if silent := [each.id for each in members if each.lease_duration_ms is None]:
-            return f"{silent[0]} does not say by which duration it renews"
+            return f"{silent[0]} states no lease duration"
         return "the table has no partitions yet" if state.table is None else None
 
     def carry_out(self, state: WorkingCopy) -> None:
@@ -315,7 +315,7 @@ class AddPartitions(Transition):
 class Restore(Transition):
     """Restore a partition from a query's own record, where the table has lost its row, its position or its epoch.
 
-    Reading goes on at `checkpoint`; if that is None, the first claim decides. `epoch` is the last one that the query
+    Reading continues at `checkpoint`; if that is None, the first claim decides. `epoch` is the last one that the query
     knows: the table's must not be lower. The author need not be a member; if the table is empty, the author's
     incarnation becomes its id. `why` is the operator's reason.
     """

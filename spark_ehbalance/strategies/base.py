@@ -134,8 +134,8 @@ class View:
 class Decision:
     """What to do in this cycle, and why; doing nothing has a reason as well.
 
-    `rebalance_now`: decide again at once, in the same cycle. `rebalance_after`: decide again after so many seconds, at
-    the latest in the next cycle; it precedes `rebalance_now`. `memory` comes back with this member's next view: an
+    `rebalance_now`: decide again at once, in the same cycle. `rebalance_after`: seconds until it decides again,
+    at the latest in the next cycle; it precedes `rebalance_now`. `memory` comes back with this member's next view: an
     immutable value. `would`: (partition, next owner) of what a dry run would move; it is reported and not done.
     """
 

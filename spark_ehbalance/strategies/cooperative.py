@@ -35,7 +35,7 @@ from spark_ehbalance.strategies.weights import TOLERANCE, weights
 from spark_ehbalance.values.position import partition_order
 
 #: The part of the lease duration for which a new group waits for one member more: half a second by default, a few
-#: commits on a storage account; twice as long for so many members, whose joins queue up.
+#: commits on a storage account; twice as long for this many members, whose joins queue up.
 _DELAY, _MEMBERS_THAT_DOUBLE_IT = 1 / 60, 20
 
 #: The longest wait, in waits for one member more.

@@ -20,7 +20,7 @@ from spark_ehbalance.strategies.cooperative import cooperative
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Memory:
     """The memory that the strategy `by` left for its own next decision."""
 
     by: Strategy
@@ -33,10 +33,10 @@ def with_mixed_fallback(strategy: Strategy) -> Strategy:
     def decide(view: View) -> Decision:
         names = _strategies(view)
         mixed = len(names) > 1
-        chosen, kept = cooperative if mixed else strategy, view.memory
-        known = isinstance(kept, _Kept) and kept.by is chosen
-        decision = chosen(replace(view, memory=kept.memory if known else None))
-        decision = replace(decision, memory=_Kept(chosen, decision.memory))
+        chosen, last = cooperative if mixed else strategy, view.memory
+        own = isinstance(last, _Memory) and last.by is chosen
+        decision = chosen(replace(view, memory=last.memory if own else None))
+        decision = replace(decision, memory=_Memory(chosen, decision.memory))
         return _explained(decision, names) if mixed else decision
 
     return decide
