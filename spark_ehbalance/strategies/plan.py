@@ -73,7 +73,7 @@ class Plan:
     def __init__(self, limits: Mapping[str, int | None], weights: Mapping[str, float]) -> None:
         self._limits = limits
         self._weights = weights
-        self._lightest = min(weights.values(), default=0.0)
+        self._lightest, self._heaviest = min(weights.values(), default=0.0), max(weights.values(), default=0.0)
         self._limited = any(limit is not None for limit in limits.values())
         self._owned: dict[str, set[str]] = {id: set() for id in limits}
         self._loads = dict.fromkeys(limits, 0.0)
@@ -148,10 +148,13 @@ class Plan:
                 return None
             # A move of weight w leaves the two at w and gap - w above the smaller load: the larger of them must shrink,
             # and in a skewed group by more than weights change from one measurement to the next.
-            movable = [p for p in self._owned[source] - fixed if (1 + tolerance) * self._weights[p] < gap - ROUNDING]
+            movable: Collection[str] = self._owned[source] - fixed
+            if self._lightest < self._heaviest:
+                movable = [p for p in movable if (1 + tolerance) * self._weights[p] < gap - ROUNDING]
+                nearest = min((abs(gap / 2 - self._weights[p]) for p in movable), default=0.0)
+                movable = [p for p in movable if abs(gap / 2 - self._weights[p]) == nearest]
             if movable:
-                best = min(movable, key=lambda p: (abs(gap / 2 - self._weights[p]), partition_order(p)))
-                return best, source, to
+                return min(movable, key=partition_order), source, to
         return None
 
     def _with_room(self) -> Collection[str]:

@@ -148,14 +148,16 @@ def _group_load(view: View, weight: str) -> _GroupLoad:
     snapshot, owned = view.snapshot, projected(view)
     by_load = weights(snapshot) if weight == "load" else None
     weight_of = dict.fromkeys(snapshot.leases, 1.0) if by_load is None else by_load
-    loads = {id: sum(map(weight_of.__getitem__, partitions)) for id, partitions in owned.items()}
     counts = {id: len(partitions) for id, partitions in owned.items()}
+    loads: dict[str, float] = {**counts}
+    if by_load is not None:
+        loads = {id: sum(map(weight_of.__getitem__, partitions)) for id, partitions in owned.items()}
     ranking = tuple(sorted(loads, key=lambda id: (-loads[id], id)))
-    pinned: dict[str, float] = dict.fromkeys(owned, 0.0)
+    pinned, total = dict.fromkeys(owned, 0.0), sum(weight_of.values())
     if view.pinned:
         pinned = {id: sum(weight_of[p] for p in partitions if p in view.pinned) for id, partitions in owned.items()}
-    # A pinned partition that nobody owns is not raced for.
-    total = sum(weight_of.values()) - sum(weight_of[p] for p in view.pinned.difference(*owned.values()))
+        # A pinned partition that nobody owns is not raced for.
+        total -= sum(weight_of[p] for p in view.pinned.difference(*owned.values()))
     fair_share = _fair_share(total, [(pinned[id], snapshot.members[id].max_owned) for id in owned])
     tolerance, smallest = 0.0 if by_load is None else TOLERANCE, min(weight_of.values(), default=0.0)
     return _GroupLoad(weight_of, loads, counts, ranking, fair_share, tolerance, smallest)

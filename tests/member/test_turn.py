@@ -432,7 +432,7 @@ def test_new_partitions_are_read_from_their_first_event_and_the_first_ones_from_
         ann.end(turn, replace(outcome, after=table), 0.0, float(number))
     assert ann.owned.keys() == {"0", "1"}
     turn = ann.begin(table, Clocks(9.0, 0))
-    assert turn.added(("0", "1", "2")) == ["2"]
+    assert turn.added(("0", "1", "2")) == ("2",)
     assert turn.balance(("0", "1", "2"), {"2": Position(41)}) == [], "it is known where it begins"
     after = apply(table, turn.transitions()).after
     assert (after.leases["2"].owner, after.leases["2"].checkpoint) == ("ann", Position(41))
