@@ -23,7 +23,7 @@ from spark_ehbalance.source.batch_planning import progress_of
 from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress, progress_beyond
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.source.host import is_alive, jvm_pid, process_identity
-from spark_ehbalance.source.joining import check_alone, check_hub, check_past, check_start, join_table
+from spark_ehbalance.source.joining import check_alone, check_hub, check_past, check_start, join_table, passed_over
 from spark_ehbalance.source.load_reporter import LoadReporter
 from spark_ehbalance.source.news import NewsListener
 from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
@@ -60,12 +60,14 @@ class _Logged(NamedTuple):
 
 class _Joined(NamedTuple):
     """As whom a query joins its group, the incarnation of a dead member whose name that was, what the query has
-    finished and the table may not know, and the query's last finished batch that it knows."""
+    finished and the table may not know, the query's last finished batch that it knows, and up to which batch number
+    nothing is read."""
 
     author: Author
     over: str
     progress: Mapping[str, Progress]
     batch: int = 0
+    empty_until: int = 0
 
 
 def start_planner(
@@ -119,6 +121,7 @@ def start_planner(
         control=control,
         finished=finished,
         finished_batch=place.batch,
+        empty_until=place.empty_until,
         fail_on_data_loss=options.fail_on_data_loss,
         hub_name=options.connection.hub_name,
         news=NewsListener(hub.told, hub.round_time, options.connection.namespace.partition(":")[0]),
@@ -191,6 +194,7 @@ def _keeper(
         progress=place.progress,
         resume={p: Resumed(each.start, each.since_ms, each.epoch) for p, each in logged.unfinished.ranges.items()},
         batch=logged.finished.batch,
+        begun=logged.last.batch,
     )
     return Keeper(participant, opener, hub, changed=changed)
 
@@ -219,7 +223,8 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
         _LOG.warning("another query of the group is called %s: this one is called %s", query.owner, name)
     record = found.queries.get(query.lineage)
     progress = progress_beyond(found, recorded) | progress
-    return _Joined(replace(author, id=name), over, progress, record.batch if record else 0)
+    batch = record.batch if record else 0
+    return _Joined(replace(author, id=name), over, progress, batch, passed_over(known, found))
 
 
 def _store_opener(options: Options, logged: _Logged, policy: ProgressPolicy) -> OpenStore:
