@@ -1,6 +1,6 @@
 """How large a group one lease table carries: simulates cold starts of groups of several sizes at several latencies, and
 prints the table of docs/sizing.md, which `python scripts/write_tables.py --simulated` writes there. With --grow it
-simulates groups that grow, and prints the table of docs/design.md. Takes some minutes.
+simulates groups that grow, and prints what each strategy takes from living members. Takes some minutes.
 
     python scripts/group_size.py [--grow] [--latency MS]... [--size MEMBERSxPARTITIONS]...
 """
