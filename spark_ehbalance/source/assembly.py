@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.errors import OptionError, StoreError, StoreUnavailableError
 from spark_ehbalance.hub.watcher import REMEMBERED_OFFSETS, HubWatcher
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.member.keeper import Keeper
@@ -209,6 +209,8 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
             check_start(options, hub.states())
         check_alone(logged.last, options)
         return _Joined(author, "", progress)
+    if options.offers.members:
+        _check_former_table(options, logged.last, query.hub)
     with _open(options, options.lease_table) as store:
         if not options.offers.epochs:
             logged = _Logged(*(each.without_epochs() for each in logged))
@@ -225,6 +227,24 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
     progress = progress_beyond(found, recorded) | progress
     batch = record.batch if record else 0
     return _Joined(replace(author, id=name), over, progress, batch, passed_over(known, found))
+
+
+def _check_former_table(options: Options, known: StreamOffset, hub: HubReference) -> None:
+    """If the table is at another place than when the checkpoint was written, check that it was moved: with what was
+    copied the query may go on at both places. Raises what `check_past` raises."""
+    former = known.table.location if known.table else options.lease_table
+    if former is None or former == options.lease_table:
+        return
+    try:
+        with _open(options, former) as store:
+            check_past(store, replace(options, lease_table=former), known, hub, is_alive)
+    except (OptionError, StoreError) as error:
+        _LOG.warning(
+            "this query's lease table was at %s before. Whether it is used there cannot be told: %s. Two queries with "
+            "copies of it read the same events",
+            former,
+            error,
+        )
 
 
 def _store_opener(options: Options, logged: _Logged, policy: ProgressPolicy) -> OpenStore:

@@ -234,6 +234,38 @@ def test_a_query_that_runs_already_is_refused_and_goes_on(
     once_each(group, first)
 
 
+def test_a_copy_of_checkpoint_and_table_is_refused_while_the_query_goes_on(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second environment: nobody lives in the copy of the table, and a sink takes both for one query."""
+    monkeypatch.setattr(assembly, "is_alive", lambda process: None)  # on another machine
+    first, place = group.query("a"), group.table
+    (one,) = run(group, first)
+    shutil.copytree(place, tmp_path / "copy")
+    group.table = tmp_path / "copy"
+    with pytest.raises(FencedError, match="this query runs already as a on"):
+        group.query("a", one)
+    group.table = place
+    run(group, first)
+    first.stop()
+    group.table = tmp_path / "copy"
+    with pytest.raises(DataLossError, match=rf"leaseTable={place}: this query's checkpoint ends with batch 1, and"):
+        group.query("a", one)
+
+
+def test_a_table_that_was_moved_from_where_nobody_can_look_is_taken_for_the_same(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = group.query("a")
+    (one,) = run(group, first)
+    first.stop()
+    place, group.table = group.table, group.table.with_name("moved")
+    place.rename(group.table)
+    place.write_text("no folder")
+    group.query("a", one)
+    assert f"was at {place} before. Whether it is used there cannot be told" in caplog.text
+
+
 def test_a_query_whose_machine_is_gone_is_waited_for(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     process, end = group.process("a")
     process.kill()
