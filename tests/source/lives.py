@@ -12,6 +12,7 @@ import pytest
 from spark_ehbalance.errors import EhBalanceError, StoreUnavailableError
 from spark_ehbalance.source import assembly
 from spark_ehbalance.stores.base import LeaseTable
+from spark_ehbalance.stores.opening import open_store
 from tests.source.queries import Query
 
 
@@ -39,7 +40,6 @@ class Lives:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._lives: list[_Life] = []
         self._of: dict[int, _Life] = {}
-        self._open = assembly.open_store
         monkeypatch.setattr(assembly, "open_store", self._opened)
         monkeypatch.setattr(assembly, "process_identity", lambda: str(len(self._lives) - 1))
         monkeypatch.setattr(assembly, "is_alive", lambda process: not self._lives[int(process)].ended)
@@ -74,7 +74,7 @@ class Lives:
         self._of[id(query.planner)].ended = True
 
     def _opened(self, *args: Any) -> LeaseTable:
-        store, life = self._open(*args), self._lives[-1]
+        store, life = open_store(*args), self._lives[-1]
         for name in ("create", "read", "write", "record", "tidy"):
             setattr(store, name, life.guarded(getattr(store, name)))
         return store

@@ -112,11 +112,13 @@ class NumberedSink:
 
     def read_on(self, query: Query, group: Group) -> None:
         """Run batches until all events are there."""
-        wait_until(lambda: self.step(query) or group.everything().keys() <= self.events().keys(), "all is there")
+        wait_until(lambda: self.has_everything(query, group), "all is there")
 
-    def step(self, query: Query) -> None:
+    def has_everything(self, query: Query, group: Group) -> bool:
+        """After one more batch, if there is one."""
         if query.plan() is not None:
             self.run(query, query.logged)
+        return group.everything().keys() <= self.events().keys()
 
     def events(self) -> Counter[Event]:
         return Counter(event for rows in self.batches.values() for event in rows)
