@@ -33,6 +33,7 @@ from spark_ehbalance.hub.receiver import (
 )
 from spark_ehbalance.hub.resolve import Unlocated, locate
 from spark_ehbalance.hub.rows import sequence_numbers
+from spark_ehbalance.hub.tail import is_bare
 from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.source.news import NewsAddress, send
 from spark_ehbalance.source.options import Options
@@ -58,6 +59,10 @@ _DEAD_READER = 90.0
 #: Seconds for which a hub, group or partition of a running query must be missing: the service moves hubs between its
 #: machines, and one wrong answer must not fail a query.
 _MISSING_FOR = 2.0
+
+#: Seconds without an event after which the hub is asked whether there is any left: it costs connections. After another
+#: answer it is asked again when it has been silent for twice as long.
+_SILENCE = 5.0
 
 _NO_EVENT = TimeoutError("no event came")
 
@@ -211,6 +216,8 @@ class _RangeReader:
         while self._position < self._end and not ended.is_set():
             try:
                 batch = self._receiver.receive(self._position)
+                if self._receiver.next == self._position and self._rest_is_gone(ended):
+                    return
             except Disconnected as other:
                 if self._lease_is_lost(other):
                     return
@@ -244,6 +251,7 @@ class _RangeReader:
 
     def _made_progress(self) -> None:
         self._progress_at = time.monotonic()
+        self._asks_after = _SILENCE
         self._reconnections = 0
         self._refused = False  # the last token
         self._foreign_since: float | None = None
@@ -367,11 +375,15 @@ class _RangeReader:
     def _timeout(self) -> EhBalanceError:
         if self._owner_level is None and isinstance(self._last_error, Disconnected):
             return self._foreign(self._last_error)
+        compacted = (
+            ". If the event hub is compacted, the last of them may be gone: the batch can end as soon as another event "
+            "is sent to the partition"
+        )
         return HubUnavailableError(
             f"partition {self._wanted.partition}: no event came for receiverTimeout="
             f"{self._options.receiver_timeout:g} s while reading sequence numbers {self._wanted.start} to "
             f"{self._wanted.end - 1}, now at {self._position}. The batch fails and can be run again. "
-            f"Last seen: {self._last_error}"
+            f"Last seen: {self._last_error}{compacted if self._last_error is _NO_EVENT else ''}"
         )
 
     # --- events that are gone ----------------------------------------------------------------------------------
@@ -388,6 +400,36 @@ class _RangeReader:
                 "event hub only. Other gaps in this partition are not reported",
                 self._wanted.partition, expected, found - 1, begin,
             )  # fmt: skip
+
+    def _rest_is_gone(self, ended: threading.Event) -> bool:
+        """Whether the hub has been silent for long, and has no event left from the position on: compaction takes the
+        newest event too if it is a tombstone. The range ends there; of an event after its end the receiver would tell.
+        Raises what a `Receiver` raises."""
+        if time.monotonic() - self._progress_at < self._asks_after:
+            return False
+        partition, position = self._wanted.partition, self._position
+        address = PartitionAddress(self._options.connection, self._options.consumer_group, partition)
+        try:
+            state = self._partition_state()
+            if not (state.begin < position and self._end <= state.end):
+                return False
+            self._receiver.close()  # the hub allows one receiver with this owner level
+            if not is_bare(
+                address, position, state.begin, self._owner_level, lambda: ended.is_set() or self._timed_out()
+            ):
+                return False
+        except (RefusedError, MissingError):
+            raise
+        except HubUnavailableError as error:
+            _LOG.warning("partition %s: cannot find out whether its events are gone: %s", partition, error)
+            return False
+        finally:
+            self._asks_after = 2 * (time.monotonic() - self._progress_at)
+        _LOG.warning(
+            "partition %s: events %d to %d do not exist, and none after them, although earlier ones come. That is "
+            "normal in a compacted event hub only", partition, position, self._end - 1,
+        )  # fmt: skip
+        return True
 
     def _find_again(self) -> bool:
         """A geo-replicated hub was promoted since the last event was read, and does not have it, or does not know its
