@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,10 +17,13 @@ from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub import tail
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.rows import sequence_numbers
+from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.source import range_reader
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.position import Position
 from tests.source.support import HUB, CountedReceivers, hub_options
 from tests.waiting import wait_until
 
@@ -215,3 +220,47 @@ def test_where_events_come_the_hub_is_not_asked(
     monkeypatch.setattr(range_reader, "HubMetadata", None)
     assert read(hub_options(emulator), 0, 20, worker) == list(range(20))
     assert worker.opened == [0]
+
+
+def test_the_next_owner_ends_a_look_at_the_tail(
+    emulator: Emulator, worker: CountedReceivers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nothing is taken for gone, and the receivers do not fight for the partition."""
+    emulator.compact(HUB, 0, 15, 20)
+    options = hub_options(emulator, leaseTable=tmp_path / "leases")
+    store = DeltaStore(str(tmp_path / "leases"))
+    store.create(options.connection.group("$Default"))
+    lease = Lease("0", owner="me", epoch=3, renewal=9, owned_since_ms=9, checkpoint=Position(-1))
+    store.write(base := store.read(), replace(base, leases={"0": lease}))
+    next_owners = Receiver(PartitionAddress(options.connection, "$Default", "0"), 0, owner_level=4, prefetch=1)
+
+    def look(*arguments: Any) -> bool:
+        store.write(base := store.read(), replace(base, leases={"0": replace(lease, owner="other", epoch=4)}))
+        wait_until(lambda: next_owners.receive(1, 0.2).num_rows, "the next owner reads")
+        return tail.is_bare(*arguments)
+
+    monkeypatch.setattr(range_reader, "is_bare", look)
+    got: list[int] = []
+    for batch in read_range(options, Range("0", 3, 10, 20, 9), "me", 3, receivers=worker):
+        got += sequence_numbers(batch).to_pylist()
+    assert got == list(range(10, 15))
+    assert emulator.readers(HUB, 0) == [4]
+    next_owners.close()
+    store.close()
+
+
+def test_a_look_at_the_tail_ends_with_its_task(
+    emulator: Emulator, worker: CountedReceivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator.pause(HUB, 0)
+    ended, begun = threading.Event(), 0.0
+
+    def look(*arguments: Any) -> bool:
+        nonlocal begun
+        begun = time.monotonic()
+        ended.set()
+        return tail.is_bare(*arguments)
+
+    monkeypatch.setattr(range_reader, "is_bare", look)
+    assert not list(read_range(hub_options(emulator), Range("0", 0, 10, 20), None, 3, ended, receivers=worker))
+    assert 0 < time.monotonic() - begun < tail._OPENING
