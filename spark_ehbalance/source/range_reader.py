@@ -402,16 +402,15 @@ class _RangeReader:
             )  # fmt: skip
 
     def _rest_is_gone(self, ended: threading.Event) -> bool:
-        """Whether the hub has been silent for long, and has no event left from the position on: compaction takes the
-        newest event too if it is a tombstone. The range ends there; of an event after its end the receiver would tell.
-        Raises what a `Receiver` raises."""
+        """Whether the hub has been silent for long, and it is sure that no event is left from the position on, as where
+        compaction has taken the newest one, a tombstone. Raises what a `Receiver` raises."""
         if time.monotonic() - self._progress_at < self._asks_after:
             return False
         partition, position = self._wanted.partition, self._position
         address = PartitionAddress(self._options.connection, self._options.consumer_group, partition)
         try:
             state = self._partition_state()
-            if not (state.begin < position and self._end <= state.end):
+            if state.end < self._end:
                 return False
             self._receiver.close()  # the hub allows one receiver with this owner level
             if not is_bare(
