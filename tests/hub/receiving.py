@@ -12,7 +12,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub import receiver as receiver_module
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.hub.wire.link import incompatibility
+from spark_ehbalance.hub.wire.client import incompatibility
 from tests.source.support import hub_options
 from tests.waiting import wait_until
 

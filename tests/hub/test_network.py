@@ -224,13 +224,6 @@ def test_a_certificate_whose_time_is_over(secure: Emulator) -> None:
     assert "is not valid now: check the clock of" in problem
 
 
-def test_by_public_calls_too(secure: Emulator, stranger: Path) -> None:
-    for websocket in (False, True):
-        address = PartitionAddress(by(secure, websocket=websocket, caFile=stranger).connection, "$Default", "0")
-        with reading(address, fast=False) as reader, pytest.raises(NetworkError, match=r"partition 0: .*set caFile"):
-            reader.receive(1, 10.0)
-
-
 @pytest.mark.parametrize("websocket", [False, True])
 def test_a_certificate_for_another_name(secure: Emulator, websocket: bool) -> None:
     port = secure.websocket_port if websocket else secure.port
@@ -292,8 +285,7 @@ def test_a_server_that_says_nothing_in_amqp(websocket: bool, monkeypatch: pytest
             with pytest.raises(HubUnavailableError, match="did not answer"):
                 metadata.partition_ids()
             mute.silence_connections(False)
-            assert metadata.partition_ids() == ("0",), "by the fast way, as before"
-            assert not metadata._public_only
+            assert metadata.partition_ids() == ("0",)
         mute.silence_connections()
         with pytest.raises(Unreachable), reading(PartitionAddress(options.connection, "$Default", "0")) as reader:
             reader.receive(1, 1.0)
@@ -418,9 +410,8 @@ def test_all_that_talks_to_the_hub_goes_through_the_proxy(secure: Emulator, monk
             before = proxy.connected
             assert use()
             assert proxy.connected == before + 1
-        for fast in (True, False):
-            before = proxy.connected
-            with reading(address, owner_level=None, fast=fast) as reader:
-                assert reader.receive(1, 10.0).num_rows == 1
-            assert proxy.connected >= before + 1
+        before = proxy.connected
+        with reading(address, owner_level=None) as reader:
+            assert reader.receive(1, 10.0).num_rows == 1
+        assert proxy.connected == before + 1
         assert proxy.refused == 0

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spark_ehbalance.hub.wire.link import FastLink, incompatibility
+from spark_ehbalance.hub.wire.client import incompatibility
+from spark_ehbalance.hub.wire.link import FastLink
 from spark_ehbalance.hub.wire.messages import APPLICATION, PROPERTIES, VALUE
 from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
 
@@ -146,7 +147,6 @@ def management_incompatibility(handler: Any, operation: Any) -> str | None:
 
 def encode(request: ManagementRequest, token: str) -> tuple[bytes, bytes]:
     """A request's message, before its id and after it."""
-    # imported here, because another version may not have it
     from azure.eventhub._pyamqp._encode import encode_payload
     from azure.eventhub._pyamqp.message import Message, Properties
 
