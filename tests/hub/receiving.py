@@ -24,7 +24,7 @@ def address_of(emulator: Emulator, connection: Connection | None = None) -> Part
 
 @pytest.fixture
 def handlers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The client's handlers that the fast path takes over, as they are: tests change what time or a hub would."""
+    """The client's handlers that receivers take over, as they are: tests change what time or a hub would."""
     found: list[Any] = []
 
     def recorded(handler: Any, link: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""The fast path on the client's connection: what it takes over, what it leaves to the client, and how it ends."""
+"""Reading from the client's connection: what it takes over, what it leaves to the client, and how it ends."""
 
 from __future__ import annotations
 

@@ -17,6 +17,8 @@ from spark_ehbalance.hub.wire.client import TESTED
 
 _RIGHT = "that the credential has the role Azure Event Hubs Data Receiver, or the key the right Listen"
 
+_INSTALL = f"pip install azure-eventhub=={TESTED}"
+
 #: Requests of which the median is told.
 _REQUESTS = 5
 
@@ -50,7 +52,7 @@ def check_hub(
                 times.append(time.monotonic() - began)
             states = metadata.partition_states(partitions)
         except ClientVersionError as error:
-            yield failed("event hub", str(error), f"pip install azure-eventhub=={TESTED}")
+            yield failed("event hub", str(error), _INSTALL)
             return None
         except HubUnavailableError as error:
             yield failed(
@@ -100,6 +102,8 @@ def _reading(connection: Connection, consumer_group: str, states: Mapping[str, P
         )
     except MalformedEventError as error:
         return warning(what, str(error), "see the option onMalformed")
+    except ClientVersionError as error:
+        return failed(what, str(error), _INSTALL)
     except (HubUnavailableError, Unreachable) as error:
         return failed(
             what,

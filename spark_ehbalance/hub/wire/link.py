@@ -1,4 +1,4 @@
-"""Reads what the client receives in the client's place: the beginning of the fast path.
+"""Reads what the client receives in the client's place.
 
 The client has opened and authenticated the connection and attached the link. Frames other than transfers to the link go
 to the client's own handlers, and the client does the sending.
