@@ -1,4 +1,4 @@
-"""What the service's refusals mean: by their AMQP condition, or by their words where only those are left. Pure.
+"""Classifies the service's errors by their AMQP condition, or by their text where there is none. Pure.
 
 The answers to requests for properties have an HTTP status and a text. Where the service writes a condition, it counts.
 """
@@ -11,7 +11,7 @@ import re
 
 
 class Meaning(enum.Enum):
-    """What a refusal means for whoever wants to go on."""
+    """What an error of the service means."""
 
     #: The hub or the consumer group does not exist.
     MISSING = enum.auto()

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from azure.core.credentials import TokenCredential
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.hub.tokens import Tokens, told
+from spark_ehbalance.hub.tokens import Tokens, error_text
 from spark_ehbalance.values.secrets import shown
 
 #: The options that are read here.
@@ -161,7 +161,7 @@ class Identity:
         except EhBalanceError:
             raise
         except (Exception, SystemExit) as error:
-            raise OptionError(f"{wrong} when called by {_process()} it has raised {told(error)}") from None
+            raise OptionError(f"{wrong} when called by {_process()} it has raised {error_text(error)}") from None
         if not callable(get_token) or inspect.iscoroutinefunction(get_token):
             raise OptionError(
                 f"{wrong} what it has returned is of the type {type(made).__name__}: allowed is a TokenCredential, "

@@ -1,4 +1,4 @@
-"""Finds out whether a consumer group exists: only a receiver is told."""
+"""Checks that a consumer group exists, by a receiver: answers to requests do not depend on the group."""
 
 from __future__ import annotations
 

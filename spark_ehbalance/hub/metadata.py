@@ -17,7 +17,6 @@ from azure.eventhub import EventHubConsumerClient
 from azure.eventhub.exceptions import AuthenticationError
 
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError
-from spark_ehbalance.hub.busy import BUSY
 from spark_ehbalance.hub.conditions import (
     FINAL,
     Meaning,
@@ -30,6 +29,7 @@ from spark_ehbalance.hub.conditions import (
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, Pace
+from spark_ehbalance.hub.server_busy import BUSY
 from spark_ehbalance.hub.socket_timeout import cut_off_after
 from spark_ehbalance.hub.wire.client import private_calls, unusable
 from spark_ehbalance.hub.wire.management import Management, ManagementRequest, management_incompatibility

@@ -22,19 +22,19 @@ from spark_ehbalance.errors import (
     OptionError,
 )
 from spark_ehbalance.hub import rows
-from spark_ehbalance.hub.busy import BUSY
 from spark_ehbalance.hub.conditions import FINAL, Meaning, condition_of, credentials_help, explained, meaning
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.rows import Rows
+from spark_ehbalance.hub.server_busy import BUSY
 from spark_ehbalance.hub.socket_timeout import cut_off_after
 from spark_ehbalance.hub.tokens import NoTokenError
 from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle, until_gap
 from spark_ehbalance.hub.wire.client import incompatibility, private_calls, unusable
 from spark_ehbalance.hub.wire.decoder import Decoder
-from spark_ehbalance.hub.wire.link import FastLink
+from spark_ehbalance.hub.wire.link import LinkReader
 from spark_ehbalance.hub.wire.tracking import Newest, newest, without_annotations
-from spark_ehbalance.hub.wire.transfers import Messages
+from spark_ehbalance.hub.wire.transfers import RawMessages
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -51,7 +51,7 @@ _OPEN_TIMEOUT = 20.0
 class Disconnected(Exception):
     """Another receiver has the partition: this one was disconnected or refused by the rules for owner levels.
 
-    `epoch` is the other receiver's owner level, None if Event Hubs has not told it.
+    `epoch` is the other receiver's owner level, None if the error does not name it.
     """
 
     def __init__(self, text: str, epoch: int | None) -> None:
@@ -141,7 +141,7 @@ class Receiver:
         self._waiting: bytes | None = None  # the event that was sent ahead
         self._failure: str | None = None  # of the event after those that were returned
         self._skipped = 0
-        self._link: FastLink | None = None
+        self._link: LinkReader | None = None
         self._decoder = Decoder(address.partition, json_properties)
         timeout = address.connection.network.opening_timeout(SOCKET_TIMEOUT)
         self._client: Any = address.connection.consumer_client(
@@ -241,7 +241,7 @@ class Receiver:
 
     # --- connecting ------------------------------------------------------------------------------------------------
 
-    def _opened(self) -> FastLink:
+    def _opened(self) -> LinkReader:
         """The link that the client has opened, taken over from it."""
         if self._link is None:
             with private_calls():
@@ -250,13 +250,13 @@ class Receiver:
             self._link = self._by_client(self._take_over)
         return self._link
 
-    def _take_over(self) -> FastLink:
+    def _take_over(self) -> LinkReader:
         with private_calls():
             self._open()
             handler = self._consumer._handler
             if (reason := incompatibility(handler, handler._link)) is not None:
                 raise unusable(reason)
-            return FastLink(handler, handler._link, self._prefetch)
+            return LinkReader(handler, handler._link, self._prefetch)
 
     def _make_consumer(self) -> Any:
         consumer = self._client._create_consumer(
@@ -292,14 +292,14 @@ class Receiver:
                     raise
                 raise _not_opened(error, self._address) from None
 
-    def _received(self, link: FastLink, most: int, wait: float, wanted: int | None) -> Rows:
+    def _received(self, link: LinkReader, most: int, wait: float, wanted: int | None) -> Rows:
         try:
             self._waiting = None
             return self._by_client(lambda: self._decoded(link.receive(most, wait, wanted)))
         finally:
             link.release()
 
-    def _decoded(self, messages: Messages) -> Rows:
+    def _decoded(self, messages: RawMessages) -> Rows:
         if self._track and len(messages):
             self.newest = newest(messages[-1]) or self.newest
             messages = without_annotations(messages)

@@ -1,4 +1,4 @@
-"""The tokens of one credential: kept while they are good, fetched in time, and fetched anew when one was refused.
+"""Caches the tokens of one credential; fetches the next one before one expires, or after one was refused.
 
 Credentials differ in what they keep: those of azure-identity hand a token out again until it has five minutes left, one
 from a callable may fetch one at every call. All users of a process get their tokens here.
@@ -111,7 +111,7 @@ class Tokens(TokenCredential):
         return held.access
 
     def renew(self) -> None:
-        """To be called when a token was refused: the next one is fetched anew, by a new credential."""
+        """Drop the tokens, because one was refused; a new credential fetches the next one."""
         now = time.time()
         with self._lock:
             for key, held in list(self._held.items()):
@@ -135,7 +135,7 @@ class Tokens(TokenCredential):
             fetching.release()
 
     def _next(self, key: str, scopes: tuple[str, ...], held: _Held | None) -> AccessToken:
-        """The token after `held`, which is kept; `held` itself if none can be fetched and it has not ended."""
+        """Fetch and cache the token after `held`; `held` itself if that fails and it has not expired."""
         try:
             access = self._fetched(scopes)
             if access.token in self._refused:  # from the credential's cache
@@ -166,14 +166,14 @@ class Tokens(TokenCredential):
         except EhBalanceError:
             raise
         except Exception as error:  # of whatever kind: a callable's credential is anybody's code
-            raise NoTokenError(f"no token could be fetched: {told(error)}") from None
+            raise NoTokenError(f"no token could be fetched: {error_text(error)}") from None
         with self._lock:
             self._credential = credential
         return access
 
 
 def _in_time(fetch: Callable[[], _T]) -> _T:
-    """What `fetch` returns, or raises. Raises `NoTokenError` if it takes too long: then it goes on in a thread."""
+    """What `fetch` returns or raises; `NoTokenError` after `_LONGEST_FETCH` seconds, while its thread continues."""
     done: queue.SimpleQueue[tuple[_T | None, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:
@@ -194,8 +194,8 @@ def _in_time(fetch: Callable[[], _T]) -> _T:
     return cast(_T, found)
 
 
-def told(error: BaseException) -> str:
-    """An error of a credential in one line: with its text if it is one of Azure's own packages."""
+def error_text(error: BaseException) -> str:
+    """One line for a credential's error; the error's own text only if an Azure package raised it."""
     kind = type(error)
     if kind.__module__.partition(".")[0] not in ("azure", "msal"):
         return f"{kind.__name__}, whose text is not shown, as it may hold a secret"

@@ -18,8 +18,8 @@ from spark_ehbalance.emulator.certificates import make
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.hub import network as network_module
 from spark_ehbalance.hub import receiver as receiver_module
-from spark_ehbalance.hub.clearing import clear
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.disconnecting import disconnect_readers
 from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.network import AMQP, WEBSOCKET, Network, NetworkError, Proxy
 from spark_ehbalance.hub.offsets import find_offset
@@ -405,7 +405,7 @@ def test_all_that_talks_to_the_hub_goes_through_the_proxy(secure: Emulator, monk
         for use in (
             lambda: HubMetadata(address.connection, "$Default").partition_ids() == ("0",),
             lambda: find_offset(address, 0, 1, 10.0) is not None,
-            lambda: clear({address: 2}) is None,
+            lambda: disconnect_readers({address: 2}) is None,
         ):
             before = proxy.connected
             assert use()

@@ -21,7 +21,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.rows import ARROW_SCHEMA, Rows, record_batch
 from spark_ehbalance.hub.wire.decoder import Decoder
-from spark_ehbalance.hub.wire.transfers import Messages
+from spark_ehbalance.hub.wire.transfers import RawMessages
 from tests.hub.client_decoder import decoded_by_client
 from tests.hub.encodings import compound, in_buffer, long, section, text, timestamp
 from tests.source.support import HUB, hub_options, receive
@@ -36,7 +36,7 @@ class RecordingDecoder(Decoder):
         super().__init__(partition, json_properties)
         self.seen: list[bytes] = []
 
-    def record_batch(self, messages: Messages) -> Rows:
+    def record_batch(self, messages: RawMessages) -> Rows:
         self.seen += messages
         return super().record_batch(messages)
 

@@ -140,13 +140,13 @@ def test_receivers_that_are_kept_open_have_small_buffers(full: Emulator, monkeyp
 def test_the_first_event_of_a_fresh_receiver_comes_without_an_idle_wait(
     full: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, came = link.FastLink._read, []
+    original, came = link.LinkReader._read, []
 
-    def read(self: link.FastLink, pause: float) -> bool:
+    def read(self: link.LinkReader, pause: float) -> bool:
         came.append(original(self, pause))
         return came[-1]
 
-    monkeypatch.setattr(link.FastLink, "_read", read)
+    monkeypatch.setattr(link.LinkReader, "_read", read)
     with reading(address_of(full), start=10) as reader:
         assert reader.receive(1, 5.0).num_rows == 1
     assert came
@@ -294,14 +294,14 @@ def test_a_delivery_without_end_is_one_clear_error(
 
 
 def test_events_that_came_before_an_error_are_returned_first(full: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = link.FastLink._read
+    original = link.LinkReader._read
 
-    def read(self: link.FastLink, pause: float) -> bool:
+    def read(self: link.LinkReader, pause: float) -> bool:
         if len(self._transfers):
             raise ConnectionResetError("cut off")
         return original(self, pause)
 
-    monkeypatch.setattr(link.FastLink, "_read", read)
+    monkeypatch.setattr(link.LinkReader, "_read", read)
     with reading(address_of(full), prefetch=1000) as reader:
         rows = reader.receive(10_000, 5.0)["sequenceNumber"].to_pylist()
         assert rows

@@ -15,12 +15,12 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, MissingError
 from spark_ehbalance.hub import conditions
-from spark_ehbalance.hub.busy import BUSY
 from spark_ehbalance.hub.conditions import Meaning, busy_wait, meaning
 from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.poll_schedule import PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.rows import sequence_numbers
+from spark_ehbalance.hub.server_busy import BUSY
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range

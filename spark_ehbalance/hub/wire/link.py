@@ -1,4 +1,4 @@
-"""Reads what the client receives in the client's place.
+"""Reads a link's transfers from the client's socket, in place of the client.
 
 The client has opened and authenticated the connection and attached the link. Frames other than transfers to the link go
 to the client's own handlers, and the client does the sending.
@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from spark_ehbalance.hub.wire.sources import source_of
-from spark_ehbalance.hub.wire.transfers import SLACK, Messages, Transfers
+from spark_ehbalance.hub.wire.transfers import SLACK, RawMessages, Transfers
 from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
 
 #: Bytes of frames after which a batch is complete.
@@ -40,7 +40,7 @@ _ID_MASK = 0xFFFFFFFF
 _FLOW = b"\x00\x53\x13"
 
 
-class FastLink:
+class LinkReader:
     """Reads the transfers to `link` in large pieces from the socket or websocket of the client's `handler`.
 
     `client.incompatibility` must have returned None for both.
@@ -68,7 +68,7 @@ class FastLink:
         self._housekeeping = 0.0
         self._answered = False  # a flow frame has come
 
-    def receive(self, most: int, wait: float, wanted: int | None = None) -> Messages:
+    def receive(self, most: int, wait: float, wanted: int | None = None) -> RawMessages:
         """Up to `most` messages, which are valid until `release`; none if none came within `wait` seconds.
 
         Waits for more only while they come without a pause. `wanted` is the number of messages for this call and later
@@ -108,7 +108,7 @@ class FastLink:
                 _SPARE.append(large)
 
     def is_usable(self, ahead: int = 0) -> bool:
-        """Whether `receive` can go on later: not if the token is about to expire, or if the small buffer is full.
+        """Whether `receive` can be called later: not if the token is about to expire, or if the small buffer is full.
 
         Handles the frames that have come meanwhile. The peer may send `ahead` messages before they are asked for.
         Raises as `receive` does.
