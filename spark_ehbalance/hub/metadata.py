@@ -31,7 +31,7 @@ from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, Pace
 from spark_ehbalance.hub.server_busy import BUSY
 from spark_ehbalance.hub.socket_timeout import cut_off_after
-from spark_ehbalance.hub.wire.client import private_calls, unusable
+from spark_ehbalance.hub.wire.client import check_open, private_calls, unusable
 from spark_ehbalance.hub.wire.management import Management, ManagementRequest, management_incompatibility
 from spark_ehbalance.text import logger
 
@@ -230,6 +230,7 @@ class HubMetadata:
         with cut_off_after(self._response_timeout, lambda: handler._connection):
             connection = client._conn_manager.get_connection(endpoint=client._address.hostname, auth=self._auth)
             operation = self._opened_operation(handler, connection)
+        check_open(handler._connection, handler._session, operation._mgmt_link._response_link)
         if (reason := management_incompatibility(handler, operation)) is not None:
             raise unusable(reason)
         self._opened, self._token_until = time.monotonic(), 0.0

@@ -30,7 +30,7 @@ from spark_ehbalance.hub.server_busy import BUSY
 from spark_ehbalance.hub.socket_timeout import cut_off_after
 from spark_ehbalance.hub.tokens import NoTokenError
 from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle, until_gap
-from spark_ehbalance.hub.wire.client import incompatibility, private_calls, unusable
+from spark_ehbalance.hub.wire.client import check_open, incompatibility, private_calls, unusable
 from spark_ehbalance.hub.wire.decoder import Decoder
 from spark_ehbalance.hub.wire.link import LinkReader
 from spark_ehbalance.hub.wire.tracking import Newest, newest, without_annotations
@@ -254,6 +254,7 @@ class Receiver:
         with private_calls():
             self._open()
             handler = self._consumer._handler
+            check_open(handler._connection, handler._session, handler._link)
             if (reason := incompatibility(handler, handler._link)) is not None:
                 raise unusable(reason)
             return LinkReader(handler, handler._link, self._prefetch)

@@ -10,15 +10,17 @@ import pytest
 from azure.eventhub import EventHubConsumerClient
 from azure.eventhub._client_base import ClientBase, ConsumerProducerMixin
 from azure.eventhub._consumer import EventHubConsumer
-from azure.eventhub._pyamqp import _decode, _encode, management_operation
+from azure.eventhub._pyamqp import AMQPClient, _decode, _encode, management_operation
 from azure.eventhub._transport._pyamqp_transport import PyamqpTransport
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import ClientVersionError
+from spark_ehbalance.hub.receiver import Unreachable
 from spark_ehbalance.hub.wire.client import TESTED
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import Receivers
+from tests.hub.receiving import address_of, reading
 from tests.source.queries import Group
 from tests.source.support import HUB, hub_options
 
@@ -83,6 +85,20 @@ def test_a_method_that_takes_other_arguments(emulator: Emulator, monkeypatch: py
     with pytest.raises(ClientVersionError) as caught:
         list(read_range(hub_options(emulator), Range("0", 0, 0, 9), None, None, receivers=Receivers()))
     assert _refused(caught.value, "unexpected keyword argument")
+
+
+def test_a_link_that_breaks_while_it_is_attached_is_no_other_version(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator.add_hub(HUB, 1)
+
+    def ready(client: Any) -> bool:
+        """As the client says when it has got a ValueError instead of the answer."""
+        return bool(client.auth_complete()) and client._client_ready() in (True, False)
+
+    monkeypatch.setattr(AMQPClient, "client_ready", ready)
+    with reading(address_of(emulator)) as receiver, pytest.raises(Unreachable, match="ATTACH_SENT"):
+        receiver.receive(1, 1.0)
 
 
 def test_another_version_of_the_same_shape_is_used_without_a_word(

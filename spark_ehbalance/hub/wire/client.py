@@ -76,6 +76,21 @@ def private_calls() -> Iterator[None]:
         raise unusable(f"its client is not as expected: {error}") from error
 
 
+def check_open(connection: Any, session: Any, link: Any) -> None:
+    """Raise the error that has ended the client's connection, session or link."""
+    from azure.eventhub._pyamqp.error import AMQPConnectionError, ErrorCondition
+
+    if connection._error:
+        raise connection._error
+    state = link.get_state()  # raises the link's own error
+    states = (connection.state.name, session.state.name, state.name)
+    if states != ("OPENED", "MAPPED", "ATTACHED"):
+        raise AMQPConnectionError(
+            condition=ErrorCondition.ConnectionCloseForced,
+            description=f"The connection, session and link are {', '.join(states)}.",
+        )
+
+
 def incompatibility(handler: Any, link: Any, *, granted: int = 0) -> str | None:
     """Why the open `link` of the client's `handler` cannot be read here; None if it can.
 

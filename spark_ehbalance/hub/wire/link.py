@@ -11,6 +11,7 @@ import sys
 import time
 from typing import Any
 
+from spark_ehbalance.hub.wire.client import check_open
 from spark_ehbalance.hub.wire.sources import source_of
 from spark_ehbalance.hub.wire.transfers import SLACK, RawMessages, Transfers
 from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
@@ -202,18 +203,7 @@ class LinkReader:
         self._check()
 
     def _check(self) -> None:
-        """Raise the error that has ended the connection, the session or the link."""
-        from azure.eventhub._pyamqp.error import AMQPConnectionError, ErrorCondition
-
-        if self._connection._error:
-            raise self._connection._error
-        state = self._link.get_state()  # raises the link's own error
-        states = (self._connection.state.name, self._session.state.name, state.name)
-        if states != ("OPENED", "MAPPED", "ATTACHED"):
-            raise AMQPConnectionError(
-                condition=ErrorCondition.ConnectionCloseForced,
-                description=f"The connection, session and link are {', '.join(states)}.",
-            )
+        check_open(self._connection, self._session, self._link)
 
     def _keep_house(self) -> None:
         self._connection._get_remote_timeout(time.time())  # sends the heartbeat when it is due
