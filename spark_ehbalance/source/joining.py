@@ -25,6 +25,7 @@ from spark_ehbalance.source.past import (
     described_older_table,
     described_other_hub,
     earlier_run,
+    gone_on,
     other_hub_help,
     running,
 )
@@ -141,7 +142,7 @@ def check_past(
     offset is `known`, or with a copy of it, and check that the table knows no more of the query.
 
     `alive` tells whether a `QueryRecord.process` lives, as far as that can be told here; else its signs of life in the
-    table do. Raises `FencedError` if it goes on, and `DataLossError` if the table is that of another hub or if the
+    table do. Raises `FencedError` if it goes on, or has before it ended, and `DataLossError` if the table is that of another hub or if the
     checkpoint was set back.
     """
     found = store.read() if store.exists() else None
@@ -166,8 +167,10 @@ def check_past(
         told = True
         time.sleep(_LOOK_INTERVAL)
         found = store.read()
-    if found is not None:
-        _check_age(options, described_older_checkpoint(known, found))
+    older = "" if found is None else described_older_checkpoint(known, found)
+    if found is not None and older and told:  # no copy, but a checkpoint that was read too early
+        raise FencedError(gone_on(found.queries[known.lineage]))
+    _check_age(options, older)
 
 
 def _check_table_hub(options: Options, other: str) -> None:

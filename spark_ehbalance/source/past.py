@@ -88,5 +88,13 @@ def running(record: QueryRecord) -> str:
     )
 
 
+def gone_on(record: QueryRecord) -> str:
+    """The message for a query that has been waited for, and has finished more than the checkpoint knew before."""
+    return (
+        f"this query ran still as {_named(record)} when its checkpoint was read here, and has finished batches since. "
+        "Nothing was read or written here: start it again"
+    )
+
+
 def _named(record: QueryRecord) -> str:
     return f"{record.owner} on {record.host or 'an unknown host'}"
