@@ -88,11 +88,11 @@ def running(record: QueryRecord) -> str:
     )
 
 
-def gone_on(record: QueryRecord) -> str:
-    """The message for a query that has been waited for, and has finished more than the checkpoint knew before."""
+def read_too_early(record: QueryRecord) -> str:
+    """The message for a query that has been waited for, and may have gone on after its checkpoint was read."""
     return (
-        f"this query ran still as {_named(record)} when its checkpoint was read here, and has finished batches since. "
-        "Nothing was read or written here: start it again"
+        f"this query ran still as {_named(record)} when its checkpoint was read here, and has ended since, maybe after "
+        "further batches. Nothing was read or written here: start it again"
     )
 
 

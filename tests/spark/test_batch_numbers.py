@@ -73,7 +73,7 @@ def test_a_new_checkpoint_for_a_folder_of_files_is_refused(
     shutil.rmtree(job.checkpoint)
     error = job.error()
     assert error.splitlines()[-1].startswith("spark_ehbalance.errors.DataLossError: FileSink[file:")
-    assert f"/checkpoint has no batch yet: it is new, was set back, or belongs to another folder" in error
+    assert "/checkpoint has no batch yet: it is new, was set back, or belongs to another folder" in error
     assert "let the query write to a new folder" in error
     assert positions(shared_options) == read
     assert job.rows() == Counter(before)
