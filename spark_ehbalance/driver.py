@@ -62,8 +62,9 @@ def register(spark: SparkSession) -> None:
 
     Spark finds the format by itself if this package is installed where the driver is. Where it came by `--py-files`,
     `--archives` or `addArtifacts`, this makes it known. Queries with a long processing-time trigger need the listener:
-    without it checkpoints and handovers wait for the next trigger. Exceptions of Spark that are due to this package
-    then end with the line that says why, also those of streams and of Spark Connect.
+    without it checkpoints and handovers wait for the next trigger. A query whose sink has later batches than its
+    checkpoint (Spark's file sink, Delta's own) ends before it reads anything; not with Spark Connect. Exceptions of
+    Spark that are due to this package then end with the line that says why, also those of streams and of Spark Connect.
 
     `spark` may be a Spark Connect session, whose server then needs the package. Raises `EhBalanceError` if its Python
     cannot import it, and if the server does not add a listener.
@@ -96,7 +97,7 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
 
 class BatchEndListener(StreamingQueryListener):
     """Reports the end of each batch to the planners of its `ehbalance` sources, and whether two of them share leases;
-    warns of sinks that lose rows if queries share a hub. Ends queries whose sink knows later batches."""
+    warns of sinks that lose rows if queries share a hub, and ends queries whose sink has later batches."""
 
     def __init__(self, remote: SparkSession | None = None, jvm: Any = None, session: Any = None) -> None:
         """`remote` is the session, if it is one of Spark Connect, else `jvm` the driver's and `session` the one in

@@ -19,6 +19,9 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
+#: What the descriptions of the two sinks begin with; a path and a bracket follow.
+_FILES, _DELTA = "FileSink[", "DeltaSink["
+
 #: A platform's own JVM may lack classes and methods; py4j takes a class that is not there for a package.
 _NOT_THERE = (PySparkException, Py4JError, TypeError)
 
@@ -33,19 +36,21 @@ def check_batch_numbers(jvm: Any, session: Any, query_id: str) -> None:
         logged, sink = query.offsetLog().getLatestBatchId(), str(query.sink())
         last, in_sink = logged.get() if logged.isDefined() else None, _last_batch(jvm, session, query, sink)
         if in_sink is not None and (last is None or in_sink > last):
-            error = DataLossError(described_numbers_again(sink, in_sink, query.resolvedCheckpointRoot(), last))
+            error = DataLossError(described_later_batches(sink, in_sink, query.resolvedCheckpointRoot(), last))
             query.errorNotifier().markError(jvm.java.lang.IllegalStateException(line(error)))
     except _NOT_THERE as error:
         _LOG.info("whether the sink of query %s has later batches cannot be looked up: %s", query_id, error)
 
 
-def described_numbers_again(sink: str, in_sink: int, checkpoint: str, last: int | None) -> str:
+def described_later_batches(sink: str, in_sink: int, checkpoint: str, last: int | None) -> str:
     """What it means that the `sink` has batch `in_sink`, and the `checkpoint` ends with batch `last`, for a message."""
     ends = "has no batch yet" if last is None else f"ends with batch {last}"
+    # Delta tells checkpoints apart, the file sink does not.
+    other = "write to a new folder" if sink.startswith(_FILES) else "set a new checkpointLocation"
     return (
         f"{sink} has batches up to number {in_sink}, and this query's checkpoint {checkpoint} {ends}: it is new, was "
-        f"set back, or belongs to another folder. The sink would leave out all batches up to number {in_sink} without "
-        "a word. Nothing was read. Put back the checkpoint that belongs to it, or let the query write to a new folder"
+        f"set back, or belongs to another output. Batches up to number {in_sink} would be left out there without a "
+        f"word. Nothing was read. Put back the checkpoint that belongs to this output, or {other}"
     )
 
 
@@ -61,13 +66,13 @@ def _reads_ehbalance(query: Any) -> bool:
 
 def _last_batch(jvm: Any, session: Any, query: Any, sink: str) -> int | None:
     """The number of the last batch that the sink knows; None if it has none, or knows no numbers."""
-    if sink.startswith("FileSink["):
-        log = jvm.org.apache.hadoop.fs.Path(sink[len("FileSink[") : -1], "_spark_metadata")
+    if sink.startswith(_FILES):
+        log = jvm.org.apache.hadoop.fs.Path(sink[len(_FILES) : -1], "_spark_metadata")
         files = log.getFileSystem(session.sessionState().newHadoopConf())
         names = [each.getPath().getName() for each in files.listStatus(log)] if files.exists(log) else []
         batches = (name.removesuffix(".compact") for name in names)
         return max((int(each) for each in batches if each.isdecimal()), default=None)
-    if sink.startswith("DeltaSink["):
+    if sink.startswith(_DELTA):
         table = jvm.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(session, query.sink().path())._2()
         known = table.transactions().get(str(query.id()))
         return int(known.get()) if known.isDefined() else None

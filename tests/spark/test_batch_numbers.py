@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -16,7 +18,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.stores.delta import DeltaStore
+from tests.docs.blocks import PAGES, blocks
+from tests.spark.test_sharing import Owners, shares
 from tests.spark.test_single_query import fill
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -73,8 +78,8 @@ def test_a_new_checkpoint_for_a_folder_of_files_is_refused(
     shutil.rmtree(job.checkpoint)
     error = job.error()
     assert error.splitlines()[-1].startswith("spark_ehbalance.errors.DataLossError: FileSink[file:")
-    assert "/checkpoint has no batch yet: it is new, was set back, or belongs to another folder" in error
-    assert "let the query write to a new folder" in error
+    assert "/checkpoint has no batch yet: it is new, was set back, or belongs to another output" in error
+    assert error.endswith("or write to a new folder")
     assert positions(shared_options) == read
     assert job.rows() == Counter(before)
     job.output = tmp_path / "new"  # as the error advises
@@ -99,6 +104,7 @@ def test_a_checkpoint_that_was_set_back_is_refused_for_deltas_own_sink(
     error = job.error()
     assert error.splitlines()[-1].startswith("spark_ehbalance.errors.DataLossError: DeltaSink[")
     assert f"/checkpoint ends with batch {ends}: " in error
+    assert error.endswith("or set a new checkpointLocation")
     assert job.rows() == Counter(before)
 
 
@@ -112,8 +118,48 @@ def test_queries_of_other_sources_and_sinks_are_left_alone(
     writer = rates.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "other"))
     query = writer.trigger(once=True).start(str(job.output))
     assert query.awaitTermination(120), "of another source: its own matter"
-    job.checkpoint, seen = tmp_path / "third", []
+    seen = list[int]()
     events = spark.readStream.format("ehbalance").options(**options).load()
     each = events.writeStream.foreachBatch(lambda df, batch: seen.append(df.count()))
     assert each.trigger(availableNow=True).start().awaitTermination(120)
     assert sum(seen) == 16
+
+
+def test_queries_that_share_write_under_their_own_ids(
+    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], owners: Owners, tmp_path: Path
+) -> None:
+    """With the function of the documentation. Under one id Delta would leave out what either writes with a number that
+    the other has had."""
+    (block,) = (each for each in blocks("sharing.md", PAGES["docs/sharing.md"].read_text()) if "txnAppId" in each.text)
+    names: dict[str, Any] = {}
+    exec(block.text.replace("/data/flights", str(tmp_path / "table")), names)
+
+    def start(name: str) -> None:
+        events = spark.readStream.format("ehbalance").options(**shared_options).load()
+        writer = events.writeStream.foreachBatch(names["write"]).trigger(processingTime="1 second")
+        writer.option("checkpointLocation", str(tmp_path / name)).start()
+
+    def send(count: int) -> set[tuple[str, int]]:
+        sent = fill(hub, 4)
+        wait_until(lambda: _rows(tmp_path / "table") >= count, f"{count} rows are written")
+        return sent
+
+    try:
+        start("a")
+        send(32)  # of two that make a table Delta refuses one
+        start("b")
+        wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4")
+        send(64)
+        everything = send(96)
+    finally:
+        for query in spark.streams.active:
+            spark_ehbalance.stop(query, 10)
+    rows = spark.read.format("delta").load(str(tmp_path / "table")).select("partition", "sequenceNumber").collect()
+    assert Counter((row.partition, row.sequenceNumber) for row in rows) == Counter(everything)
+    ids = [json.loads((tmp_path / name / "metadata").read_text())["id"] for name in "ab"]
+    numbers = [DeltaTable(tmp_path / "table").transaction_version(each) for each in ids]
+    assert None not in numbers, "each has written"
+
+
+def _rows(table: Path) -> int:
+    return DeltaTable(table).count() if DeltaTable.is_deltatable(str(table)) else 0
