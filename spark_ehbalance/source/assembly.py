@@ -209,7 +209,7 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
         if not options.offers.epochs:
             logged = _Logged(*(each.without_epochs() for each in logged))
         known, recorded = logged.last, logged.recorded()
-        check_past(store, options, known, query.hub, is_alive)
+        check_past(store, options, known, query.hub, is_alive, finished=logged.unfinished.is_initial)
         join_table(store, options, known, recorded, hub, author)
         if not options.offers.members:
             return _Joined(author, "", progress)
