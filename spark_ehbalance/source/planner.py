@@ -109,6 +109,7 @@ class Planner:
         control: PlannerControl | None = None,
         finished: StreamOffset | None = None,
         finished_batch: int = 0,
+        empty_until: int = 0,
         fail_on_data_loss: bool = True,
         hub_name: str = "",
         news: NewsListener | None = None,
@@ -117,8 +118,9 @@ class Planner:
     ) -> None:
         """`keeper` and `hub` set `changed` when what they return may have changed. `finished` is the end of the last
         batch that the sink finished in an earlier process of the query, `finished_batch` the number of the last one
-        that the lease table knows. `hub_name` tells the event hub from all others. `news` listens to what tasks hear of
-        new events. `owner_level` is that of the query's readers, by the lease's epoch."""
+        that the lease table knows. New batches up to number `empty_until` read nothing. `hub_name` tells the event hub
+        from all others. `news` listens to what tasks hear of new events. `owner_level` is that of the query's readers,
+        by the lease's epoch."""
         self._keeper = keeper
         self._owner_level = owner_level
         self._hub = hub
@@ -131,6 +133,7 @@ class Planner:
         self._progress: dict[str, Progress] = {}
         self._last_finished = finished
         self._finished_batch = finished_batch
+        self._empty_until = empty_until
         self._last_start: StreamOffset | None = None
         self._planned: StreamOffset | None = None
         self._replay: StreamOffset | None = None
@@ -221,8 +224,9 @@ class Planner:
         self._last_start = start
         self._move_to_retained(plan)
         self._loads.update(self.latest(), {partition: each.start for partition, each in plan.ranges.items()})
-        named = self._policy.named(start, plan.ranges)
-        if named:
+        to_be_empty = start.batch < self._empty_until
+        named = {} if to_be_empty else self._policy.named(start, plan.ranges)
+        if named or to_be_empty:
             return self._begin_batch(start, named, plan.ranges, holdings) or start
         self._idle = _NothingToRead(
             start, min((now + self._timings.load_interval, *(each.ends for each in holdings.values())))
@@ -252,6 +256,7 @@ class Planner:
     def ranges(self, end: StreamOffset) -> list[Range]:
         """What to read of the batch that ends at `end`: all of it if this process has planned it; else what
         `plan_replay` returns."""
+        self._keeper.begin(end.batch)
         if end == self._planned:
             return [each for each in end.ranges.values() if len(each)]
         holdings = self._keeper.holdings()
@@ -492,7 +497,7 @@ class Planner:
         # While the table is away nobody takes a partition, however long that lasts.
         seen = {} if self._keeper.store_away else {p: each.checkpoint.next for p, each in holdings.items()}
         end = self._policy.batch_end(start, named, ranges, reserved, table, version, seen)
-        if not end.ranges:
+        if named and not end.ranges:
             return None
         self._planned = end
         self._ended.clear()
