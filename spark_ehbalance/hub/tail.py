@@ -23,7 +23,7 @@ _OPENING = 5.0
 _QUIET = 3.0
 _TIMES = 3
 
-#: Seconds that one receiver may take. Longer than it waits for its first event and the silence after a slow one.
+#: Seconds that one receiver may take.
 _LONGEST = 18.0
 
 #: If no event is left between a receiver's start and the position, the next one begins so many times as far before it.
