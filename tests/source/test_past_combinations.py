@@ -1,5 +1,5 @@
-"""Checkpoint, lease table, sink and hub, of which some were copied, set back, swapped or removed: at random times, around
-processes that are killed at random points of a batch. Whatever it is, no event gets lost in silence.
+"""Checkpoint, lease table, sink and hub, of which some were copied, set back, swapped or removed: at random times, and
+around processes that are killed at random points of a batch. Whatever it is, no event gets lost in silence.
 
 Real planners, the emulator and lease tables in Delta. Spark's part is played by `Checkpoint` and `World`; the sinks are
 models of what four of them go by.
