@@ -31,7 +31,7 @@ from spark_ehbalance.cli.common import (
     console,
     group_options,
 )
-from spark_ehbalance.hub.wire.link import untested_version
+from spark_ehbalance.hub.wire.client import TESTED, untested_version
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.stores.opening import open_store
 
@@ -108,7 +108,7 @@ def _packages() -> Iterator[Finding]:
             continue
     yield ok("versions", ", ".join(found))
     if (reason := untested_version()) is not None:
-        yield warning("fast path", reason, "install a tested version: events are read at more than ten times the cost")
+        yield warning("azure-eventhub", reason, f"if something fails: pip install azure-eventhub=={TESTED}")
 
 
 def _show(out: Console, finding: Finding) -> None:

@@ -36,6 +36,7 @@ from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.strategies import REACTIVE, strategy
 from spark_ehbalance.text import logger
+from spark_ehbalance.values.locations import storage_of
 
 _LOG = logger(__name__)
 
@@ -124,7 +125,7 @@ def start_planner(
         empty_until=place.empty_until,
         fail_on_data_loss=options.fail_on_data_loss,
         hub_name=options.connection.hub_name,
-        news=NewsListener(hub.told, hub.round_time, options.connection.namespace.partition(":")[0]),
+        news=NewsListener(hub.note_newest, hub.round_time, options.connection.namespace.partition(":")[0]),
         owner_level=partial(_owner_level, options),
         timings=timings,
     )
@@ -210,12 +211,12 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
         check_alone(logged.last, options)
         return _Joined(author, "", progress)
     if options.offers.members:
-        _check_former_table(options, logged.last, query.hub)
+        _check_former_table(options, logged, query.hub)
     with _open(options, options.lease_table) as store:
         if not options.offers.epochs:
             logged = _Logged(*(each.without_epochs() for each in logged))
         known, recorded = logged.last, logged.recorded()
-        check_past(store, options, known, query.hub, is_alive)
+        check_past(store, options, known, query.hub, is_alive, finished=logged.unfinished.is_initial)
         join_table(store, options, known, recorded, hub, author)
         if not options.offers.members:
             return _Joined(author, "", progress)
@@ -229,15 +230,20 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
     return _Joined(replace(author, id=name), over, progress, batch, passed_over(known, found))
 
 
-def _check_former_table(options: Options, known: StreamOffset, hub: HubReference) -> None:
+def _check_former_table(options: Options, logged: _Logged, hub: HubReference) -> None:
     """If the table is at another place than when the checkpoint was written, check that it was moved: with what was
     copied the query may go on at both places. Raises what `check_past` raises."""
-    former = known.table.location if known.table else options.lease_table
-    if former is None or former == options.lease_table:
+    table = logged.last.table
+    former = table.location if table else options.lease_table
+    if former is None or options.lease_table is None or former == options.lease_table:
         return
     try:
+        # Whoever can write the checkpoint could name a server of theirs, which would get the credentials.
+        if storage_of(former) not in ("", storage_of(options.lease_table)):
+            raise OptionError("it is in another storage, for which leaseTable's credentials are not used")
         with _open(options, former) as store:
-            check_past(store, replace(options, lease_table=former), known, hub, is_alive)
+            former_options, finished = replace(options, lease_table=former), logged.unfinished.is_initial
+            check_past(store, former_options, logged.last, hub, is_alive, finished=finished)
     except (OptionError, StoreError) as error:
         _LOG.warning(
             "this query's lease table was at %s before. Whether it is used there cannot be told: %s. Two queries with "

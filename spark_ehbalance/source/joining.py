@@ -27,6 +27,7 @@ from spark_ehbalance.source.past import (
     earlier_run,
     last_used_number,
     other_hub_help,
+    read_too_early,
     running,
 )
 from spark_ehbalance.stores.base import SHARED_LEVEL, LeaseStore, commit_and_record
@@ -136,13 +137,20 @@ def check_hub(known: StreamOffset, options: Options, found: HubReference) -> Non
 
 
 def check_past(
-    store: LeaseStore, options: Options, known: StreamOffset, hub: HubReference, alive: Callable[[str], bool | None]
+    store: LeaseStore,
+    options: Options,
+    known: StreamOffset,
+    hub: HubReference,
+    alive: Callable[[str], bool | None],
+    *,
+    finished: bool,
 ) -> None:
     """Check that the table has positions of `hub`, wait until no other process reads with the checkpoint whose last
     offset is `known`, or with a copy of it, and check that the table knows no more of the query.
 
-    `alive` tells whether a `QueryRecord.process` lives, as far as that can be told here; else its signs of life in the
-    table do. Raises `FencedError` if it goes on, and `DataLossError` if the table is that of another hub or if the
+    `finished` says whether that batch is finished, by the checkpoint. `alive` tells whether a `QueryRecord.process`
+    lives, as far as that can be told here; else its signs of life in the table do. Raises `FencedError` if it goes on,
+    or has gone on after the checkpoint was read, and `DataLossError` if the table is that of another hub or if the
     checkpoint was set back.
     """
     found = store.read() if store.exists() else None
@@ -150,10 +158,12 @@ def check_past(
         _check_table_hub(options, found.described_other_hub(hub.created_ms))
     counter: object = None
     begun = since = time.monotonic()
-    told = False
+    told = ran = False
+    record = None
     while found is not None and (run := earlier_run(known, found)) is not None:
         (record, member), now = run, time.monotonic()
         lives, patience = alive(record.process), (member.lease_duration_ms or 0) / 1000 or options.lease_duration
+        ran = ran or lives is True or counter not in (None, member.counter)
         if counter != member.counter:
             counter, since = member.counter, now
         if lives is False or (lives is None and now - since > patience):
@@ -167,8 +177,12 @@ def check_past(
         told = True
         time.sleep(_LOOK_INTERVAL)
         found = store.read()
-    if found is not None:
-        _check_age(options, described_older_checkpoint(known, found))
+    else:
+        ran = told
+    older = "" if found is None else described_older_checkpoint(known, found)
+    if record is not None and ran and (older or not finished):  # nothing was set back, and no batch has to run again
+        raise FencedError(read_too_early(record))
+    _check_age(options, older)
 
 
 def passed_over(known: StreamOffset, found: Snapshot) -> int:

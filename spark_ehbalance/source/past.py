@@ -98,5 +98,13 @@ def running(record: QueryRecord) -> str:
     )
 
 
+def read_too_early(record: QueryRecord) -> str:
+    """The message for a query that has been waited for, and may have gone on after its checkpoint was read."""
+    return (
+        f"this query ran still as {_named(record)} when its checkpoint was read here, and has ended since, maybe after "
+        "further batches. Nothing was read or written here: start it again"
+    )
+
+
 def _named(record: QueryRecord) -> str:
     return f"{record.owner} on {record.host or 'an unknown host'}"

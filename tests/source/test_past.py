@@ -6,7 +6,10 @@ Real planners, the emulator and a Delta table; Spark's part is played by `Query`
 from __future__ import annotations
 
 import shutil
+import socket
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -268,6 +271,21 @@ def test_a_table_that_was_moved_from_where_nobody_can_look_is_taken_for_the_same
     assert f"was at {place} before. Whether it is used there cannot be told" in caplog.text
 
 
+def test_a_server_that_a_checkpoint_names_hears_nothing(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever can write a checkpoint must not get the storage's credentials by it."""
+    first = group.query("a")
+    (one,) = run(group, first)
+    first.stop()
+    assert one.table is not None
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = f"https://127.0.0.1:{server.getsockname()[1]}/account/leases"
+        group.query("a", replace(one, table=replace(one.table, location=place)))
+        assert f"was at {place} before. Whether it is used there cannot be told: it is in another" in caplog.text
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
 def test_a_query_whose_machine_is_gone_is_waited_for(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     process, end = group.process("a")
     process.kill()
@@ -278,6 +296,56 @@ def test_a_query_whose_machine_is_gone_is_waited_for(group: Group, monkeypatch: 
     group.append(2)
     again.read(2 * PARTITIONS)
     once_each(group, again)
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "a batch ends", "a batch begins and ends"])
+def test_in_a_rolling_restart_the_new_one_waits_for_the_old_one(
+    group: Group, meanwhile: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its name is another one, as a pod's is. What it has read of the checkpoint may be too old by then."""
+    old, unfinished = group.query("pod-1", leaseDuration="60s"), None
+    (end,) = run(group, old)
+    if meanwhile == "a batch ends":
+        group.append(1)
+        unfinished = old.batch()
+    with ThreadPoolExecutor(1) as starting:
+        new = starting.submit(group.query, "pod-2", end, unfinished, leaseDuration="60s")
+        wait_until(lambda: "seems to run already, as pod-1" in caplog.text or new.done(), "the new one waits")
+        assert not new.done()
+        if unfinished:
+            old.run(unfinished)  # and ends without having heard that the sink has finished it
+        if meanwhile == "a batch begins and ends":
+            run(group, old)
+        old.stop()
+        if meanwhile != "nothing":
+            with pytest.raises(FencedError, match=r"ran still as pod-1 on .* Nothing was read or written .* it again"):
+                new.result()
+            new = starting.submit(group.query, "pod-2", old.finished)
+        query = new.result()
+    run(group, query)
+    once_each(group, old, query)
+    assert {*group.snapshot().members} == {"pod-2"}
+
+
+def test_of_a_cloned_machine_the_later_one_goes_on(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the identity of the host, as one that is resumed from a snapshot of its memory has it: it takes the process
+    of the other machine for a dead one of its own."""
+    first = group.query("a")
+    (one,) = run(group, first)
+    group.append(1)
+    two = first.batch()
+    forget_processes(monkeypatch)
+    clone = group.query("a", one, two)
+    assert clone.planner.owner == "a"
+    with pytest.raises(FencedError, match=r"a later process .* has started as a"):
+        wait_until(lambda: first.planner.next_batch(one, None) is None, "the first one learns of it")
+    assert clone.run(two)
+    ends = run(group, clone)
+    once_each(group, first, clone)
+    clone.stop()
+    with pytest.raises(DataLossError, match="is a copy of one that went on"):
+        group.query("a", one, two)
+    assert group.query("a", ends[-1]).planner.owner == "a", "the checkpoint of the one that goes on"
 
 
 # --- names ------------------------------------------------------------------------------------------------------
