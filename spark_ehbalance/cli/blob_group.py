@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from spark_ehbalance.cli import legacy_checkpoints
-from spark_ehbalance.cli.common import pairs, warn
+from spark_ehbalance.cli.common import warn
+from spark_ehbalance.cli.options import pairs
 from spark_ehbalance.errors import ConflictError, OptionError
 from spark_ehbalance.source.options import checked_namespace, storage_options
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT

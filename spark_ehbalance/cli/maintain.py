@@ -6,16 +6,8 @@ from typing import Annotated
 
 import typer
 
-from spark_ehbalance.cli.common import (
-    ClientId,
-    Credential,
-    LeaseTable,
-    StorageOption,
-    TenantId,
-    chosen,
-    open_store,
-    say,
-)
+from spark_ehbalance.cli.common import say
+from spark_ehbalance.cli.options import LeaseTable, StorageOptions
 from spark_ehbalance.stores.base import Repair
 
 #: Why there is nothing to do where consumers of the Azure SDKs keep their state.
@@ -24,21 +16,17 @@ _LACKS = "which has no log and no old files: there is nothing to clean up or to 
 
 def maintain(
     lease_table: LeaseTable,
+    storage: StorageOptions,
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair a table that a crash or another program's write has damaged.")
     ] = False,
-    storage_option: StorageOption = None,
-    credential: Credential = None,
-    client_id: ClientId = None,
-    tenant_id: TenantId = None,
 ) -> None:
     """Clean up a lease table and its history, more thoroughly than the group's leader does.
 
     It compacts the history. A table of an earlier version gets the columns added since. Files that the table or its
     history did not write stay.
     """
-    identity = chosen(credential, client_id, tenant_id)
-    with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
+    with storage.open(lease_table, lacks=_LACKS) as store:
         if repair:
             _report(lease_table, store.repair())
             return

@@ -36,9 +36,14 @@ _EXPIRY = 180.0
 #: Partitions asked about at the same time: each takes a connection, which mostly waits.
 _AT_ONCE = 8
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be written.")]
-Force = Annotated[bool, typer.Option("--force", help="Also while somebody reads there.")]
-AllowBack = Annotated[bool, typer.Option("--allow-back", help="Also move positions back: events are read again.")]
+
+@dataclass(frozen=True, slots=True)
+class MoveOptions:
+    """What is written, and what is allowed."""
+
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be written.")] = False
+    force: Annotated[bool, typer.Option("--force", help="Also while somebody reads there.")] = False
+    allow_back: Annotated[bool, typer.Option("--allow-back", help="Also back: events are read again.")] = False
 
 
 @dataclass(frozen=True, slots=True)

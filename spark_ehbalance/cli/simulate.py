@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from spark_ehbalance.cli.options import AsJson
 from spark_ehbalance.cli.picture import Mark, Picture, Segment, html, moves_of, segments_of
 from spark_ehbalance.cli.report import save
 from spark_ehbalance.errors import OptionError
@@ -61,7 +62,7 @@ def simulate(
         float | None, typer.Option(metavar="MS", help="Milliseconds that a request to it takes.", show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw ownership, load and moves into this HTML file.")
     ] = None,

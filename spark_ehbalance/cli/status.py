@@ -13,21 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from spark_ehbalance.cli.common import (
-    ClientId,
-    Credential,
-    GroupName,
-    LeaseTable,
-    StorageOption,
-    TenantId,
-    age,
-    cell,
-    chosen,
-    console,
-    iso,
-    now_ms,
-    open_store,
-)
+from spark_ehbalance.cli.common import age, cell, console, iso, now_ms
+from spark_ehbalance.cli.options import AsJson, LeaseTable, StorageOptions
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.leases.model import Member, MemberLoad
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -45,13 +32,12 @@ _ALL = Offers()
 
 def status(
     lease_table: LeaseTable,
+    storage: StorageOptions,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-    group: GroupName = None,
-    storage_option: StorageOption = None,
-    credential: Credential = None,
-    client_id: ClientId = None,
-    tenant_id: TenantId = None,
+    as_json: AsJson = False,
+    group: Annotated[
+        str | None, typer.Option(metavar="NAMESPACE/HUB/GROUP", help="Which group, in a container that has several.")
+    ] = None,
 ) -> None:
     """Show who owns which partition of a group, how far it has read, and the load of its members.
 
@@ -59,8 +45,7 @@ def status(
     """
     if watch and as_json:
         raise OptionError("--watch and --json are both given: set one")
-    identity = chosen(credential, client_id, tenant_id)
-    with open_store(lease_table, storage_option, group, identity=identity) as store:
+    with storage.open(lease_table, group=group) as store:
         if as_json:
             typer.echo(json.dumps(status_json(store.read(), store.offers), indent=2))
         elif not watch:

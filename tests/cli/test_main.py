@@ -13,7 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import typer.main
+from typer.core import TyperCommand
 
+from spark_ehbalance.cli.main import app
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import KEY, Command
@@ -42,6 +45,15 @@ def test_help_does_not_show_the_environment(
 ) -> None:
     monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", f"SharedAccessKey={KEY}")
     assert "connection-string" in ehbalance("init", "--help").out
+
+
+@pytest.mark.parametrize("command", typer.main.get_command(app).commands.values(), ids=lambda command: command.name)
+def test_help_fits_80_columns(ehbalance: Command, monkeypatch: pytest.MonkeyPatch, command: TyperCommand) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = ehbalance(command.name, "--help").out
+    assert "…" not in printed, "nothing is cut"
+    assert {name for each in command.params for name in each.opts} <= {*printed.split()}
+    assert printed.count("\n") <= 50
 
 
 def test_the_installed_command_prints_json_and_exit_codes(used: Path, tmp_path: Path) -> None:
