@@ -43,7 +43,7 @@ from spark_ehbalance.values.secrets import shown as shown_text
 _BLOBS, _POSITIONS = "--to-blobs", "--starting-positions"
 
 
-#: Why a container is not the other side as well.
+#: Why the positions cannot be exported from a container.
 _LACKS = "which has its checkpoints already: allowed is a lease table in Delta"
 
 
@@ -112,7 +112,7 @@ def export_checkpoints(
     _warn_of_readers(found)
     if unknown := [p for p in states if p not in positions and p not in there]:
         say(f"No position is known of partition {', '.join(unknown)}: the consumers' own starting position decides.")
-    say("Nothing was written." if move.dry_run else f"Consumers with {to_blobs} go on as shown.")
+    say("Nothing was written." if move.dry_run else f"Consumers with {to_blobs} continue as shown.")
 
 
 def _positions(found: Snapshot) -> dict[str, Position]:
@@ -125,7 +125,7 @@ def _warn_of_readers(found: Snapshot) -> None:
 
 
 def _starting_positions(found: Snapshot, hub: str | None) -> str:
-    """The positions as the connector's `EventHubsConf` reads them: the first event that is to be read, inclusive."""
+    """The next event of each partition, as the connector's `EventHubsConf` reads starting positions."""
     if hub is None or hub.lower() != found.group.hub:
         given = " is not set" if hub is None else f"={shown_text(hub)} is wrong"
         raise OptionError(
@@ -147,7 +147,7 @@ def _starting_positions(found: Snapshot, hub: str | None) -> str:
 
 
 def _with_offsets(found: Snapshot, options: Options, states: Mapping[str, PartitionState]) -> dict[str, Position]:
-    """The positions with their offsets, by which some SDKs go. Raises `EhBalanceError` if one cannot be known."""
+    """The positions with their offsets, which some SDKs need. Raises `EhBalanceError` if one is not found."""
     positions = _positions(found)
 
     def with_offset(partition: str) -> Position:
@@ -192,7 +192,7 @@ def _rows(
 
 
 def _write(positions: Mapping[str, Position], blobs: BlobGroup) -> None:
-    """Write one blob after the other. Raises `StoreError`, which says how far it got."""
+    """Write the blobs one by one. Raises `StoreError`, which names those that are written."""
     written = list[str]()
     for partition, position in positions.items():
         if blobs.has(partition, position):
@@ -201,7 +201,7 @@ def _write(positions: Mapping[str, Position], blobs: BlobGroup) -> None:
             blobs.write(partition, position)
         except (ConflictError, StoreUnavailableError) as error:
             done = f"partition {', '.join(written)}" if written else "no partition"
-            # An answer may be lost after the storage has done what it was asked.
+            # The write may have succeeded although its response was lost.
             perhaps = f", perhaps {partition}" if isinstance(error, StoreUnavailableError) else ""
             raise type(error)(f"{error}. Written is {done}{perhaps}: run it again") from None
         written.append(partition)

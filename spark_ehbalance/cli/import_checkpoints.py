@@ -26,10 +26,10 @@ from spark_ehbalance.cli.migration import (
     backward,
     consumers,
     listed,
+    print_rewound,
     print_rows,
     readers,
     resolved,
-    say_back,
     shown,
 )
 from spark_ehbalance.cli.options import (
@@ -56,8 +56,8 @@ from spark_ehbalance.values.position import Position
 
 _BLOBS, _SPARK, _OPTION = "--from-blobs", "--from-spark", "--from-option"
 
-#: Why a container is not the other side as well.
-_LACKS = "whose consumers go on at its own checkpoints: allowed is a lease table in Delta"
+#: Why the positions cannot be imported into a container.
+_LACKS = "whose consumers continue at its own checkpoints: allowed is a lease table in Delta"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def import_checkpoints(
     with storage.open(lease_table, lacks=_LACKS, identity=options.connection.identity) as store:
         positions, current, states = source.read(options, storage)
         check_positions({p: each.next for p, each in positions.items()}, states, named)
-        found = _present(store, group)
+        found = _read_or_empty(store, group)
         check_hub_of(found, current, lease_table)
         if move.dry_run:
             print_rows(group, _rows(found, positions, states), dry_run=True)
@@ -130,8 +130,8 @@ def import_checkpoints(
 
             found = write_together(store, group, decide).before
             print_rows(group, _rows(found, positions, states), dry_run=False)
-    _say_rest(found, positions, states)
-    say("Nothing was written." if move.dry_run else f"Queries with {lease_table} go on as shown.")
+    _print_remarks(found, positions, states)
+    say("Nothing was written." if move.dry_run else f"Queries with {lease_table} continue as shown.")
 
 
 def _from_blobs(
@@ -155,8 +155,8 @@ def _from_spark(text: str, options: Options, given: Mapping[str, str]) -> dict[s
     return {partition: Position.before(number) for partition, number in numbers.items()}
 
 
-def _present(store: LeaseStore, group: Group) -> Snapshot:
-    """What the table has; raises `StoreFormatError` if it is another group's."""
+def _read_or_empty(store: LeaseStore, group: Group) -> Snapshot:
+    """The table's state, empty if there is none. Raises `StoreFormatError` if it is another group's."""
     found = store.read() if store.exists() else Snapshot(group)
     if found.group != group:
         raise StoreFormatError(f"the lease table belongs to {found.group}, not to {group}")
@@ -164,7 +164,7 @@ def _present(store: LeaseStore, group: Group) -> Snapshot:
 
 
 def _check(found: Snapshot, positions: Mapping[str, Position], move: MoveOptions) -> None:
-    """Raise `EhBalanceError` if the import would change what it must not."""
+    """Raise `EhBalanceError` if somebody may be reading, or positions would move back, and that is not allowed."""
     if (reading := readers(found)) and not move.force:
         raise EhBalanceError(
             f"{listed(reading)} may be reading with the lease table: stop the queries first, or use --force; nothing "
@@ -203,15 +203,15 @@ def _rows(found: Snapshot, positions: Mapping[str, Position], states: Mapping[st
             becomes = "nothing: it is the same"
         else:
             back = " (back)" if there and there.next > position.next else ""
-            becomes = f"goes on at {position.next}{back}"
+            becomes = f"continues at {position.next}{back}"
         rows.append(Row(partition, position, shown(there), becomes))
     return rows
 
 
-def _say_rest(found: Snapshot, positions: Mapping[str, Position], states: Mapping[str, PartitionState]) -> None:
+def _print_remarks(found: Snapshot, positions: Mapping[str, Position], states: Mapping[str, PartitionState]) -> None:
     there = {p: each.checkpoint for p, each in found.leases.items() if each.checkpoint}
-    say_back([p for p, each in positions.items() if p in there and each.next < there[p].next])
+    print_rewound([p for p, each in positions.items() if p in there and each.next < there[p].next])
     if unknown := [p for p in states if p not in positions and p not in there]:
         say(f"No position is known of partition {', '.join(unknown)}: the queries' startingPosition decides.")
     if gone := [p for p, each in positions.items() if each.next < states[p].begin]:
-        say(f"Events that partition {', '.join(gone)} would go on with have aged out: failOnDataLoss decides.")
+        say(f"Events that partition {', '.join(gone)} would continue with have expired: failOnDataLoss decides.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_ehbalance.cli.common import check_hub_of, check_positions, hub_states, say
-from spark_ehbalance.cli.from_checkpoint import FromCheckpoint, Replaces, check_same_hub, remembered, restore
+from spark_ehbalance.cli.from_checkpoint import FromCheckpoint, Replaces, check_same_hub, recover, restore
 from spark_ehbalance.cli.options import BlobNamespace, HubOptions, LeaseTable, StorageOptions
 from spark_ehbalance.source.options import checked_location
 
@@ -25,20 +25,21 @@ def init(
     once for each query of the group, the table gets the positions of a lost one; positions that it already has stay.
     """
     options = hub.options(lease_table, storage, blob_namespace)
-    # The hub is asked last: running queries read on, and no checkpoint may seem to be beyond the hub's end.
-    memory = remembered(from_checkpoint or [], replaces, options) if from_checkpoint or replaces else None
+    # The hub comes last: running queries read on, and a checkpoint must not seem to be beyond the hub's end.
+    recovered = recover(from_checkpoint or [], replaces, options) if from_checkpoint or replaces else None
     current, states = hub_states(options)
     group = options.group
-    with storage.open(lease_table, lacks=_LACKS if memory else None, identity=options.connection.identity) as store:
+    lacks, identity = _LACKS if recovered else None, options.connection.identity
+    with storage.open(lease_table, lacks=lacks, identity=identity, group=group) as store:
         exists, restored = store.exists(), ""
         if exists and (found := store.read()).group == group:  # `create` refuses a table of another group
             check_hub_of(found, current, lease_table)
-        if memory:
-            check_same_hub(memory, current)
+        if recovered:
+            check_same_hub(recovered, current)
             check_positions(
-                {p: each.next for p, each in memory.progress.positions.items()}, states, "--from-checkpoint"
+                {p: each.next for p, each in recovered.progress.positions.items()}, states, "--from-checkpoint"
             )
-            restored = restore(store, checked_location(lease_table), group, memory, states, current.created_ms)
+            restored = restore(store, checked_location(lease_table), group, recovered, states, current.created_ms)
         store.create(group)
     what = "is there" if exists else "was made"
     say(f"The lease table {lease_table} of {group} {what}; the hub has {len(states)} partitions.{restored}")

@@ -43,7 +43,7 @@ def _report(lease_table: str, done: Repair) -> None:
         say(f"Found: {problem}.")
     for partition, lease in done.leases.items():
         position = (
-            "was never read" if lease.checkpoint is None else f"goes on at sequence number {lease.checkpoint.next}"
+            "was never read" if lease.checkpoint is None else f"continues at sequence number {lease.checkpoint.next}"
         )
         say(f"Partition {partition} {position}, with epoch {lease.epoch}, owned by {lease.owner or 'nobody'}.")
     say(f"The lease table {lease_table} is repaired. Copies of what was removed or replaced are in {done.kept}")

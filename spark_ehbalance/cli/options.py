@@ -65,9 +65,9 @@ class StorageOptions:
         *,
         lacks: str | None = None,
         identity: Identity | None = None,
-        group: str | None = None,
+        group: Group | None = None,
     ) -> base.LeaseTable:
-        """Open a command's lease table, for `group` (NAMESPACE/HUB/GROUP) if it may hold several. The credential is
+        """Open a command's lease table, for `group` if it may hold several. The credential is
         `identity`, else the one given, unless the storage options name one.
 
         `lacks`: why the command cannot work on a container of the Azure SDKs; None: it can. Raises `OptionError`.
@@ -77,7 +77,7 @@ class StorageOptions:
         if lacks is not None and not opening.offers(location).handover:
             raise OptionError(f"{lease_table} is a container of the Azure SDKs' checkpoint store, {lacks}")
         options = storage_options(pairs(self.storage_option), {}, location, identity)
-        return opening.open_store(location, options, group=None if group is None else _group(group))
+        return opening.open_store(location, options, group=group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +140,3 @@ def pairs(texts: list[str] | None, option: str = "--storage-option") -> dict[str
             # The text may be a secret, so the error does not repeat it.
             raise OptionError(f"{option} is wrong: allowed is NAME=VALUE")
     return dict(text.split("=", 1) for text in texts or [])
-
-
-def _group(text: str) -> Group:
-    names = text.split("/")
-    if len(names) != 3 or not all(names):
-        raise OptionError(f"--group={shown(text)} is wrong: allowed is NAMESPACE/HUB/GROUP")
-    return Group.of(*names)

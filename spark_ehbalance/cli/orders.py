@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from spark_ehbalance.cli.common import check_hub_of, hub_states, now_ms, operator, order, say
-from spark_ehbalance.cli.migration import say_back
+from spark_ehbalance.cli.migration import print_rewound
 from spark_ehbalance.cli.options import HubOptions, LeaseTable, StorageOptions, Why
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.hub.metadata import PartitionState
@@ -97,7 +97,7 @@ def drain(
 ) -> None:
     """Make a member release its partitions, each after the running batch, and take no more.
 
-    Its query goes on running without partitions: stop it when `status` shows that it has none.
+    Its query keeps running without partitions: stop it when `status` shows that it has none.
     """
     with storage.open(lease_table, lacks=_LACKS) as store:
         order(store, [Drain(by=operator(), at_ms=now_ms(), member=owner, undo=undo, why=why)])
@@ -147,8 +147,8 @@ def seek(
             orders.append(NoteHub(by=operator(), at_ms=now_ms(), created_ms=current.created_ms, moved=True))
         order(store, orders)
     for each, position in positions.items():
-        say(f"Partition {each} goes on at sequence number {position.next}.")
-    say_back([p for p, each in positions.items() if (at := found.leases[p].checkpoint) and each.next < at.next])
+        say(f"Partition {each} continues at sequence number {position.next}.")
+    print_rewound([p for p, each in positions.items() if (at := found.leases[p].checkpoint) and each.next < at.next])
 
 
 def _ordered(move: Transfer | PinTo, lease_table: str, storage: StorageOptions) -> str:
@@ -177,7 +177,7 @@ def _epochs(snapshot: Snapshot, options: Options, partition: str | None) -> dict
     if snapshot.group != group:
         raise EhBalanceError(f"the lease table {options.lease_table} belongs to {snapshot.group}, not to {group}")
     if not snapshot.leases:
-        raise EhBalanceError("no query has read anything yet: startingPosition says where reading begins")
+        raise EhBalanceError("no query has read anything yet: startingPosition decides where reading begins")
     if partition is not None and partition not in snapshot.leases:
         raise EhBalanceError(f"partition {partition} is unknown: there are {', '.join(snapshot.leases)}")
     return {each: lease.epoch for each, lease in snapshot.leases.items() if partition in (None, each)}
@@ -200,7 +200,7 @@ def _resolved(
 def _checked(partition: str, position: Position, state: PartitionState) -> Position:
     if not state.begin <= position.next <= state.end:
         raise OptionError(
-            f"partition {partition} cannot go on at sequence number {position.next}: allowed is {state.begin} to "
+            f"partition {partition} cannot continue at sequence number {position.next}: allowed is {state.begin} to "
             f"{state.end}, which is the next to come"
         )
     return position
