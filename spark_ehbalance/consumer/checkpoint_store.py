@@ -65,21 +65,17 @@ class DeltaCheckpointStore(CheckpointStore):
     Each client is a member of the group, with the client's own id. `location` and `storage_options` are those of the
     queries' `leaseTable` and `storageOptions.*`.
 
-    With `connection_string`, or a `credential` as in the queries' option (a name, or `package.module:callable`; with
-    `client_id` and `tenant_id` for those that take them), the store can look at the hub itself: it finds where
-    partitions begin that nobody has read yet (`starting_position`, as the queries' `startingPosition`), and disconnects
-    receivers that a former owner has left open. Without, a consumer joins once every partition has a position. The
-    credential also opens a table in Azure whose `storage_options` name none. `transport_type`, `http_proxy`,
-    `custom_endpoint_address` and `connection_verify` are for looking at the hub: give what the client is given, as the
-    store cannot ask the client. `transport_type` is `Amqp` by default, and with `http_proxy` `AmqpOverWebsocket`.
-    `allow_plaintext_emulator` is as the queries' option.
+    With `connection_string` or `credential` (as the queries' option, with `client_id` and `tenant_id`) the store looks
+    at the hub itself: it finds where unread partitions begin (`starting_position`, as the queries' `startingPosition`),
+    and disconnects receivers that a former owner has left open. Without, a consumer joins once every partition has a
+    position. The credential also opens a table in Azure whose `storage_options` name none. `transport_type` (default:
+    `Amqp`, with `http_proxy` `AmqpOverWebsocket`), `http_proxy`, `custom_endpoint_address`, `connection_verify` and the
+    two intervals, in seconds, must be what the client is given. A consumer that has not called for the expiration
+    interval is taken for dead. `lease_duration`, `handover_timeout` and `allow_plaintext_emulator` are as the queries'
+    options.
 
-    `load_balancing_interval` and `partition_ownership_expiration_interval`, in seconds, must be those that the client
-    is given; the defaults are the same. A consumer that has not called for the expiration interval is taken for dead.
-    `lease_duration` and `handover_timeout` are as the queries' options.
-
-    A store serves one client, or several with different ids, in one process: a fork makes its own. `close` gives back
-    what its clients own, and leaves the group; it is called when the process ends, if it was not before.
+    A store serves one client, or several with different ids, in one process: a fork makes its own. `close` is called
+    when the process ends, if it was not before.
 
     Raises `OptionError`. All calls raise `OptionError` if the client reads another group than the table's, and if the
     store is closed; `StoreError` and, with access to the hub, `HubUnavailableError`; `FencedError` if another consumer
