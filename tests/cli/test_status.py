@@ -106,9 +106,9 @@ def test_status_of_a_new_table(group: Group) -> None:
     assert (state["partitions"], state["members"], state["leader"]) == ([], [], None)
 
 
-@pytest.mark.parametrize("json_too", [[], ["--json"]])
-def test_status_without_a_table(group: Group, ehbalance: Command, table: Path, json_too: list[str]) -> None:
-    message = group.fails(1, "status", *json_too)
+@pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["history"], ["report"], ["maintain"]])
+def test_a_table_that_is_not_there_is_named(group: Group, table: Path, command: list[str]) -> None:
+    message = group.fails(1, *command)
     assert f"there is no lease table at {table}" in message
     assert "ehbalance init" in message
     assert not table.exists()
@@ -128,10 +128,6 @@ def test_status_of_a_location_that_delta_cannot_open(ehbalance: Command, locatio
 def test_watch_and_json_together_are_refused(used: Group) -> None:
     message = used.fails(2, "status", "--watch", "--json")
     assert "--watch and --json" in message
-
-
-def test_status_with_a_wrong_storage_option(used: Group) -> None:
-    assert "NAME=VALUE" in used.fails(2, "status", "--storage-option", "nothing")
 
 
 @pytest.mark.parametrize("owner", ["[red]x[/red]", "etl:key:1"])
