@@ -15,16 +15,17 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from spark_ehbalance.errors import ConflictError, DataLossError, EhBalanceError, OptionError
+from spark_ehbalance.errors import ConflictError, DataLossError, EhBalanceError, OptionError, StoreFormatError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
 from spark_ehbalance.leases.transitions import Outcome, Transition, apply
-from spark_ehbalance.source.offsets import HubReference
+from spark_ehbalance.source.offsets import EpochPosition, HubReference
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.stores.base import ATTEMPTS, LeaseStore, commit, commit_and_record, longest_wait, record
 from spark_ehbalance.text import plain, plain_lines
 from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
 
 #: Columns in which each table fits.
 _FULL_WIDTH = 10_000
@@ -46,16 +47,23 @@ def check_hub_of(found: Snapshot, hub: HubReference, lease_table: str) -> None:
         raise DataLossError(f"lease table {lease_table}: {other}. Nothing was written: {OTHER_HUB_HELP}")
 
 
-def check_positions(next: Mapping[str, int], states: Mapping[str, PartitionState], source: str) -> None:
-    """Raise `OptionError` if the hub cannot have the sequence number to read `next` of each partition, which are from
-    `source`."""
-    for partition, number in next.items():
+def check_group(found: Snapshot, group: Group, lease_table: str) -> None:
+    """Raise `StoreFormatError` if the lease table is another group's."""
+    if found.group != group:
+        raise StoreFormatError(f"the lease table {lease_table} belongs to {found.group}, not to {group}")
+
+
+def check_positions(
+    positions: Mapping[str, Position | EpochPosition], states: Mapping[str, PartitionState], source: str
+) -> None:
+    """Raise `OptionError` if `positions`, which are from `source`, are beyond the hub's ends."""
+    for partition, position in positions.items():
         state = states.get(partition)
-        if state is None or number > state.end:
+        if state is None or position.next > state.end:
             ends = f"ends before {state.end}" if state else f"has partitions {', '.join(states)}"
             raise OptionError(
-                f"{source} is of another event hub, or the hub was recreated: it has read up to {number} of partition "
-                f"{partition}, and the hub {ends}"
+                f"{source} is of another event hub, or the hub was recreated: it has read up to {position.next} of "
+                f"partition {partition}, and the hub {ends}"
             )
 
 
@@ -80,8 +88,8 @@ def order(store: LeaseStore, orders: Sequence[Transition]) -> Snapshot:
 
 
 def write_together(store: LeaseStore, group: Group, decide: Callable[[Snapshot], Sequence[Transition]]) -> Outcome:
-    """Write what `decide` answers for the newest state, all in one commit, and record it in the history. Makes the
-    store of `group`, holding just that, if there is none.
+    """Commit what `decide` returns for the newest state, all at once, and record it in the history. Makes the store of
+    `group`, with just that, if there is none.
 
     Raises what `decide` raises; then nothing has changed. Raises `EhBalanceError` if others keep changing the state.
     """
@@ -106,12 +114,12 @@ def write_together(store: LeaseStore, group: Group, decide: Callable[[Snapshot],
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print `text`, which may contain names that others chose."""
+    """Print `text`, with control characters escaped: it may contain names that others chose."""
     typer.echo(plain_lines(text), err=err)
 
 
 def warn(text: str) -> None:
-    """Print a warning, which may contain names that others chose."""
+    """Print a warning, as `say` does."""
     say(f"Warning: {text}", err=True)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from spark_ehbalance.cli.blob_group import BlobGroup, container_options, opened
-from spark_ehbalance.cli.common import check_hub_of, check_positions, hub_states, say, warn
+from spark_ehbalance.cli.common import check_group, check_hub_of, check_positions, hub_states, say, warn
 from spark_ehbalance.cli.migration import (
     RESOLVE_TIMEOUT,
     MoveOptions,
@@ -29,7 +29,6 @@ from spark_ehbalance.errors import (
     ConflictError,
     EhBalanceError,
     OptionError,
-    StoreFormatError,
     StoreUnavailableError,
 )
 from spark_ehbalance.hub.metadata import PartitionState
@@ -53,16 +52,13 @@ def export_checkpoints(
     move: MoveOptions,
     storage: StorageOptions,
     to_blobs: Annotated[
-        str | None,
-        typer.Option(_BLOBS, metavar="ADDRESS", help="Container of the Azure SDKs' checkpoint store."),
+        str | None, typer.Option(_BLOBS, metavar="ADDRESS", help="Container of the Azure SDKs' checkpoint store.")
     ] = None,
     starting_positions: Annotated[
-        bool,
-        typer.Option(_POSITIONS, help="Or print what the Scala connector takes as eventhubs.startingPositions."),
+        bool, typer.Option(_POSITIONS, help="Or print what the Scala connector takes as eventhubs.startingPositions.")
     ] = False,
     to_option: Annotated[
-        list[str] | None,
-        access_panel("--to-option", metavar="NAME=VALUE", help="As --storage-option, for the target."),
+        list[str] | None, access_panel("--to-option", metavar="NAME=VALUE", help="As --storage-option, for the target.")
     ] = None,
     blob_namespace: BlobNamespace = None,
 ) -> None:
@@ -84,12 +80,11 @@ def export_checkpoints(
         return
     options = hub.options(lease_table, storage)
     group = options.group
-    if found.group != group:
-        raise StoreFormatError(f"the lease table belongs to {found.group}, not to {group}")
+    check_group(found, group, lease_table)
     positions = _positions(found)
     current, states = hub_states(options)
     check_hub_of(found, current, lease_table)
-    check_positions({p: each.next for p, each in positions.items()}, states, f"the lease table {lease_table}")
+    check_positions(positions, states, f"the lease table {lease_table}")
     with opened(to_blobs, group, blob_namespace, target_options, _BLOBS) as blobs:
         there = resolved(blobs.checkpoints, options, states, f"{_BLOBS}={to_blobs}")
         reading = consumers(blobs)

@@ -11,6 +11,7 @@ import typer
 
 from spark_ehbalance.cli.blob_group import container_options, opened
 from spark_ehbalance.cli.common import (
+    check_group,
     check_hub_of,
     check_positions,
     hub_states,
@@ -41,7 +42,7 @@ from spark_ehbalance.cli.options import (
     access_panel,
     pairs,
 )
-from spark_ehbalance.errors import EhBalanceError, OptionError, StoreFormatError
+from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.orders import Seek
@@ -50,8 +51,6 @@ from spark_ehbalance.leases.transitions import NoteHub, Restore, Transition
 from spark_ehbalance.source.offsets import HubReference
 from spark_ehbalance.source.options import Options, checked_checkpoint, storage_options
 from spark_ehbalance.source.scala_checkpoint import read_scala_checkpoint
-from spark_ehbalance.stores.base import LeaseStore
-from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 
 _BLOBS, _SPARK, _OPTION = "--from-blobs", "--from-spark", "--from-option"
@@ -65,16 +64,13 @@ class SourceOptions:
     """Where the positions come from."""
 
     from_blobs: Annotated[
-        str | None,
-        typer.Option(_BLOBS, metavar="ADDRESS", help="Container of the Azure SDKs' checkpoint store."),
+        str | None, typer.Option(_BLOBS, metavar="ADDRESS", help="Container of the Azure SDKs' checkpoint store.")
     ] = None
     from_spark: Annotated[
-        str | None,
-        typer.Option(_SPARK, metavar="DIR", help="Or a checkpointLocation of the Scala connector."),
+        str | None, typer.Option(_SPARK, metavar="DIR", help="Or a checkpointLocation of the Scala connector.")
     ] = None
     from_option: Annotated[
-        list[str] | None,
-        access_panel(_OPTION, metavar="NAME=VALUE", help="As --storage-option, for the source."),
+        list[str] | None, access_panel(_OPTION, metavar="NAME=VALUE", help="As --storage-option, for the source.")
     ] = None
     blob_namespace: BlobNamespace = None
 
@@ -114,8 +110,9 @@ def import_checkpoints(
     group = options.group
     with storage.open(lease_table, lacks=_LACKS, identity=options.connection.identity) as store:
         positions, current, states = source.read(options, storage)
-        check_positions({p: each.next for p, each in positions.items()}, states, named)
-        found = _read_or_empty(store, group)
+        check_positions(positions, states, named)
+        found = store.read() if store.exists() else Snapshot(group)
+        check_group(found, group, lease_table)
         check_hub_of(found, current, lease_table)
         if move.dry_run:
             print_rows(group, _rows(found, positions, states), dry_run=True)
@@ -153,14 +150,6 @@ def _from_spark(text: str, options: Options, given: Mapping[str, str]) -> dict[s
     location = checked_checkpoint(text, _SPARK)
     numbers = read_scala_checkpoint(location, storage_options(given, {}, None), options.connection.hub, _SPARK)
     return {partition: Position.before(number) for partition, number in numbers.items()}
-
-
-def _read_or_empty(store: LeaseStore, group: Group) -> Snapshot:
-    """The table's state, empty if there is none. Raises `StoreFormatError` if it is another group's."""
-    found = store.read() if store.exists() else Snapshot(group)
-    if found.group != group:
-        raise StoreFormatError(f"the lease table belongs to {found.group}, not to {group}")
-    return found
 
 
 def _check(found: Snapshot, positions: Mapping[str, Position], move: MoveOptions) -> None:

@@ -36,9 +36,7 @@ def init(
             check_hub_of(found, current, lease_table)
         if recovered:
             check_same_hub(recovered, current)
-            check_positions(
-                {p: each.next for p, each in recovered.progress.positions.items()}, states, "--from-checkpoint"
-            )
+            check_positions(recovered.progress.positions, states, "--from-checkpoint")
             restored = restore(store, checked_location(lease_table), group, recovered, states, current.created_ms)
         store.create(group)
     what = "is there" if exists else "was made"

@@ -28,12 +28,7 @@ LeaseTable = Annotated[str, typer.Argument(help="Path or address of the lease ta
 Why = Annotated[str, typer.Option(help="The reason, for the history.")]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 BlobNamespace = Annotated[
-    str | None,
-    access_panel(
-        metavar="HOST[:PORT]",
-        help="Namespace in blob names, if it is not the hub's host.",
-        show_default=False,
-    ),
+    str | None, access_panel(metavar="HOST[:PORT]", help="Namespace in blob names, if it is not the hub's host.")
 ]
 
 
@@ -43,10 +38,7 @@ class StorageOptions:
 
     storage_option: Annotated[
         list[str] | None,
-        access_panel(
-            metavar="NAME=VALUE",
-            help="Storage option; a secret as env:VARIABLE or file:PATH. Repeatable.",
-        ),
+        access_panel(metavar="NAME=VALUE", help="Storage option; a secret as env:VARIABLE or file:PATH. Repeatable."),
     ] = None
     credential: Annotated[str | None, access_panel(help="Entra ID credential: a name, or package.module:callable.")] = (
         None
@@ -85,24 +77,19 @@ class HubOptions:
     """The event hub and consumer group."""
 
     event_hub_name: Annotated[str | None, hub_panel(help="Name of the event hub.")] = None
-    fully_qualified_namespace: Annotated[
-        str | None, hub_panel(help="Its namespace, for Entra ID.", show_default=False)
-    ] = None
+    fully_qualified_namespace: Annotated[str | None, hub_panel(help="Its namespace, for Entra ID.")] = None
     connection_string: Annotated[
         str | None,
         hub_panel(
-            metavar="REFERENCE",
-            help="Or its connection string, as env:NAME or file:PATH. Default of both: what "
-            f"{_CONNECTION_STRING} holds.",
-            show_default=False,
+            metavar="REF",
+            help=f"Or env:NAME or file:PATH of its connection string. Default: env:{_CONNECTION_STRING}",
         ),
     ] = None
     consumer_group: Annotated[str, hub_panel(help="The queries' consumer group.")] = "$Default"
     network: Annotated[
         list[str] | None,
         access_panel(
-            metavar="NAME=VALUE",
-            help=f"Query option about the network: {', '.join(NETWORK_OPTIONS)}. Repeatable.",
+            metavar="NAME=VALUE", help=f"Query option about the network: {', '.join(NETWORK_OPTIONS)}. Repeatable."
         ),
     ] = None
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from spark_ehbalance.cli.common import check_hub_of, hub_states, now_ms, operator, order, say
+from spark_ehbalance.cli.common import check_group, check_hub_of, hub_states, now_ms, operator, order, say
 from spark_ehbalance.cli.migration import print_rewound
 from spark_ehbalance.cli.options import HubOptions, LeaseTable, StorageOptions, Why
 from spark_ehbalance.errors import EhBalanceError, OptionError
@@ -173,9 +173,7 @@ def _ms(handover_timeout: str) -> int:
 
 def _epochs(snapshot: Snapshot, options: Options, partition: str | None) -> dict[str, int]:
     """The epochs of `partition`, or of all. Raises `EhBalanceError` if the table is not the group's or lacks them."""
-    group = options.group
-    if snapshot.group != group:
-        raise EhBalanceError(f"the lease table {options.lease_table} belongs to {snapshot.group}, not to {group}")
+    check_group(snapshot, options.group, str(options.lease_table))
     if not snapshot.leases:
         raise EhBalanceError("no query has read anything yet: startingPosition decides where reading begins")
     if partition is not None and partition not in snapshot.leases:

@@ -45,9 +45,9 @@ _override = functools.partial(typer.Option, rich_help_panel="Instead of the scen
 class SizeOptions:
     """Sizes that replace the scenario's."""
 
-    partitions: Annotated[int | None, _override(help="Partitions of the hub.", show_default=False)] = None
-    members: Annotated[int | None, _override(help="Members at the beginning.", show_default=False)] = None
-    cycles: Annotated[int | None, _override(help="Balance intervals to play.", show_default=False)] = None
+    partitions: Annotated[int | None, _override(help="Partitions of the hub.")] = None
+    members: Annotated[int | None, _override(help="Members at the beginning.")] = None
+    cycles: Annotated[int | None, _override(help="Balance intervals to play.")] = None
 
     def scenario(self, name: str) -> Scenario:
         """The scenario called `name`, in these sizes. Raises `OptionError`."""
@@ -68,12 +68,9 @@ class StoreOptions:
             metavar="NAME",
             help=f"Store of the lease table, with its list prices and latency: {', '.join(SERVICES)}. The latency of "
             "local is measured, the others' are assumptions.",
-            show_default=False,
         ),
     ] = None
-    latency: Annotated[
-        float | None, _override(metavar="MS", help="Milliseconds of a request to it.", show_default=False)
-    ] = None
+    latency: Annotated[float | None, _override(metavar="MS", help="Milliseconds of a request to it.")] = None
 
     def under(self, scenario: Scenario) -> Scenario:
         """`scenario` with this store. Raises `OptionError`."""
