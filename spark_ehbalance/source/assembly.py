@@ -121,7 +121,7 @@ def start_planner(
         finished_batch=place.batch,
         fail_on_data_loss=options.fail_on_data_loss,
         hub_name=options.connection.hub_name,
-        news=NewsListener(hub.told, hub.round_time, options.connection.namespace.partition(":")[0]),
+        news=NewsListener(hub.note_newest, hub.round_time, options.connection.namespace.partition(":")[0]),
         owner_level=partial(_owner_level, options),
         timings=timings,
     )

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import azure.eventhub
 import pytest
-from azure.eventhub import EventData, EventHubProducerClient
+from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerClient
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.hub.wire.client import TESTED
 from spark_ehbalance.stores.delta.folder import Folder
 from tests.cli.command import Command, kept
 from tests.cli.groups import HUB, Group
@@ -35,7 +37,6 @@ def test_all_is_well(group: Group, emulator: Emulator, table: Path) -> None:
     assert "'hub' at localhost" in found["event hub"]["text"]
     assert "has 4 partitions" in found["event hub"]["text"]
     assert "partition 3: an event came" in found["reading"]["text"]
-    assert found["reading"]["text"].endswith("by the fast path")
     assert "there is none" in found["lease table"]["text"]
     assert "5 times of 5" in found["compare-and-swap"]["text"]
     assert list(table.parent.iterdir()) == [], "what was tried is removed"
@@ -49,6 +50,27 @@ def test_an_existing_table_stays_as_it_is(used: Group) -> None:
     assert sorted(each.name for each in folder.iterdir()) == names
     assert found["lease table"]["verdict"] == "failed", "the hub has no partition 10"
     assert "partitions 10, which the event hub lacks" in found["lease table"]["text"]
+
+
+def test_an_untested_version_of_the_client_is_said(
+    ehbalance: Command, connection: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")
+    outcome = ehbalance("check", *connection, "--json")
+    found = lines(outcome.out)
+    assert (outcome.code, verdicts(found, "warning")) == (0, {"azure-eventhub"})
+    assert "5.99.0 has not been tested" in found["azure-eventhub"]["text"]
+
+
+def test_a_client_that_cannot_be_used(
+    ehbalance: Command, connection: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(EventHubConsumerClient, "_create_consumer")
+    outcome = ehbalance("check", *connection, "--json")
+    found = lines(outcome.out)
+    assert (outcome.code, verdicts(found, "failed")) == (1, {"reading"})
+    assert "has no attribute '_create_consumer'" in found["reading"]["text"]
+    assert f"azure-eventhub=={TESTED}" in found["reading"]["remedy"]
 
 
 def test_for_people(group: Group, table: Path) -> None:
