@@ -1,6 +1,6 @@
 """How large a group one lease table carries: simulates cold starts of groups of several sizes at several latencies, and
 prints the table of docs/sizing.md, which `python scripts/write_tables.py --simulated` writes there. With --grow it
-simulates groups that grow, and prints the table of docs/design.md. Takes some minutes.
+simulates groups that grow, and prints what each strategy takes from living members. Takes some minutes.
 
     python scripts/group_size.py [--grow] [--latency MS]... [--size MEMBERSxPARTITIONS]...
 """
@@ -16,8 +16,8 @@ from spark_ehbalance.simulation.run import simulate
 from spark_ehbalance.simulation.scenario import Event, StoreSettings, load
 from spark_ehbalance.strategies import STRATEGIES
 
-#: Milliseconds a request: a local disk, a storage account in the same region, one far away.
-LATENCIES = (1.0, 25.0, 100.0)
+#: Milliseconds a request: a storage account in the same region, one far away.
+LATENCIES = (25.0, 100.0)
 
 SIZES = ("20x128", "50x512", "100x1024", "200x2000")
 

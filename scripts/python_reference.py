@@ -43,7 +43,7 @@ def _module(name: str, seen: set[Any]) -> Iterator[str]:
         found = getattr(module, each)
         if name.endswith(".errors"):
             bases = ", ".join(base.__name__ for base in found.__bases__)
-            yield f"- `{each}({bases})`: {_line(found)}"
+            yield f"- `{each}({bases})`"
             continue
         yield f"### {name}.{each}\n"
         if not (inspect.isclass(found) and issubclass(found, Exception)):

@@ -45,13 +45,9 @@ def write_once(df: DataFrame, batch_id: int, target: str, *, source: str | None 
     name in Spark's catalog; it is created if it does not exist. `options` are those of Delta's writer that an append
     has: `compression`, `maxRecordsPerFile`, `mergeSchema`, `optimizeWrite` and `userMetadata`.
 
-    Rows may be changed, left out and multiplied as long as `partition` and `sequenceNumber` stay with every row, and
-    the same event makes the same rows whenever it is read. A row whose event is not in the batch is an error. A batch
-    is one frame: a second one needs another `source`.
-
-    `source` is the name under which the target remembers what was written, by default the event hub with its namespace.
-    Another name begins without any: for a second stream of rows from the same hub into one table, after the hub was
-    deleted and created again, or to write events again after the table was restored.
+    `partition` and `sequenceNumber` must stay with every row, and the same event must make the same rows whenever it is
+    read. A row whose event is not in the batch is an error. A batch is one frame: a second one needs another `source`,
+    the name under which the target remembers what was written (by default the event hub with its namespace).
 
     Raises `TargetError` for a table or frame that cannot be written so, and what Delta raises. Nothing of the batch is
     written then, unless the outcome of the commit was unknown; it can be run again in either case.

@@ -12,10 +12,10 @@ from chaos.storage.azurite import storage_options
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.azure_storage.tables import Table
 from tests.stores.contenders import Opening, processes
-from tests.stores.store_conformance import StoreConformance
+from tests.stores.store_conformance import LeaseTableConformance
 
 
-class TestDeltaStoreOnAzureStorage(StoreConformance):
+class TestDeltaStoreOnAzureStorage(LeaseTableConformance):
     @pytest.fixture(autouse=True)
     def in_a_new_container(self, new_table: Table) -> None:
         self.table = new_table

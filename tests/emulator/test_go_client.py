@@ -11,15 +11,16 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 
 SOURCE = Path(__file__).with_name("go_client")
+INSTALLED = "/usr/local/go/bin"  # where Go's installation guide puts it
 MINUTES = 8  # seldom more than one: to fetch the SDK and compile it for the first time
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program in `go_client`."""
-    go = shutil.which("go")
+    go = shutil.which("go") or shutil.which("go", path=INSTALLED)
     if go is None:
-        pytest.skip("the Go SDK's client is not run: there is no `go` on the PATH")
+        pytest.skip(f"the Go SDK's client is not run: there is no `go` on the PATH or in {INSTALLED}")
     fetched = subprocess.run([go, "mod", "download"], cwd=SOURCE, capture_output=True, text=True)
     if fetched.returncode:
         pytest.skip(f"the Go SDK's client is not run: the SDK cannot be fetched: {fetched.stderr.strip()}")

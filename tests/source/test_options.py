@@ -589,6 +589,51 @@ def test_a_change_on_one_side_alone_changes_the_table() -> None:
     assert with_tables(written, {"options": table({**OPTIONS, "new": Declared(meaning="?")})}) != written
 
 
+# --- as users make them ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raw", "pattern"),
+    [
+        (
+            {"colour": "red"},
+            r"there is no option 'colour' for spark\.readStream: the nearest are .* and .*; docs",
+        ),
+        ({"endingPosition": "latest"}, r"spark\.readStream has no option endingPosition: it is for spark\.read"),
+        ({"prefetch": "many"}, r"option prefetch='many' is wrong: allowed is a whole number"),
+        (SHARED | {"leaseDuration": "soon"}, r"option leaseDuration='soon' is wrong: allowed is a length"),
+        ({"failOnDataLoss": "yes"}, r"option failOnDataLoss='yes' is wrong: allowed is true or"),
+        (SHARED | {"strategy": "cooperativ"}, r"strategy='cooperativ' is wrong: .* \(did you mean cooperative\?\)"),
+        ({"startingPosition": "2026-13-01"}, r"option startingPosition='2026-13-01' is wrong"),
+        ({"startingPosition": '{"0": 3'}, r"option startingPosition='\{\"0\": 3' is wrong"),
+        ({"consumerGroup": ""}, r"option consumerGroup='' is wrong"),
+        ({"connectionString": "Endpoint=sb:/hub"}, r"option connectionString is wrong: allowed is Endpoint=sb://"),
+        ({"connectionString": NO_PATH}, r"eventHubName is not set, and connectionString has no EntityPath"),
+        (
+            {"connectionString": "env:NO_SUCH_VARIABLE"},
+            r"'env:NO_SUCH_VARIABLE' is wrong: the .* has no such variable",
+        ),
+        (
+            {"connectionString": STRING + ";UseDevelopmentEmulator=true"},
+            r"switches TLS off, and ns\.servicebus\.windows\.net is not on this machine: allowed are localhost",
+        ),
+        ({"leaseTable": "/dbfs/leases"}, r"option leaseTable='/dbfs/leases' is wrong"),
+        (
+            {"leaseTable": "az://leases/hub", "storageOptions.account_key": "c2VjcmV0"},
+            r"option storageOptions\.account_key holds a secret",
+        ),
+        ({"eventHubName": STRING}, r"option eventHubName holds what looks like a key"),
+        (SHARED | {"ownerLevel": "1"}, r"ownerLevel cannot be set together with leaseTable"),
+        (
+            {"eventhubs.threadPoolSize": "4"},
+            r"eventhubs\.threadPoolSize is an option of the Scala connector: leave it",
+        ),
+    ],
+)
+def test_mistakes_of_users(raw: dict[str, str], pattern: str) -> None:
+    assert re.search(pattern, refusal(KEYED | raw))
+
+
 # --- a group of Azure's event processors
 
 

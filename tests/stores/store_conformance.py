@@ -1,4 +1,5 @@
-"""What every lease store must do. A backend's tests inherit `StoreConformance` and say how a store is opened."""
+"""What every lease store must do. A backend's tests inherit one of the two classes and say how a store is opened, and
+what its contenders are."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavail
 from spark_ehbalance.leases.model import Author, Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Heartbeat, Join, Transition
-from spark_ehbalance.stores.base import LeaseStore, LeaseTable, Offers, commit
+from spark_ehbalance.stores.base import LeaseStore, Offers, commit
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 from tests.stores.contenders import Opening, claim_all, create_group, create_own_group, renew_often
@@ -31,10 +32,7 @@ CONTENDERS = 4
 
 
 class StoreConformance(ABC):
-    """Inherited by each backend's tests, which say how a store is opened and what its contenders are.
-
-    Tests that use the fixture `atomic`, `epochs` or `members` are for stores that offer that.
-    """
+    """What every store must do, also a container whose partitions stand alone: see `Offers`."""
 
     offers = Offers()
 
@@ -50,21 +48,6 @@ class StoreConformance(ABC):
     def new(self, tmp_path: Path) -> Opening:
         """Opens handles on a store that has not been created yet."""
         return self.opening(tmp_path)
-
-    @pytest.fixture
-    def atomic(self) -> None:
-        if not self.offers.atomic:
-            pytest.skip("each partition stands alone in this store")
-
-    @pytest.fixture
-    def epochs(self) -> None:
-        if not self.offers.epochs:
-            pytest.skip("this store keeps no epochs")
-
-    @pytest.fixture
-    def members(self) -> None:
-        if not self.offers.members:
-            pytest.skip("this store keeps no members")
 
     def told(self, snapshot: Snapshot) -> object:
         """What every handle on the store finds."""
@@ -166,16 +149,6 @@ class StoreConformance(ABC):
             late.create(GROUP)
             assert early.read() == Snapshot(GROUP)
 
-    def test_what_is_erased_was_never_there(self, mine: LeaseStore, new: Opening) -> None:
-        if not isinstance(mine, LeaseTable):
-            pytest.skip("this store has no place of its own")
-        assert mine.changed_at_ms() > 0
-        mine.erase()
-        with new() as store:
-            assert not store.exists() or not store.read().leases
-            store.create(GROUP)
-            assert store.read() == Snapshot(GROUP)
-
     # read and write
 
     def test_a_write_is_seen_by_the_other_handle(self, mine: LeaseStore, theirs: LeaseStore) -> None:
@@ -187,39 +160,6 @@ class StoreConformance(ABC):
         assert self.told(theirs.read()) == self.told(written)
         assert self.told(before) == self.told(base), "a snapshot never changes"
 
-    @pytest.mark.usefixtures("atomic")
-    def test_a_stale_write_is_refused_until_the_newest_is_read(self, mine: LeaseStore, theirs: LeaseStore) -> None:
-        base = mine.read()
-        newest = theirs.write(theirs.read(), with_owner(base, "bob"))
-        for _ in range(2):  # being refused must not make the next attempt succeed
-            with pytest.raises(ConflictError):
-                mine.write(base, with_owner(base, "ann"))
-        assert theirs.read() == mine.read() == newest
-        written = mine.write(newest, with_owner(newest, "ann"))
-        assert theirs.read() == written
-
-    @pytest.mark.usefixtures("atomic")
-    def test_the_first_stale_write_is_refused_as_well(self, new: Opening) -> None:
-        """An empty store has no rows that a stale write would visibly replace."""
-        with new() as mine, new() as theirs:
-            mine.create(GROUP)
-            base, same = mine.read(), theirs.read()
-            newest = theirs.write(same, replace(base, leases={"0": Lease("0", "bob", checkpoint=Position(-1))}))
-            with pytest.raises(ConflictError):
-                mine.write(base, replace(base, leases={"0": Lease("0", "ann", checkpoint=Position(-1))}))
-            assert mine.read() == newest
-
-    @pytest.mark.usefixtures("atomic")
-    def test_an_old_snapshot_is_refused_although_the_handle_has_read_since(
-        self, mine: LeaseStore, theirs: LeaseStore
-    ) -> None:
-        base = mine.read()
-        theirs.write(theirs.read(), with_owner(base, "bob"))
-        newest = mine.read()
-        with pytest.raises(ConflictError):
-            mine.write(base, with_owner(base, "ann"))
-        assert theirs.read() == newest
-
     def test_one_handle_writes_again_and_again(self, mine: LeaseStore, theirs: LeaseStore) -> None:
         snapshot = first = mine.read()
         for number in range(120):  # beyond the store's own housekeeping
@@ -229,25 +169,6 @@ class StoreConformance(ABC):
                 assert self.told(theirs.read()) == self.told(snapshot)
         assert self.told(theirs.read()) == self.told(snapshot)
 
-    @pytest.mark.usefixtures("epochs", "members")
-    @given(snapshot=snapshots(GROUP))
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-    def test_every_field_is_stored(self, mine: LeaseStore, theirs: LeaseStore, snapshot: Snapshot) -> None:
-        written = mine.write(mine.read(), snapshot)
-        found = theirs.read()
-        assert found == written
-        assert (found.leases, found.members) == (snapshot.leases, snapshot.members)
-        assert list(found.leases) == list(snapshot.leases), "partitions stay in their order"
-
-    @pytest.mark.usefixtures("epochs", "members")
-    def test_the_largest_group_is_stored(self, mine: LeaseStore, theirs: LeaseStore) -> None:
-        leases = {str(n): Lease(str(n), f"owner-{n % 200}", n, checkpoint=Position(n, str(n))) for n in range(2_000)}
-        members = {f"owner-{n}": Member(f"owner-{n}", f"{n}", n) for n in range(200)}
-        base = mine.read()
-        mine.write(base, replace(base, leases=leases, members=members))
-        found = theirs.read()
-        assert (found.leases, found.members) == (leases, members)
-
     def test_it_may_be_closed_twice(self, mine: LeaseStore, theirs: LeaseStore) -> None:
         before = self.told(mine.read())
         mine.close()
@@ -255,16 +176,6 @@ class StoreConformance(ABC):
         assert self.told(theirs.read()) == before
 
     # commit
-
-    @pytest.mark.usefixtures("atomic")
-    def test_a_lost_race_is_run_again(self, mine: LeaseStore, theirs: LeaseStore) -> None:
-        stale = mine.read()
-        newest = commit(theirs, theirs.read(), [claim(BOB, "0")]).after
-        outcome = commit(mine, stale, [claim(ANN, "1")])
-        assert (outcome.before, outcome.accepted, outcome.refused) == (newest, (claim(ANN, "1"),), ())
-        assert outcome.after.version == newest.version + 1
-        assert [lease.owner for lease in outcome.after.leases.values()] == ["bob", "ann"]
-        assert theirs.read() == outcome.after
 
     def test_a_commit_refuses_what_a_lost_race_made_invalid(self, mine: LeaseStore, theirs: LeaseStore) -> None:
         stale = mine.read()
@@ -296,24 +207,6 @@ class StoreConformance(ABC):
         assert commit(mine, before, nothing).after == before
         assert theirs.read().version == before.version
 
-    @pytest.mark.usefixtures("atomic")
-    def test_a_commit_gives_up_after_its_attempts(
-        self, mine: LeaseStore, theirs: LeaseStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        base, write = mine.read(), type(mine).write
-
-        def beaten(self: LeaseStore, base: Snapshot, new: Snapshot) -> Snapshot:
-            """Somebody else is faster, every time."""
-            if new.leases["0"].owner == "ann":
-                commit(theirs, theirs.read(), [Heartbeat(by=BOB, at_ms=1)])
-            return write(self, base, new)
-
-        monkeypatch.setattr(type(mine), "write", beaten)
-        with pytest.raises(ConflictError):
-            commit(mine, base, [claim(ANN, "0")], attempts=3)
-        assert theirs.read().version == base.version + 3
-        assert theirs.read().leases["0"].owner is None
-
     # contention
 
     def test_each_partition_is_claimed_exactly_once(self, new: Opening) -> None:
@@ -333,7 +226,83 @@ class StoreConformance(ABC):
         if self.offers.atomic:
             assert end.version == start.version + CONTENDERS + len(partitions), "one commit per join and claim, no more"
 
-    @pytest.mark.usefixtures("epochs", "members")
+
+class LeaseTableConformance(StoreConformance):
+    """What a store that offers all must do besides."""
+
+    def test_a_stale_write_is_refused_until_the_newest_is_read(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        base = mine.read()
+        newest = theirs.write(theirs.read(), with_owner(base, "bob"))
+        for _ in range(2):  # being refused must not make the next attempt succeed
+            with pytest.raises(ConflictError):
+                mine.write(base, with_owner(base, "ann"))
+        assert theirs.read() == mine.read() == newest
+        written = mine.write(newest, with_owner(newest, "ann"))
+        assert theirs.read() == written
+
+    def test_the_first_stale_write_is_refused_as_well(self, new: Opening) -> None:
+        """An empty store has no rows that a stale write would visibly replace."""
+        with new() as mine, new() as theirs:
+            mine.create(GROUP)
+            base, same = mine.read(), theirs.read()
+            newest = theirs.write(same, replace(base, leases={"0": Lease("0", "bob", checkpoint=Position(-1))}))
+            with pytest.raises(ConflictError):
+                mine.write(base, replace(base, leases={"0": Lease("0", "ann", checkpoint=Position(-1))}))
+            assert mine.read() == newest
+
+    def test_an_old_snapshot_is_refused_although_the_handle_has_read_since(
+        self, mine: LeaseStore, theirs: LeaseStore
+    ) -> None:
+        base = mine.read()
+        theirs.write(theirs.read(), with_owner(base, "bob"))
+        newest = mine.read()
+        with pytest.raises(ConflictError):
+            mine.write(base, with_owner(base, "ann"))
+        assert theirs.read() == newest
+
+    @given(snapshot=snapshots(GROUP))
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    def test_every_field_is_stored(self, mine: LeaseStore, theirs: LeaseStore, snapshot: Snapshot) -> None:
+        written = mine.write(mine.read(), snapshot)
+        found = theirs.read()
+        assert found == written
+        assert (found.leases, found.members) == (snapshot.leases, snapshot.members)
+        assert list(found.leases) == list(snapshot.leases), "partitions stay in their order"
+
+    def test_the_largest_group_is_stored(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        leases = {str(n): Lease(str(n), f"owner-{n % 200}", n, checkpoint=Position(n, str(n))) for n in range(2_000)}
+        members = {f"owner-{n}": Member(f"owner-{n}", f"{n}", n) for n in range(200)}
+        base = mine.read()
+        mine.write(base, replace(base, leases=leases, members=members))
+        found = theirs.read()
+        assert (found.leases, found.members) == (leases, members)
+
+    def test_a_lost_race_is_run_again(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        stale = mine.read()
+        newest = commit(theirs, theirs.read(), [claim(BOB, "0")]).after
+        outcome = commit(mine, stale, [claim(ANN, "1")])
+        assert (outcome.before, outcome.accepted, outcome.refused) == (newest, (claim(ANN, "1"),), ())
+        assert outcome.after.version == newest.version + 1
+        assert [lease.owner for lease in outcome.after.leases.values()] == ["bob", "ann"]
+        assert theirs.read() == outcome.after
+
+    def test_a_commit_gives_up_after_its_attempts(
+        self, mine: LeaseStore, theirs: LeaseStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        base, write = mine.read(), type(mine).write
+
+        def beaten(self: LeaseStore, base: Snapshot, new: Snapshot) -> Snapshot:
+            """Somebody else is faster, every time."""
+            if new.leases["0"].owner == "ann":
+                commit(theirs, theirs.read(), [Heartbeat(by=BOB, at_ms=1)])
+            return write(self, base, new)
+
+        monkeypatch.setattr(type(mine), "write", beaten)
+        with pytest.raises(ConflictError):
+            commit(mine, base, [claim(ANN, "0")], attempts=3)
+        assert theirs.read().version == base.version + 3
+        assert theirs.read().leases["0"].owner is None
+
     def test_no_renewal_is_lost(self, new: Opening) -> None:
         authors = [Author(f"contender-{number}", "1") for number in range(CONTENDERS)]
         partitions = tuple(str(number) for number in range(CONTENDERS))

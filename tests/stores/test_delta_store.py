@@ -21,22 +21,31 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from spark_ehbalance.errors import ConflictError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Heartbeat, Renew
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.stores.contenders import Opening, line_up
 from tests.stores.delta_tables import HOUR_AGO, age, assert_one_line_with, commit_by_bob, committed, data_files
-from tests.stores.store_conformance import ANN, BOB, GROUP, StoreConformance, claim
+from tests.stores.store_conformance import ANN, BOB, GROUP, LeaseTableConformance, claim
 
 RENEWAL = Renew(by=ANN, at_ms=5, partition="0", epoch=1)
 
 
-class TestDeltaStore(StoreConformance):
+class TestDeltaStore(LeaseTableConformance):
     def opening(self, tmp_path: Path) -> Opening:
         return functools.partial(DeltaStore, str(tmp_path / "leases"))
 
     def contenders(self, count: int) -> Executor:
         spawn = multiprocessing.get_context("spawn")  # delta-rs has threads, which a fork would lose
         return ProcessPoolExecutor(count, spawn, initializer=line_up, initargs=(spawn.Barrier(count),))
+
+    def test_what_is_erased_was_never_there(self, mine: DeltaStore, new: Opening) -> None:
+        assert mine.changed_at_ms() > 0
+        mine.erase()
+        with new() as store:
+            assert not store.exists() or not store.read().leases
+            store.create(GROUP)
+            assert store.read() == Snapshot(GROUP)
 
 
 # --- the outcome of a commit is not known ------------------------------------------------------------------------

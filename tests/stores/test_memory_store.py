@@ -8,10 +8,10 @@ from pathlib import Path
 
 from spark_ehbalance.stores.memory import MemoryStore
 from tests.stores.contenders import Opening, line_up
-from tests.stores.store_conformance import StoreConformance
+from tests.stores.store_conformance import LeaseTableConformance
 
 
-class TestMemoryStore(StoreConformance):
+class TestMemoryStore(LeaseTableConformance):
     def opening(self, tmp_path: Path) -> Opening:
         store = MemoryStore()
         return lambda: store
