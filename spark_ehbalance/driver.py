@@ -28,6 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.installed import Py4JError
+from spark_ehbalance.source.batch_numbers import check_batch_numbers
 from spark_ehbalance.source.control_socket import PlannerAddress, send
 from spark_ehbalance.source.datasource import EhBalanceDataSource
 from spark_ehbalance.source.offsets import StreamOffset
@@ -61,8 +62,9 @@ def register(spark: SparkSession) -> None:
 
     Spark finds the format by itself if this package is installed where the driver is. Where it came by `--py-files`,
     `--archives` or `addArtifacts`, this makes it known. Queries with a long processing-time trigger need the listener:
-    without it checkpoints and handovers wait for the next trigger. Exceptions of Spark that are due to this package
-    then end with the line that says why, also those of streams and of Spark Connect.
+    without it checkpoints and handovers wait for the next trigger. A query whose sink has later batches than its
+    checkpoint (Spark's file sink, Delta's own) ends before it reads anything; not with Spark Connect. Exceptions of
+    Spark that are due to this package then end with the line that says why, also those of streams and of Spark Connect.
 
     `spark` may be a Spark Connect session, whose server then needs the package. Raises `EhBalanceError` if its Python
     cannot import it, and if the server does not add a listener.
@@ -95,18 +97,21 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
 
 class BatchEndListener(StreamingQueryListener):
     """Reports the end of each batch to the planners of its `ehbalance` sources, and whether two of them share leases;
-    warns of sinks that lose rows if queries share a hub."""
+    warns of sinks that lose rows if queries share a hub, and ends queries whose sink has later batches."""
 
-    def __init__(self, remote: SparkSession | None = None, driver: int = 0) -> None:
-        """`remote` is the session, if it is one of Spark Connect, else `driver` the process id of the driver's JVM."""
+    def __init__(self, remote: SparkSession | None = None, jvm: Any = None, session: Any = None) -> None:
+        """`remote` is the session, if it is one of Spark Connect, else `jvm` the driver's and `session` the one in
+        it."""
         super().__init__()
         self._remote = remote
-        self._driver = driver
+        self._jvm, self._session = jvm, session
+        self._driver = 0 if jvm is None else _process_id(jvm)
         self._relayed: dict[str, float] = {}
         self._warned: set[str] = set()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        pass
+        if self._jvm is not None:  # then Spark waits for this before it reads the query's log
+            check_batch_numbers(self._jvm, self._session, str(event.id))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = json.loads(event.progress.json)
@@ -237,7 +242,7 @@ def _process_id(jvm: Any) -> int:
 
 def _listener(spark: Any) -> BatchEndListener:
     remote = _remote(spark)
-    return BatchEndListener(remote) if remote is not None else BatchEndListener(driver=_process_id(spark._jvm))
+    return BatchEndListener(remote) if remote is not None else BatchEndListener(None, spark._jvm, spark._jsparkSession)
 
 
 def _add_listener(spark: Any, listener: StreamingQueryListener) -> None:

@@ -23,7 +23,7 @@ _OPENING = 5.0
 _QUIET = 3.0
 _TIMES = 3
 
-#: Seconds that one receiver may take: by the client's public calls, it opens another connection after 20 s.
+#: Seconds that one receiver may take.
 _LONGEST = 18.0
 
 #: If no event is left between a receiver's start and the position, the next one begins so many times as far before it.

@@ -15,7 +15,7 @@ from typing import Protocol
 from spark_ehbalance.errors import DataLossError, FencedError, OptionError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP
+from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
 from spark_ehbalance.leases.transitions import NoteHub, Restore
 from spark_ehbalance.source.continuity import RecordedProgress, describe_loss, restore_transitions, skipped_events
 from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
@@ -25,7 +25,9 @@ from spark_ehbalance.source.past import (
     described_older_table,
     described_other_hub,
     earlier_run,
+    last_used_number,
     other_hub_help,
+    read_too_early,
     running,
 )
 from spark_ehbalance.stores.base import SHARED_LEVEL, LeaseStore, commit_and_record
@@ -135,13 +137,20 @@ def check_hub(known: StreamOffset, options: Options, found: HubReference) -> Non
 
 
 def check_past(
-    store: LeaseStore, options: Options, known: StreamOffset, hub: HubReference, alive: Callable[[str], bool | None]
+    store: LeaseStore,
+    options: Options,
+    known: StreamOffset,
+    hub: HubReference,
+    alive: Callable[[str], bool | None],
+    *,
+    finished: bool,
 ) -> None:
     """Check that the table has positions of `hub`, wait until no other process reads with the checkpoint whose last
     offset is `known`, or with a copy of it, and check that the table knows no more of the query.
 
-    `alive` tells whether a `QueryRecord.process` lives, as far as that can be told here; else its signs of life in the
-    table do. Raises `FencedError` if it goes on, and `DataLossError` if the table is that of another hub or if the
+    `finished` says whether that batch is finished, by the checkpoint. `alive` tells whether a `QueryRecord.process`
+    lives, as far as that can be told here; else its signs of life in the table do. Raises `FencedError` if it goes on,
+    or has gone on after the checkpoint was read, and `DataLossError` if the table is that of another hub or if the
     checkpoint was set back.
     """
     found = store.read() if store.exists() else None
@@ -149,15 +158,17 @@ def check_past(
         _check_table_hub(options, found.described_other_hub(hub.created_ms))
     counter: object = None
     begun = since = time.monotonic()
-    told = False
+    told = ran = False
+    record = None
     while found is not None and (run := earlier_run(known, found)) is not None:
         (record, member), now = run, time.monotonic()
         lives, patience = alive(record.process), (member.lease_duration_ms or 0) / 1000 or options.lease_duration
+        ran = ran or lives is True or counter not in (None, member.counter)
         if counter != member.counter:
             counter, since = member.counter, now
         if lives is False or (lives is None and now - since > patience):
             break
-        if record.batch > known.batch or now - begun > _PATIENCE * patience:
+        if record.begun > known.batch or now - begun > _PATIENCE * patience:
             raise FencedError(running(record))
         if not told:
             _LOG.warning(
@@ -166,8 +177,24 @@ def check_past(
         told = True
         time.sleep(_LOOK_INTERVAL)
         found = store.read()
-    if found is not None:
-        _check_age(options, described_older_checkpoint(known, found))
+    else:
+        ran = told
+    older = "" if found is None else described_older_checkpoint(known, found)
+    if record is not None and ran and (older or not finished):  # nothing was set back, and no batch has to run again
+        raise FencedError(read_too_early(record))
+    _check_age(options, older)
+
+
+def passed_over(known: StreamOffset, found: Snapshot) -> int:
+    """Up to which batch number the query whose last offset is `known` is to read nothing, as a sink may have it."""
+    until = last_used_number(known, found)
+    if until > known.batch:
+        _LOG.warning(
+            "batches up to %d read nothing. The query's last process was killed, or its checkpoint was set back, and "
+            "a sink that knows batch numbers leaves out those that it has. After a checkpoint was set back, events "
+            "that the lease table had not heard of come twice", until,
+        )  # fmt: skip
+    return until
 
 
 def _check_table_hub(options: Options, other: str) -> None:
@@ -185,7 +212,7 @@ def _check_age(options: Options, older: str) -> None:
         raise DataLossError(
             f"leaseTable={options.lease_table}: {older}. Sinks that know batch numbers leave out new events with the "
             "old numbers. Nothing was read. Give the query a new checkpointLocation, with which it goes on at the "
-            "table's positions, or go on with failOnDataLoss=false if the sink knows no numbers"
+            "table's positions, or go on with failOnDataLoss=false, with which these numbers are passed over"
         )
     if older:
         _LOG.warning("%s. Going on at the table's positions, because failOnDataLoss=false", older)

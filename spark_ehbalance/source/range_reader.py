@@ -28,7 +28,6 @@ from spark_ehbalance.hub.receiver import (
     PartitionAddress,
     Receiver,
     RefusedError,
-    Undecodable,
     Unreachable,
 )
 from spark_ehbalance.hub.resolve import Unlocated, locate
@@ -83,7 +82,8 @@ def read_range(
     `owner` is the member that holds the lease, None without leases. `receivers` are those that the process keeps open
     between tasks. `news` is where the planner is told of new events. Ends early, without an error, if the lease is lost
     while reading (the new owner reads the rest), and soon after `ended` is set. Raises `ForeignReaderError`,
-    `FencedError`, `DataLossError`, `MalformedEventError`, `HubUnavailableError`, `MissingError`, `StoreError`.
+    `FencedError`, `DataLossError`, `MalformedEventError`, `HubUnavailableError`, `MissingError`, `ClientVersionError`,
+    `StoreError`.
     """
     address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
     key = Key(address, owner_level, options.json_properties, options.on_malformed, news)
@@ -111,7 +111,6 @@ class _RangeReceiver:
         self._identified = names_event(wanted.start_offset) or names_event(wanted.end_offset)
         self._checks = False  # what comes first is the event at `after`
         self._receiver: Receiver | None = None
-        self._one_by_one = False
         #: As of the receiver, after the last call of `receive`.
         self.first: int | None = None
         self.next = 0
@@ -125,25 +124,17 @@ class _RangeReceiver:
         waits = self._checks and self._receiver is not None and not self._receiver.closed
         if not waits and (self._receiver is None or self._receiver.closed or self._receiver.next != position):
             self.close()
-            prefetch = 1 if self._one_by_one else self._prefetch
-            if names_event(self.after):
-                self._receiver = self._receivers.take(self._key, position, prefetch, self.after)
-            else:
-                self._receiver = self._receivers.take(self._key, position, prefetch)
+            after = self.after if names_event(self.after) else None
+            self._receiver = self._receivers.take(self._key, position, self._prefetch, after)
             self._receiver.gaps = self._key.address in self._receivers.compacted
             self._checks = self._receiver.next is None
         assert self._receiver is not None
         receiver, left = self._receiver, self._end - position + self._checks
         try:
-            batch = receiver.receive(1 if self._one_by_one else min(self._max_rows, left), 1.0, left)
-        except Undecodable:
-            self.close()
-            self._one_by_one = True  # up to the event that cannot be decoded
-            return self.receive(position)
+            batch = receiver.receive(min(self._max_rows, left), 1.0, left)
         except BaseException:
             self.close()
             raise
-        self._one_by_one = self._one_by_one and not receiver.closed
         self.newest = receiver.newest
         self.first, self.next = receiver.first, position if receiver.next is None else receiver.next
         if self._checks and receiver.first is not None:

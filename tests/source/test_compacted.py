@@ -82,7 +82,6 @@ def reading(options: Options, start: int, end: int, worker: CountedReceivers) ->
     return thread, got
 
 
-@pytest.mark.usefixtures("way")
 def test_the_end_is_replaced_by_later_events(emulator: Emulator, worker: CountedReceivers) -> None:
     """They tell at once that nothing of the range is left."""
     send(emulator, range(20, 25))
@@ -93,7 +92,6 @@ def test_the_end_is_replaced_by_later_events(emulator: Emulator, worker: Counted
     assert time.monotonic() - begun < TIMEOUT / 4
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("level", [None, 3])
 def test_the_end_is_a_tombstone_that_was_removed(
     emulator: Emulator, worker: CountedReceivers, level: int | None, caplog: pytest.LogCaptureFixture
@@ -168,7 +166,6 @@ def test_a_hub_whose_events_come_one_by_one_is_waited_for(
     assert not any(looks)
 
 
-@pytest.mark.usefixtures("way")
 def test_a_hub_that_stops_after_the_event_before_is_waited_for(
     emulator: Emulator, worker: CountedReceivers, looks: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,9 @@ from pyspark.sql import DataFrame
 
 from spark_ehbalance.delta import once
 
+#: What is said of a query that has not ended.
+RUNS = "it runs"
+
 
 class QueryProcess:
     """A process with a Spark session that runs queries from `ehbalance` into Delta tables."""
@@ -58,15 +61,15 @@ class QueryProcess:
     ) -> Query:
         """Start a query whose checkpoint and table, unless another `table` is given, are in `folder`. It writes with
         Delta's own sink; with `hold` by `once`, and each batch waits as long as that file exists. If it is `numbered`,
-        by appends with the batch's number instead, as Delta's own sink does."""
+        by appends with the query's id and the batch's number instead, as Delta's own sink does."""
         target = table or folder / "table"
         command = {"do": "start", "options": options, "folder": str(folder), "trigger": trigger, "table": str(target)}
         self._ask(command | {"hold": str(hold) if hold else None, "numbered": numbered})
         return Query(self, folder, target)
 
-    def error(self, folder: Path) -> str:
-        """Why the query has ended, which is waited for."""
-        return str(self._ask({"do": "error", "folder": str(folder)})["text"])
+    def error(self, folder: Path, within: float = 60) -> str:
+        """Why the query has ended, which is waited for so many seconds; `RUNS` if it has not."""
+        return str(self._ask({"do": "error", "folder": str(folder), "within": within})["text"])
 
     def stop(self, folder: Path) -> None:
         self._ask({"do": "stop", "folder": str(folder)})
@@ -117,7 +120,8 @@ class Query:
 
 def _numbered(table: str) -> Callable[[DataFrame, int], None]:
     def write(df: DataFrame, batch_id: int) -> None:
-        df.write.format("delta").mode("append").options(txnAppId="query", txnVersion=batch_id).save(table)
+        query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        df.write.format("delta").mode("append").options(txnAppId=query, txnVersion=batch_id).save(table)
 
     return write
 
@@ -169,8 +173,8 @@ def _main() -> None:
                     queries[folder] = writer.format("delta").start(command["table"])
             elif command["do"] == "error":
                 try:
-                    ended = queries[folder].awaitTermination(60)
-                    error = "none" if ended else "it runs"
+                    ended = queries[folder].awaitTermination(command["within"])
+                    error = "none" if ended else RUNS
                 except StreamingQueryException as failure:
                     error = str(failure)
                 print(json.dumps({"text": error}), flush=True)

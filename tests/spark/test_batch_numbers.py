@@ -1,0 +1,165 @@
+"""Sinks that know their batches by number, after the checkpoint was deleted or set back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import spark_ehbalance
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.stores.delta import DeltaStore
+from tests.docs.blocks import PAGES, blocks
+from tests.spark.test_sharing import Owners, shares
+from tests.spark.test_single_query import fill
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.spark
+
+
+class Job:
+    """A query from `ehbalance` to files or to Delta's own sink, with a listener, in batches of 8 events."""
+
+    def __init__(self, spark: SparkSession, format: str, folder: Path, options: Mapping[str, str]) -> None:
+        self._spark, self._format, self._options = spark, format, {**options, "maxEventsPerTrigger": "8"}
+        self.checkpoint, self.output = folder / "checkpoint", folder / "output"
+        spark_ehbalance.register(spark)
+
+    def start(self) -> StreamingQuery:
+        events = self._spark.readStream.format("ehbalance").options(**self._options).load()
+        writer = events.select("partition", "sequenceNumber").writeStream.format(self._format)
+        return (
+            writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start(str(self.output))
+        )
+
+    def run(self) -> None:
+        assert self.start().awaitTermination(120)
+
+    def error(self) -> str:
+        with pytest.raises(StreamingQueryException) as caught:
+            self.start().awaitTermination(120)
+        return str(caught.value)
+
+    def rows(self) -> Counter[tuple[str, int]]:
+        return Counter(
+            (row.partition, row.sequenceNumber)
+            for row in self._spark.read.format(self._format).load(str(self.output)).collect()
+        )
+
+
+def positions(options: Mapping[str, str]) -> dict[str, Any]:
+    with DeltaStore(options["leaseTable"]) as store:
+        return {partition: lease.checkpoint for partition, lease in store.read().leases.items()}
+
+
+def test_a_new_checkpoint_for_a_folder_of_files_is_refused(
+    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
+) -> None:
+    job = Job(spark, "parquet", tmp_path, shared_options)
+    fill(hub, 2)
+    job.run()
+    last = max(int(each.name) for each in (job.checkpoint / "commits").glob("[0-9]*"))
+    (job.checkpoint / "commits" / str(last)).unlink()  # as when killed before Spark has noted the batch
+    (job.checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
+    before = fill(hub, 1)
+    job.run()
+    assert job.rows() == Counter(before), "with its own checkpoint it goes on"
+    fill(hub, 5)
+    read = positions(shared_options)
+    shutil.rmtree(job.checkpoint)
+    error = job.error()
+    assert error.splitlines()[-1].startswith("spark_ehbalance.errors.DataLossError: FileSink[file:")
+    assert "/checkpoint has no batch yet: it is new, was set back, or belongs to another output" in error
+    assert error.endswith("or write to a new folder")
+    assert positions(shared_options) == read
+    assert job.rows() == Counter(before)
+    job.output = tmp_path / "new"  # as the error advises
+    job.run()
+    assert job.rows() + Counter(before) == Counter(fill(hub, 0))
+
+
+def test_a_checkpoint_that_was_set_back_is_refused_for_deltas_own_sink(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
+) -> None:
+    """Without a lease table nothing else tells."""
+    job, copy = Job(spark, "delta", tmp_path, options), tmp_path / "copy"
+    fill(hub, 2)
+    job.run()
+    shutil.copytree(job.checkpoint, copy)
+    before = fill(hub, 2)
+    job.run()
+    shutil.rmtree(job.checkpoint)
+    shutil.copytree(copy, job.checkpoint)
+    fill(hub, 5)
+    ends = max(int(each.name) for each in (copy / "offsets").glob("[0-9]*"))
+    error = job.error()
+    assert error.splitlines()[-1].startswith("spark_ehbalance.errors.DataLossError: DeltaSink[")
+    assert f"/checkpoint ends with batch {ends}: " in error
+    assert error.endswith("or set a new checkpointLocation")
+    assert job.rows() == Counter(before)
+
+
+def test_queries_of_other_sources_and_sinks_are_left_alone(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
+) -> None:
+    job = Job(spark, "parquet", tmp_path, options)
+    fill(hub, 2)
+    job.run()
+    rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    writer = rates.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "other"))
+    query = writer.trigger(once=True).start(str(job.output))
+    assert query.awaitTermination(120), "of another source: its own matter"
+    seen = list[int]()
+    events = spark.readStream.format("ehbalance").options(**options).load()
+    each = events.writeStream.foreachBatch(lambda df, batch: seen.append(df.count()))
+    assert each.trigger(availableNow=True).start().awaitTermination(120)
+    assert sum(seen) == 16
+
+
+def test_queries_that_share_write_under_their_own_ids(
+    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], owners: Owners, tmp_path: Path
+) -> None:
+    """With the function of the documentation. Under one id Delta would leave out what either writes with a number that
+    the other has had."""
+    (block,) = (each for each in blocks("sharing.md", PAGES["docs/sharing.md"].read_text()) if "txnAppId" in each.text)
+    names: dict[str, Any] = {}
+    exec(block.text.replace("/data/flights", str(tmp_path / "table")), names)
+
+    def start(name: str) -> None:
+        events = spark.readStream.format("ehbalance").options(**shared_options).load()
+        writer = events.writeStream.foreachBatch(names["write"]).trigger(processingTime="1 second")
+        writer.option("checkpointLocation", str(tmp_path / name)).start()
+
+    def send(count: int) -> set[tuple[str, int]]:
+        sent = fill(hub, 4)
+        wait_until(lambda: _rows(tmp_path / "table") >= count, f"{count} rows are written")
+        return sent
+
+    try:
+        start("a")
+        send(32)  # of two that make a table Delta refuses one
+        start("b")
+        wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4")
+        send(64)
+        everything = send(96)
+    finally:
+        for query in spark.streams.active:
+            spark_ehbalance.stop(query, 10)
+    rows = spark.read.format("delta").load(str(tmp_path / "table")).select("partition", "sequenceNumber").collect()
+    assert Counter((row.partition, row.sequenceNumber) for row in rows) == Counter(everything)
+    ids = [json.loads((tmp_path / name / "metadata").read_text())["id"] for name in "ab"]
+    numbers = [DeltaTable(tmp_path / "table").transaction_version(each) for each in ids]
+    assert None not in numbers, "each has written"
+
+
+def _rows(table: Path) -> int:
+    return DeltaTable(table).count() if DeltaTable.is_deltatable(str(table)) else 0
