@@ -3,7 +3,7 @@
 | what | how it is measured |
 |---|---|
 | `latestOffset` | the call in this process, with a lease table, 10 ms after the last one |
-| management request | CPU per partition of requests for all partitions every 0.1 s; also by public calls |
+| management request | CPU per partition of requests for all partitions every 0.1 s; also by the client's own calls |
 | idle planner | CPU of a waiting query's planner process, with lease keeper and hub watcher (Linux) |
 | trivial source | the same for a source whose offset is one number and that does nothing: Spark's own part |
 """

@@ -1,5 +1,5 @@
-"""CPU, time and memory of one reader per event: the fast path, from the socket to Arrow with all columns, compared with
-the source by public calls, and with the client's own `receive_batch`, without Arrow, in one and in two processes.
+"""CPU, time and memory of one reader per event, from the socket to Arrow with all columns, compared with the client's
+own `receive_batch`, without Arrow, in one and in two processes.
 
 Each reader runs in a process of its own; connecting is not counted.
 """
@@ -28,10 +28,10 @@ from spark_ehbalance.source.concurrent_reader import read_together
 SUBJECT = "reader"
 PREFETCH = 1000  # the source's default
 
-#: µs of CPU per event by the fast path.
+#: µs of CPU per event.
 BARS = {"1 KB": 2.0, "1 KB, 2 properties, one unique": 5.0, "1 KB, no two alike": 10.0}
 
-#: How many times less than `receive_batch` the fast path must cost, with events of 1 KB.
+#: How many times less than `receive_batch` it must cost, with events of 1 KB.
 TIMES_LESS = 12.0
 
 #: The comparisons take much longer, so they read this many times fewer events, and half as often.
@@ -56,13 +56,13 @@ class Cost(NamedTuple):
         return self.events / (self.ended - self.begun)
 
 
-def ours(connection: Connection, partitions: int, events: int, fast: bool = True) -> Cost:
+def ours(connection: Connection, partitions: int, events: int) -> Cost:
     """This reader: `events` of each partition, in batches as the source requests them; several partitions in threads,
     like those of one task."""
 
     def read(partition: str, ended: threading.Event) -> Generator[int, None, None]:
         address = PartitionAddress(connection, GROUP, partition)
-        with closing(Receiver(address, 0, owner_level=None, prefetch=PREFETCH, fast=fast)) as receiver:
+        with closing(Receiver(address, 0, owner_level=None, prefetch=PREFETCH)) as receiver:
             left = events
             while left:
                 most = min(10_000, left) if left < events else 1
@@ -130,7 +130,6 @@ def _shape(name: str, events: int, runs: int, log: Log, *, tls: bool = False) ->
         SHAPES[name](server, "1", few)
         found = {
             "": _alone(ours, runs, server.connection, 1, events),
-            "without the fast path": _alone(ours, fewer, server.connection, 1, few, False),
             "receive_batch": _alone(client, fewer, server.connection, "0", few),
             "in two processes": _in_two(server, few, fewer),
         }

@@ -24,6 +24,10 @@ class InstallationError(EhBalanceError, ImportError):
     """The source cannot be imported by a Python of Spark's. The text says by which, why, and what to do."""
 
 
+class ClientVersionError(EhBalanceError):
+    """The installed version of azure-eventhub cannot be used. The text says what it lacks and which one to install."""
+
+
 class HubUnavailableError(EhBalanceError):
     """The event hub is unreachable or refused the request. The text names what was tried."""
 

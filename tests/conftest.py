@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-# Tests find no token that an earlier one has fetched; those of sharing have folders of their own.
-os.environ.setdefault("EHBALANCE_SHARE_TOKENS", "0")
-
 #: With pytest-xdist tests that share one of these run one after the other in one process: a Spark, and processes with
 #: Spark, are kept from test to test. All others are grouped by file; a file may name a group of its own.
 _SHARED = {"spark": "spark", "processes": "spark processes", "pair": "spark processes"}

@@ -6,7 +6,7 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.credentials import Identity
 from spark_ehbalance.hub.network import Network, in_arguments
 from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.member.turn import Sight
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseStore
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.identity import with_identity
@@ -74,8 +75,10 @@ class DeltaCheckpointStore(CheckpointStore):
     interval is taken for dead. `lease_duration`, `handover_timeout` and `allow_plaintext_emulator` are as the queries'
     options.
 
-    A store serves one client, or several with different ids, in one process: a fork makes its own. `close` is called
-    when the process ends, if it was not before.
+    A store serves one client at a time, in one process: a fork makes its own. azure-eventhub does not tell whose
+    checkpoint one is, so of two clients one could set the other's back. A second client gets nothing to read: its calls
+    raise `OptionError` until the first has given back what it owns, or has been silent for the expiration interval.
+    `close` is called when the process ends, if it was not before.
 
     Raises `OptionError`. All calls raise `OptionError` if the client reads another group than the table's, and if the
     store is closed; `StoreError` and, with access to the hub, `HubUnavailableError`; `FencedError` if another consumer
@@ -153,7 +156,7 @@ class DeltaCheckpointStore(CheckpointStore):
         self._times = Times(load_balancing_interval, expiration, lease_duration, handover_timeout, _PATIENCE)
         self._lock = threading.Lock()  # for all but checkpoints, which wait for nobody
         self._served: tuple[float, float | None] = 0.0, None  # for how long the lock was held, and since when it is
-        self._members: Mapping[str, ConsumerMember] = {}
+        self._member: ConsumerMember | None = None  # the last one
         self._store: LeaseStore | None = None
         self._hub: Hub = NoHub()
         self._group: Group | None = None
@@ -165,7 +168,7 @@ class DeltaCheckpointStore(CheckpointStore):
     def list_ownership(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
     ) -> list[dict[str, Any]]:
-        """Who owns which partition; first the store's own consumers take what should be theirs.
+        """Who owns which partition; first the store's own consumer takes its share.
 
         Partitions whose owner is dead or gone have the owner "". `last_modified_time` tells the age of the owner's last
         sign of life so that the client, by its expiration interval, judges as the group does by its lease duration.
@@ -173,7 +176,7 @@ class DeltaCheckpointStore(CheckpointStore):
         named = _named(fully_qualified_namespace, eventhub_name, consumer_group)
         with self._locked():
             self._open(named)
-            for member in self._current():
+            if (member := self._current()) is not None:
                 member.take(None)
             return [{**named, **each} for each in self._ownership()]
 
@@ -182,7 +185,8 @@ class DeltaCheckpointStore(CheckpointStore):
 
         The owner joins the group. A free partition is claimed, and another member's is requested from it, if the
         group's strategy gives it to this owner; what has not come when the call ends is not claimed. A partition that
-        has changed hands since it was listed is not claimed either. The owner "" gives the partition back.
+        has changed hands since it was listed is not claimed either. The owner "" gives the partition back. Raises
+        `OptionError` if the store serves another owner.
         """
         claimed: list[dict[str, Any]] = []
         by_owner: dict[str, list[dict[str, Any]]] = {}
@@ -211,7 +215,7 @@ class DeltaCheckpointStore(CheckpointStore):
         if self._group is not None:
             self._check_group(checkpoint)
         position = Position(int(checkpoint["sequence_number"]), None if offset is None else str(offset))
-        member = next((each for each in self._current() if partition in each.used), None)
+        member = self._current()
         if member is None or not member.checkpoint(partition, position):
             raise OwnershipLostError(
                 f"partition {partition} is not this consumer's any more: who owns it goes on at the lease table's "
@@ -229,7 +233,7 @@ class DeltaCheckpointStore(CheckpointStore):
         named = _named(fully_qualified_namespace, eventhub_name, consumer_group)
         with self._locked():
             leases = self._open(named).read().leases
-            for member in self._current():
+            if (member := self._current()) is not None:
                 member.opened()
         return [{**named, **checkpoint_entry(each)} for each in leases.values() if each.checkpoint is not None]
 
@@ -241,13 +245,13 @@ class DeltaCheckpointStore(CheckpointStore):
         return not self._closed and self._process in (None, os.getpid())
 
     def close(self) -> None:
-        """Give back what the store's consumers own, and leave the group. Call it after the client's `close`."""
+        """Give back what the store's consumer owns, and leave the group. Call it after the client's `close`."""
         if not self.usable:
             return
         atexit.unregister(self.close)
         with self._lock:
             self._closed = True
-            for member in self._current():
+            if (member := self._current()) is not None:
                 member.stop()
             if self._store is not None:
                 self._store.close()
@@ -285,8 +289,8 @@ class DeltaCheckpointStore(CheckpointStore):
 
     def _open(self, named: Mapping[str, Any]) -> LeaseStore:
         """The lease table, once it has been checked that it is that of the group which the client names."""
-        if error := next((each.error for each in self._members.values() if each.error), None):
-            raise error
+        if self._member is not None and self._member.error is not None:
+            raise self._member.error
         if self._store is not None:
             self._check_group(named)
             return self._store
@@ -333,33 +337,40 @@ class DeltaCheckpointStore(CheckpointStore):
                 f"the client reads {_group(named)}, but the lease table at {self._location} is that of {self._group}"
             )
 
-    def _current(self) -> Sequence[ConsumerMember]:
-        """The members that have not ended."""
-        return [each for each in self._members.values() if not each.stopped]
+    def _current(self) -> ConsumerMember | None:
+        """The member, if it has not ended."""
+        return None if self._member is None or self._member.stopped else self._member
 
-    def _leases(self) -> Mapping[str, Lease]:
+    def _seen(self) -> tuple[Mapping[str, Lease], Sight | None]:
+        """The leases, and what the member knows of them."""
         assert self._store is not None
-        sights = (each.sight() for each in self._current())
-        return next((each.leases for each in sights if each), None) or self._store.read().leases
+        member = self._current()
+        sight = None if member is None else member.sight()
+        return (sight and sight.leases) or self._store.read().leases, sight
 
     def _ownership(self) -> list[dict[str, Any]]:
-        consumers, silence = {each.owner: each.readable() for each in self._current()}, dict[str, float]()
-        for member in self._current():
-            if (sight := member.sight()) is not None:
-                silence = {p: 1.0 if p in sight.expired else min(s, 0.99) for p, s in sight.silence.items()}
-        return list(ownership(self._leases(), consumers, silence, time.time(), self._times.expiration))
+        member, (leases, sight), silence = self._current(), self._seen(), dict[str, float]()
+        if sight is not None:
+            silence = {p: 1.0 if p in sight.expired else min(s, 0.99) for p, s in sight.silence.items()}
+        consumers = {} if member is None else {member.owner: member.readable()}
+        return list(ownership(leases, consumers, silence, time.time(), self._times.expiration))
 
     def _claimed(self, owner: str, wanted: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        current = {each.owner: each for each in self._current()}
-        member, leases = current.get(owner), self._leases()
+        member = self._current()
+        if member is not None and member.owner != owner:
+            raise OptionError(
+                f"the checkpoint store serves the client {member.owner}, and {owner} gets nothing to read: make a "
+                "DeltaCheckpointStore for each client. If the other has ended, this one goes on when its partitions "
+                f"are given back, after {self._times.expiration:g} s at the latest"
+            )
+        leases, _ = self._seen()
         tags = {p: etag(each.epoch, each.owner) for p, each in leases.items()}
         valid = {e["partition_id"]: e for e in wanted if e.get("etag") in (None, tags.get(e["partition_id"]))}
         if member is None:
-            before = self._members.get(owner)
-            member = self._joined(owner, leases)
-            if before is not None:  # the client was silent for too long, and has not noticed it
+            before, member = self._member, self._joined(owner, leases)
+            if before is not None and before.owner == owner:  # it was silent for too long, and has not noticed it
                 member.left |= before.left | before.used.keys()
-            self._members = {**current, owner: member}
+            self._member = member
         if valid.keys() - member.readable().keys():
             member.take(valid.keys())
         now = time.time()
@@ -380,14 +391,15 @@ class DeltaCheckpointStore(CheckpointStore):
     def _given_back(self, wanted: list[dict[str, Any]]) -> list[dict[str, Any]]:
         given = []
         for each in wanted:
+            if (member := self._current()) is None:
+                break
             partition = each["partition_id"]
-            for member in self._current():
-                epoch = member.used.get(partition)
-                if epoch is None and str(each.get("etag")).endswith(f" {member.owner}"):
-                    member.closed(partition)
-                if epoch is not None and each.get("etag") == etag(epoch, member.owner):
-                    member.give_back(partition)
-                    given.append({**each, "etag": etag(epoch, None), "last_modified_time": time.time()})
+            epoch = member.used.get(partition)
+            if epoch is None and str(each.get("etag")).endswith(f" {member.owner}"):
+                member.closed(partition)
+            if epoch is not None and each.get("etag") == etag(epoch, member.owner):
+                member.give_back(partition)
+                given.append({**each, "etag": etag(epoch, None), "last_modified_time": time.time()})
         return given
 
 

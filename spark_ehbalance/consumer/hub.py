@@ -6,8 +6,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from spark_ehbalance.errors import HubUnavailableError
-from spark_ehbalance.hub.clearing import clear
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.disconnecting import disconnect_readers
 from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import resolve
@@ -98,7 +98,7 @@ class HubAccess:
         """Disconnect what former owners of these partitions still have open: a receiver with an owner level above the
         client's 0, which would shut the client out. A lease's epoch is above the levels of all former owners, so a
         receiver that opens with it and is closed again leaves the partition to the client."""
-        clear({self._address(partition): epoch for partition, epoch in epochs.items()})
+        disconnect_readers({self._address(partition): epoch for partition, epoch in epochs.items()})
 
     def read_to_end(self, checkpoints: Mapping[str, Position]) -> Collection[str]:
         """The partitions that have no event after their checkpoints. Raises `HubUnavailableError`."""

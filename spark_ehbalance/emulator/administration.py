@@ -161,6 +161,15 @@ class Administration(ABC):
         self._log(hub, partition).remove(start, end)
 
     @operation
+    def compact_keys(self, hub: str, partition: str | int, keep_tombstones: bool = True) -> list[int]:
+        """Leave out all but the last event of each key, as compaction does; returns the sequence numbers that stay.
+
+        A tombstone is an event without body. With `keep_tombstones` False, they are left out too, as the service does
+        after a while. Events without key stay.
+        """
+        return self._log(hub, partition).compact(keep_tombstones)
+
+    @operation
     def promote(self, hub: str, lost: int | Mapping[str | int, int] = 0, *, lost_offsets: str = "resume") -> None:
         """Promote a secondary region of a geo-replicated hub. Without replication of the last `lost` events of each
         partition (or of some partitions) they are lost, and new ones take their sequence numbers. Resets all

@@ -34,6 +34,7 @@ _SERVICE_KEYS = {"x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time",
 _SEQUENCE_KEY = encode(Symbol("x-opt-sequence-number")) + b"\x81"
 _OFFSET_KEY = encode(Symbol("x-opt-offset")) + b"\xa1"
 _TIME_KEY = encode(Symbol("x-opt-enqueued-time")) + b"\x83"
+_EMPTY = (b"\xa0\0", b"\xb0\0\0\0\0")  # binary values
 _MAP_HEADER = struct.Struct(">4sII")
 _BEFORE_OFFSET = struct.Struct(f">{len(_SEQUENCE_KEY)}sq{len(_OFFSET_KEY)}sB")
 _AFTER_OFFSET = struct.Struct(f">{len(_TIME_KEY)}sq")
@@ -75,6 +76,17 @@ def _position(sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
 def has_position(message: bytes, sequence_number: int, offset: str, enqueued_ms: int) -> bool:
     """Whether a rendered message is annotated with this position."""
     return _position(sequence_number, offset, enqueued_ms) in message
+
+
+def key_and_body(message: bytes) -> tuple[bytes | None, bool]:
+    """The key by which a rendered message is compacted, None if it has none, and whether its body has any bytes."""
+    key, body = None, False
+    for section, start, end in _sections(message):
+        if section == _ANNOTATIONS:
+            annotations: Any = decode(message, start)[0]
+            key = annotations.get(KAFKA_KEY, annotations.get(PARTITION_KEY))
+        body = body or (section in (_DATA, _SEQUENCE, _VALUE) and message[start:end] not in _EMPTY)
+    return key.encode() if isinstance(key, str) else key, body
 
 
 class Sections(NamedTuple):

@@ -19,12 +19,13 @@ import zlib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from .amqp.frames import TRANSFER_HEADER_SIZE as HEADER_SIZE
 from .geo_replication import LostOffsets, ReplicatedOffsets
-from .message import Event, has_position
+from .message import Event, has_position, key_and_body
 
 _log = logging.getLogger(__name__)
 
@@ -236,6 +237,26 @@ class PartitionLog:
         """Deliver the retained events from `start` to before `end` no more, until the log is opened again."""
         self._lost.append(range(start, min(end, self.next_sequence_number)))
         self._lost.sort(key=lambda lost: lost.start)
+
+    def compact(self, keep_tombstones: bool) -> list[int]:
+        """`remove` each event that a later one of its key replaces, and tombstones (events without body) unless
+        `keep_tombstones`; returns the sequence numbers of those that stay."""
+        newest: dict[bytes, int] = {}
+        left: set[int] = set()
+        number = start = self.readable(self.first_sequence_number)
+        while number < self.next_sequence_number:
+            key, body = key_and_body(bytes(self.read(number, 1, 0).data[HEADER_SIZE:]))
+            if key is not None:
+                left.discard(newest.get(key, -1))
+                newest[key] = number
+            if key is None or body or keep_tombstones:
+                left.add(number)
+            number = self.readable(number + 1)
+        stay = sorted(left)
+        for first, following in pairwise([start - 1, *stay, self.next_sequence_number]):
+            if first + 1 < following:
+                self.remove(first + 1, following)
+        return stay
 
     def promote(self, lost: int, lost_offsets: LostOffsets) -> None:
         """Drop the last `lost` events, whose sequence numbers new ones take, as a secondary region takes over. Raises

@@ -1,7 +1,6 @@
-"""What the service's refusals mean: by their AMQP condition, or by their words where only those are left. Pure.
+"""Classifies the service's errors by their AMQP condition, or by their text where there is none. Pure.
 
-The client's public calls and the answers to requests for properties have an HTTP status and a text. Where the service
-writes a condition, it counts.
+The answers to requests for properties have an HTTP status and a text. Where the service writes a condition, it counts.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 
 
 class Meaning(enum.Enum):
-    """What a refusal means for whoever wants to go on."""
+    """What an error of the service means."""
 
     #: The hub or the consumer group does not exist.
     MISSING = enum.auto()
@@ -47,7 +46,7 @@ def meaning(condition: str | None, text: str) -> Meaning:
         return Meaning.BUSY
     if name == "entity-disabled" or (status and "is currently disabled" in text):
         return Meaning.DISABLED
-    if "specified partition is invalid" in text or text.startswith("Wrong partition id"):  # the client's own words
+    if "specified partition is invalid" in text:
         return Meaning.NO_PARTITION
     gone = name == "not-found" or (status is not None and status[1] == "404")
     if gone and _GROUP.search(text):

@@ -1,13 +1,11 @@
 """Credentials of Entra ID: one of azure-identity by name, or one that a function of the user makes.
 
 What travels from the driver to planner and workers is names alone: each process makes the credential, and fetches its
-tokens, by itself (or finds those that another process of its host has fetched, see `turns`).
+tokens, by itself.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import importlib
 import inspect
 import os
@@ -19,12 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import psutil
 from azure.core.credentials import TokenCredential
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.hub.tokens import Tokens, told
-from spark_ehbalance.hub.turns import NO_TURNS, Turns, host_turns
+from spark_ehbalance.hub.tokens import Tokens, error_text
 from spark_ehbalance.values.secrets import shown
 
 #: The options that are read here.
@@ -32,12 +28,6 @@ OPTIONS = ("credential", "clientId", "tenantId")
 
 #: The same as storage options.
 STORAGE_OPTIONS = ("credential", "client_id", "tenant_id")
-
-#: In the command of the process that forks Spark's Python workers.
-_WORKERS = "pyspark.daemon"
-
-#: Hosts take turns at fetching tokens unless this variable of the environment is `0`.
-_SHARING = "EHBALANCE_SHARE_TOKENS"
 
 
 class _Kind(NamedTuple):
@@ -63,9 +53,6 @@ CREDENTIALS = {
 }
 
 _CALLABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-
-#: The variables of the environment from which azure-identity takes who a process is.
-_IDENTITY_VARIABLES = re.compile(r"(AZURE|IDENTITY|MSI|IMDS|ARM)_.*|HOME|USER|USERPROFILE")
 
 
 @dataclass(frozen=True)
@@ -118,7 +105,7 @@ class Identity:
         """The credential, one for the whole process: it keeps its tokens."""
         with _LOCK:
             if self not in _TOKENS:
-                _TOKENS[self] = Tokens(self._made, _turns(self))
+                _TOKENS[self] = Tokens(self._made)
             return _TOKENS[self]
 
     def options(self, names: tuple[str, str, str] = OPTIONS) -> dict[str, str]:
@@ -147,7 +134,7 @@ class Identity:
         if self not in _TOKENS:
             made = self._called(names)
             with _LOCK:
-                _TOKENS.setdefault(self, Tokens(self._made, _turns(self), first=made))
+                _TOKENS.setdefault(self, Tokens(self._made, first=made))
 
     def _called(self, names: tuple[str, str, str]) -> TokenCredential:
         """What the callable returns. Raises `OptionError`."""
@@ -174,7 +161,7 @@ class Identity:
         except EhBalanceError:
             raise
         except (Exception, SystemExit) as error:
-            raise OptionError(f"{wrong} when called by {_process()} it has raised {told(error)}") from None
+            raise OptionError(f"{wrong} when called by {_process()} it has raised {error_text(error)}") from None
         if not callable(get_token) or inspect.iscoroutinefunction(get_token):
             raise OptionError(
                 f"{wrong} what it has returned is of the type {type(made).__name__}: allowed is a TokenCredential, "
@@ -213,38 +200,6 @@ _TOKENS: dict[Identity, Tokens] = {}
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=forget)  # the locks may be held, by threads that the child does not have
-
-
-def _turns(identity: Identity) -> Turns:
-    """Whom this process shares tokens with: those who get the same ones by themselves.
-
-    A credential's name means the same to processes with the same variables of the environment and the same login of the
-    Azure CLI. A callable may do anything, so that only Python workers share, which one daemon of Spark's has forked.
-    """
-    if os.environ.get(_SHARING, "1").strip() == "0":
-        return NO_TURNS
-    variables = sorted(each for each in os.environ.items() if _IDENTITY_VARIABLES.fullmatch(each[0]))
-    same: list[object] = [identity.credential, identity.client_id, identity.tenant_id, variables, _login()]
-    if identity.is_callable:
-        try:
-            daemon = psutil.Process(os.getppid())
-            if _WORKERS not in " ".join(daemon.cmdline()):
-                return NO_TURNS
-            same.append((daemon.pid, daemon.create_time()))  # a later process may have the same id
-        except (OSError, psutil.Error):
-            return NO_TURNS
-    return host_turns(hashlib.sha256(repr(same).encode()).hexdigest())
-
-
-def _login() -> bytes:
-    """What changes when somebody else logs in by the Azure CLI, which is the last that `default` tries."""
-    folder = os.environ.get("AZURE_CONFIG_DIR") or os.path.join(os.path.expanduser("~"), ".azure")
-    found = b""
-    for name in ("azureProfile.json", "msal_token_cache.json", "msal_token_cache.bin"):
-        with contextlib.suppress(OSError), open(os.path.join(folder, name), "rb") as file:
-            found += hashlib.sha256(file.read()).digest()
-            break
-    return found
 
 
 def _unspoken(error: BaseException) -> str:

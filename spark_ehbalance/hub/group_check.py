@@ -1,4 +1,4 @@
-"""Finds out whether a consumer group exists: only a receiver is told."""
+"""Checks that a consumer group exists, by a receiver: answers to requests do not depend on the group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 from spark_ehbalance.errors import HubUnavailableError, MissingError
 from spark_ehbalance.hub.conditions import Meaning, explained
 from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, Unreachable
-from spark_ehbalance.hub.wire.link import untested_version
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -19,12 +18,9 @@ _PATIENCE = 2.0
 def check_group(address: PartitionAddress) -> None:
     """Raise `MissingError` if the consumer group does not exist; the hub is known to exist.
 
-    Opens a receiver of a partition that the hub has, without an owner level, so that it disconnects nobody. The
-    client's public calls do not tell when they have opened one: then the group is not checked. Whatever else is wrong
-    is left to those who read.
+    Opens a receiver of a partition that the hub has, without an owner level, so that it disconnects nobody. Raises
+    `ClientVersionError` too. Whatever else is wrong is left to those who read.
     """
-    if untested_version() is not None:
-        return
     try:
         with contextlib.closing(Receiver(address, 0, owner_level=None, prefetch=1)) as receiver:
             receiver.confirm(_PATIENCE)

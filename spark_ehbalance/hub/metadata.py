@@ -2,23 +2,21 @@
 
 The client's public calls open a connection for each request and sleep in between (0.36 s each). Here one management
 connection stays open, and requests do not wait for the responses to those before, so that any number of them takes
-little more than a round trip (`wire.management`). That needs a few of the client's private parts; if they are not as
-expected, the public calls are used.
+little more than a round trip (`wire.management`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, TypeVar
+from typing import Any
 
 from azure.eventhub import EventHubConsumerClient
-from azure.eventhub.exceptions import AuthenticationError, EventHubError
+from azure.eventhub.exceptions import AuthenticationError
 
-from spark_ehbalance.errors import HubUnavailableError, MissingError
-from spark_ehbalance.hub.busy import BUSY
+from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError
 from spark_ehbalance.hub.conditions import (
     FINAL,
     Meaning,
@@ -31,15 +29,13 @@ from spark_ehbalance.hub.conditions import (
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, Pace
+from spark_ehbalance.hub.server_busy import BUSY
 from spark_ehbalance.hub.socket_timeout import cut_off_after
-from spark_ehbalance.hub.wire.link import untested_version
+from spark_ehbalance.hub.wire.client import check_open, private_calls, unusable
 from spark_ehbalance.hub.wire.management import Management, ManagementRequest, management_incompatibility
 from spark_ehbalance.text import logger
-from spark_ehbalance.values.position import names_event
 
 _LOG = logger(__name__)
-
-_T = TypeVar("_T")
 
 #: Seconds after which a management connection is replaced, well before its token expires (20 to 60 minutes).
 _CONNECTION_AGE = 600.0
@@ -77,7 +73,8 @@ class HubMetadata:
     """Requests a hub's own description. A context manager that closes its connection; for one thread at a time.
 
     Connects at the first request. Every request raises `HubUnavailableError`, which names the hub and what failed, if
-    no response comes within `response_timeout` seconds, and `MissingError` for a hub or partition that does not exist.
+    no response comes within `response_timeout` seconds, `MissingError` for a hub or partition that does not exist, and
+    `ClientVersionError`.
 
     Event Hubs refuses what is more than 50 requests a second for all readers together. So at most `most_requests` are
     made in a second (None: no limit), and what was refused is asked for again after the wait of Azure's clients.
@@ -100,7 +97,6 @@ class HubMetadata:
         self._auth: Any = None
         self._opened = 0.0
         self._token, self._token_until = "", 0.0
-        self._public_only = False
         self._pace = None if most_requests is None else Pace(most_requests)
         self._created_ms: int | None = None
         self._replicated = False
@@ -113,12 +109,10 @@ class HubMetadata:
 
     def partition_ids(self) -> tuple[str, ...]:
         """The ids of the hub's partitions."""
-        found = self._answers([(_HUB, (("name", self._connection.hub),))], lambda _: self._public_ids())[0]
-        if isinstance(found, dict):
-            self._replicated = found.get(b"georeplication_factor", 1) > 1
-            found = round(found[b"created_at"]), tuple(id.decode() for id in found[b"partition_ids"])
-        self._created_ms, partitions = found
-        return tuple(partitions)
+        found = self._answers([(_HUB, (("name", self._connection.hub),))])[0]
+        self._replicated = found.get(b"georeplication_factor", 1) > 1
+        self._created_ms = round(found[b"created_at"])
+        return tuple(id.decode() for id in found[b"partition_ids"])
 
     @property
     def created_ms(self) -> int | None:
@@ -133,11 +127,7 @@ class HubMetadata:
             count = self._wait_for_room(len(remaining))
             some, remaining = remaining[:count], remaining[count:]
             requests = [(_PARTITION, (("name", self._connection.hub), ("partition", each))) for each in some]
-            found = self._answers(requests, lambda request: self._public_state(dict(request[1])["partition"]))
-            for partition, each in zip(some, found, strict=True):
-                states[partition] = each if isinstance(each, PartitionState) else _state(each)
-        # The client's public calls do not tell the factor.
-        self._replicated = self._replicated or any(names_event(each.last_offset) for each in states.values())
+            states.update(zip(some, map(_state, self._answers(requests)), strict=True))
         return states
 
     def _wait_for_room(self, wanted: int) -> int:
@@ -151,7 +141,7 @@ class HubMetadata:
 
     @property
     def opened_at(self) -> float:
-        """When the connection was opened (monotonic seconds); 0 while none was kept open."""
+        """When the connection was opened (monotonic seconds); 0 before that."""
         return self._opened
 
     def close(self) -> None:
@@ -167,16 +157,13 @@ class HubMetadata:
 
     # --- over the open connection ------------------------------------------------------------------------------
 
-    def _answers(self, requests: Sequence[ManagementRequest], public: Callable[[ManagementRequest], Any]) -> list[Any]:
-        """The response to each request, or what `public` returns for it if only the client's public calls can be used.
-        Waits and asks again as long as the hub is too busy."""
+    def _answers(self, requests: Sequence[ManagementRequest]) -> list[Any]:
+        """The response to each request. Waits and asks again as long as the hub is too busy."""
         found: dict[int, Any] = {}
         give_up = time.monotonic() + _BUSY_PATIENCE
         while True:
             left = [index for index in range(len(requests)) if index not in found]
             answers = self._request([requests[index] for index in left])
-            if answers is None:
-                return [self._public_answer(public, each) for each in requests]
             refused = [each for each in answers if isinstance(each, Exception)]
             found.update({i: each for i, each in zip(left, answers, strict=True) if not isinstance(each, Exception)})
             if not refused:
@@ -193,27 +180,26 @@ class HubMetadata:
             raise self._unavailable(error) from error
         time.sleep(wait)
 
-    def _request(self, requests: Sequence[ManagementRequest]) -> list[Any] | None:
-        """The responses over the open management connection, errors where the hub was too busy; None if only the public
-        calls can be used."""
+    def _request(self, requests: Sequence[ManagementRequest]) -> list[Any]:
+        """The responses over the open management connection, errors where the hub was too busy."""
         network, failed = self._connection.network, requests[0]
-        for attempt in (1, 2):
-            if self._public_only:
-                return None
+        retried = False
+        while True:
             fresh = self._management is None or time.monotonic() - self._opened > _CONNECTION_AGE
             try:
                 if fresh:
                     self.close()
-                    self._open()
-                if self._management is not None:
-                    answers = self._management.request(requests, self._current_token(), self._response_timeout)
-                    for index, each in enumerate(answers):
-                        if isinstance(each, Exception) and _meaning(each) is not Meaning.BUSY:
-                            failed = requests[index]
-                            raise each
-                    return answers
-            except (AttributeError, TypeError, ImportError) as error:
-                self._use_public_calls(str(error))
+                    self._management = self._open()
+                assert self._management is not None
+                answers = self._management.request(requests, self._current_token(), self._response_timeout)
+                for index, each in enumerate(answers):
+                    if isinstance(each, Exception) and _meaning(each) is not Meaning.BUSY:
+                        failed = requests[index]
+                        raise each
+                return answers
+            except ClientVersionError:
+                self.close()
+                raise
             except Exception as error:
                 self.close()
                 what = _meaning(error)
@@ -222,18 +208,19 @@ class HubMetadata:
                 # A second attempt with a new connection and token: the service may have closed a connection that was
                 # kept open, and its token may have been an expired one from a cache.
                 refused = _is_refusal(error) and network.problem(error, self._connection.namespace) is None
-                if attempt == 2 or (fresh and not refused):
+                if retried or (fresh and not refused):
                     raise self._unavailable(error) from error
                 if refused:
                     self._connection.renew()
-        return None
+                retried = True
 
-    def _open(self) -> None:
-        if (reason := untested_version()) is not None:
-            self._use_public_calls(reason)
-            return
+    def _open(self) -> Management:
         client: Any = self._connection.consumer_client(self._consumer_group, **_SETTINGS)
         self._client = client
+        with private_calls():
+            return self._opened_management(client)
+
+    def _opened_management(self, client: Any) -> Management:
         self._auth = client._create_auth()
         transport, network = client._amqp_transport, self._connection.network
         handler = transport.create_mgmt_client(client._address, mgmt_auth=self._auth, config=client._config)
@@ -243,20 +230,20 @@ class HubMetadata:
         with cut_off_after(self._response_timeout, lambda: handler._connection):
             connection = client._conn_manager.get_connection(endpoint=client._address.hostname, auth=self._auth)
             operation = self._opened_operation(handler, connection)
-        reason = management_incompatibility(handler, operation)
-        if reason is None:
-            self._management = Management(handler, operation, transport.get_error)
-            self._opened, self._token_until = time.monotonic(), 0.0
-        else:
-            self._use_public_calls(reason)
+        check_open(handler._connection, handler._session, operation._mgmt_link._response_link)
+        if (reason := management_incompatibility(handler, operation)) is not None:
+            raise unusable(reason)
+        self._opened, self._token_until = time.monotonic(), 0.0
+        return Management(handler, operation, transport.get_error)
 
     def _opened_operation(self, handler: Any, connection: Any) -> Any:
         """The client's operation on the hub's `$management`, with connection and links open."""
         try:
-            handler.open(connection=connection)
-            while not handler.client_ready():
-                time.sleep(0.002)
-            return _open_operation(handler)
+            with private_calls():
+                handler.open(connection=connection)
+                while not handler.client_ready():
+                    time.sleep(0.002)
+                return _open_operation(handler)
         except TypeError as error:
             if not self._connection.network.websocket:
                 raise
@@ -269,40 +256,6 @@ class HubMetadata:
             access = self._auth.get_token()
             self._token, self._token_until = access.token, now + min(_TOKEN_AGE, (access.expires_on - time.time()) / 2)
         return self._token
-
-    # --- by the client's public calls --------------------------------------------------------------------------
-
-    def _use_public_calls(self, reason: str) -> None:
-        _LOG.warning("this azure-eventhub keeps no management connection open (%s): requests are slow", reason)
-        self._public_only = True
-        self.close()
-
-    def _public_answer(self, public: Callable[[ManagementRequest], Any], request: ManagementRequest) -> Any:
-        give_up = time.monotonic() + _BUSY_PATIENCE
-        while True:
-            try:
-                return public(request)
-            except EventHubError as error:
-                what = _meaning(error)
-                if what in FINAL:
-                    raise self._missing(what, request) from error
-                if what is not Meaning.BUSY:
-                    raise self._unavailable(error) from error
-                self._wait_while_busy(error, 1, give_up)
-
-    def _public_ids(self) -> tuple[int, tuple[str, ...]]:
-        found = self._public(lambda client: client.get_eventhub_properties())
-        return round(found["created_at"].timestamp() * 1000), tuple(found["partition_ids"])
-
-    def _public_state(self, partition: str) -> PartitionState:
-        found = self._public(lambda client: client.get_partition_properties(partition))
-        begin, last = found["beginning_sequence_number"], found["last_enqueued_sequence_number"]
-        offset, enqueued = found["last_enqueued_offset"], found["last_enqueued_time_utc"]
-        return _partition_state(begin, last, found["is_empty"], offset, enqueued)
-
-    def _public(self, call: Callable[[Any], _T]) -> _T:
-        with self._connection.consumer_client(self._consumer_group, **_SETTINGS) as client:
-            return call(client)
 
     def _missing(self, what: Meaning, request: ManagementRequest) -> MissingError:
         partition = dict(request[1]).get("partition") if what is Meaning.NO_PARTITION else None
@@ -327,27 +280,24 @@ def _meaning(error: BaseException) -> Meaning:
 
 
 def _text(error: BaseException) -> str:
-    """One line. Errors from below the public calls have their text in the description only."""
+    """One line. Errors of the client's private parts have their text in the description only."""
     text = getattr(error, "description", None) or str(error)
     lines = (text.decode() if isinstance(text, bytes) else str(text)).splitlines() or [type(error).__name__]
     return lines[0]
 
 
 def _state(response: dict[bytes, Any]) -> PartitionState:
-    begin, last = response[b"begin_sequence_number"], response[b"last_enqueued_sequence_number"]
-    offset, milliseconds = response[b"last_enqueued_offset"].decode(), response[b"last_enqueued_time_utc"]
-    enqueued = None if last < 0 else datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
-    return _partition_state(begin, last, response[b"is_partition_empty"], offset, enqueued)
-
-
-def _partition_state(begin: int, last: int, empty: bool, offset: str, enqueued: datetime | None) -> PartitionState:
-    end, never = last + 1, last < 0
-    return PartitionState(end if empty else begin, end, None if never else offset, None if never else enqueued)
+    begin, end = response[b"begin_sequence_number"], response[b"last_enqueued_sequence_number"] + 1
+    begin = end if response[b"is_partition_empty"] else begin
+    if end < 1:  # there never was an event
+        return PartitionState(begin, end, None, None)
+    enqueued = datetime.fromtimestamp(response[b"last_enqueued_time_utc"] / 1000, timezone.utc)
+    return PartitionState(begin, end, response[b"last_enqueued_offset"].decode(), enqueued)
 
 
 def _open_operation(handler: Any) -> Any:
     """The client's operation on the hub's `$management`, with its links attached."""
-    from azure.eventhub._pyamqp import management_operation  # private: another version may not have it
+    from azure.eventhub._pyamqp import management_operation
 
     make: Any = management_operation.ManagementOperation
     operation = make(handler._session, status_code_field=b"status-code", status_description_field=b"status-description")

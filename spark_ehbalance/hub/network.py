@@ -36,10 +36,6 @@ _AMQP_PORT, _WEBSOCKET_PORT = 5671, 443
 #: and through a proxy. The client has no time limit of its own for a TLS handshake.
 _STEP = 10.0
 
-#: Seconds that the client's public calls wait on a websocket at a time, as by default: they take the same time for the
-#: steps of opening it.
-_PUBLIC_WAIT = 1.0
-
 #: A name or an IPv4 address: the client cannot call an IPv6 address.
 _HOST = r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?"
 
@@ -175,10 +171,6 @@ class Network:
         """The `socket_timeout` of a client whose connection is opened and then taken over: `seconds`, but for a
         websocket, which the client would give no longer to connect."""
         return _STEP if self.websocket else seconds
-
-    def public_timeout(self, seconds: float) -> float:
-        """The `socket_timeout` of a client that is used by its public calls: `seconds`, or longer for a websocket."""
-        return max(seconds, _PUBLIC_WAIT) if self.websocket else seconds
 
     def _tls(self, namespace: str) -> ssl.SSLContext:
         path = self.ca_file or certifi.where()

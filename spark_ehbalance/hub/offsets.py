@@ -21,7 +21,7 @@ _MOST = 300
 
 
 def find_offset(address: PartitionAddress, sequence_number: int, owner_level: int | None, timeout: float) -> str | None:
-    """The offset behind which reading goes on after this sequence number; None if it is not found within `timeout`
+    """The offset that stands for this sequence number in a checkpoint; None if it is not found within `timeout`
     seconds.
 
     It is that of the event with this number. Where a compacted hub has that event no longer, it is that of the last one

@@ -51,7 +51,7 @@ class Pace:
         return self._most - sum(count for _, count in self._made)
 
     def take(self, count: int, now: float) -> None:
-        """So many requests are made now."""
+        """Count `count` requests made now."""
         self._made.append((now, count))
 
     def wait(self, now: float) -> float:
@@ -119,7 +119,7 @@ class PollSchedule:
         """Seconds in which each watched partition is requested once, by the limit."""
         return len(self._watched) / self._rate
 
-    def told(self, partitions: Iterable[str], at: float) -> None:
+    def noted(self, partitions: Iterable[str], at: float) -> None:
         """The states of `partitions` have become known at the time `at` without a request: others come first."""
         self._known_at.update({each: at for each in partitions if each in self._known_at})
 

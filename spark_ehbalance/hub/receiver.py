@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
 import time
 from collections.abc import Callable
@@ -12,25 +11,30 @@ from datetime import datetime
 from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
-from azure.eventhub import EventHubConsumerClient
 from azure.eventhub.exceptions import AuthenticationError, EventHubError
 
-from spark_ehbalance.errors import HubUnavailableError, MalformedEventError, MissingError, OptionError
+from spark_ehbalance.errors import (
+    ClientVersionError,
+    EhBalanceError,
+    HubUnavailableError,
+    MalformedEventError,
+    MissingError,
+    OptionError,
+)
 from spark_ehbalance.hub import rows
-from spark_ehbalance.hub.busy import BUSY
 from spark_ehbalance.hub.conditions import FINAL, Meaning, condition_of, credentials_help, explained, meaning
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
-from spark_ehbalance.hub.public import LIFE, SETTINGS, PublicReceiver
 from spark_ehbalance.hub.rows import Rows
+from spark_ehbalance.hub.server_busy import BUSY
 from spark_ehbalance.hub.socket_timeout import cut_off_after
 from spark_ehbalance.hub.tokens import NoTokenError
 from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle, until_gap
+from spark_ehbalance.hub.wire.client import check_open, incompatibility, private_calls, unusable
 from spark_ehbalance.hub.wire.decoder import Decoder
-from spark_ehbalance.hub.wire.link import FastLink, incompatibility, untested_version
+from spark_ehbalance.hub.wire.link import LinkReader
 from spark_ehbalance.hub.wire.tracking import Newest, newest, without_annotations
-from spark_ehbalance.hub.wire.transfers import Messages
-from spark_ehbalance.hub.wire.values import MALFORMED
+from spark_ehbalance.hub.wire.transfers import RawMessages
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -47,7 +51,7 @@ _OPEN_TIMEOUT = 20.0
 class Disconnected(Exception):
     """Another receiver has the partition: this one was disconnected or refused by the rules for owner levels.
 
-    `epoch` is the other receiver's owner level, None if Event Hubs has not told it.
+    `epoch` is the other receiver's owner level, None if the error does not name it.
     """
 
     def __init__(self, text: str, epoch: int | None) -> None:
@@ -66,11 +70,6 @@ class Unreachable(Exception):
 class Busy(Unreachable):
     """The service was too busy to serve the receiver, which is counted. A new one is to be opened after
     `conditions.busy_wait`."""
-
-
-class Undecodable(Unreachable):
-    """The client's public calls cannot decode one of the next events and return none: a new receiver with `prefetch` 1
-    finds out which one."""
 
 
 class OffsetRefused(Unreachable):
@@ -98,17 +97,15 @@ class Receiver:
 
     With an `owner_level` all receivers of the partition with the same or a lower level, or none, are disconnected; with
     None it shares the partition with up to four others. `prefetch` is how many events the hub sends ahead.
-    `json_properties` is as for `rows.record_batch`, `on_malformed` as for `unreadable.settle`. Without `fast`, or if
-    the fast path is not compatible with the installed client, events come by the client's public calls: the same rows
-    at more than ten times the cost, by a new connection after each `public_life` seconds. With `track` the service says
-    with each event which one is the partition's newest.
+    `json_properties` is as for `rows.record_batch`, `on_malformed` as for `unreadable.settle`. With `track` the service
+    says with each event which one is the partition's newest.
 
     Sequence numbers of a hub that is not compacted have no gaps, so a gap in what comes is not passed over: the rows
     before it are returned, and the receiver is closed. One that starts at the gap tells whether there are such events.
 
     It connects at the first call of `receive`. For one thread at a time. Receiving raises `Disconnected`,
-    `Unreachable`, `MalformedEventError`, `RefusedError`, `NetworkError` or `MissingError`, and the receiver is closed
-    then.
+    `Unreachable`, `MalformedEventError`, `RefusedError`, `NetworkError`, `MissingError` or `ClientVersionError`, and
+    the receiver is closed then.
     """
 
     def __init__(
@@ -120,8 +117,6 @@ class Receiver:
         prefetch: int,
         json_properties: bool = False,
         on_malformed: str = FAIL,
-        fast: bool = True,
-        public_life: float = LIFE,
         track: bool = False,
         inclusive: bool = True,
     ) -> None:
@@ -129,7 +124,7 @@ class Receiver:
         self.next = start if isinstance(start, int) and inclusive else None
         #: The sequence number of the first event of the last call, None if it is not known.
         self.first: int | None = None
-        #: With `track` and by the fast path: the partition's newest event when the last one of these was sent.
+        #: With `track`: the partition's newest event when the last one of these was sent.
         self.newest: Newest | None = None
         self.closed = False
         #: Whether gaps are passed over, because the hub is compacted.
@@ -142,76 +137,57 @@ class Receiver:
         self._prefetch = prefetch
         self._json = json_properties
         self._on_malformed = on_malformed
-        self._fast = fast
-        self._public_life = public_life
         self._track = track
         self._waiting: bytes | None = None  # the event that was sent ahead
         self._failure: str | None = None  # of the event after those that were returned
         self._skipped = 0
-        self._link: FastLink | None = None
-        self._public: PublicReceiver | None = None
+        self._link: LinkReader | None = None
         self._decoder = Decoder(address.partition, json_properties)
         timeout = address.connection.network.opening_timeout(SOCKET_TIMEOUT)
-        self._client: Any = self._make_client(retry_total=0, socket_timeout=timeout)
+        self._client: Any = address.connection.consumer_client(
+            address.consumer_group, retry_total=0, socket_timeout=timeout
+        )
         self._consumer: Any = None
+        self._client_error: Any = None  # the client's conversion of an error
 
     def receive(self, most: int, wait: float, wanted: int | None = None) -> pa.RecordBatch:
         """Up to `most` rows of `rows.ARROW_SCHEMA`; an empty batch if none came within `wait` seconds, or if it is
         closed.
 
         Waits for more events only while they come without a pause. `wanted` is the number of events for this call and
-        later ones, if it is known: the hub sends no more. Closes itself after an event that the client's public calls
-        cannot decode.
+        later ones, if it is known: the hub sends no more.
         """
         if self.closed:
-            return self._rows_of([]).batch
+            return rows.record_batch([], self._address.partition, json_properties=self._json)
         if self._failure is not None:
             self._fail(self._failure)
-        deadline = time.monotonic() + wait
         try:
-            if self._public is not None and self._public.is_over():
-                self._public.close()
-                self._public = self._make_public()
-            elif self._link is None and self._public is None:
-                self._connect()
-            if self._link is not None:
-                received = self._receive_fast(self._link, most, wait, wanted)
-            else:
-                assert self._public is not None
-                received = self._public.receive(most, deadline)
+            received = self._received(self._opened(), most, wait, wanted)
         except EventHubError as error:
             self.close()
-            if self._link is None and (reason := _undecodable(error)):
-                if self._prefetch > 1:  # it may not be the next one
-                    raise Undecodable(reason) from error
-                left = rows.unreadable(None, rows.UnreadableError(reason))
-                return self._settled(self._rows_of([left])._replace(unreadable={0: reason}))
             if isinstance(self._start, str) and getattr(error, "error", None) in _NO_SUCH_OFFSET:
                 raise OffsetRefused(str(error).splitlines()[0]) from error
             raise _meaning(error, self._address) from error
-        except (Unreachable, NetworkError):
+        except (Unreachable, EhBalanceError):
             self.close()
             raise
         return self._settled(received)
 
     def confirm(self, wait: float) -> None:
-        """Connect, and wait until the hub has accepted the receiver, for at most `wait` seconds. By the client's public
-        calls nothing is known of that. Raises as `receive` does."""
+        """Connect, and wait until the hub has accepted the receiver, for at most `wait` seconds. Raises as `receive`
+        does."""
         try:
-            if self._link is None and self._public is None:
-                self._connect()
-            if self._link is not None:
-                self._by_client(lambda link: link.confirm(wait), self._link)
+            link = self._opened()
+            self._by_client(lambda: link.confirm(wait))
         except EventHubError as error:
             self.close()
             raise _meaning(error, self._address) from error
-        except Unreachable:
+        except (Unreachable, EhBalanceError):
             self.close()
             raise
 
     def is_usable(self) -> bool:
-        """Whether it can be kept for later: not if it was disconnected, if its token is about to expire, or if events
-        come by the client's public calls, which do not tell.
+        """Whether it can be kept for later: not if it was disconnected, or if its token is about to expire.
 
         With `track` the hub may send one event ahead, so that `newest` changes when there is one.
         """
@@ -229,15 +205,12 @@ class Receiver:
     def close(self) -> None:
         """Close the connection. May be called twice."""
         self.closed = True
-        for closing in (self._consumer, self._public, self._client):
+        for closing in (self._consumer, self._client):
             if closing is not None:
                 with contextlib.suppress(Exception):  # a broken connection has nothing left to close
                     closing.close()
         if self._link is not None:
             self._link.close()
-
-    def _rows_of(self, events: list[rows.Event]) -> Rows:
-        return Rows(rows.record_batch(events, self._address.partition, json_properties=self._json))
 
     def _settled(self, received: Rows) -> pa.RecordBatch:
         sound = received if self.gaps else until_gap(received, self.next if self._began else None)
@@ -268,52 +241,23 @@ class Receiver:
 
     # --- connecting ------------------------------------------------------------------------------------------------
 
-    def _connect(self) -> None:
-        """Connect by the fast path if it can be used, else by the client's public calls."""
-        reason = untested_version() if self._fast else ""
-        if reason is None:
-            reason = self._take_over()
-        if reason:
-            _warn_once(reason)
-        if reason is not None:
-            self._public = self._make_public()
+    def _opened(self) -> LinkReader:
+        """The link that the client has opened, taken over from it."""
+        if self._link is None:
+            with private_calls():
+                self._consumer = self._make_consumer()
+                self._client_error = self._consumer._handle_exception
+            self._link = self._by_client(self._take_over)
+        return self._link
 
-    def _make_public(self) -> PublicReceiver:
-        address = self._address
-        return PublicReceiver(
-            self._make_client(socket_timeout=address.connection.network.public_timeout(SOCKET_TIMEOUT), **SETTINGS),
-            address.connection.namespace,
-            address.partition,
-            self._start if self.next is None else self.next,
-            self._inclusive or self.next is not None,
-            self._owner_level,
-            self._prefetch,
-            self._json,
-            self._public_life,
-        )
-
-    def _take_over(self) -> str | None:
-        """Open the link by the client, and take it over; returns why that is not possible, or None."""
-        try:
-            self._consumer = self._make_consumer()
-        except (AttributeError, TypeError) as error:
-            return f"its client is not as expected: {error}"
-        try:
+    def _take_over(self) -> LinkReader:
+        with private_calls():
             self._open()
             handler = self._consumer._handler
-            reason = incompatibility(handler, handler._link)
-            if reason is None:
-                self._link = FastLink(handler, handler._link, self._prefetch)
-                return None
-        except (EventHubError, Unreachable, NetworkError, OptionError):
-            raise
-        except Exception as error:
-            raise self._consumer._handle_exception(error, is_consumer=True) from error
-        self._consumer.close()
-        return reason
-
-    def _make_client(self, **settings: Any) -> EventHubConsumerClient:
-        return self._address.connection.consumer_client(self._address.consumer_group, **settings)
+            check_open(handler._connection, handler._session, handler._link)
+            if (reason := incompatibility(handler, handler._link)) is not None:
+                raise unusable(reason)
+            return LinkReader(handler, handler._link, self._prefetch)
 
     def _make_consumer(self) -> Any:
         consumer = self._client._create_consumer(
@@ -336,52 +280,40 @@ class Receiver:
         deadline = time.monotonic() + _OPEN_TIMEOUT
         with cut_off_after(_OPEN_TIMEOUT, lambda: self._consumer._handler._connection):
             try:
-                while not self._consumer._open():
-                    if time.monotonic() >= deadline:
-                        raise Unreachable(f"{self._address.connection.namespace} has not attached the link in time")
+                with private_calls():
+                    while not self._consumer._open():
+                        if time.monotonic() >= deadline:
+                            raise Unreachable(f"{self._address.connection.namespace} has not attached the link in time")
             except NoTokenError as error:
                 raise Unreachable(str(error)) from None
-            except OptionError:  # a credential's callable that this process cannot call
+            except (ClientVersionError, OptionError):  # the latter: a credential's callable cannot be called here
                 raise
             except Exception as error:
                 if self._consumer.running:
                     raise
                 raise _not_opened(error, self._address) from None
 
-    def _receive_fast(self, link: FastLink, most: int, wait: float, wanted: int | None) -> Rows:
+    def _received(self, link: LinkReader, most: int, wait: float, wanted: int | None) -> Rows:
         try:
             self._waiting = None
-            return self._by_client(lambda link: self._decoded(link.receive(most, wait, wanted)), link)
+            return self._by_client(lambda: self._decoded(link.receive(most, wait, wanted)))
         finally:
             link.release()
 
-    def _decoded(self, messages: Messages) -> Rows:
+    def _decoded(self, messages: RawMessages) -> Rows:
         if self._track and len(messages):
             self.newest = newest(messages[-1]) or self.newest
             messages = without_annotations(messages)
         return self._decoder.record_batch(messages)
 
-    def _by_client(self, call: Callable[[FastLink], _T], link: FastLink) -> _T:
+    def _by_client(self, call: Callable[[], _T]) -> _T:
         """What `call` returns; its errors as those of the client."""
         try:
-            return call(link)
-        except (EventHubError, Unreachable):
+            return call()
+        except (EventHubError, Unreachable, NetworkError, ClientVersionError, OptionError):
             raise
         except Exception as error:
-            raise self._consumer._handle_exception(error, is_consumer=True) from error
-
-
-@functools.cache
-def _warn_once(reason: str) -> None:
-    _LOG.warning("events are received by the slower public calls of azure-eventhub: %s", reason)
-
-
-def _undecodable(error: BaseException) -> str | None:
-    """Why the client could not decode what came, if that caused the error: the context is what its decoder raises."""
-    cause = error.__context__
-    if cause is None or isinstance(cause, EventHubError):
-        return None
-    return f"the client's decoder: {cause!r}" if isinstance(cause, (*MALFORMED, LookupError)) else _undecodable(cause)
+            raise self._client_error(error, is_consumer=True) from error
 
 
 def _not_opened(error: BaseException, address: PartitionAddress) -> Exception:

@@ -32,9 +32,9 @@ _PAUSE = 3.0
 
 
 class Unlocated(Enum):
-    """Why it is not known where a promoted hub goes on."""
+    """Why the next sequence number in a promoted hub is unknown."""
 
-    #: Event Hubs does not tell.
+    #: No receiver's answer identifies it.
     UNKNOWN = "unknown"
     #: Nothing has come at the position's offset: no event since the promotion, or Event Hubs has taken it for a
     #: position beyond the last event. That shows when an event has come.
@@ -114,7 +114,7 @@ def locate(
         found = first(position.offset)
     except OffsetRefused:
         found = first(number) if number < state.end else None
-        # A hub that is not replicated any more has numbers again, and does not tell.
+        # A hub that is not replicated any more has numbers as offsets again, without a hint of the promotion.
         same = found is not None and (found[1] == position.offset or not names_event(found[1]))
         return position.next if same else Unlocated.UNKNOWN
     if found is None:

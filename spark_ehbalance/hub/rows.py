@@ -1,4 +1,4 @@
-"""Events as rows: the columns of the source, and how an event fills them, however it was received.
+"""Events as rows: the columns of the source, and how an event fills them.
 
 The columns are those of the Scala connector, so that jobs can switch without a change.
 """
@@ -16,8 +16,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from azure.eventhub import EventData
-from azure.eventhub.amqp import AmqpMessageBodyType
 
 SPARK_SCHEMA = (
     "body binary, partition string, offset string, sequenceNumber bigint, enqueuedTime timestamp, publisher string, "
@@ -50,7 +48,7 @@ COLUMN_ANNOTATIONS = frozenset((SEQUENCE_NUMBER, OFFSET, ENQUEUED_TIME, PARTITIO
 #: the application's properties.
 Event = tuple[bytes | None, dict[Any, Any], Mapping[Any, Any]]
 
-#: Keys in `systemProperties` of an event that cannot be read: the reason, and its bytes in base64 if they are known.
+#: Keys in `systemProperties` of an event that cannot be read: the reason, and its bytes in base64.
 REASON, RAW = b"ehbalance-malformed", b"ehbalance-raw"
 
 #: The largest sequence number, and the largest time in milliseconds that fits its column, which has microseconds.
@@ -72,26 +70,6 @@ class UnreadableError(Exception):
         self.known = {key: value for key, value in (known or {}).items() if key in COLUMN_ANNOTATIONS}
 
 
-def received(event: EventData) -> Event:
-    """An event from the client. Raises `UnreadableError`."""
-    system: dict[Any, Any] = {}
-    try:
-        system = {**event.system_properties}
-        check(system)
-        body, properties = _body(event.body_type, event.body), event.properties or {}
-        if not isinstance(properties, dict):
-            raise TypeError("a section of pairs is no map")
-    except TypeError as error:
-        raise UnreadableError(f"a section is not what it should be: {error}", system) from error
-    return body, system, properties
-
-
-def _body(kind: AmqpMessageBodyType, parts: Any) -> bytes | None:
-    if kind == AmqpMessageBodyType.DATA:
-        return data_body([parts] if isinstance(parts, bytes) else parts)
-    return sequence_body(parts) if kind == AmqpMessageBodyType.SEQUENCE else value_body(parts)
-
-
 def check(system: Mapping[Any, Any]) -> None:
     """Raise `UnreadableError` if there is no sequence number, or if it or the time does not fit its column."""
     number, time = system.get(SEQUENCE_NUMBER), system.get(ENQUEUED_TIME)
@@ -105,13 +83,13 @@ def _fits(value: Any, most: int) -> bool:
     return type(value) is int and -most <= value <= most
 
 
-def unreadable(raw: bytes | None, error: UnreadableError) -> Event:
-    """What is left of an event that cannot be read: its known annotations, the reason, and its `raw` bytes if known."""
+def unreadable(raw: bytes, error: UnreadableError) -> Event:
+    """What is left of an event that cannot be read: its known annotations, the reason, and its `raw` bytes."""
     system = {SEQUENCE_NUMBER: None, **error.known, REASON: str(error).encode(errors="replace")}
     for key, most in ((SEQUENCE_NUMBER, _MOST_NUMBER), (ENQUEUED_TIME, _MOST_TIME)):
         if not _fits(system.get(key), most):
             system[key] = None
-    return None, system if raw is None else {**system, RAW: base64.b64encode(raw)}, {}
+    return None, {**system, RAW: base64.b64encode(raw)}, {}
 
 
 def data_body(parts: Iterable[bytes | None]) -> bytes | None:

@@ -1,4 +1,4 @@
-"""A time limit for calls of the client that may block for ever: it has none itself while a peer is silent in SASL."""
+"""A time limit for opening a connection: the client has none while a peer is silent in SASL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokens of one credential: kept while they are good, fetched in time, and fetched anew when one was refused.
+"""Caches the tokens of one credential; fetches the next one before one expires, or after one was refused.
 
 Credentials differ in what they keep: those of azure-identity hand a token out again until it has five minutes left, one
 from a callable may fetch one at every call. All users of a process get their tokens here.
@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 from azure.core.credentials import AccessToken, TokenCredential
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.hub.turns import NO_TURNS, Shared, Turns
 from spark_ehbalance.values.secrets import could_be_secret
 
 #: What is left of a token's time, as a part of it, when the next one is fetched: half of it is left for a service that
@@ -32,7 +31,7 @@ _LATE = 0.12
 #: token ends, and only the first of them needs a new one.
 _JUST_FETCHED = 0.5
 
-#: Refused tokens that are remembered, so that they are not taken from another process or from a cache again.
+#: Refused tokens that are remembered, so that they are not taken from a credential's cache again.
 _REMEMBERED = 16
 
 #: Seconds for a credential to answer: longer than azure-identity tries again. A callable may wait for ever.
@@ -51,13 +50,11 @@ class NoTokenError(EhBalanceError):
 
 
 class _Held(NamedTuple):
-    """A token, since when it is held, what is left of its time when the next one is due, and when it was fetched, maybe
-    by another process. Times are in seconds since 1970."""
+    """A token, since when it is held in seconds since 1970, and what is left of its time when the next one is due."""
 
     access: AccessToken
     since: float
     early: float
-    fetched: float
 
     def left(self, now: float) -> float:
         """Which part of the time for which it is held is left."""
@@ -69,13 +66,11 @@ class Tokens(TokenCredential):
     after `renew` it makes another. For several threads.
 
     A token is fetched before the one in hand ends, in a thread of its own, so that nobody waits for a service that does
-    not answer. With `turns` the processes of a host fetch one after the other, and hand on what they have got.
+    not answer.
     """
 
-    def __init__(
-        self, make: Callable[[], TokenCredential], turns: Turns = NO_TURNS, first: TokenCredential | None = None
-    ) -> None:
-        self._make, self._turns = make, turns
+    def __init__(self, make: Callable[[], TokenCredential], first: TokenCredential | None = None) -> None:
+        self._make = make
         self._lock = threading.Lock()  # for all below, never held while something is fetched
         self._held: dict[str, _Held] = {}
         self._fetching: dict[str, threading.Lock] = {}
@@ -116,11 +111,11 @@ class Tokens(TokenCredential):
         return held.access
 
     def renew(self) -> None:
-        """To be called when a token was refused: the next one is fetched anew, by a new credential."""
+        """Drop the tokens, because one was refused; a new credential fetches the next one."""
         now = time.time()
         with self._lock:
             for key, held in list(self._held.items()):
-                if now - held.fetched > _JUST_FETCHED:
+                if now - held.since > _JUST_FETCHED:
                     self._refused.append(held.access.token)
                     del self._held[key]
                     self._credential = None
@@ -140,32 +135,22 @@ class Tokens(TokenCredential):
             fetching.release()
 
     def _next(self, key: str, scopes: tuple[str, ...], held: _Held | None) -> AccessToken:
-        """The token after `held`, which is kept; `held` itself if none can be fetched and it has not ended."""
+        """Fetch and cache the token after `held`; `held` itself if that fails and it has not expired."""
         try:
-            access, fetched = self._by_turns(key, scopes)
+            access = self._fetched(scopes)
+            if access.token in self._refused:  # from the credential's cache
+                self._credential = None
+                access = self._fetched(scopes)
         except NoTokenError as error:
             with self._lock:
                 self._failures[key] = time.time(), error
             if held is None or held.left(time.time()) <= 0:
                 raise
-            access, fetched = held.access, held.fetched
+            access = held.access
         early = random.uniform(*_EARLY)  # of what is left now: a credential may hand out the same token again
         with self._lock:
-            self._held[key] = _Held(access, time.time(), early, fetched)
+            self._held[key] = _Held(access, time.time(), early)
         return access
-
-    def _by_turns(self, key: str, scopes: tuple[str, ...]) -> tuple[AccessToken, float]:
-        """A token, and when it was fetched."""
-        with self._turns.taken(key) as turn:
-            shared = turn.read()
-            if shared is not None and shared.token not in self._refused and _is_young(shared, time.time()):
-                return AccessToken(shared.token, shared.expires_on), shared.since
-            access = self._fetched(scopes)
-            if access.token in self._refused:  # from the credential's cache
-                self._credential = None
-                access = self._fetched(scopes)
-            turn.write(Shared(access.token, access.expires_on, now := time.time()))
-            return access, now
 
     def _fetched(self, scopes: tuple[str, ...], **settings: Any) -> AccessToken:
         with self._lock:
@@ -181,14 +166,14 @@ class Tokens(TokenCredential):
         except EhBalanceError:
             raise
         except Exception as error:  # of whatever kind: a callable's credential is anybody's code
-            raise NoTokenError(f"no token could be fetched: {told(error)}") from None
+            raise NoTokenError(f"no token could be fetched: {error_text(error)}") from None
         with self._lock:
             self._credential = credential
         return access
 
 
 def _in_time(fetch: Callable[[], _T]) -> _T:
-    """What `fetch` returns, or raises. Raises `NoTokenError` if it takes too long: then it goes on in a thread."""
+    """What `fetch` returns or raises; `NoTokenError` after `_LONGEST_FETCH` seconds, while its thread continues."""
     done: queue.SimpleQueue[tuple[_T | None, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:
@@ -209,8 +194,8 @@ def _in_time(fetch: Callable[[], _T]) -> _T:
     return cast(_T, found)
 
 
-def told(error: BaseException) -> str:
-    """An error of a credential in one line: with its text if it is one of Azure's own packages."""
+def error_text(error: BaseException) -> str:
+    """One line for a credential's error; the error's own text only if an Azure package raised it."""
     kind = type(error)
     if kind.__module__.partition(".")[0] not in ("azure", "msal"):
         return f"{kind.__name__}, whose text is not shown, as it may hold a secret"
@@ -219,8 +204,3 @@ def told(error: BaseException) -> str:
     with contextlib.suppress(ValueError):
         text = text[: text.index(" ", _LONGEST_ERROR)] + " …"
     return f"{kind.__name__}: {text}" if text else kind.__name__
-
-
-def _is_young(shared: Shared, now: float) -> bool:
-    """Whether a token that another process has fetched need not be fetched again yet."""
-    return shared.expires_on - now > _EARLY[1] * (shared.expires_on - shared.since)

@@ -20,7 +20,7 @@ POLICIES = FAIL, KEEP, SKIP = ("fail", "keep", "skip")
 
 
 class Settled(NamedTuple):
-    """The rows to return of the events that have come, and where reading goes on."""
+    """The rows to return, and the position after them."""
 
     batch: pa.RecordBatch
     first: int | None  # sequence number of the first event, None if it is not known

@@ -10,8 +10,8 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from spark_ehbalance.errors import HubUnavailableError, MissingError
-from spark_ehbalance.hub.clearing import clear
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.disconnecting import disconnect_readers
 from spark_ehbalance.hub.group_check import check_group
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.offsets import find_offset
@@ -35,9 +35,9 @@ _RESOLVED_AT_ONCE = 8
 #: Newest events of a partition whose offsets are remembered: a batch may end at any of them, some minutes later.
 REMEMBERED_OFFSETS = 1000
 
-#: Seconds for which receivers' news count more than an answer of the hub that knows less: longer than an answer takes,
-#: and short enough that a hub which was made anew is noticed.
-_TRUST_NEWS = 60.0
+#: Seconds for which a receiver's newest event counts more than a response with an older one: longer than a response
+#: takes, and short enough to notice a hub that was deleted and created again.
+_TRUST_RECEIVERS = 60.0
 
 #: Seconds between two attempts while the hub does not answer.
 _RETRY_INTERVAL = 1.0
@@ -82,7 +82,7 @@ class HubWatcher:
         self._partitions: tuple[str, ...] = ()
         self._created_ms: int | None = None
         self._states: dict[str, PartitionState] = {}
-        self._told_at: dict[str, float] = {}  # when receivers knew a newer state than the hub's answers
+        self._noted_at: dict[str, float] = {}  # when receivers knew a newer state than the hub's answers
         self._offsets: dict[str, dict[int, str]] = {}  # by partition and sequence number, the oldest first
         self._remembered_offsets = remembered_offsets
         self._connected_at = 0.0
@@ -98,7 +98,7 @@ class HubWatcher:
         self._thread = threading.Thread(target=self._run, name="ehbalance-hub-watcher", daemon=True)
 
     def start(self) -> None:
-        """Request the states of all partitions, then go on in the background. To be called once.
+        """Request the states of all partitions, then start the thread. To be called once.
 
         Raises `HubUnavailableError` if no response comes, `MissingError` if hub or consumer group do not exist,
         `OptionError` if the starting positions do not match the hub's partitions.
@@ -117,7 +117,7 @@ class HubWatcher:
             self._condition.notify_all()
 
     def watch(self, partitions: Iterable[str], members: int = 1) -> None:
-        """The query waits for events of `partitions`; the group has so many `members`, which share the hub's limit."""
+        """The query waits for events of `partitions`; the group's `members` share the limit of requests."""
         with self._condition:
             if self._schedule.watch(partitions, members):
                 self._condition.notify_all()
@@ -154,28 +154,29 @@ class HubWatcher:
         with self._condition:
             return self._schedule.round_time()
 
-    def told(self, news: Mapping[str, Newest]) -> None:
-        """What receivers have been told of partitions' newest events just now.
+    def note_newest(self, newest: Mapping[str, Newest]) -> None:
+        """Take over the newest event of each partition, as receivers know it.
 
-        A response that knows less is older, even if it comes later, unless the hub was made anew; so it counts only
-        after `_TRUST_NEWS` seconds.
+        A response with an older one is ignored for `_TRUST_RECEIVERS` seconds: it was overtaken, unless the hub was
+        deleted and created again.
         """
         now = time.monotonic()
         with self._condition:
-            known = {p: self._states[p] for p in news if p in self._states}
+            known = {p: self._states[p] for p in newest if p in self._states}
             newer = {
-                p: _told_state(state, news[p]) for p, state in known.items() if news[p].sequence_number >= state.end
+                p: _state_with_newest(state, newest[p])
+                for p, state in known.items()
+                if newest[p].sequence_number >= state.end
             }
-            self._told_at.update(dict.fromkeys(newer, now))
-            self._schedule.told(known, now)
+            self._noted_at.update(dict.fromkeys(newer, now))
+            self._schedule.noted(known, now)
             if newer:
                 self._remember_offsets(newer)
                 self._states = {**self._states, **newer}
                 self._changed.set()
 
     def created_ms(self) -> int | None:
-        """When the hub was created, in milliseconds since 1970, as last known: tells it from one made anew. None as in
-        `HubMetadata`."""
+        """When the hub was created (ms since 1970), as last known; None as in `HubMetadata`."""
         with self._condition:
             return self._created_ms
 
@@ -207,10 +208,10 @@ class HubWatcher:
                     break
                 heard = self._answered_at
 
-                def news(heard: float = heard) -> bool:
+                def answered(heard: float = heard) -> bool:
                     return self._answered_at > heard or self._gone()
 
-                if not self._condition.wait_for(news, min(left, self._timeout)):
+                if not self._condition.wait_for(answered, min(left, self._timeout)):
                     break
             return since
 
@@ -298,8 +299,7 @@ class HubWatcher:
     def locate(
         self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]
     ) -> dict[str, int | Unlocated]:
-        """Where the hub goes on after these positions, which a promotion may have taken away, by partition: see
-        `resolve.locate`. As far as that can be found out in time, by receivers with these levels."""
+        """`resolve.locate` for each position, as far as that succeeds in time, by receivers with these levels."""
         deadline = time.monotonic() + self._patience
 
         def located(partition: str) -> int | Unlocated | None:
@@ -318,7 +318,9 @@ class HubWatcher:
     def clear(self, owner_levels: Mapping[str, int]) -> None:
         """Disconnect whoever reads these partitions with the given owner level or a lower one."""
         connection, group = self._connection, self._consumer_group
-        clear({PartitionAddress(connection, group, partition): level for partition, level in owner_levels.items()})
+        disconnect_readers(
+            {PartitionAddress(connection, group, partition): level for partition, level in owner_levels.items()}
+        )
 
     # --- the thread ---------------------------------------------------------------------------------------------
 
@@ -391,17 +393,17 @@ class HubWatcher:
         replicated = [p for p, state in self._states.items() if names_event(state.last_offset)]
         for partition in replicated:
             self._offsets.pop(partition, None)
-            self._told_at.pop(partition, None)
+            self._noted_at.pop(partition, None)
 
     def _newest_of(self, partition: str, answered: PartitionState) -> PartitionState:
-        """The state that the hub has `answered`, unless receivers have been told of newer events just before."""
+        """The state `answered` by the hub, unless a receiver has known a newer event just before."""
         known = self._states.get(partition)
-        told_at = self._told_at.get(partition)
-        if known is None or told_at is None:
+        noted_at = self._noted_at.get(partition)
+        if known is None or noted_at is None:
             return answered
-        if answered.end < known.end and time.monotonic() - told_at < _TRUST_NEWS:
+        if answered.end < known.end and time.monotonic() - noted_at < _TRUST_RECEIVERS:
             return replace(known, begin=answered.begin)
-        del self._told_at[partition]
+        del self._noted_at[partition]
         return answered
 
     def _remember_offsets(self, states: Mapping[str, PartitionState]) -> None:
@@ -410,7 +412,7 @@ class HubWatcher:
             if state.last_offset is not None and most:
                 known = self._offsets.setdefault(partition, {})
                 if known and state.end <= next(reversed(known)):
-                    known.clear()  # a hub that was made anew has other offsets
+                    known.clear()  # a hub that was created again has other offsets
                 known[state.end - 1] = state.last_offset
                 if len(known) > most:
                     del known[next(iter(known))]
@@ -422,6 +424,6 @@ class HubWatcher:
             return self._states[partition]
 
 
-def _told_state(state: PartitionState, newest: Newest) -> PartitionState:
+def _state_with_newest(state: PartitionState, newest: Newest) -> PartitionState:
     enqueued = datetime.fromtimestamp(newest.enqueued_ms / 1000, timezone.utc)
     return PartitionState(state.begin, newest.sequence_number + 1, newest.offset, enqueued)

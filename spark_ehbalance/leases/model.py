@@ -182,8 +182,9 @@ class QueryRecord:
     """What the table knows of one query, whatever its name is: `lineage` identifies its Spark checkpoint.
 
     `run` is its process that has joined last, the incarnation of a member, which `process` identifies on its machine;
-    `start` counts those processes. `batch` is the number of the last batch that the sink has finished. The record stays
-    when the query ends, so that a checkpoint that was set back, or copied, is known.
+    it is empty once that one has left, so that `begun` is exact. `start` counts those processes. `batch` is the number
+    of the last batch that the sink has finished, `begun` of the last one that it was given, as of the run's last
+    commit. The record stays when the query ends, so that a checkpoint that was set back, or copied, is known.
     """
 
     lineage: str
@@ -191,6 +192,7 @@ class QueryRecord:
     owner: str
     start: int = 1
     batch: int = 0
+    begun: int = 0
     at_ms: int = 0
     host: str = ""
     process: str = ""

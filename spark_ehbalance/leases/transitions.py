@@ -94,8 +94,9 @@ class Join(Transition):
     """Become a member, or take over the membership of an earlier process of the same query and fence that process.
 
     A query is known by the `lineage` of its Spark checkpoint. If it had another id before, its leases and the handovers
-    to it get the new one. Without a lineage, as a consumer has none, it is known by its id. `batch` and `process` are
-    those of `QueryRecord`. `over` is the incarnation of a member that is known to be dead, and whose id is taken over.
+    to it get the new one. Without a lineage, as a consumer has none, it is known by its id. `batch`, `begun` and
+    `process` are those of `QueryRecord`. `over` is the incarnation of a member that is known to be dead, and whose id
+    is taken over.
     """
 
     host: str = ""
@@ -104,6 +105,7 @@ class Join(Transition):
     lease_duration_ms: int | None = None
     lineage: str = ""
     batch: int = 0
+    begun: int = 0
     process: str = ""
     over: str = ""
 
@@ -153,6 +155,7 @@ class Join(Transition):
             self.by.id,
             before.start + 1 if before else 1,
             max(self.batch, before.batch if before else 0),
+            max(self.begun, before.begun if before else 0),
             self.at_ms,
             self.host,
             self.process,
@@ -170,10 +173,12 @@ class Join(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance(Transition):
-    """Record that the sink has finished the query's batch with this number. Goes along with its checkpoints."""
+    """Record the numbers of the last `batch` of the query that the sink has finished, and of the last that was `begun`.
+    Goes along with other transitions."""
 
     lineage: str
     batch: int
+    begun: int = 0
 
     def refusal(self, state: WorkingCopy) -> str | None:
         if fenced := state.fenced(self.by):
@@ -185,7 +190,8 @@ class Advance(Transition):
 
     def carry_out(self, state: WorkingCopy) -> None:
         record = state.queries[self.lineage]
-        state.queries[self.lineage] = replace(record, batch=self.batch, at_ms=self.at_ms)
+        begun = max(self.begun, record.begun)
+        state.queries[self.lineage] = replace(record, batch=self.batch, begun=begun, at_ms=self.at_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +248,9 @@ class Leave(Transition):
 
     def carry_out(self, state: WorkingCopy) -> None:
         del state.members[self.by.id]
+        for each in state.queries.all().values():
+            if each.run == self.by.incarnation:
+                state.queries[each.lineage] = replace(each, run="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

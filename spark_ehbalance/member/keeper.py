@@ -123,6 +123,11 @@ class Keeper:
         with self._lock:
             return self._participant.reserve({} if self._error else epochs, time.monotonic())
 
+    def begin(self, batch: int) -> None:
+        """The sink is given the batch with this number, which the next commit tells the table."""
+        with self._lock:
+            self._participant.query.begun = batch
+
     def finish(self, progress: Mapping[str, Progress], batch: int = 0) -> None:
         """The batch with this number has ended, and the sink has finished `progress`, which is checkpointed with the
         next commit."""

@@ -139,7 +139,8 @@ class Membership:
         row, record = snapshot.members.get(self.author.id), self._record(snapshot)
         later = row if row is not None and row.joined >= self._joined_number else None
         run = record.run if record is not None and record.start >= self._start else later and later.incarnation
-        if run in (None, self.author.incarnation):
+        has_left = not run and record is not None and record.start == self._start  # though it was not told so
+        if run in (None, self.author.incarnation) or has_left:
             return
         self.holdings, self._own = {}, []
         host = (record.host if record is not None else later.host if later is not None else "") or "an unknown host"
@@ -253,9 +254,9 @@ class Membership:
         """The lease as last seen."""
         return self._leases.get(partition)
 
-    def join(self, at_ms: int, batch: int = 0) -> list[Join]:
-        """What makes this process a member, if it is not one in the last snapshot. `batch` is the number of the query's
-        last finished batch."""
+    def join(self, at_ms: int, batch: int = 0, begun: int = 0) -> list[Join]:
+        """What makes this process a member, if it is not one in the last snapshot. `batch` and `begun` are the numbers
+        of the query's last finished and last begun batch."""
         assert self.snapshot is not None, "join follows a look"
         row, record, settings = self.snapshot.members.get(self.author.id), self._record(self.snapshot), self.settings
         known = not settings.lineage or (record is not None and record.run == self.author.incarnation)
@@ -271,17 +272,18 @@ class Membership:
                 lease_duration_ms=round(self.duration.group * 1000),
                 lineage=settings.lineage,
                 batch=batch,
+                begun=begun,
                 process=settings.process,
                 over=settings.over,
             )
         ]
 
-    def advance(self, at_ms: int, batch: int) -> list[Advance]:
-        """What has the table know that this batch is finished, if it does not yet."""
+    def advance(self, at_ms: int, batch: int, begun: int) -> list[Advance]:
+        """What has the table know which batch is finished, and which one is begun, if it does not yet."""
         record = self.snapshot and self._record(self.snapshot)
-        if not self.joined or not record or record.batch == batch:
+        if not self.joined or not record or (record.batch == batch and record.begun >= begun):
             return []
-        return [Advance(by=self.author, at_ms=at_ms, lineage=record.lineage, batch=batch)]
+        return [Advance(by=self.author, at_ms=at_ms, lineage=record.lineage, batch=batch, begun=begun)]
 
     def beat(self, at_ms: int, load: MemberLoad | None) -> Heartbeat:
         """This member's sign of life. It says the group's duration: from then on others judge this member by that."""

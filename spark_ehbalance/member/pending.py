@@ -49,7 +49,7 @@ def pending(
     """
     by, at_ms, snapshot = member.author, now.wall_ms, member.snapshot
     assert snapshot is not None, "a look comes first"
-    transitions: list[Transition] = [*member.join(at_ms, query.batch)]
+    transitions: list[Transition] = [*member.join(at_ms, query.batch, query.begun)]
     if not member.joined:
         transitions += _progress(member, query, at_ms)
         return transitions + _resumed(member, apply(snapshot, transitions).after, at_ms)
@@ -70,7 +70,7 @@ def pending(
         ):
             load = _changed_load(member, query, partition)
             transitions.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=epoch, load=load))
-    return transitions
+    return transitions + (member.advance(at_ms, query.batch, query.begun) if transitions else [])
 
 
 def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transition]:
@@ -84,7 +84,7 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
         # Refused after a handover, which changes the epoch; accepted if the next owner has left meanwhile.
         transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
-    return [*transitions, Leave(by=by, at_ms=at_ms)]
+    return [*transitions, *member.advance(at_ms, query.batch, query.begun), Leave(by=by, at_ms=at_ms)]
 
 
 def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transition]:
@@ -93,7 +93,7 @@ def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transit
     resets: list[Transition] = [
         Reset(by=by, at_ms=at_ms, partition=p, epoch=to.epoch, position=to.position) for p, to in query.resets.items()
     ]
-    written = resets + [
+    return resets + [
         Checkpoint(
             by=by,
             at_ms=at_ms,
@@ -104,7 +104,6 @@ def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transit
         )
         for p, to in query.progress.items()
     ]
-    return [*written, *member.advance(at_ms, query.batch)] if written else []
 
 
 def _changed_load(member: Membership, query: QueryState, partition: str) -> Load | None:

@@ -156,8 +156,8 @@ class Participant:
     Not thread-safe: a driver with threads calls everything under one lock, except the methods of `Turn`, `pause`,
     `contended_pause` and `tidies`, which belong to the thread that takes the turns, as `sight` does.
 
-    `progress` is what the sink had finished in an earlier life of the query, up to the batch with that number, `resume`
-    as in `Membership`.
+    `progress` is what the sink had finished in an earlier life of the query, up to the batch with that number, `begun`
+    the number of the last one in its log, `resume` as in `Membership`.
     """
 
     def __init__(
@@ -169,11 +169,12 @@ class Participant:
         progress: Mapping[str, Progress] | None = None,
         resume: Mapping[str, Resumed] | None = None,
         batch: int = 0,
+        begun: int = 0,
     ) -> None:
         self.author = author
         self.settings = settings
         #: What the query has told; `reserve` and `leave` tell of more.
-        self.query = QueryState(dict(progress or {}), batch=batch)
+        self.query = QueryState(dict(progress or {}), batch=batch, begun=begun)
         #: The batch runs for longer than `max_stall`: everything is given back until it ends.
         self.stalled = False
         #: How many members share the hub, as of the last turn.

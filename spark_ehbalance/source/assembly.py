@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.errors import OptionError, StoreError, StoreUnavailableError
 from spark_ehbalance.hub.watcher import REMEMBERED_OFFSETS, HubWatcher
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.member.keeper import Keeper
@@ -23,7 +23,7 @@ from spark_ehbalance.source.batch_planning import progress_of
 from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress, progress_beyond
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.source.host import is_alive, jvm_pid, process_identity
-from spark_ehbalance.source.joining import check_alone, check_hub, check_past, check_start, join_table
+from spark_ehbalance.source.joining import check_alone, check_hub, check_past, check_start, join_table, passed_over
 from spark_ehbalance.source.load_reporter import LoadReporter
 from spark_ehbalance.source.news import NewsListener
 from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
@@ -36,6 +36,7 @@ from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.strategies import REACTIVE, strategy
 from spark_ehbalance.text import logger
+from spark_ehbalance.values.locations import storage_of
 
 _LOG = logger(__name__)
 
@@ -60,12 +61,14 @@ class _Logged(NamedTuple):
 
 class _Joined(NamedTuple):
     """As whom a query joins its group, the incarnation of a dead member whose name that was, what the query has
-    finished and the table may not know, and the query's last finished batch that it knows."""
+    finished and the table may not know, the query's last finished batch that it knows, and up to which batch number
+    nothing is read."""
 
     author: Author
     over: str
     progress: Mapping[str, Progress]
     batch: int = 0
+    empty_until: int = 0
 
 
 def start_planner(
@@ -119,9 +122,10 @@ def start_planner(
         control=control,
         finished=finished,
         finished_batch=place.batch,
+        empty_until=place.empty_until,
         fail_on_data_loss=options.fail_on_data_loss,
         hub_name=options.connection.hub_name,
-        news=NewsListener(hub.told, hub.round_time, options.connection.namespace.partition(":")[0]),
+        news=NewsListener(hub.note_newest, hub.round_time, options.connection.namespace.partition(":")[0]),
         owner_level=partial(_owner_level, options),
         timings=timings,
     )
@@ -191,6 +195,7 @@ def _keeper(
         progress=place.progress,
         resume={p: Resumed(each.start, each.since_ms, each.epoch) for p, each in logged.unfinished.ranges.items()},
         batch=logged.finished.batch,
+        begun=logged.last.batch,
     )
     return Keeper(participant, opener, hub, changed=changed)
 
@@ -205,6 +210,8 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
             check_start(options, hub.states())
         check_alone(logged.last, options)
         return _Joined(author, "", progress)
+    if options.offers.members:
+        _check_former_table(options, logged, query.hub)
     with _open(options, options.lease_table) as store:
         if not options.offers.epochs:
             logged = _Logged(*(each.without_epochs() for each in logged))
@@ -219,7 +226,31 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
         _LOG.warning("another query of the group is called %s: this one is called %s", query.owner, name)
     record = found.queries.get(query.lineage)
     progress = progress_beyond(found, recorded) | progress
-    return _Joined(replace(author, id=name), over, progress, record.batch if record else 0)
+    batch = record.batch if record else 0
+    return _Joined(replace(author, id=name), over, progress, batch, passed_over(known, found))
+
+
+def _check_former_table(options: Options, logged: _Logged, hub: HubReference) -> None:
+    """If the table is at another place than when the checkpoint was written, check that it was moved: with what was
+    copied the query may go on at both places. Raises what `check_past` raises."""
+    table = logged.last.table
+    former = table.location if table else options.lease_table
+    if former is None or options.lease_table is None or former == options.lease_table:
+        return
+    try:
+        # Whoever can write the checkpoint could name a server of theirs, which would get the credentials.
+        if storage_of(former) not in ("", storage_of(options.lease_table)):
+            raise OptionError("it is in another storage, for which leaseTable's credentials are not used")
+        with _open(options, former) as store:
+            former_options, finished = replace(options, lease_table=former), logged.unfinished.is_initial
+            check_past(store, former_options, logged.last, hub, is_alive, finished=finished)
+    except (OptionError, StoreError) as error:
+        _LOG.warning(
+            "this query's lease table was at %s before. Whether it is used there cannot be told: %s. Two queries with "
+            "copies of it read the same events",
+            former,
+            error,
+        )
 
 
 def _store_opener(options: Options, logged: _Logged, policy: ProgressPolicy) -> OpenStore:

@@ -15,7 +15,7 @@ from typing import Protocol
 from spark_ehbalance.errors import DataLossError, FencedError, OptionError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP
+from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
 from spark_ehbalance.leases.transitions import NoteHub, Restore
 from spark_ehbalance.source.continuity import RecordedProgress, describe_loss, restore_transitions, skipped_events
 from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
@@ -25,6 +25,7 @@ from spark_ehbalance.source.past import (
     described_older_table,
     described_other_hub,
     earlier_run,
+    last_used_number,
     other_hub_help,
     read_too_early,
     running,
@@ -167,7 +168,7 @@ def check_past(
             counter, since = member.counter, now
         if lives is False or (lives is None and now - since > patience):
             break
-        if record.batch > known.batch or now - begun > _PATIENCE * patience:
+        if record.begun > known.batch or now - begun > _PATIENCE * patience:
             raise FencedError(running(record))
         if not told:
             _LOG.warning(
@@ -182,6 +183,18 @@ def check_past(
     if record is not None and ran and (older or not finished):  # nothing was set back, and no batch has to run again
         raise FencedError(read_too_early(record))
     _check_age(options, older)
+
+
+def passed_over(known: StreamOffset, found: Snapshot) -> int:
+    """Up to which batch number the query whose last offset is `known` is to read nothing, as a sink may have it."""
+    until = last_used_number(known, found)
+    if until > known.batch:
+        _LOG.warning(
+            "batches up to %d read nothing. The query's last process was killed, or its checkpoint was set back, and "
+            "a sink that knows batch numbers leaves out those that it has. After a checkpoint was set back, events "
+            "that the lease table had not heard of come twice", until,
+        )  # fmt: skip
+    return until
 
 
 def _check_table_hub(options: Options, other: str) -> None:
@@ -199,7 +212,7 @@ def _check_age(options: Options, older: str) -> None:
         raise DataLossError(
             f"leaseTable={options.lease_table}: {older}. Sinks that know batch numbers leave out new events with the "
             "old numbers. Nothing was read. Give the query a new checkpointLocation, with which it goes on at the "
-            "table's positions, or go on with failOnDataLoss=false if the sink knows no numbers"
+            "table's positions, or go on with failOnDataLoss=false, with which these numbers are passed over"
         )
     if older:
         _LOG.warning("%s. Going on at the table's positions, because failOnDataLoss=false", older)

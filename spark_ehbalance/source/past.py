@@ -30,15 +30,25 @@ def other_hub_help(*, shared: bool) -> str:
 
 def described_older_checkpoint(known: StreamOffset, found: Snapshot) -> str:
     """How the table is ahead of the checkpoint whose last offset is `known`, as a clause for a message; "" if it is
-    not. A batch that was logged may have been finished without that being logged, too: run again, it reads nothing."""
+    not. Spark logs a batch before it is begun."""
     record = found.queries.get(known.lineage)
-    if record is None or record.batch <= known.batch:
+    if record is None or record.begun <= known.batch:
         return ""
     return (
-        f"this query's checkpoint ends with batch {known.batch}, and the table knows that it has finished batch "
-        f"{record.batch}, at {time_of(record.at_ms)} as {_named(record)}: the checkpoint was set back, or is a copy of "
+        f"this query's checkpoint ends with batch {known.batch}, and the table knows that it has begun batch "
+        f"{record.begun}, at {time_of(record.at_ms)} as {_named(record)}: the checkpoint was set back, or is a copy of "
         "one that went on"
     )
+
+
+def last_used_number(known: StreamOffset, found: Snapshot) -> int:
+    """The last batch number that a sink may have of the query whose last offset is `known`, in a checkpoint that may
+    have been set back."""
+    record = found.queries.get(known.lineage)
+    if record is None:
+        return 0
+    # A run that was killed may have begun one more since its last commit.
+    return max(record.begun, known.batch) + bool(record.run)
 
 
 def described_older_table(known: StreamOffset, recorded: RecordedProgress, found: Snapshot) -> str:

@@ -13,33 +13,30 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from spark_ehbalance.errors import DataLossError, EhBalanceError
-from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.hub.resolve import Unlocated
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
+from spark_ehbalance.source import event_check
+from spark_ehbalance.source.batch_in_flight import BatchInFlight
 from spark_ehbalance.source.batch_planning import (
     BatchPlan,
     PlanInputs,
     Request,
-    doubtful_positions,
-    lost_positions,
     plan_batch,
     plan_replay,
-    progress_of,
     sought_since,
 )
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
+from spark_ehbalance.source.event_check import EventCheck
 from spark_ehbalance.source.load_reporter import LoadReporter
 from spark_ehbalance.source.news import NewsAddress, NewsListener
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.past import described_other_hub, other_hub_help
 from spark_ehbalance.source.progress_policy import ProgressPolicy
-from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.text import logger
-from spark_ehbalance.values.position import Position, names_event, partition_order
+from spark_ehbalance.values.position import partition_order
 
 _LOG = logger(__name__)
 
@@ -65,22 +62,14 @@ class PlannerTimings:
     idle_wait_every: int = 3
 
 
-class Hub(Protocol):
+class Hub(event_check.Hub, Protocol):
     """What the planner asks the hub watcher; see `HubWatcher`."""
 
     def watch(self, partitions: Iterable[str], members: int = 1) -> None: ...
     def rest(self) -> None: ...
     def catch_up(self, patience: float) -> None: ...
     def refresh(self, partitions: Iterable[str] | None = None) -> None: ...
-    def states(self) -> Mapping[str, PartitionState]: ...
     def created_ms(self) -> int | None: ...
-    def connected_at(self) -> float: ...
-    def offsets(
-        self, positions: Mapping[str, int], owner_level: int | Mapping[str, int | None]
-    ) -> Mapping[str, str]: ...
-    def locate(
-        self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]
-    ) -> Mapping[str, int | Unlocated]: ...
     def stop(self) -> None: ...
 
 
@@ -109,6 +98,7 @@ class Planner:
         control: PlannerControl | None = None,
         finished: StreamOffset | None = None,
         finished_batch: int = 0,
+        empty_until: int = 0,
         fail_on_data_loss: bool = True,
         hub_name: str = "",
         news: NewsListener | None = None,
@@ -117,28 +107,25 @@ class Planner:
     ) -> None:
         """`keeper` and `hub` set `changed` when what they return may have changed. `finished` is the end of the last
         batch that the sink finished in an earlier process of the query, `finished_batch` the number of the last one
-        that the lease table knows. `hub_name` tells the event hub from all others. `news` listens to what tasks hear of
-        new events. `owner_level` is that of the query's readers, by the lease's epoch."""
+        that the lease table knows. New batches up to number `empty_until` read nothing. `hub_name` tells the event hub
+        from all others. `news` listens to what tasks hear of new events. `owner_level` is that of the query's readers,
+        by the lease's epoch."""
         self._keeper = keeper
-        self._owner_level = owner_level
         self._hub = hub
         self._policy = policy
         self._loads = loads
         self._changed = changed
         self._control = control
         self._fail_on_data_loss = fail_on_data_loss
+        self._events = EventCheck(hub, owner_level, fail_on_data_loss=fail_on_data_loss)
         self._timings = timings or PlannerTimings()
         self._progress: dict[str, Progress] = {}
         self._last_finished = finished
         self._finished_batch = finished_batch
+        self._empty_until = empty_until
         self._last_start: StreamOffset | None = None
-        self._planned: StreamOffset | None = None
-        self._replay: StreamOffset | None = None
-        self._replayed: Mapping[str, Range] = {}
-        self._sought: frozenset[str] = frozenset()  # of `_replayed`: reading goes on elsewhere
-        self._ahead: Mapping[str, int] = {}
-        self._awaited: dict[str, tuple[Position, int]] = {}
-        self._verified: dict[str, tuple[int, float]] = {}
+        #: Replaced as a whole: the control socket's thread reads it without the lock.
+        self._in_flight: BatchInFlight | None = None
         self._hub_name = hub_name
         self._news = news
         self._fixed_ends: dict[str, int] | None = None
@@ -186,15 +173,8 @@ class Planner:
             self._last_finished = end
             self._ended.set()
             self._loads.batch_ends()
-            ranges, ahead = end.ranges, self._ahead
-            if end != self._planned:
-                ranges = {p: each for p, each in self._replayed.items() if p not in self._sought}
-            further = {
-                p: replace(e, end=ahead[p], end_offset=None) if ahead.get(p, 0) > e.end else e
-                for p, e in ranges.items()
-            }
-            finished = progress_of(further)
-            self._ahead = {}
+            batch = self._in_flight
+            finished = batch.progress() if batch and batch.end == end else {}
             self._progress.update(finished)
             self._keeper.finish(finished, end.batch)
 
@@ -221,8 +201,9 @@ class Planner:
         self._last_start = start
         self._move_to_retained(plan)
         self._loads.update(self.latest(), {partition: each.start for partition, each in plan.ranges.items()})
-        named = self._policy.named(start, plan.ranges)
-        if named:
+        to_be_empty = start.batch < self._empty_until
+        named = {} if to_be_empty else self._policy.named(start, plan.ranges)
+        if named or to_be_empty:
             return self._begin_batch(start, named, plan.ranges, holdings) or start
         self._idle = _NothingToRead(
             start, min((now + self._timings.load_interval, *(each.ends for each in holdings.values())))
@@ -252,23 +233,25 @@ class Planner:
     def ranges(self, end: StreamOffset) -> list[Range]:
         """What to read of the batch that ends at `end`: all of it if this process has planned it; else what
         `plan_replay` returns."""
-        if end == self._planned:
-            return [each for each in end.ranges.values() if len(each)]
+        self._keeper.begin(end.batch)
+        batch = self._in_flight
+        if batch is not None and batch.planned and batch.end == end:
+            return list(batch.read.values())
         holdings = self._keeper.holdings()
         replay = plan_replay(end.ranges, holdings, finished=end.batch <= self._finished_batch)
-        replay = self._without_lost(replay)
+        replay = self._events.without_lost(replay)
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in replay.items()})
         # Spark's log keeps the old epochs; these ranges, with the new ones, are checkpointed once the batch has ended.
-        self._replayed = {partition: each for partition, each in replay.items() if partition in reserved}
-        self._sought = frozenset(p for p in self._replayed if sought_since(end.ranges[p], holdings[p]))
-        self._replay = end
+        again = {partition: each for partition, each in replay.items() if partition in reserved}
+        sought = frozenset(p for p in again if sought_since(end.ranges[p], holdings[p]))
+        self._in_flight = BatchInFlight(end, again, planned=False, sought=sought)
         self._ended.clear()
-        if left_out := sorted(end.ranges.keys() - self._replayed.keys(), key=partition_order):
+        if left_out := sorted(end.ranges.keys() - again.keys(), key=partition_order):
             _LOG.info(
                 "replaying a batch without partitions %s: they go on at the lease table's positions, with whoever owns "
                 "them", ", ".join(left_out),
             )  # fmt: skip
-        return list(self._replayed.values())
+        return list(again.values())
 
     def latest(self) -> dict[str, int]:
         """The sequence number after the newest event of each partition, as last known."""
@@ -309,7 +292,7 @@ class Planner:
             self.is_one_of_two = True
             self._changed.set()
         end = StreamOffset.from_json(message.get("finished", {}))
-        if end == self._planned or (self._planned is None and end == self._replay):
+        if self._in_flight is not None and end == self._in_flight.end:
             self.finish(end)
         if leave:
             self._keeper.leave()
@@ -349,13 +332,13 @@ class Planner:
         Raises `EhBalanceError` if it is not the batch in flight, what has ended the lease keeper, and
         `HubUnavailableError` with `refresh`.
         """
-        ranges = end.ranges if end == self._planned else self._replayed if end == self._replay else None
-        if ranges is None:
-            raise EhBalanceError("the batch that was asked about is not the one in flight")
-        read = {partition: each for partition, each in ranges.items() if len(each)}
-        if ahead:
-            with self._lock:
-                self._ahead = ahead
+        with self._lock:
+            batch = self._in_flight
+            if batch is None or batch.end != end:
+                raise EhBalanceError("the batch that was asked about is not the one in flight")
+            if ahead:
+                self._in_flight = replace(batch, written_to=ahead)
+        read = batch.read
         if refresh:
             self._hub.refresh(read)
         ends, bounds = self.latest(), {p: [each.start, each.end] for p, each in read.items()}
@@ -365,9 +348,8 @@ class Planner:
             answer["offsets"] = {p: [each.start_offset, each.end_offset] for p, each in read.items()}
         if event is not None:
             partition, number = event
-            level = {partition: self._owner_level(read[partition].epoch)} if partition in read else {}
             there = partition in read and number < ends[partition]
-            answer["offset"] = self._hub.offsets({partition: number}, level).get(partition) if there else None
+            answer["offset"] = self._events.offset_of(partition, number, read) if there else None
         if look:
             leases = self._keeper.look(self._timings.look_timeout)
             answer["lost"] = None if leases is None else _lost(read, leases)
@@ -398,78 +380,19 @@ class Planner:
             limit,
             self._fail_on_data_loss,
             batch_ended=batch_ended,
-            verified=self._verified,
-            connection=self._hub.connected_at(),
-            awaited={} if self._fail_on_data_loss else dict(self._awaited),
         )
+        inputs = self._events.known(inputs)
         while isinstance(plan := plan_batch(inputs), Request):
             if plan is Request.REFRESH:
                 self._hub.refresh(holdings)
                 self._check_hub()  # a position beyond the hub's end is no surprise then
             elif plan is Request.LOCATE:
-                inputs = self._located(inputs)
+                inputs = self._events.located(inputs)
                 continue
             else:
                 self._hub.catch_up(self._timings.catch_up_timeout)
             inputs = replace(inputs.after(plan, self._hub.states()), connection=self._hub.connected_at())
-        return self._with_end_offsets(plan, inputs.states)
-
-    def _located(self, inputs: PlanInputs) -> PlanInputs:
-        """The inputs with where the hub goes on after the doubtful positions, as far as that could be found out."""
-        doubtful, lost, states = doubtful_positions(inputs), lost_positions(inputs), inputs.states
-        levels = {partition: self._owner_level(inputs.holdings[partition].epoch) for partition in doubtful}
-        located = dict(self._hub.locate(doubtful, levels))
-        for partition in [p for p, found in located.items() if found is Unlocated.NOTHING_YET]:
-            position, end = self._awaited.pop(partition, (None, 0))
-            if partition not in lost:
-                del located[partition]  # it is only late
-            elif position == lost[partition] and end < states[partition].end:
-                located[partition] = Unlocated.UNKNOWN  # an event has come, and not there
-            else:
-                self._awaited[partition] = lost[partition], states[partition].end
-        for partition, found in located.items():
-            if found == doubtful[partition].next:
-                self._verified[partition] = inputs.holdings[partition].epoch, inputs.connection
-        return inputs.after(Request.LOCATE, states, located)
-
-    def _without_lost(self, replay: Mapping[str, Range]) -> dict[str, Range]:
-        """`replay` without the partitions that do not go on where they were planned to, because a geo-replicated hub
-        was promoted. The next batch reads them. Raises `DataLossError` if that is an error."""
-        starts = {p: Position(e.start - 1, e.start_offset) for p, e in replay.items() if names_event(e.start_offset)}
-        if not starts:
-            return dict(replay)
-        levels = {partition: self._owner_level(replay[partition].epoch) for partition in starts}
-        located, states = self._hub.locate(starts, levels), self._hub.states()
-        gone = {
-            p: promotion_loss(p, starts[p].next, found, states[p])
-            for p, found in located.items()
-            if found not in (starts[p].next, Unlocated.NOTHING_YET)
-        }
-        if gone and self._fail_on_data_loss:
-            raise DataLossError(f"{'; '.join(each.what for each in gone.values())}. {PROMOTION_HELP}")
-        return {partition: each for partition, each in replay.items() if partition not in gone}
-
-    def _with_end_offsets(self, plan: BatchPlan, states: Mapping[str, PartitionState]) -> BatchPlan:
-        """The plan with the offsets of the last events, where they are needed to go on after them: those of events that
-        are not a partition's newest have to be looked up."""
-        unknown = {
-            partition: each.end - 1
-            for partition, each in plan.ranges.items()
-            if len(each) and each.end_offset is None and names_event(states[partition].last_offset)
-        }
-        if not unknown:
-            return plan
-        levels = {partition: self._owner_level(plan.ranges[partition].epoch) for partition in unknown}
-        found = {p: offset for p, offset in self._hub.offsets(unknown, levels).items() if names_event(offset)}
-        if missing := sorted(unknown.keys() - found.keys(), key=partition_order):
-            _LOG.warning(
-                "partitions %s: the offsets of the last events of the next batch were not found: a promotion of the "
-                "event hub that takes these events away would not be noticed",
-                ", ".join(missing),
-            )
-        return replace(
-            plan, ranges={p: replace(e, end_offset=found.get(p, e.end_offset)) for p, e in plan.ranges.items()}
-        )
+        return self._events.with_end_offsets(plan, inputs.states)
 
     def _move_to_retained(self, plan: BatchPlan) -> None:
         """Remember positions that had to move, so that each is reported once and not at every trigger."""
@@ -492,9 +415,9 @@ class Planner:
         # While the table is away nobody takes a partition, however long that lasts.
         seen = {} if self._keeper.store_away else {p: each.checkpoint.next for p, each in holdings.items()}
         end = self._policy.batch_end(start, named, ranges, reserved, table, version, seen)
-        if not end.ranges:
+        if named and not end.ranges:
             return None
-        self._planned = end
+        self._in_flight = BatchInFlight(end, end.ranges, planned=True)
         self._ended.clear()
         self._hub.rest()
         self._loads.batch_begins()

@@ -28,11 +28,11 @@ from spark_ehbalance.hub.receiver import (
     PartitionAddress,
     Receiver,
     RefusedError,
-    Undecodable,
     Unreachable,
 )
 from spark_ehbalance.hub.resolve import Unlocated, locate
 from spark_ehbalance.hub.rows import sequence_numbers
+from spark_ehbalance.hub.tail import is_bare
 from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.source.news import NewsAddress, send
 from spark_ehbalance.source.options import Options
@@ -59,6 +59,10 @@ _DEAD_READER = 90.0
 #: machines, and one wrong answer must not fail a query.
 _MISSING_FOR = 2.0
 
+#: Seconds without an event after which the hub is asked whether there is any left: it costs connections. After another
+#: answer it is asked again when it has been silent for twice as long.
+_SILENCE = 5.0
+
 _NO_EVENT = TimeoutError("no event came")
 
 
@@ -78,7 +82,8 @@ def read_range(
     `owner` is the member that holds the lease, None without leases. `receivers` are those that the process keeps open
     between tasks. `news` is where the planner is told of new events. Ends early, without an error, if the lease is lost
     while reading (the new owner reads the rest), and soon after `ended` is set. Raises `ForeignReaderError`,
-    `FencedError`, `DataLossError`, `MalformedEventError`, `HubUnavailableError`, `MissingError`, `StoreError`.
+    `FencedError`, `DataLossError`, `MalformedEventError`, `HubUnavailableError`, `MissingError`, `ClientVersionError`,
+    `StoreError`.
     """
     address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
     key = Key(address, owner_level, options.json_properties, options.on_malformed, news)
@@ -106,7 +111,6 @@ class _RangeReceiver:
         self._identified = names_event(wanted.start_offset) or names_event(wanted.end_offset)
         self._checks = False  # what comes first is the event at `after`
         self._receiver: Receiver | None = None
-        self._one_by_one = False
         #: As of the receiver, after the last call of `receive`.
         self.first: int | None = None
         self.next = 0
@@ -120,25 +124,17 @@ class _RangeReceiver:
         waits = self._checks and self._receiver is not None and not self._receiver.closed
         if not waits and (self._receiver is None or self._receiver.closed or self._receiver.next != position):
             self.close()
-            prefetch = 1 if self._one_by_one else self._prefetch
-            if names_event(self.after):
-                self._receiver = self._receivers.take(self._key, position, prefetch, self.after)
-            else:
-                self._receiver = self._receivers.take(self._key, position, prefetch)
+            after = self.after if names_event(self.after) else None
+            self._receiver = self._receivers.take(self._key, position, self._prefetch, after)
             self._receiver.gaps = self._key.address in self._receivers.compacted
             self._checks = self._receiver.next is None
         assert self._receiver is not None
         receiver, left = self._receiver, self._end - position + self._checks
         try:
-            batch = receiver.receive(1 if self._one_by_one else min(self._max_rows, left), 1.0, left)
-        except Undecodable:
-            self.close()
-            self._one_by_one = True  # up to the event that cannot be decoded
-            return self.receive(position)
+            batch = receiver.receive(min(self._max_rows, left), 1.0, left)
         except BaseException:
             self.close()
             raise
-        self._one_by_one = self._one_by_one and not receiver.closed
         self.newest = receiver.newest
         self.first, self.next = receiver.first, position if receiver.next is None else receiver.next
         if self._checks and receiver.first is not None:
@@ -211,6 +207,8 @@ class _RangeReader:
         while self._position < self._end and not ended.is_set():
             try:
                 batch = self._receiver.receive(self._position)
+                if self._receiver.next == self._position and self._rest_is_gone(ended):
+                    return
             except Disconnected as other:
                 if self._lease_is_lost(other):
                     return
@@ -244,6 +242,7 @@ class _RangeReader:
 
     def _made_progress(self) -> None:
         self._progress_at = time.monotonic()
+        self._asks_after = _SILENCE
         self._reconnections = 0
         self._refused = False  # the last token
         self._foreign_since: float | None = None
@@ -367,11 +366,15 @@ class _RangeReader:
     def _timeout(self) -> EhBalanceError:
         if self._owner_level is None and isinstance(self._last_error, Disconnected):
             return self._foreign(self._last_error)
+        compacted = (
+            ". If the event hub is compacted, the last of them may be gone: the batch can end as soon as another event "
+            "is sent to the partition"
+        )
         return HubUnavailableError(
             f"partition {self._wanted.partition}: no event came for receiverTimeout="
             f"{self._options.receiver_timeout:g} s while reading sequence numbers {self._wanted.start} to "
             f"{self._wanted.end - 1}, now at {self._position}. The batch fails and can be run again. "
-            f"Last seen: {self._last_error}"
+            f"Last seen: {self._last_error}{compacted if self._last_error is _NO_EVENT else ''}"
         )
 
     # --- events that are gone ----------------------------------------------------------------------------------
@@ -388,6 +391,35 @@ class _RangeReader:
                 "event hub only. Other gaps in this partition are not reported",
                 self._wanted.partition, expected, found - 1, begin,
             )  # fmt: skip
+
+    def _rest_is_gone(self, ended: threading.Event) -> bool:
+        """Whether the hub has been silent for long, and it is sure that no event is left from the position on, as where
+        compaction has taken the newest one, a tombstone. Raises what a `Receiver` raises."""
+        if time.monotonic() - self._progress_at < self._asks_after:
+            return False
+        partition, position = self._wanted.partition, self._position
+        address = PartitionAddress(self._options.connection, self._options.consumer_group, partition)
+        try:
+            state = self._partition_state()
+            if state.end < self._end:
+                return False
+            self._receiver.close()  # the hub allows one receiver with this owner level
+            if not is_bare(
+                address, position, state.begin, self._owner_level, lambda: ended.is_set() or self._timed_out()
+            ):
+                return False
+        except (RefusedError, MissingError):
+            raise
+        except HubUnavailableError as error:
+            _LOG.warning("partition %s: cannot find out whether its events are gone: %s", partition, error)
+            return False
+        finally:
+            self._asks_after = 2 * (time.monotonic() - self._progress_at)
+        _LOG.warning(
+            "partition %s: events %d to %d do not exist, and none after them, although earlier ones come. That is "
+            "normal in a compacted event hub only", partition, position, self._end - 1,
+        )  # fmt: skip
+        return True
 
     def _find_again(self) -> bool:
         """A geo-replicated hub was promoted since the last event was read, and does not have it, or does not know its

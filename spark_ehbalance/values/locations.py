@@ -13,6 +13,12 @@ def scheme(text: str) -> str | None:
     return before.lower() if colon and "/" not in before else None
 
 
+def storage_of(text: str) -> str:
+    """What an address names before its path: the scheme, with the account, container or host; "" for a path."""
+    match = re.match(r"[^:/]+:(//[^/]*)?", text)
+    return match[0].lower() if match else ""
+
+
 def is_relative(text: str) -> bool:
     """Whether what `text` means depends on the working directory."""
     return not text.startswith("/") and ":" not in text.partition("/")[0]

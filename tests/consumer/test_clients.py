@@ -82,12 +82,11 @@ def test_a_client_goes_on_with_the_event_after_the_checkpoint(
 def test_clients_share_without_any_query(
     consumers: Consumers, client: NewClient, kind: str, strategy: LoadBalancingStrategy
 ) -> None:
-    store = new_store(consumers, kind)
-    first = client(store, load_balancing_strategy=strategy)
+    first = client(new_store(consumers, kind), load_balancing_strategy=strategy)
     wait_until(lambda: consumers.shares() == [PARTITIONS], "the first has everything")
     consumers.group.append(5, PARTITIONS)
     wait_until(lambda: len(first.seen) == 5 * PARTITIONS, "the first reads everything")
-    second = client(store, load_balancing_strategy=strategy)  # a store serves several
+    second = client(new_store(consumers, kind), load_balancing_strategy=strategy)
 
     def shared() -> bool:
         consumers.group.append(1, PARTITIONS)  # a checkpoint lets a partition go

@@ -132,6 +132,26 @@ def test_trimming_under_a_reader_skips_to_the_first_retained_event(emulator: Emu
         assert numbers(events.read(4)) == [0, 7, 8, 9]
 
 
+def test_compaction_leaves_the_last_event_of_each_key(emulator: Emulator, connection: str) -> None:
+    for key in "abc":
+        emulator.append("hub", 0, [b"1", b"2"], partition_key=key)  # 0 to 5
+    emulator.append_from_kafka("hub", 0, b"3", b"a")  # 6
+    emulator.append("hub", 0, [b"4", b"5"])  # 7 and 8
+    emulator.append_from_kafka("hub", 0, None, b"b")  # 9
+    before = emulator.partition_state("hub", 0)
+    assert emulator.compact_keys("hub", 0) == [5, 6, 7, 8, 9]
+    with reader(connection) as events:
+        assert numbers(events.read(5)) == [5, 6, 7, 8, 9]
+    assert emulator.compact_keys("hub", 0, keep_tombstones=False) == [5, 6, 7, 8]
+    assert emulator.compact_keys("hub", 0, keep_tombstones=False) == [5, 6, 7, 8]
+    emulator.append("hub", 0, [b"6"], partition_key="c")  # 10
+    assert emulator.compact_keys("hub", 0) == [6, 7, 8, 10]
+    with reader(connection) as events:
+        assert numbers(events.read(4)) == [6, 7, 8, 10]
+    after = emulator.partition_state("hub", 0)
+    assert (after.first_sequence_number, after.next_sequence_number) == (before.first_sequence_number, 11)
+
+
 def test_a_deleted_hub_disconnects_its_readers_and_can_be_created_again(emulator: Emulator, connection: str) -> None:
     emulator.append("hub", 0, [b"x"] * 5)
     with reader(connection) as events:

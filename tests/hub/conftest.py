@@ -11,9 +11,8 @@ from spark_ehbalance.emulator.fixtures import emulator
 from spark_ehbalance.hub.metadata import HubMetadata
 from tests.hub.receiving import handlers
 from tests.source.support import HUB, hub_options
-from tests.ways import way
 
-__all__ = ["emulator", "handlers", "way"]
+__all__ = ["emulator", "handlers"]
 
 
 @pytest.fixture

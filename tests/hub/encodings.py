@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from spark_ehbalance.hub.wire.transfers import SLACK, Messages
+from spark_ehbalance.hub.wire.transfers import SLACK, RawMessages
 
 Bytes = st.SearchStrategy[bytes]
 
@@ -215,7 +215,7 @@ def contradictions(draw: st.DrawFn) -> bytes:
     return whole[: len(whole) - draw(st.integers(0, len(body)))]
 
 
-def in_buffer(sent: list[bytes], gap: bytes = b"\xffgap", joined: Sequence[int] = ()) -> Messages:
+def in_buffer(sent: list[bytes], gap: bytes = b"\xffgap", joined: Sequence[int] = ()) -> RawMessages:
     """The messages in a buffer with gaps, except those with the indices `joined`, which came in several frames."""
     starts, ends = [], []
     data = bytearray()
@@ -224,6 +224,6 @@ def in_buffer(sent: list[bytes], gap: bytes = b"\xffgap", joined: Sequence[int] 
         starts.append(-1 - joined.index(index) if index in joined else len(data))
         data += b"" if index in joined else message
         ends.append(0 if index in joined else len(data))
-    return Messages(
+    return RawMessages(
         data + bytes(SLACK), np.array(starts, np.int64), np.array(ends, np.int64), [sent[index] for index in joined]
     )

@@ -12,7 +12,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub import receiver as receiver_module
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.hub.wire.link import incompatibility
+from spark_ehbalance.hub.wire.client import incompatibility
 from tests.source.support import hub_options
 from tests.waiting import wait_until
 
@@ -24,7 +24,7 @@ def address_of(emulator: Emulator, connection: Connection | None = None) -> Part
 
 @pytest.fixture
 def handlers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The client's handlers that the fast path takes over, as they are: tests change what time or a hub would."""
+    """The client's handlers that receivers take over, as they are: tests change what time or a hub would."""
     found: list[Any] = []
 
     def recorded(handler: Any, link: Any) -> str | None:

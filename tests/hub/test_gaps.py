@@ -16,7 +16,7 @@ def _events(*numbers: int | None) -> Rows:
     for at, number in enumerate(numbers):
         known = None if number is None else {SEQUENCE_NUMBER: abs(number)}
         sound = (b"", {SEQUENCE_NUMBER: number}, {})
-        events.append(rows.unreadable(None, UnreadableError("broken", known)) if at in unreadable else sound)
+        events.append(rows.unreadable(b"", UnreadableError("broken", known)) if at in unreadable else sound)
     return Rows(rows.record_batch(events, "0", json_properties=False), unreadable)
 
 

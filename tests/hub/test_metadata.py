@@ -1,17 +1,15 @@
-"""A hub's partitions and their states, over one open connection and by the client's public calls."""
+"""A hub's partitions and their states, over one open connection."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-import azure.eventhub
 import pytest
 from azure.eventhub import EventHubConsumerClient
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
-from spark_ehbalance.hub import metadata as metadata_module
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.wire import management
@@ -31,7 +29,7 @@ def fill(emulator: Emulator) -> None:
 
 @pytest.fixture
 def clients(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
-    """An entry for each client that has been made: one for an open connection, and one for each public call."""
+    """An entry for each client that has been made, which is one for each connection."""
     made: list[Connection] = []
     make = Connection.consumer_client
 
@@ -41,16 +39,6 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
 
     monkeypatch.setattr(Connection, "consumer_client", counted)
     return made
-
-
-@pytest.fixture(params=[False, True], ids=["open connection", "public calls"])
-def _by_either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param:
-        use_public_calls(monkeypatch)
-
-
-def use_public_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")
 
 
 def test_states(emulator: Emulator, metadata: HubMetadata) -> None:
@@ -95,35 +83,6 @@ def test_an_empty_partition_is_empty_wherever_the_hub_says_it_begins(
 def test_only_requested_partitions_are_returned(metadata: HubMetadata) -> None:
     assert metadata.partition_states(["2"]).keys() == {"2"}
     assert metadata.partition_states([]) == {}
-
-
-def test_the_public_calls_return_the_same(
-    emulator: Emulator, metadata: HubMetadata, clients: list[Connection], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(emulator)
-    emulator.trim(HUB, 1, 5)
-    expected = metadata.partition_ids(), metadata.partition_states(["0", "1", "2"])
-    assert len(clients) == 1
-    use_public_calls(monkeypatch)
-    with HubMetadata(hub_options(emulator).connection, "$Default") as slow:
-        assert (slow.partition_ids(), slow.partition_states(["0", "1", "2"])) == expected
-        assert slow.created_ms == metadata.created_ms is not None
-    assert len(clients) == 1 + 4
-
-
-def test_an_incompatible_client_is_used_by_its_public_calls(
-    metadata: HubMetadata, clients: list[Connection], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(*_: object) -> None:
-        raise AttributeError("no such private part")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(metadata_module, "management_incompatibility", missing)
-        assert metadata.partition_ids() == ("0", "1", "2")
-    before = len(clients)
-    for _ in range(2):
-        assert metadata.partition_states(["0"])["0"].end == 0
-    assert len(clients) == before + 2
 
 
 def test_the_connection_is_kept(metadata: HubMetadata, clients: list[Connection]) -> None:
@@ -213,7 +172,6 @@ def refusal(metadata: HubMetadata) -> str:
     return message
 
 
-@pytest.mark.usefixtures("_by_either")
 def test_a_hub_that_cannot_be_reached() -> None:
     with Emulator({HUB: 1}) as emulator:
         options = hub_options(emulator)
@@ -224,7 +182,6 @@ def test_a_hub_that_cannot_be_reached() -> None:
     assert "Connection refused" in message
 
 
-@pytest.mark.usefixtures("_by_either")
 def test_a_hub_that_does_not_exist(emulator: Emulator) -> None:
     metadata = HubMetadata(hub_options(emulator).connection, "$Default")
     message = refusal(metadata)
@@ -232,7 +189,6 @@ def test_a_hub_that_does_not_exist(emulator: Emulator) -> None:
     assert "does not exist: check eventHubName" in message
 
 
-@pytest.mark.usefixtures("_by_either")
 def test_a_wrong_key_is_refused_and_not_shown() -> None:
     with Emulator({HUB: 1}, sas_keys={"reader": KEY}) as emulator:
         right = hub_options(emulator).connection

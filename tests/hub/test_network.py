@@ -18,8 +18,8 @@ from spark_ehbalance.emulator.certificates import make
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.hub import network as network_module
 from spark_ehbalance.hub import receiver as receiver_module
-from spark_ehbalance.hub.clearing import clear
 from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.disconnecting import disconnect_readers
 from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.network import AMQP, WEBSOCKET, Network, NetworkError, Proxy
 from spark_ehbalance.hub.offsets import find_offset
@@ -224,13 +224,6 @@ def test_a_certificate_whose_time_is_over(secure: Emulator) -> None:
     assert "is not valid now: check the clock of" in problem
 
 
-def test_by_public_calls_too(secure: Emulator, stranger: Path) -> None:
-    for websocket in (False, True):
-        address = PartitionAddress(by(secure, websocket=websocket, caFile=stranger).connection, "$Default", "0")
-        with reading(address, fast=False) as reader, pytest.raises(NetworkError, match=r"partition 0: .*set caFile"):
-            reader.receive(1, 10.0)
-
-
 @pytest.mark.parametrize("websocket", [False, True])
 def test_a_certificate_for_another_name(secure: Emulator, websocket: bool) -> None:
     port = secure.websocket_port if websocket else secure.port
@@ -292,8 +285,7 @@ def test_a_server_that_says_nothing_in_amqp(websocket: bool, monkeypatch: pytest
             with pytest.raises(HubUnavailableError, match="did not answer"):
                 metadata.partition_ids()
             mute.silence_connections(False)
-            assert metadata.partition_ids() == ("0",), "by the fast way, as before"
-            assert not metadata._public_only
+            assert metadata.partition_ids() == ("0",)
         mute.silence_connections()
         with pytest.raises(Unreachable), reading(PartitionAddress(options.connection, "$Default", "0")) as reader:
             reader.receive(1, 1.0)
@@ -413,14 +405,13 @@ def test_all_that_talks_to_the_hub_goes_through_the_proxy(secure: Emulator, monk
         for use in (
             lambda: HubMetadata(address.connection, "$Default").partition_ids() == ("0",),
             lambda: find_offset(address, 0, 1, 10.0) is not None,
-            lambda: clear({address: 2}) is None,
+            lambda: disconnect_readers({address: 2}) is None,
         ):
             before = proxy.connected
             assert use()
             assert proxy.connected == before + 1
-        for fast in (True, False):
-            before = proxy.connected
-            with reading(address, owner_level=None, fast=fast) as reader:
-                assert reader.receive(1, 10.0).num_rows == 1
-            assert proxy.connected >= before + 1
+        before = proxy.connected
+        with reading(address, owner_level=None) as reader:
+            assert reader.receive(1, 10.0).num_rows == 1
+        assert proxy.connected == before + 1
         assert proxy.refused == 0

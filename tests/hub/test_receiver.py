@@ -19,8 +19,6 @@ from tests.waiting import wait_until
 
 Open = Callable[..., Receiver]
 
-pytestmark = pytest.mark.usefixtures("way")
-
 
 @pytest.fixture
 def receiver(emulator: Emulator) -> Iterator[Open]:

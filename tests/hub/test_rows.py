@@ -1,4 +1,4 @@
-"""Events as rows: sent by the real client, stored by the emulator, received by the fast path and by public calls."""
+"""Events as rows: sent by the real client, stored by the emulator, received, and compared with the client's decoder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -19,12 +19,31 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.hub.rows import ARROW_SCHEMA, received, record_batch
+from spark_ehbalance.hub.rows import ARROW_SCHEMA, Rows, record_batch
 from spark_ehbalance.hub.wire.decoder import Decoder
+from spark_ehbalance.hub.wire.transfers import RawMessages
+from tests.hub.client_decoder import decoded_by_client
 from tests.hub.encodings import compound, in_buffer, long, section, text, timestamp
 from tests.source.support import HUB, hub_options, receive
 
 ID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
+
+
+class RecordingDecoder(Decoder):
+    """Remembers the messages."""
+
+    def __init__(self, partition: str, json_properties: bool) -> None:
+        super().__init__(partition, json_properties)
+        self.seen: list[bytes] = []
+
+    def record_batch(self, messages: RawMessages) -> Rows:
+        self.seen += messages
+        return super().record_batch(messages)
+
+
+def by_client(messages: Iterable[bytes], json_properties: bool) -> pa.RecordBatch:
+    """The rows of partition 0 from what the client's own decoder returns."""
+    return record_batch(map(decoded_by_client, messages), "0", json_properties=json_properties)
 
 
 class RoundTrip:
@@ -54,18 +73,12 @@ class RoundTrip:
         return self.emulator.partition_state(HUB, 0).next_sequence_number
 
     def received(self, start: int, end: int, *, json_properties: bool = False, alike: bool = True) -> pa.Table:
-        """The rows from `start` to `end` by the fast path. With `alike` the public calls return the same."""
-        tables = []
-        for fast in (True, False) if alike else (True,):
-            receiver = Receiver(
-                self._address, start, owner_level=None, prefetch=100, json_properties=json_properties, fast=fast
-            )
-            try:
-                tables.append(receive(receiver, end - start))
-            finally:
-                receiver.close()
-        table = tables[0]
-        assert not alike or table.equals(tables[1])
+        """The rows from `start` to `end`. With `alike` they are those of the client's own decoder."""
+        receiver = Receiver(self._address, start, owner_level=None, prefetch=100, json_properties=json_properties)
+        with contextlib.closing(receiver):
+            receiver._decoder = decoder = RecordingDecoder("0", json_properties)
+            table = receive(receiver, end - start)
+        assert not alike or table.equals(pa.Table.from_batches([by_client(decoder.seen, json_properties)]))
         assert table.schema == ARROW_SCHEMA
         table.validate(full=True)
         assert table["sequenceNumber"].to_pylist() == list(range(start, end))
@@ -130,7 +143,7 @@ def test_properties(trip: RoundTrip, as_json: bool) -> None:
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("count", [1, 600], ids=["one", "many at a time"])
 def test_binary_is_an_array_of_its_bytes_even_if_it_is_utf_8(trip: RoundTrip, as_json: bool, count: int) -> None:
-    """By the client's public calls it is text, because its decoder does not tell the two apart."""
+    """The client's decoder does not tell it from text."""
     sent = [
         AmqpAnnotatedMessage(
             data_body=b"x",
@@ -170,9 +183,7 @@ def test_a_missing_body_is_null(what: str, count: int) -> None:
     sections, body = NO_BODIES[what]
     sent = [message(*sections, number=number) for number in range(count)]
     batch = Decoder("0", False).record_batch(in_buffer(sent)).batch
-    assert batch.equals(
-        record_batch([received(EventData.from_bytes(each)) for each in sent], "0", json_properties=False)
-    )
+    assert batch.equals(by_client(sent, False))
     assert batch["body"].to_pylist() == [body] * count
 
 
@@ -206,9 +217,7 @@ def test_of_keys_with_the_same_text_the_last_value_counts(what: str, where: str,
             numbered = text(b"x-opt-sequence-number", 0xA3) + long(number)
             sent.append(section(0x72, compound(0xC1, 2 + 2 * len(pairs), raw + numbered)))
     batch = Decoder("0", as_json).record_batch(in_buffer(sent)).batch
-    assert batch.equals(
-        record_batch([received(EventData.from_bytes(each)) for each in sent], "0", json_properties=as_json)
-    )
+    assert batch.equals(by_client(sent, as_json))
     column = batch["properties" if where == "properties" else "systemProperties"].to_pylist()
     assert column == [[(key, f'"{value}"' if as_json else value) for key, value in expected.items()]] * count
 
@@ -335,7 +344,7 @@ BODIES = st.one_of(
     st.one_of(st.none(), st.text(min_size=1, max_size=9)),
     st.booleans(),
 )
-def test_any_event_is_the_same_row_by_the_fast_path_and_by_public_calls(
+def test_any_event_is_the_same_row_as_by_the_client_s_decoder(
     trip: RoundTrip, sent: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]], key: str | None, as_json: bool
 ) -> None:
     events = [

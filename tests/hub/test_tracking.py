@@ -87,17 +87,17 @@ def test_a_receiver_that_tracks_gets_the_same_rows_and_the_newest_event(emulator
 def test_the_watcher_takes_what_receivers_were_told(emulator: Emulator, start: Start) -> None:
     emulator.append(HUB, 0, [b"x"] * 3)
     watcher = start(list_interval=3600.0)
-    watcher.told({"0": Newest(9, "nine", TIME_MS), "1": Newest(0, "zero", TIME_MS), "7": NEWEST})
+    watcher.note_newest({"0": Newest(9, "nine", TIME_MS), "1": Newest(0, "zero", TIME_MS), "7": NEWEST})
     at = datetime.fromtimestamp(TIME_MS / 1000, timezone.utc)
     assert watcher.states() == {"0": PartitionState(0, 10, "nine", at), "1": PartitionState(0, 1, "zero", at)}
-    watcher.told({"0": Newest(5, "five", TIME_MS)})
+    watcher.note_newest({"0": Newest(5, "five", TIME_MS)})
     assert watcher.states()["0"].end == 10, "what is older counts for nothing"
 
 
 def test_an_older_answer_of_the_hub_does_not_take_news_back(emulator: Emulator, start: Start) -> None:
     emulator.append(HUB, 0, [b"x"] * 3)
     watcher = start()
-    watcher.told({"0": NEWEST})
+    watcher.note_newest({"0": NEWEST})
     watcher.refresh()
     assert watcher.states()["0"].end == NEWEST.sequence_number + 1
     emulator.append(HUB, 0, [b"x"] * 5000)
@@ -108,9 +108,9 @@ def test_an_older_answer_of_the_hub_does_not_take_news_back(emulator: Emulator, 
 def test_a_hub_that_stays_behind_the_news_was_made_anew(
     emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watcher_module, "_TRUST_NEWS", 0.0)
+    monkeypatch.setattr(watcher_module, "_TRUST_RECEIVERS", 0.0)
     emulator.append(HUB, 0, [b"x"] * 3)
     watcher: HubWatcher = start()
-    watcher.told({"0": NEWEST})
+    watcher.note_newest({"0": NEWEST})
     watcher.refresh()
     assert watcher.states()["0"].end == 3

@@ -1,9 +1,8 @@
-"""The fast path on the client's connection: what it takes over, what it leaves to the client, and how it ends."""
+"""Reading from the client's connection: what it takes over, what it leaves to the client, and how it ends."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import struct
@@ -22,10 +21,8 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
-from spark_ehbalance.hub import public
-from spark_ehbalance.hub import receiver as receiver_module
 from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Unreachable
-from spark_ehbalance.hub.wire import link, transfers
+from spark_ehbalance.hub.wire import client, link, transfers
 from tests.hub.encodings import compound, text
 from tests.hub.receiving import address_of, reading, receive_until_error
 from tests.source.support import HUB, hub_options, receive
@@ -46,15 +43,9 @@ def full(emulator: Emulator) -> Emulator:
 
 
 def test_the_installed_client_has_been_tested() -> None:
-    assert azure.eventhub.__version__ in link.TESTED, (
-        "a new azure-eventhub: if all tests of tests/hub pass with its version added to TESTED, it can stay there"
+    assert azure.eventhub.__version__ == client.TESTED, (
+        "a new azure-eventhub: if all tests of tests/hub pass with it, set TESTED to its version"
     )
-
-
-def test_the_fast_path_is_used(full: Emulator) -> None:
-    with reading(address_of(full), start=5000) as reader:
-        reader.receive(1, 0.1)
-        assert reader.is_usable(), "a receiver by public calls never is"
 
 
 def web_socket(handler: Any) -> None:
@@ -83,25 +74,11 @@ def test_an_incompatible_client_is_not_taken_over(full: Emulator, handlers: list
         reader.receive(0, 0.0)
         (handler,), open_link = handlers, handlers[0]._link
         open_link.current_link_credit = 0  # as before it was taken over
-        assert link.incompatibility(handler, open_link) is None
+        assert client.incompatibility(handler, open_link) is None
         change(handler)
-        found = link.incompatibility(handler, open_link)
+        found = client.incompatibility(handler, open_link)
         assert found is not None
         assert reason in found
-
-
-def test_with_another_version_the_public_calls_are_used_with_one_warning(
-    full: Emulator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")
-    receiver_module._warn_once.cache_clear()
-    caplog.set_level(logging.WARNING, logger="spark_ehbalance")
-    for _ in range(2):
-        with reading(address_of(full)) as reader:
-            assert receive(reader, 100)["sequenceNumber"].to_pylist()[:100] == list(range(100))
-            assert not reader.is_usable()
-    (warning,) = caplog.messages
-    assert "azure-eventhub 5.99.0 has not been tested" in warning
 
 
 # --- credit, windows, memory -----------------------------------------------------------------------------------
@@ -132,11 +109,9 @@ def test_counters_wrap(full: Emulator, handlers: list[Any]) -> None:
         assert 7 <= client._link.delivery_count < 5000
 
 
-@pytest.mark.usefixtures("way")
 def test_a_batch_is_bounded_in_bytes(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "_SPARE", [])
-    for module in (link, public):
-        monkeypatch.setattr(module, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(link, "MOST_BYTES", 1 << 20)
     emulator.add_hub(HUB, 1)
     emulator.append(HUB, 0, [bytes(200_000)] * 50)
     with reading(address_of(emulator), prefetch=50) as reader:
@@ -165,13 +140,13 @@ def test_receivers_that_are_kept_open_have_small_buffers(full: Emulator, monkeyp
 def test_the_first_event_of_a_fresh_receiver_comes_without_an_idle_wait(
     full: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, came = link.FastLink._read, []
+    original, came = link.LinkReader._read, []
 
-    def read(self: link.FastLink, pause: float) -> bool:
+    def read(self: link.LinkReader, pause: float) -> bool:
         came.append(original(self, pause))
         return came[-1]
 
-    monkeypatch.setattr(link.FastLink, "_read", read)
+    monkeypatch.setattr(link.LinkReader, "_read", read)
     with reading(address_of(full), start=10) as reader:
         assert reader.receive(1, 5.0).num_rows == 1
     assert came
@@ -181,7 +156,6 @@ def test_the_first_event_of_a_fresh_receiver_comes_without_an_idle_wait(
 SIZES = [0, 1, 254, 255, 256, 257, 65_535, 65_536, 1_000_000, (1 << 20) - 200, 1_040_000, 3]
 
 
-@pytest.mark.usefixtures("way")
 def test_bodies_of_any_size(emulator: Emulator) -> None:
     emulator.add_hub(HUB, 1)
     sent = [bytes(range(256)) * (size // 256) + bytes(size % 256) for size in SIZES]
@@ -320,14 +294,14 @@ def test_a_delivery_without_end_is_one_clear_error(
 
 
 def test_events_that_came_before_an_error_are_returned_first(full: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = link.FastLink._read
+    original = link.LinkReader._read
 
-    def read(self: link.FastLink, pause: float) -> bool:
+    def read(self: link.LinkReader, pause: float) -> bool:
         if len(self._transfers):
             raise ConnectionResetError("cut off")
         return original(self, pause)
 
-    monkeypatch.setattr(link.FastLink, "_read", read)
+    monkeypatch.setattr(link.LinkReader, "_read", read)
     with reading(address_of(full), prefetch=1000) as reader:
         rows = reader.receive(10_000, 5.0)["sequenceNumber"].to_pylist()
         assert rows
@@ -447,12 +421,15 @@ def test_an_expired_token_is_refused(guarded: Emulator, handlers: list[Any]) -> 
 # --- TLS and websockets ----------------------------------------------------------------------------------------
 
 
+BODIES = [bytes(n % 2000) for n in range(3000)] + [bytes(1_000_000)] * 3
+
+
 @pytest.fixture(params=["TLS", "websocket", "TLS, websocket"])
 def wrapped(request: pytest.FixtureRequest) -> Iterator[tuple[Emulator, PartitionAddress]]:
     """An emulator that listens so, with events of many sizes, and its partition 0."""
     tls, websocket = "TLS" in request.param, "websocket" in request.param
     with Emulator({HUB: 1}, tls=tls, websocket_port=0) as running:
-        running.append(HUB, 0, [bytes(n % 2000) for n in range(3000)] + [bytes(1_000_000)] * 3)
+        running.append(HUB, 0, BODIES)
         way: dict[str, object] = {"customEndpointAddress": f"localhost:{running.port}"}
         if websocket:
             port = running.websocket_port
@@ -464,13 +441,11 @@ def wrapped(request: pytest.FixtureRequest) -> Iterator[tuple[Emulator, Partitio
 
 def test_with_tls_or_websocket_the_rows_are_the_same(wrapped: tuple[Emulator, PartitionAddress]) -> None:
     _, source = wrapped
-    tables = []
-    for fast in (True, False):
-        with reading(source, fast=fast, prefetch=1000) as reader:
-            tables.append(receive(reader, 3003, 1000))
-            assert reader.is_usable() == fast
-    assert tables[0].equals(tables[1])
-    assert tables[0]["sequenceNumber"].to_pylist() == list(range(3003))
+    with reading(source, prefetch=1000) as reader:
+        table = receive(reader, 3003, 1000)
+        assert reader.is_usable()
+    assert table["body"].to_pylist() == BODIES
+    assert table["sequenceNumber"].to_pylist() == list(range(3003))
 
 
 @pytest.mark.parametrize("end", ["dropped", "stolen"])

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import azure.eventhub
 import pytest
 from azure.core.credentials import AccessToken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.errors import ClientVersionError, HubUnavailableError
 from spark_ehbalance.hub import metadata as metadata_module
 from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.wire import management
 from spark_ehbalance.hub.wire.management import Management, management_incompatibility, read_response
 from spark_ehbalance.hub.wire.values import MalformedError
 from tests.source.support import HUB, hub_options
+from tests.waiting import wait_until
 
 PARTITIONS = ["0", "1", "2"]
 
@@ -58,8 +58,8 @@ INCOMPATIBLE: dict[str, tuple[Callable[[Any, Any], object], str]] = {
 
 
 @pytest.mark.parametrize("what", INCOMPATIBLE)
-def test_an_incompatible_client_is_used_by_its_public_calls(
-    metadata: HubMetadata, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+def test_an_incompatible_client_is_refused(
+    metadata: HubMetadata, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     change, reason = INCOMPATIBLE[what]
     found = []
@@ -71,21 +71,11 @@ def test_an_incompatible_client_is_used_by_its_public_calls(
         return found[-1]
 
     monkeypatch.setattr(metadata_module, "management_incompatibility", changed)
-    caplog.set_level(logging.WARNING, logger="spark_ehbalance")
-    assert metadata.partition_ids() == ("0", "1", "2")
+    with pytest.raises(ClientVersionError, match=re.escape(reason)):
+        metadata.partition_ids()
     assert found[0] is not None
-    assert reason in found[0]
-    assert [message for message in caplog.messages if "requests are slow" in message] == [
-        f"this azure-eventhub keeps no management connection open ({found[0]}): requests are slow"
-    ]
-    assert metadata.partition_states(PARTITIONS).keys() == {*PARTITIONS}
-    assert len(found) == 1
-
-
-def test_another_version_is_used_by_its_public_calls(metadata: HubMetadata, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")
-    assert metadata.partition_ids() == ("0", "1", "2")
-    assert metadata._management is None
+    assert len(found) == 1, "it is not tried again"
+    wait_until(lambda: emulator.connections() == 0, "it is closed")
 
 
 # --- credit and tokens --------------------------------------------------------------------------------------------

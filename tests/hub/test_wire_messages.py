@@ -8,13 +8,13 @@ import uuid
 from decimal import Decimal
 
 import pytest
-from azure.eventhub import EventData
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.hub.rows import OFFSET, SEQUENCE_NUMBER, Event, UnreadableError, received, record_batch
+from spark_ehbalance.hub.rows import OFFSET, SEQUENCE_NUMBER, Event, UnreadableError, record_batch
 from spark_ehbalance.hub.wire.messages import parse
 from spark_ehbalance.hub.wire.values import SCALARS, decode
+from tests.hub.client_decoder import decoded_by_client
 from tests.hub.encodings import VALUES, compound, contradictions, long, messages, section, text, timestamp
 
 REQUIRED = (
@@ -35,7 +35,7 @@ def rows(*events: Event, json_properties: bool = False) -> object:
 @settings(deadline=None)
 @given(messages(), st.booleans())
 def test_a_message_is_read_as_by_the_client(message: bytes, json_properties: bool) -> None:
-    expected = rows(received(EventData.from_bytes(message)), json_properties=json_properties)
+    expected = rows(decoded_by_client(message), json_properties=json_properties)
     assert rows(parse(message), json_properties=json_properties) == expected
 
 
@@ -169,7 +169,7 @@ def test_sections_may_have_symbolic_descriptors() -> None:
 @settings(deadline=None)
 @given(contradictions(), st.booleans())
 def test_contradictions_are_read_as_by_the_client(message: bytes, json_properties: bool) -> None:
-    expected = rows(received(EventData.from_bytes(message)), json_properties=json_properties)
+    expected = rows(decoded_by_client(message), json_properties=json_properties)
     assert rows(parse(message), json_properties=json_properties) == expected
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.hub.wire import transfers
-from spark_ehbalance.hub.wire.transfers import SLACK, Messages, Transfers
+from spark_ehbalance.hub.wire.transfers import SLACK, RawMessages, Transfers
 from spark_ehbalance.hub.wire.values import MalformedError
 from tests.hub.encodings import compound, text
 
@@ -154,7 +154,7 @@ def test_every_message_is_found_once_and_in_order(
     assert counted + found.counted()[0] == len(frames) - len(met)
 
 
-def find(found: Transfers, stream: bytes) -> Messages:
+def find(found: Transfers, stream: bytes) -> RawMessages:
     data = bytearray(stream + bytes(SLACK))
     found.find(data, 0, len(stream), lambda channel, each: None)
     return found.messages(data, 0, len(found))

@@ -570,13 +570,22 @@ def run_of(author: Author, lineage: str = "l", batch: int = 0, **more: Any) -> J
 
 
 def test_a_query_is_recorded_and_its_runs_are_counted() -> None:
-    first = after(group(), run_of(STRANGER, batch=3))
-    assert first.queries == {"l": QueryRecord("l", "eve-1", "eve", 1, 3, AT, "here", "p")}
-    again = after(first, Advance(by=STRANGER, at_ms=AT + 1, lineage="l", batch=7), Leave(by=STRANGER, at_ms=AT))
+    first = after(group(), run_of(STRANGER, batch=3, begun=4))
+    assert first.queries == {"l": QueryRecord("l", "eve-1", "eve", 1, 3, 4, AT, "here", "p")}
+    ended = Advance(by=STRANGER, at_ms=AT + 1, lineage="l", batch=7, begun=8)
+    again = after(first, ended, Leave(by=STRANGER, at_ms=AT))
     assert "eve" not in again.members
-    assert (again.queries["l"].batch, again.queries["l"].at_ms) == (7, AT + 1), "the record stays"
-    assert after(again, run_of(Author("eve", "eve-2"), batch=6)).queries["l"].start == 2
-    assert after(again, run_of(Author("eve", "eve-2"), batch=6)).queries["l"].batch == 7
+    record = QueryRecord("l", "", "eve", 1, 7, 8, AT + 1, "here", "p")
+    assert again.queries["l"] == record, "the record stays, and says that the process has left"
+    later = after(again, run_of(Author("eve", "eve-2"), batch=6, begun=6)).queries["l"]
+    assert (later.run, later.start, later.batch, later.begun) == ("eve-2", 2, 7, 8)
+
+
+def test_a_query_that_was_forgotten_has_not_left() -> None:
+    running = after(group(), run_of(STRANGER))
+    forgotten = after(running, Forget(by=ANN, at_ms=AT, member="eve", counter=running.members["eve"].counter))
+    assert "eve" not in forgotten.members
+    assert forgotten.queries["l"].run == "eve-1"
 
 
 def test_a_query_that_joins_under_another_name_keeps_what_it_has() -> None:

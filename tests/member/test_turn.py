@@ -316,6 +316,20 @@ def test_the_last_commit_writes_progress_gives_back_the_leases_and_leaves() -> N
     assert one.table.members.keys() == {"bob"}
 
 
+def test_a_begun_batch_is_told_with_a_commit_that_is_due_and_the_end_of_the_run_with_the_last_one() -> None:
+    one = One(1, lineage="l")
+    one.turn()
+    one.ann.query.begun = 3
+    assert one.turn() == [], "it is no reason to commit"
+    one.now += LEASE / 3
+    assert kinds(one.turn()) == ["Heartbeat", "Renew", "Advance"]
+    assert (one.table.queries["l"].run, one.table.queries["l"].begun) == (ANN.incarnation, 3)
+    one.ann.query.begun = 4
+    one.stop()
+    assert (one.table.queries["l"].run, one.table.queries["l"].begun) == ("", 4)
+    one.stop()  # the answer was lost
+
+
 def test_a_member_that_never_joined_writes_nothing_when_it_stops() -> None:
     turn = participant().begin(table_of(), Clocks(0.0, 0), stopping=True)
     assert not turn.balances

@@ -10,9 +10,6 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from tests.service.hub import TABLES, VARIABLES, Hub, from_environment
-from tests.ways import way
-
-__all__ = ["way"]
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,8 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.fixtures import emulator
 from tests.hub.receiving import handlers
 from tests.source.queries import Group
-from tests.ways import way
 
-__all__ = ["emulator", "group", "handlers", "way"]
+__all__ = ["emulator", "group", "handlers"]
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ NUMBERED = {
 #: Of which it cannot.
 UNNUMBERED = Event(b"", text(b"x-bad", 0xA3) + b"\x3f", 2, _BODY)
 
-#: What the client's decoder, or at least its public calls, may fail at and the fast path reads; and its text.
+#: What the client's decoder may fail at and ours reads; and its text.
 READABLE = {
     "nulls": (_with_property(b"\xe0\x03\x64\x40"), "[" + ", ".join(["null"] * 100) + "]"),
     "deep": (_with_property(b"\xc0\xff\x01" * 900 + b"\x45"), "[" * 901 + "]" * 901),

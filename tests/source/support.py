@@ -41,8 +41,8 @@ class CountedReceivers(Receivers):
         self.opened: list[int] = []
         self._taken: list[Receiver] = []
 
-    def take(self, key: Key, position: int, prefetch: int) -> Receiver:
-        receiver = super().take(key, position, prefetch)
+    def take(self, key: Key, position: int, prefetch: int, after: str | None = None) -> Receiver:
+        receiver = super().take(key, position, prefetch, after)
         if not any(receiver is each for each in self._taken):
             self._taken.append(receiver)
             self.opened.append(position)

@@ -21,8 +21,6 @@ from tests.source.support import HUB, hub_options
 
 POISONS = {**NUMBERED, "no number": UNNUMBERED}
 
-pytestmark = pytest.mark.usefixtures("way")
-
 
 @pytest.fixture(autouse=True)
 def worker(emulator: Emulator) -> Iterator[None]:
@@ -49,13 +47,7 @@ def read(emulator: Emulator, end: int, start: int = 0, **raw: object) -> pa.Tabl
 
 
 LAYOUTS = [".x.x.xx.", "..x..", "x....", "....x", "x", "xxxxx", "." * 50 + "x" + "." * 50 + "xx"]
-
-#: By the public calls, which wait some seconds for what might come after a malformed event, each kind in one layout
-#: only, and each layout with one kind.
-CASES = [("fast", what, layout) for what in POISONS for layout in LAYOUTS] + [
-    ("public", what, layout) for what in POISONS for layout in LAYOUTS if layout == LAYOUTS[0] or what == "no number"
-]
-EACH = pytest.mark.parametrize(("way", "what", "layout"), CASES, indirect=["way"])
+EACH = pytest.mark.parametrize(("what", "layout"), [(what, layout) for what in POISONS for layout in LAYOUTS])
 
 
 def test_each_skipped_event_beside_a_gap_is_told_once(emulator: Emulator, caplog: pytest.LogCaptureFixture) -> None:
@@ -81,7 +73,7 @@ def test_malformed_events_are_skipped(
 
 
 @EACH
-def test_malformed_events_are_kept_as_rows(emulator: Emulator, way: str, what: str, layout: str) -> None:
+def test_malformed_events_are_kept_as_rows(emulator: Emulator, what: str, layout: str) -> None:
     fill(emulator, layout, POISONS[what])
     rows = read(emulator, len(layout), onMalformed="keep").to_pylist()
     assert len(rows) == len(layout)
@@ -92,27 +84,24 @@ def test_malformed_events_are_kept_as_rows(emulator: Emulator, way: str, what: s
             continue
         assert (row["body"], row["partition"], row["properties"]) == (None, "0", [])
         assert system.pop("ehbalance-malformed")
-        if way == "fast":
-            raw = base64.b64decode(system.pop("ehbalance-raw"))
-            assert POISONS[what].tail in raw
-            if what != "no number":
-                assert (row["sequenceNumber"], row["enqueuedTime"] is None) == (number, False)
-                assert row["offset"].encode() in raw
+        raw = base64.b64decode(system.pop("ehbalance-raw"))
+        assert POISONS[what].tail in raw
+        if what != "no number":
+            assert (row["sequenceNumber"], row["enqueuedTime"] is None) == (number, False)
+            assert row["offset"].encode() in raw
         assert row["sequenceNumber"] in (number, None)
         assert not system
 
 
-def test_a_sequence_number_is_known_where_only_one_is_possible(emulator: Emulator, way: str) -> None:
+def test_a_sequence_number_is_known_where_only_one_is_possible(emulator: Emulator) -> None:
     fill(emulator, "..xx.x", UNNUMBERED)
     rows = read(emulator, 6, onMalformed="keep")
-    assert rows["sequenceNumber"].to_pylist() == (
-        [0, 1, 2, 3, 4, None] if way == "fast" else [0, 1, None, None, 4, None]
-    )
+    assert rows["sequenceNumber"].to_pylist() == [0, 1, 2, 3, 4, None]
 
 
 @pytest.mark.parametrize("what", POISONS)
 @pytest.mark.parametrize("before", [0, 5])
-def test_a_malformed_event_fails_the_range_at_once(emulator: Emulator, way: str, what: str, before: int) -> None:
+def test_a_malformed_event_fails_the_range_at_once(emulator: Emulator, what: str, before: int) -> None:
     fill(emulator, "." * before + "x.", POISONS[what])
     got = []
 
@@ -122,8 +111,7 @@ def test_a_malformed_event_fails_the_range_at_once(emulator: Emulator, way: str,
 
     with pytest.raises(MalformedEventError) as caught:
         read_on()
-    named = f"event {before} cannot" if way == "fast" else f"({before} or higher) cannot"
-    for part in ("partition 0: ", named, "cannot be read: ", "Set onMalformed=skip", "onMalformed=keep"):
+    for part in (f"partition 0: event {before} cannot be read: ", "Set onMalformed=skip", "onMalformed=keep"):
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
     assert got == list(range(before))
@@ -146,12 +134,11 @@ def test_the_next_range_goes_on_after_a_skipped_last_event(emulator: Emulator) -
 
 
 @pytest.mark.parametrize("what", READABLE)
-def test_unusual_events_are_read(emulator: Emulator, way: str, what: str) -> None:
+def test_unusual_events_are_read(emulator: Emulator, what: str) -> None:
     event, expected = READABLE[what]
     emulator.append_encoded(HUB, "0", event)
     row = read(emulator, 1, onMalformed="keep").to_pylist()[0]
-    if way == "fast" or not dict(row["systemProperties"]).get("ehbalance-malformed"):
-        assert (dict(row["properties"]), row["body"]) == ({"p": expected}, b"body")
+    assert (dict(row["properties"]), row["body"]) == ({"p": expected}, b"body")
 
 
 def test_a_time_is_found_although_the_first_event_is_malformed(emulator: Emulator) -> None:

@@ -6,8 +6,10 @@ Real planners, the emulator and a Delta table; Spark's part is played by `Query`
 from __future__ import annotations
 
 import shutil
+import socket
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,8 @@ from spark_ehbalance.leases.transitions import Heartbeat, Join, Leave
 from spark_ehbalance.source import assembly
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.stores.delta import DeltaStore
-from tests.source.queries import PARTITIONS, Group, Query, forget_processes
+from tests.source.lives import Lives
+from tests.source.queries import PARTITIONS, Event, Group, Query, forget_processes
 from tests.stores.delta_tables import committed
 from tests.stores.store_conformance import BOB
 from tests.waiting import wait_until
@@ -57,7 +60,7 @@ def test_a_checkpoint_that_was_set_back_is_refused(group: Group) -> None:
     assert known_batch(group, first) == last
     group.append(1)
     before = group.snapshot()
-    message = rf"ends with batch {last - 2}, and the table knows that it has finished batch {last}, at 20.* as a on"
+    message = rf"ends with batch {last - 2}, and the table knows that it has begun batch {last}, at 20.* as a on"
     with pytest.raises(DataLossError, match=message) as caught:
         group.query("a", ends[-3])
     assert "new checkpointLocation" in str(caught.value)
@@ -96,6 +99,124 @@ def test_a_batch_that_was_finished_after_the_copy_reads_nothing(group: Group) ->
     once_each(group, first, copy)
 
 
+# --- batch numbers that a sink may have, and the table has not heard of ------------------------------------------
+
+
+class NumberedSink:
+    """A sink that knows batch numbers, as Delta's own: what has a number that it has is left out, whatever it is."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[Event]] = {}
+
+    def run(self, query: Query, end: StreamOffset) -> None:
+        query.run(end)
+        rows, query.seen = query.seen, []
+        self.batches.setdefault(end.batch, rows)
+
+    def read_on(self, query: Query, group: Group) -> None:
+        """Run batches until all events are there."""
+        wait_until(lambda: self.has_everything(query, group), "all is there")
+
+    def has_everything(self, query: Query, group: Group) -> bool:
+        """After one more batch, if there is one."""
+        if query.plan() is not None:
+            self.run(query, query.logged)
+        return group.everything().keys() <= self.events().keys()
+
+    def events(self) -> Counter[Event]:
+        return Counter(event for rows in self.batches.values() for event in rows)
+
+
+@pytest.fixture
+def lives(monkeypatch: pytest.MonkeyPatch) -> Lives:
+    return Lives(monkeypatch)
+
+
+@pytest.fixture
+def sink_and_killed(group: Group, lives: Lives) -> tuple[NumberedSink, Query]:
+    """A query whose sink has written batch 2, and that was killed before its table has heard of that."""
+    sink, query = NumberedSink(), lives.start(lambda: group.query("a"))
+    group.append(1)
+    sink.run(query, query.batch())
+    query.planner.finish(query.finished)
+    wait_until(lambda: known_batch(group, query) == 1, "the table knows")
+    lives.cut_off(query)
+    group.append(1)
+    one = query.finished
+    sink.run(query, query.batch())
+    assert query.finished.batch == 2
+    lives.kill(query)
+    query.finished = one
+    return sink, query
+
+
+def test_a_batch_that_the_table_has_not_heard_of_hides_no_new_events(
+    group: Group, lives: Lives, sink_and_killed: tuple[NumberedSink, Query], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The checkpoint is set back by that batch. The sink takes the next one of its number for that one."""
+    sink, killed = sink_and_killed
+    again = lives.start(lambda: group.query("a", killed.finished))
+    group.append(1)
+    end = again.batch()
+    assert (end.batch, len(again.planner.ranges(end)), len(end.other_positions)) == (2, 0, PARTITIONS)
+    assert "batches up to 2 read nothing" in caplog.text
+    sink.run(again, end)
+    sink.read_on(again, group)
+    twice = sink.events() - group.everything()
+    assert twice == {(str(p), 1): 1 for p in range(PARTITIONS)}, "those of the batch that nobody knows of"
+
+
+def test_a_replay_is_followed_by_an_empty_batch(
+    group: Group, lives: Lives, sink_and_killed: tuple[NumberedSink, Query]
+) -> None:
+    """A copy made in a batch ends with that one: the next number is the one in doubt."""
+    sink, killed = sink_and_killed
+    again = lives.start(lambda: group.query("a", killed.finished, killed.logged))
+    sink.run(again, killed.logged)
+    group.append(1)
+    sink.run(again, again.batch())
+    assert sink.batches[3] == []
+    sink.read_on(again, group)
+    assert sink.events() == group.everything()
+
+
+def test_a_batch_that_runs_for_long_is_known_while_it_runs(group: Group, lives: Lives) -> None:
+    query = lives.start(lambda: group.query("a"))
+    (one,) = run(group, query)
+    group.append(1)
+    query.run(query.batch())
+    wait_until(lambda: group.snapshot().queries[one.lineage].begun == 2, "a renewal tells that it was begun")
+    assert known_batch(group, query) == 1
+    lives.kill(query)
+    with pytest.raises(DataLossError, match="ends with batch 1, and the table knows that it has begun batch 2"):
+        lives.start(lambda: group.query("a", one))
+
+
+def test_after_an_orderly_end_no_number_is_in_doubt(group: Group, lives: Lives) -> None:
+    query = lives.start(lambda: group.query("a"))
+    (one,) = run(group, query)
+    lives.stop(query)
+    again = lives.start(lambda: group.query("a", one))
+    group.append(1)
+    assert again.run(again.batch())
+    once_each(group, query, again)
+
+
+def test_numbers_that_were_used_are_passed_over_where_loss_is_allowed(group: Group, lives: Lives) -> None:
+    sink, query = NumberedSink(), lives.start(lambda: group.query("a"))
+    ends = []
+    for _ in range(4):
+        group.append(1)
+        sink.run(query, query.batch())
+        query.planner.finish(query.finished)
+        ends.append(query.finished)
+    lives.stop(query)
+    again = lives.start(lambda: group.query("a", ends[1], failOnDataLoss=False))
+    group.append(1)
+    sink.read_on(again, group)
+    assert sink.events() == group.everything()
+
+
 # --- a copy, or the same checkpoint, while the query runs ------------------------------------------------------
 
 
@@ -116,6 +237,53 @@ def test_a_query_that_runs_already_is_refused_and_goes_on(
     first.run(two)
     run(group, first)
     once_each(group, first)
+
+
+def test_a_copy_of_checkpoint_and_table_is_refused_while_the_query_goes_on(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second environment: nobody lives in the copy of the table, and a sink takes both for one query."""
+    monkeypatch.setattr(assembly, "is_alive", lambda process: None)  # on another machine
+    first, place = group.query("a"), group.table
+    (one,) = run(group, first)
+    shutil.copytree(place, tmp_path / "copy")
+    group.table = tmp_path / "copy"
+    with pytest.raises(FencedError, match="this query runs already as a on"):
+        group.query("a", one)
+    group.table = place
+    run(group, first)
+    first.stop()
+    group.table = tmp_path / "copy"
+    with pytest.raises(DataLossError, match=rf"leaseTable={place}: this query's checkpoint ends with batch 1, and"):
+        group.query("a", one)
+
+
+def test_a_table_that_was_moved_from_where_nobody_can_look_is_taken_for_the_same(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = group.query("a")
+    (one,) = run(group, first)
+    first.stop()
+    place, group.table = group.table, group.table.with_name("moved")
+    place.rename(group.table)
+    place.write_text("no folder")
+    group.query("a", one)
+    assert f"was at {place} before. Whether it is used there cannot be told" in caplog.text
+
+
+def test_a_server_that_a_checkpoint_names_hears_nothing(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever can write a checkpoint must not get the storage's credentials by it."""
+    first = group.query("a")
+    (one,) = run(group, first)
+    first.stop()
+    assert one.table is not None
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = f"https://127.0.0.1:{server.getsockname()[1]}/account/leases"
+        group.query("a", replace(one, table=replace(one.table, location=place)))
+        assert f"was at {place} before. Whether it is used there cannot be told: it is in another" in caplog.text
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 def test_a_query_whose_machine_is_gone_is_waited_for(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:

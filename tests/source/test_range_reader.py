@@ -7,11 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from azure.eventhub import EventData, EventHubConsumerClient, PartitionContext
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import (
@@ -40,8 +38,6 @@ EVENTS = 5000
 
 #: Rows of a record batch: so few that there is still something to read after the first one.
 ROWS = 300
-
-pytestmark = pytest.mark.usefixtures("way")
 
 
 @pytest.fixture(autouse=True)
@@ -123,13 +119,12 @@ def test_any_prefetch(emulator: Emulator, prefetch: int) -> None:
     assert read(hub_options(emulator, prefetch=prefetch), 10, 500) == list(range(10, 500))
 
 
-def test_consecutive_ranges_are_read_by_the_same_receiver(emulator: Emulator, opened: list[int], way: str) -> None:
+def test_consecutive_ranges_are_read_by_the_same_receiver(emulator: Emulator, opened: list[int]) -> None:
     options = hub_options(emulator)
     for start in range(0, 3000, 300):
         assert read(options, start, start + 300, level=3) == list(range(start, start + 300))
-    if way == "fast":  # by the public calls nobody can tell what has become of a receiver meanwhile
-        assert opened == [0]
-        assert emulator.readers(HUB, 0) == [3]
+    assert opened == [0]
+    assert emulator.readers(HUB, 0) == [3]
 
 
 def test_without_owner_level_no_receiver_stays_open(emulator: Emulator, opened: list[int]) -> None:
@@ -148,14 +143,13 @@ def test_the_hub_sends_nothing_beyond_the_range(emulator: Emulator) -> None:
     assert WORKER.opened == [0, 10], "again from the gap, to make sure"
 
 
-def test_a_range_elsewhere_and_a_new_epoch_get_a_new_receiver(emulator: Emulator, opened: list[int], way: str) -> None:
+def test_a_range_elsewhere_and_a_new_epoch_get_a_new_receiver(emulator: Emulator, opened: list[int]) -> None:
     options = hub_options(emulator)
     read(options, 0, 300, level=3)
     read(options, 1000, 1300, level=3)
     read(options, 1300, 1600, level=4)
     assert opened == [0, 1000, 1300]
-    left = [4] if way == "fast" else []
-    wait_until(lambda: emulator.readers(HUB, 0) == left, "the earlier ones are gone")
+    wait_until(lambda: emulator.readers(HUB, 0) == [4], "the earlier ones are gone")
 
 
 def test_a_task_that_was_cut_short_is_run_again(emulator: Emulator) -> None:
@@ -198,32 +192,6 @@ FAULTS: Mapping[str, Callable[[Emulator], object]] = {
 def test_a_fault_neither_loses_nor_repeats_events(emulator: Emulator, fault: str, level: int | None) -> None:
     options = hub_options(emulator, prefetch=200)
     assert read(options, 10, 3000, level=level, then=lambda: FAULTS[fault](emulator)) == list(range(10, 3000))
-
-
-@pytest.mark.parametrize("kept_back", [1, 3, None])
-@pytest.mark.parametrize("number", [20, 375, 399])
-def test_events_that_the_client_delivers_late_or_never_are_read_in_their_place(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch, number: int, kept_back: int | None
-) -> None:
-    """As it does when its keep-alive thread reads from the connection, too; by the public calls only."""
-    receive_batch = EventHubConsumerClient.receive_batch
-    late: list[EventData] = []
-    told = 0
-
-    def receive(client: EventHubConsumerClient, on_event_batch: Callable[..., None], **settings: Any) -> None:
-        def disordered(context: PartitionContext, events: list[EventData]) -> None:
-            nonlocal told
-            if told == 0:  # once
-                late.extend(event for event in events if event.sequence_number == number)
-            told += len(late)
-            on_event_batch(context, [event for event in events if event not in late])
-            if told == kept_back:
-                on_event_batch(context, late)
-
-        receive_batch(client, disordered, **settings)
-
-    monkeypatch.setattr(EventHubConsumerClient, "receive_batch", receive)
-    assert read(hub_options(emulator), 10, 400) == list(range(10, 400))
 
 
 def test_the_gaps_of_a_compacted_hub_are_found_out_once(

@@ -100,7 +100,6 @@ def until_detached(server: Emulator) -> None:
 
 
 @pytest.mark.parametrize("level", [None, 3])
-@pytest.mark.usefixtures("way")
 def test_a_token_expires_while_the_sink_is_busy(way_in: tuple[Emulator, ShortLived], level: int | None) -> None:
     server, connection = way_in
     got = read(server, connection, 0, 1000, level, then=lambda: until_detached(server))

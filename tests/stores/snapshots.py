@@ -83,6 +83,7 @@ def snapshots(draw: st.DrawFn, group: Group) -> Snapshot:
             owner=draw(_texts),
             start=draw(st.integers(1, 2**62 - 1)),
             batch=draw(st.integers(0, 2**62 - 1)),
+            begun=draw(st.integers(0, 2**62 - 1)),
             at_ms=draw(_times),
             host=draw(_texts),
             process=draw(_texts),

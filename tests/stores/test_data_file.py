@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.leases.model import Lease, Member, TableIdentity
+from spark_ehbalance.leases.model import Lease, Member, QueryRecord, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Heartbeat, Renew, apply
 from spark_ehbalance.stores.delta.data_file import Stored, encode, snapshot_of
@@ -27,6 +27,7 @@ STATE = Snapshot(
     MappingProxyType({str(i): Lease(str(i), ANN.id, 1 + i, 5, checkpoint=Position(i, str(i))) for i in range(4)}),
     MappingProxyType({ann.id: Member(ann.id, ann.incarnation, joined) for joined, ann in enumerate([ANN, BOB])}),
     TableIdentity("t", frozenset({"s"})),
+    queries=MappingProxyType({"l": QueryRecord("l", "run 1", ANN.id), "m": QueryRecord("m", "run 2", BOB.id)}),
 )
 STORED = Stored(STATE, to_table(STATE))
 
@@ -61,20 +62,45 @@ def test_what_has_not_changed_stays_the_same_object() -> None:
     assert after == replace(renewed, version=4) != replace(STATE, version=4)
     assert [id for id, lease in STATE.leases.items() if after.leases[id] is not lease] == ["2"]
     assert [id for id, member in STATE.members.items() if after.members[id] is not member] == [ANN.id]
+    assert [lineage for lineage, query in STATE.queries.items() if after.queries[lineage] is not query] == []
     assert after.ownership is STATE.ownership
+
+
+def test_a_look_at_an_unchanged_table_makes_no_object_anew() -> None:
+    leases = {str(i): Lease(str(i), ANN.id, 1, 5, checkpoint=Position(i, str(i))) for i in range(2_000)}
+    large = replace(STATE, leases=MappingProxyType(leases))
+    rows = conformed(pq.ParquetFile(pa.BufferReader(encode(to_table(large)))).read(), SCHEMA)
+    first = Stored(snapshot_of(rows, GROUP, 4), rows)
+    second = snapshot_of(to_table(large), GROUP, 5, first)
+    assert second == replace(large, version=5)
+    assert second.leases is first.snapshot.leases
+    assert second.members is first.snapshot.members
+    assert second.queries is first.snapshot.queries
+
+
+def test_a_query_s_progress_leaves_all_other_objects_as_they_are() -> None:
+    further = replace(STATE, queries=MappingProxyType({**STATE.queries, "m": replace(STATE.queries["m"], batch=7)}))
+    after = snapshot_of(to_table(further), GROUP, 4, STORED)
+    assert after == replace(further, version=4) != replace(STATE, version=4)
+    assert all(after.leases[id] is lease for id, lease in STATE.leases.items())
+    assert after.members is STATE.members
+    assert after.queries["l"] is STATE.queries["l"]
 
 
 #: What others may do to the rows.
 FOREIGN = {
     "nothing": STORED.rows,
-    "in another order": STORED.rows.take([5, 7, 0, 3, 2, 1, 4, 6]),
+    "in another order": STORED.rows.take([5, 7, 0, 9, 3, 2, 8, 1, 4, 6]),
     "a row twice": pa.concat_tables([STORED.rows, STORED.rows.slice(1, 1)]),
     "a member twice, once with an older heartbeat": pa.concat_tables([STORED.rows, changed(4, renewal=-3).slice(4, 1)]),
     "without a member": pa.concat_tables([STORED.rows.slice(0, 5), STORED.rows.slice(6)]),
     "a member without an incarnation": changed(4, incarnation=None),
     "a member in an unknown state": changed(5, state="asleep"),
-    "another table": changed(6, id="u"),
-    "another table replaced": changed(7, id="u"),
+    "another table": changed(8, id="u"),
+    "another table replaced": changed(9, id="u"),
+    "a query twice": pa.concat_tables([STORED.rows, changed(6, renewal=3).slice(6, 1)]),
+    "another query": changed(7, id="n"),
+    "a query without a run": changed(6, incarnation=None),
     "a time that no datetime can hold": STORED.rows.set_column(
         5, SCHEMA.field(5), pa.array([-(2**62)] * STORED.rows.num_rows, SCHEMA.field(5).type)
     ),

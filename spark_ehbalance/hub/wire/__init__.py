@@ -1,8 +1,8 @@
 """From the client's socket to Arrow: transfer frames become record batches without an object per event.
 
 The *fast path* reads many messages at once. The *slow path* is its last tier, which reads the messages that are left,
-one at a time. If the client is not compatible, events come by its public calls instead (`hub/public.py`); all ways give
-the same rows. The modules, in the order in which an event passes them, and their CPU per event:
+one at a time; all tiers give the same rows. The modules, in the order in which an event passes them, and their CPU per
+event:
 
 | module          | what it does                                                                | µs CPU an event     |
 |-----------------|-----------------------------------------------------------------------------|---------------------|
@@ -15,6 +15,7 @@ the same rows. The modules, in the order in which an event passes them, and thei
 | `scan.py`       | for templates and pairs: the same part of many messages at once             | in theirs           |
 | `arrays.py`     | for the decoder: Arrow arrays as slices of the buffer, copied once          | 0.2 to 0.5          |
 | `values.py`     | for all: AMQP values from bytes, without recursion and within bounds        | in theirs           |
+| `client.py`     | checks that azure-eventhub has the private parts that are used              |                     |
 | `management.py` | not for events: requests to `$management` over a link of its own            |                     |
 
 Where to look for a bug: messages are lost or doubled: `transfers.py`, `link.py`. A row is wrong by any tier:

@@ -21,7 +21,7 @@ from spark_ehbalance.hub.wire.messages import parse, read_properties
 from spark_ehbalance.hub.wire.pairs import find_pairs, find_sections, named
 from spark_ehbalance.hub.wire.scan import INTEGER, TEXT, Booleans, Integers, integers
 from spark_ehbalance.hub.wire.templates import Fields, Template, learn
-from spark_ehbalance.hub.wire.transfers import Messages
+from spark_ehbalance.hub.wire.transfers import RawMessages
 from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError
 from spark_ehbalance.text import logger
 
@@ -61,7 +61,7 @@ class Tier(Protocol):
 
     name: str
 
-    def take(self, left: Messages) -> tuple[Booleans, Rows] | None:
+    def take(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
         """Which of the messages that are left it has read, as a mask, and their rows; None if it has read none."""
 
 
@@ -85,7 +85,7 @@ class Decoder:
             slow_path,
         )
 
-    def record_batch(self, messages: Messages) -> Rows:
+    def record_batch(self, messages: RawMessages) -> Rows:
         """The rows of all `messages`, in their order."""
         left, indices_left, counts = messages, np.arange(len(messages)), Counter[str]()
         batches, indices, unreadable = list[pa.RecordBatch](), list[Integers](), dict[int, str]()
@@ -129,7 +129,7 @@ class _KnownTemplate:
         self._fitted = fitted
         self._fits_all = False  # it fitted all messages that it was last given: no sample is tried
 
-    def take(self, left: Messages) -> tuple[Booleans, Rows] | None:
+    def take(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
         if len(left) < self._context.few or not (self._fits_all or self._fits_sample(left)):
             return None
         fitting, fields = self._template.match(left)
@@ -144,7 +144,7 @@ class _KnownTemplate:
         self._fitted(self)
         return fitting, Rows(batch)
 
-    def _fits_sample(self, left: Messages) -> bool:
+    def _fits_sample(self, left: RawMessages) -> bool:
         """Whether the template fits one of a few of the messages; True if there are too few for that to pay."""
         step = len(left) // _SAMPLE
         sample = slice(step // 2, None, step)  # without the first and the last message: templates are learned from them
@@ -181,7 +181,7 @@ class _NewTemplate:
         self._context = context
         self._fitted = fitted
 
-    def take(self, left: Messages) -> tuple[Booleans, Rows] | None:
+    def take(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
         template = learn(left[self._index]) if len(left) >= self._context.few else None
         return None if template is None else _KnownTemplate(template, self._context, self._fitted).take(left)
 
@@ -194,7 +194,7 @@ class _AnyShape:
     def __init__(self, context: _Context) -> None:
         self._context = context
 
-    def take(self, left: Messages) -> tuple[Booleans, Rows] | None:
+    def take(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
         if len(left) < self._context.many:
             return None
         # If one of them cannot be read here, the slow path finds out which one it is, and why.
@@ -202,7 +202,7 @@ class _AnyShape:
             return self._read(left)
         return None
 
-    def _read(self, left: Messages) -> tuple[Booleans, Rows] | None:
+    def _read(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
         """Raises `MalformedError` or one of `MALFORMED` if only the slow path can read a message, or none can."""
         data = left.data
         good, sections = find_sections(left)
@@ -251,10 +251,10 @@ class _SlowPath:
         self._partition = partition
         self._json = as_json
 
-    def take(self, left: Messages) -> tuple[Booleans, Rows] | None:
+    def take(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
         return np.ones(len(left), np.bool_), self.read(left)
 
-    def read(self, messages: Messages) -> Rows:
+    def read(self, messages: RawMessages) -> Rows:
         unreadable: dict[int, str] = {}
 
         def events() -> Iterator[rows.Event]:
@@ -276,6 +276,6 @@ class _SeveralFrames:
     def __init__(self, slow_path: _SlowPath) -> None:
         self._slow_path = slow_path
 
-    def take(self, left: Messages) -> tuple[Booleans, Rows] | None:
+    def take(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
         several = left.starts < 0
         return (several, self._slow_path.read(left.of(several))) if several.any() else None

@@ -1,8 +1,7 @@
-"""Reads what the client receives in the client's place: the beginning of the fast path.
+"""Reads a link's transfers from the client's socket, in place of the client.
 
 The client has opened and authenticated the connection and attached the link. Frames other than transfers to the link go
-to the client's own handlers, and the client does the sending. That needs many attributes of the client that are not
-public, so `incompatibility` checks that it is a client for which this was written.
+to the client's own handlers, and the client does the sending.
 """
 
 from __future__ import annotations
@@ -12,14 +11,10 @@ import sys
 import time
 from typing import Any
 
-import azure.eventhub
-
-from spark_ehbalance.hub.wire.sources import incompatible_transport, source_of
-from spark_ehbalance.hub.wire.transfers import SLACK, Messages, Transfers
+from spark_ehbalance.hub.wire.client import check_open
+from spark_ehbalance.hub.wire.sources import source_of
+from spark_ehbalance.hub.wire.transfers import SLACK, RawMessages, Transfers
 from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
-
-#: Versions of azure-eventhub with which this package's tests pass.
-TESTED = ("5.15.1",)
 
 #: Bytes of frames after which a batch is complete.
 MOST_BYTES = 4 << 20
@@ -45,72 +40,11 @@ _ID_MASK = 0xFFFFFFFF
 #: How a flow frame's body begins.
 _FLOW = b"\x00\x53\x13"
 
-#: The attributes of the client's objects that are used here.
-_USED = {
-    "handler": "_connection _session _cbs_authenticator _keep_alive_thread",
-    "connection": "_transport _incoming_endpoints _process_incoming_frame _get_remote_timeout _max_frame_size "
-    "_last_frame_received_time _error state",
-    "session": "next_incoming_id incoming_window target_incoming_window remote_outgoing_window _input_handles state",
-    "link": "remote_handle delivery_count current_link_credit flow get_state",
-    "transport": "sock _read_buffer close",
-    "token": "handle_token _expires_on _refresh_window",
-}
 
-_COUNTERS = [
-    *(("session", name) for name in _USED["session"].split()[:4]),
-    *(("link", name) for name in _USED["link"].split()[1:3]),
-]
-
-
-def untested_version() -> str | None:
-    """Why only the public calls of the installed client may be used; None if its version has been tested."""
-    if azure.eventhub.__version__ in TESTED:
-        return None
-    return f"azure-eventhub {azure.eventhub.__version__} has not been tested; tested is {', '.join(TESTED)}"
-
-
-def incompatibility(handler: Any, link: Any, *, granted: int = 0) -> str | None:
-    """Why the open `link` of the client's `handler` cannot be read here; None if it can.
-
-    `granted` is the credit that the client should have granted on the link already.
-    """
-    if (reason := untested_version()) is not None:
-        return reason
-    try:
-        connection, session = handler._connection, handler._session
-        transport = connection._transport
-        parts = {
-            "handler": handler,
-            "connection": connection,
-            "session": session,
-            "link": link,
-            "transport": transport,
-            "token": handler._cbs_authenticator,
-        }
-        used = [(part, name) for part, names in _USED.items() for name in names.split()]
-        missing = [f"{part}.{name}" for part, name in used if not hasattr(parts[part], name)]
-        if missing:
-            return f"its client lacks {', '.join(missing)}"
-        if (reason := incompatible_transport(transport)) is not None:
-            return reason
-        if session._input_handles.get(link.remote_handle) is not link:
-            return "its link is attached in an unexpected way"
-        if session not in connection._incoming_endpoints.values():
-            return "its session has no channel"
-        if handler._keep_alive_thread is not None:
-            return "a thread of its own reads the same socket"
-        counters = [getattr(parts[part], name) for part, name in _COUNTERS]
-        if not all(isinstance(each, int) for each in counters) or link.current_link_credit != granted:
-            return "its counters are not as expected"
-    except AttributeError as error:
-        return f"its client is not as expected: {error}"
-    return None
-
-
-class FastLink:
+class LinkReader:
     """Reads the transfers to `link` in large pieces from the socket or websocket of the client's `handler`.
 
-    `incompatibility` must have returned None for both.
+    `client.incompatibility` must have returned None for both.
 
     Raises what the client itself raises in the same situation, OSError or `MalformedError`; after that the connection
     is of no more use.
@@ -135,7 +69,7 @@ class FastLink:
         self._housekeeping = 0.0
         self._answered = False  # a flow frame has come
 
-    def receive(self, most: int, wait: float, wanted: int | None = None) -> Messages:
+    def receive(self, most: int, wait: float, wanted: int | None = None) -> RawMessages:
         """Up to `most` messages, which are valid until `release`; none if none came within `wait` seconds.
 
         Waits for more only while they come without a pause. `wanted` is the number of messages for this call and later
@@ -175,7 +109,7 @@ class FastLink:
                 _SPARE.append(large)
 
     def is_usable(self, ahead: int = 0) -> bool:
-        """Whether `receive` can go on later: not if the token is about to expire, or if the small buffer is full.
+        """Whether `receive` can be called later: not if the token is about to expire, or if the small buffer is full.
 
         Handles the frames that have come meanwhile. The peer may send `ahead` messages before they are asked for.
         Raises as `receive` does.
@@ -251,7 +185,6 @@ class FastLink:
 
     def _other_frame(self, channel: int, frame: bytes) -> None:
         """Pass a frame to the client."""
-        # imported here, because another version may not have it
         from azure.eventhub._pyamqp._decode import decode_empty_frame, decode_frame
 
         self._count()  # first, because a flow frame sets the same counters
@@ -270,18 +203,7 @@ class FastLink:
         self._check()
 
     def _check(self) -> None:
-        """Raise the error that has ended the connection, the session or the link."""
-        from azure.eventhub._pyamqp.error import AMQPConnectionError, ErrorCondition
-
-        if self._connection._error:
-            raise self._connection._error
-        state = self._link.get_state()  # raises the link's own error
-        states = (self._connection.state.name, self._session.state.name, state.name)
-        if states != ("OPENED", "MAPPED", "ATTACHED"):
-            raise AMQPConnectionError(
-                condition=ErrorCondition.ConnectionCloseForced,
-                description=f"The connection, session and link are {', '.join(states)}.",
-            )
+        check_open(self._connection, self._session, self._link)
 
     def _keep_house(self) -> None:
         self._connection._get_remote_timeout(time.time())  # sends the heartbeat when it is due

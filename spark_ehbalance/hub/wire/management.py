@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spark_ehbalance.hub.wire.link import FastLink, incompatibility
+from spark_ehbalance.hub.wire.client import incompatibility
+from spark_ehbalance.hub.wire.link import LinkReader
 from spark_ehbalance.hub.wire.messages import APPLICATION, PROPERTIES, VALUE
 from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError, decode
 
@@ -46,7 +47,7 @@ class Management:
     """Sends requests over the open management link `operation` of the client's `handler`.
 
     `management_incompatibility` must have returned None for them. `refusal` makes the error that a refused request gets
-    from a status and its description. Otherwise it raises what `FastLink` raises.
+    from a status and its description. Otherwise it raises what `LinkReader` raises.
     """
 
     def __init__(self, handler: Any, operation: Any, refusal: Callable[[int, str], Exception]) -> None:
@@ -119,7 +120,7 @@ class Management:
         return [read_response(message, self._refusal) for message in messages]
 
 
-class _Responses(FastLink):
+class _Responses(LinkReader):
     """Reads responses. Dispositions are ignored: a response says that its request was received."""
 
     def _other_frame(self, channel: int, frame: bytes) -> None:
@@ -146,7 +147,6 @@ def management_incompatibility(handler: Any, operation: Any) -> str | None:
 
 def encode(request: ManagementRequest, token: str) -> tuple[bytes, bytes]:
     """A request's message, before its id and after it."""
-    # imported here, because another version may not have it
     from azure.eventhub._pyamqp._encode import encode_payload
     from azure.eventhub._pyamqp.message import Message, Properties
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from spark_ehbalance.hub.wire.messages import ANNOTATIONS, APPLICATION, PROPERTIES
 from spark_ehbalance.hub.wire.scan import TEXT, Booleans, Integers, Scan, Spans, big_endian, words
-from spark_ehbalance.hub.wire.transfers import Messages
+from spark_ehbalance.hub.wire.transfers import RawMessages
 
 #: Pairs of the largest map: time and memory for all maps are those of the largest one.
 _MOST_PAIRS = 64
@@ -27,7 +27,7 @@ class Sections(NamedTuple):
     bodies: Spans
 
 
-def find_sections(messages: Messages) -> tuple[Booleans, Sections]:
+def find_sections(messages: RawMessages) -> tuple[Booleans, Sections]:
     """Which messages have annotations, and then at most properties, application properties and one body, in this
     order; and where these sections lie."""
     scan = Scan(messages.data, messages.starts)

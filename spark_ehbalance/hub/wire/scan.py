@@ -1,4 +1,4 @@
-"""Reads the same part of many messages at once, with a fixed number of numpy operations."""
+"""Parses many messages in step: a fixed number of numpy operations, however many there are."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Spans(NamedTuple):
     lengths: Integers
 
     def of(self, which: Integers | Booleans | slice) -> Spans:
-        """Those of some of the messages."""
+        """The spans of some of the messages."""
         return Spans(self.starts[which], self.lengths[which])
 
 
 class Scan:
-    """Goes through many messages at once. `good` is the mask of those that have been as expected so far."""
+    """A cursor into each of many messages. `good` is the mask of those that have been as expected so far."""
 
     def __init__(self, data: bytearray, starts: Integers) -> None:
         """`data` has `SLACK` more bytes than the end of the last message."""
@@ -75,7 +75,7 @@ class Scan:
         return rows
 
     def skip(self, lengths: Integers) -> Spans:
-        """Skip so many bytes; returns where they are."""
+        """Skip `lengths` bytes of each message; returns where they are."""
         spans = Spans(self.pos, lengths)
         self.pos = self.pos + lengths
         return spans

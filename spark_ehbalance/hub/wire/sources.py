@@ -1,6 +1,6 @@
 """Where the bytes of AMQP come from: a socket, a TLS socket, or the frames of a websocket, behind one interface.
 
-The client has opened the connection, and goes on sending by itself. Here everything that has come is read in large
+The client has opened the connection, and still does the sending. Here everything that has come is read in large
 pieces, straight into the reader's buffer.
 """
 
@@ -104,7 +104,7 @@ class WebSocketSource:
         return self._take_apart(buffer, offset + received)
 
     def _take_apart(self, buffer: memoryview, end: int) -> int:
-        """Leave in `buffer`, of whose bytes `end` were received, those of AMQP alone; returns how many they are."""
+        """Strip frame headers from the first `end` bytes of `buffer`, in place; returns the length of the payload."""
         pos = have = 0
         try:
             while pos < end:
@@ -186,7 +186,7 @@ class WebSocketSource:
 
 
 def _head_size(head: bytes) -> int:
-    """The size of the frame's head that begins so; one more than has come if that does not tell."""
+    """The size of the frame header that begins with `head`; `len(head) + 1` while too little has come."""
     if len(head) < 2:
         return len(head) + 1
     return 2 + {126: 2, 127: 8}.get(head[1] & 0x7F, 0)

@@ -22,7 +22,7 @@ from spark_ehbalance.hub.rows import (
 )
 from spark_ehbalance.hub.wire.messages import ANNOTATIONS, APPLICATION, PROPERTIES
 from spark_ehbalance.hub.wire.scan import Booleans, Integers, Scan, Spans, Words, big_endian, words
-from spark_ehbalance.hub.wire.transfers import Messages
+from spark_ehbalance.hub.wire.transfers import RawMessages
 from spark_ehbalance.hub.wire.values import MALFORMED, decode
 
 #: Bytes of the largest template: the service's annotations have about 120.
@@ -140,7 +140,7 @@ class Template:
         }
         self._shape = _Shape(message[:end], pos + 3)
 
-    def match(self, messages: Messages) -> tuple[Booleans, Fields]:
+    def match(self, messages: RawMessages) -> tuple[Booleans, Fields]:
         """Which of the messages it fits, and the fields of those."""
         scan = Scan(messages.data, messages.starts)
         found = self._shape.follow(scan)

@@ -1,6 +1,6 @@
-"""What the service says of a partition's newest event with each message, if the receiver asks for it when it attaches.
+"""The last enqueued event of a partition, which the service adds to each message if the receiver has asked for it.
 
-It comes as delivery annotations, which are in no column: they are read from one message and left out of all.
+It comes in delivery annotations (`track_last_enqueued_event_properties` of the client), which become no column.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spark_ehbalance.hub.wire.scan import Scan, big_endian
-from spark_ehbalance.hub.wire.transfers import Messages
+from spark_ehbalance.hub.wire.transfers import RawMessages
 from spark_ehbalance.hub.wire.values import MALFORMED, decode
 
 #: How delivery annotations begin.
@@ -34,7 +34,7 @@ class Newest(NamedTuple):
 
 
 def newest(message: bytes) -> Newest | None:
-    """What `message` says; None if it says nothing that can be read."""
+    """The newest event according to `message`; None if it has none, or none that can be read."""
     try:
         found: Any = decode(message, 3)[0] if message.startswith(_SECTION) else None
         if not isinstance(found, Mapping):
@@ -47,7 +47,7 @@ def newest(message: bytes) -> Newest | None:
         return None
 
 
-def without_annotations(messages: Messages) -> Messages:
+def without_annotations(messages: RawMessages) -> RawMessages:
     """The messages without the delivery annotations that they begin with; what came in several frames keeps them."""
     scan = Scan(messages.data, np.maximum(messages.starts, 0))
     rows = scan.look(8)
@@ -58,4 +58,4 @@ def without_annotations(messages: Messages) -> Messages:
     starts = messages.starts + np.where(annotated, sizes, 0)
     # A size that lies beyond the message is for the tiers to find out, with the message as it is.
     starts = np.where(starts < messages.ends, starts, messages.starts)
-    return Messages(messages.data, starts, messages.ends, messages.joined)
+    return RawMessages(messages.data, starts, messages.ends, messages.joined)

@@ -34,7 +34,7 @@ _MOST_HEADS = 4
 _RUN_PAYS, _RUN_PAUSE = 40, 20
 
 
-class Messages:
+class RawMessages:
     """Messages of one buffer. Message i lies in `data` from `starts[i]` to `ends[i]`.
 
     A message that came in several frames is `joined[-1 - starts[i]]`. `data` has `SLACK` more bytes than the last end.
@@ -65,9 +65,9 @@ class Messages:
             for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):
                 yield bytes(view[start:end]) if start >= 0 else self.joined[-1 - start]
 
-    def of(self, which: Any) -> Messages:
-        """Some of them, by a mask, indices or a slice."""
-        return Messages(self.data, self.starts[which], self.ends[which], self.joined)
+    def of(self, which: Any) -> RawMessages:
+        """A selection, by a mask, indices or a slice."""
+        return RawMessages(self.data, self.starts[which], self.ends[which], self.joined)
 
 
 class _Head(NamedTuple):
@@ -110,9 +110,9 @@ class Transfers:
         """How many messages have been found since `clear`."""
         return len(self._starts)
 
-    def messages(self, data: bytearray, first: int, end: int) -> Messages:
+    def messages(self, data: bytearray, first: int, end: int) -> RawMessages:
         """The messages `first` to `end` (exclusive) of those found in `data`."""
-        return Messages(data, np.array(self._starts[first:end]), np.array(self._ends[first:end]), self._joined)
+        return RawMessages(data, np.array(self._starts[first:end]), np.array(self._ends[first:end]), self._joined)
 
     def counted(self) -> tuple[int, int]:
         """Frames and deliveries since the last call."""

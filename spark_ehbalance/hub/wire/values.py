@@ -1,10 +1,9 @@
 """AMQP 1.0 values from bytes.
 
-Values are those of the client's own decoder, so that the rows are the same as by its public calls: text and symbols are
-`bytes`, binary is `Binary`, a subclass of `bytes`, times are milliseconds, a described value loses its descriptor.
-Contradictions are read as the client reads them: a compound value ends after the number of elements that it states,
-whatever its size says, and a text that is cut off is what is left of it. Types that the client cannot decode (char,
-decimals) are decoded too.
+Values are those of the client's own decoder: text and symbols are `bytes`, binary is `Binary`, a subclass of `bytes`,
+times are milliseconds, a described value loses its descriptor. Contradictions are read as the client reads them: a
+compound value ends after the number of elements that it states, whatever its size says, and a text that is cut off is
+what is left of it. Types that the client cannot decode (char, decimals) are decoded too.
 
 The work is bounded by the number of bytes: nothing is recursive, each element takes at least one byte, elements that
 take none are limited by an `ArrayBudget`, and a map's keys, whose hashes a sender can choose, in number.

@@ -11,7 +11,15 @@ import pyarrow.parquet as pq
 
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.working_copy import WorkingCopy
-from spark_ehbalance.stores.delta.table_format import SCHEMA, from_table, lease_of, member_of, rows_of, without_unused
+from spark_ehbalance.stores.delta.table_format import (
+    SCHEMA,
+    from_table,
+    lease_of,
+    member_of,
+    query_of,
+    rows_of,
+    without_unused,
+)
 from spark_ehbalance.values.group import Group
 
 
@@ -34,8 +42,8 @@ def encode(rows: pa.Table, columns: pa.Schema = SCHEMA) -> bytes:
 def snapshot_of(rows: pa.Table, group: Group, version: int, before: Stored | None = None) -> Snapshot:
     """The snapshot that `rows` hold, as `from_table`, which see for errors.
 
-    If `before` has the same partitions and members, only rows that differ from its rows are looked at: all others stay
-    the same objects, and what was derived from them stays valid.
+    If `before` has the same partitions, members and queries, only rows that differ from its rows are looked at: all
+    others stay the same objects, and what was derived from them stays valid.
     """
     if before is not None and before.snapshot.group == group and (snapshot := _changed(before, rows)) is not None:
         return snapshot.written_as(version)
@@ -46,7 +54,8 @@ def _changed(before: Stored, rows: pa.Table) -> Snapshot | None:
     """The snapshot `before`, with its version, changed to what `rows` hold; None if `from_table` has to judge them."""
     snapshot, table = before.snapshot, before.snapshot.table
     identities = 0 if table is None else 1 + len(table.replaces)
-    if rows.num_rows != len(snapshot.leases) + len(snapshot.members) + identities:  # there are double or invalid rows
+    known = len(snapshot.leases) + len(snapshot.members) + len(snapshot.queries) + identities
+    if rows.num_rows != known:  # there are double or invalid rows
         return None
     differing = _differing(before.rows, rows)
     if differing is None:
@@ -58,6 +67,8 @@ def _changed(before: Stored, rows: pa.Table) -> Snapshot | None:
                 copy.leases[row["id"]] = lease_of(row)
             elif row["kind"] == "member":
                 copy.members[row["id"]] = member_of(row)
+            elif row["kind"] == "query":
+                copy.queries[row["id"]] = query_of(row)
             else:
                 return None
         return copy.changed(snapshot)

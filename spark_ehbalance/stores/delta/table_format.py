@@ -4,7 +4,7 @@ A row of kind `partition` is a lease, one of kind `member` a heartbeat. Columns 
 row of kind `table` holds the table's id, and each row of kind `replaced` the id of a table that this one replaces. The
 `table` row also has the lease duration in force and, as `started_at`, when the event hub was created. It repeats the
 description, which somebody may replace by a comment of their own. A row of kind `query` is a query's record: `id` is
-the lineage, `joined` the start, and `renewal` the batch.
+the lineage, `joined` the start, `renewal` the finished batch, and `sequence_number` the begun one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spark_ehbalance.values.position import Position, partition_order
 _Number = TypeVar("_Number", int, float)
 
 #: Rises with every change. Nothing is released yet, so that no earlier one is read.
-FORMAT = 3
+FORMAT = 4
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -384,6 +384,7 @@ def _query_columns(queries: list[QueryRecord]) -> dict[str, list[Any]]:
         "renewed_at": [to_time(query.at_ms) for query in queries],
         "incarnation": [query.run for query in queries],
         "joined": [query.start for query in queries],
+        "sequence_number": [query.begun for query in queries],
         "host": [query.host for query in queries],
         "process": [query.process for query in queries],
     }
@@ -391,9 +392,10 @@ def _query_columns(queries: list[QueryRecord]) -> dict[str, list[Any]]:
 
 def query_of(row: dict[str, Any]) -> QueryRecord:
     """The record in a row. Raises `ValueError`."""
-    if None in (row["id"], row["incarnation"], row["owner"], row["joined"], row["renewal"]):
+    if None in (row["id"], row["incarnation"], row["owner"], row["joined"], row["renewal"], row["sequence_number"]):
         raise ValueError("a query without a lineage, a run, an owner, a start or a batch")
-    if not (0 < row["joined"] < _COUNTER_LIMIT and 0 <= row["renewal"] < _COUNTER_LIMIT):
+    counters = row["renewal"], row["sequence_number"]
+    if not (0 < row["joined"] < _COUNTER_LIMIT and all(0 <= each < _COUNTER_LIMIT for each in counters)):
         raise ValueError("a query whose counters cannot be raised")
     return QueryRecord(
         lineage=row["id"],
@@ -401,6 +403,7 @@ def query_of(row: dict[str, Any]) -> QueryRecord:
         owner=row["owner"],
         start=row["joined"],
         batch=row["renewal"],
+        begun=row["sequence_number"],
         at_ms=to_ms(row["renewed_at"]),
         host=row["host"] or "",
         process=row.get("process") or "",

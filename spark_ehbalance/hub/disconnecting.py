@@ -1,4 +1,4 @@
-"""Disconnects the readers of partitions, by receivers that open and are closed again."""
+"""Disconnects readers with lower owner levels: a receiver with the level opens, and is closed again."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ _LOG = logger(__name__)
 _AT_ONCE = 8
 
 
-def clear(owner_levels: Mapping[PartitionAddress, int]) -> None:
-    """Disconnect whoever reads these partitions with the given owner level or a lower one. Where that fails it is
-    logged: it can only be tried."""
+def disconnect_readers(owner_levels: Mapping[PartitionAddress, int]) -> None:
+    """Disconnect the readers of each partition that have this owner level or a lower one. A failure is logged only."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(_clear, owner_levels, owner_levels.values()))
+        list(pool.map(_disconnect, owner_levels, owner_levels.values()))
 
 
-def _clear(address: PartitionAddress, owner_level: int) -> None:
+def _disconnect(address: PartitionAddress, owner_level: int) -> None:
     try:
         with contextlib.closing(Receiver(address, 0, owner_level=owner_level, prefetch=1)) as receiver:
             receiver.receive(1, 0.0, 0)

@@ -1,4 +1,4 @@
-"""Counts how often the service was too busy, in this process, and says so now and then."""
+"""Counts the refusals "server busy" of this process, and logs a warning at most once a minute for each hub."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ _LOG_INTERVAL = 60.0
 
 
 class BusyCount:
-    """How often each hub has refused a receiver or a request for properties because it was too busy. For several
-    threads."""
+    """Refusals of receivers and requests for properties, by hub. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
-        self._told_at: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
     def note(self, hub: str, count: int = 1) -> None:
-        """`hub`, with its namespace, has refused `count` more. Warns at the first time, then at most once a minute."""
+        """Count refusals by `hub` (with its namespace)."""
         now = time.monotonic()
         with self._lock:
             total = self._counts[hub] = self._counts.get(hub, 0) + count
-            tell = now - self._told_at.get(hub, float("-inf")) >= _LOG_INTERVAL
-            if tell:
-                self._told_at[hub] = now
-        if tell:
+            due = now - self._logged_at.get(hub, float("-inf")) >= _LOG_INTERVAL
+            if due:
+                self._logged_at[hub] = now
+        if due:
             _LOG.warning(
                 "%s was too busy (com.microsoft:server-busy), %d times since this process began: waiting 4 to 5 s each "
                 "time. If that goes on, give the namespace more throughput units, or let fewer queries read it",
@@ -38,10 +37,10 @@ class BusyCount:
             )  # fmt: skip
 
     def of(self, hub: str) -> int:
-        """How often `hub`, with its namespace, was too busy."""
+        """Refusals by `hub` (with its namespace)."""
         with self._lock:
             return self._counts.get(hub, 0)
 
 
-#: Of this process.
+#: The count of this process.
 BUSY = BusyCount()

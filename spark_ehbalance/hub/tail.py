@@ -1,0 +1,74 @@
+"""Finds out whether a partition has any event left from a sequence number on: a compacted event hub may have none.
+
+No answer of Event Hubs says so: a partition's properties name the last event that was ever sent, whether it is left or
+not. Silence does not say so either, because the hub may be slow. But a receiver that begins at an earlier event gets
+that one first: the hub delivers, and would deliver the next event right after it. A hub that stops at that very moment
+is told apart by a second receiver, which begins there as well: the silence lies between two signs of life.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.hub.rows import sequence_numbers
+from spark_ehbalance.hub.unreadable import KEEP
+
+#: Seconds in which a receiver is opened and gets its first event, if there is one.
+_OPENING = 5.0
+
+#: Seconds after an event in which the next one comes, if there is one; longer where those before were slower.
+_QUIET = 3.0
+_TIMES = 3
+
+#: Seconds that one receiver may take.
+_LONGEST = 18.0
+
+#: If no event is left between a receiver's start and the position, the next one begins so many times as far before it.
+_FARTHER = 64
+
+_PREFETCH, _MOST = 300, 1000
+
+
+def is_bare(
+    address: PartitionAddress, position: int, begin: int, owner_level: int | None, over: Callable[[], bool]
+) -> bool:
+    """Whether it is sure that no event at or after `position` is left. False says nothing.
+
+    `begin` is the first retained sequence number: an event between it and `position` is needed. Receivers have the
+    `owner_level`. Takes 6 s and two connections where that event is the one before `position`, and returns False soon
+    after `over` returns True. Raises what a `Receiver` raises.
+    """
+    distance = 1
+    while (start := max(begin, position - distance)) < position:
+        found = _look(address, start, position, owner_level, over)
+        if found is not None:
+            return found and _look(address, start, position, owner_level, over) is True
+        if start == begin or over():
+            break
+        distance *= _FARTHER
+    return False
+
+
+def _look(
+    address: PartitionAddress, start: int, position: int, owner_level: int | None, over: Callable[[], bool]
+) -> bool | None:
+    """Whether events before `position` come from `start` on, and then none; None if none comes at all."""
+    begun = last = time.monotonic()
+    wait, quiet, found = _OPENING, _QUIET, None
+    receiver = Receiver(address, start, owner_level=owner_level, prefetch=_PREFETCH, on_malformed=KEEP)
+    receiver.gaps = True
+    with contextlib.closing(receiver):
+        while (now := time.monotonic()) < last + wait:
+            numbers = sequence_numbers(receiver.receive(_MOST, 0.5))
+            # An event without a number may be one at or after the position.
+            if receiver.closed or over() or now > begun + _LONGEST or numbers.null_count:
+                return False
+            if len(numbers):
+                if numbers[-1].as_py() >= position:
+                    return False
+                before, last, found = last, time.monotonic(), True
+                wait = quiet = max(quiet, _TIMES * (last - before))
+    return found

@@ -1,0 +1,40 @@
+"""The batch that Spark runs at the moment. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from spark_ehbalance.member.query import Progress
+from spark_ehbalance.source.batch_planning import progress_of
+from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.ranges import Range
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInFlight:
+    """The batch that ends at `end`, and the `ranges` that are read of it.
+
+    These are the ranges in `end` if this process has `planned` it. A batch that an earlier process has planned is run
+    again with those that are left of it, and of its partitions those in `sought` were moved elsewhere meanwhile.
+    `written_to` are sequence numbers up to before which the sink has events of partitions already.
+    """
+
+    end: StreamOffset
+    ranges: Mapping[str, Range]
+    planned: bool
+    sought: frozenset[str] = frozenset()
+    written_to: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def read(self) -> dict[str, Range]:
+        """The ranges that have events, or gaps, by partition."""
+        return {partition: each for partition, each in self.ranges.items() if len(each)}
+
+    def progress(self) -> dict[str, Progress]:
+        """How far each partition has got once the sink has finished the batch; not of those that were sought."""
+        return progress_of({p: self._written(each) for p, each in self.ranges.items() if p not in self.sought})
+
+    def _written(self, planned: Range) -> Range:
+        further = self.written_to.get(planned.partition, 0)
+        return replace(planned, end=further, end_offset=None) if further > planned.end else planned
