@@ -12,7 +12,7 @@ import spark_ehbalance
 
 #: The layers from the bottom up. Packages of one layer do not know each other.
 LAYERS = (
-    {"text", "spark_versions"},
+    {"text", "spark_versions", "option_groups"},
     {"errors"},
     {"installed", "shipped"},
     {"values"},

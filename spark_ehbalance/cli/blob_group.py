@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from spark_ehbalance.cli import legacy_checkpoints
-from spark_ehbalance.cli.common import pairs, warn
+from spark_ehbalance.cli.common import warn
+from spark_ehbalance.cli.options import pairs
 from spark_ehbalance.errors import ConflictError, OptionError
 from spark_ehbalance.source.options import checked_namespace, storage_options
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT
@@ -52,7 +53,7 @@ class BlobGroup:
         try:
             self.container.replace(name, checkpoint_metadata(position), self.etags.get(partition))
         except LostError:
-            raise ConflictError(f"somebody has written a checkpoint of partition {partition} meanwhile") from None
+            raise ConflictError(f"another process has written a checkpoint of partition {partition}") from None
 
     def legacy(self) -> dict[str, StoredCheckpoint]:
         """The legacy checkpoints of the partitions that have no other. Raises `OptionError` if it is not clear which
@@ -73,13 +74,13 @@ class BlobGroup:
         found = sorted(map(str, groups(names)))
         text = ", ".join(found[:5]) + (" and more" if len(found) > 5 else "") if found else "none"
         if host := legacy_checkpoints.without_hub(names):
-            text += f"; {host} and the like are an EventProcessorHost's, which do not say of which event hub they are"
+            text += f"; {host} and the like are an EventProcessorHost's, whose event hub is unknown"
         return text
 
 
 def container_options(given: list[str] | None, option: str, storage_option: list[str] | None) -> dict[str, str]:
-    """The NAME=VALUE texts of a container's own `option`; without any, those of the lease table's that a container has
-    too. Raises `OptionError`."""
+    """The NAME=VALUE texts of a container's own `option`; by default the lease table's that a container knows. Raises
+    `OptionError`."""
     return pairs(given, option) or {name: value for name, value in pairs(storage_option).items() if is_known(name)}
 
 

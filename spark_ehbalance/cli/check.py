@@ -16,21 +16,8 @@ from rich.text import Text
 from spark_ehbalance.cli.checks.findings import Finding, Verdict, ok, warning
 from spark_ehbalance.cli.checks.hub import check_hub
 from spark_ehbalance.cli.checks.storage import check_storage, check_table
-from spark_ehbalance.cli.common import (
-    BlobNamespace,
-    ClientId,
-    ConnectionString,
-    ConsumerGroup,
-    Credential,
-    EventHubName,
-    Namespace,
-    StorageOption,
-    TenantId,
-    Way,
-    cell,
-    console,
-    group_options,
-)
+from spark_ehbalance.cli.common import cell, console
+from spark_ehbalance.cli.options import AsJson, BlobNamespace, HubOptions, StorageOptions
 from spark_ehbalance.hub.wire.client import TESTED, untested_version
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.stores.opening import open_store
@@ -45,39 +32,20 @@ _PACKAGES = ("spark-ehbalance", "pyspark", "azure-eventhub", "azure-identity", "
 
 
 def check(
+    hub: HubOptions,
+    storage: StorageOptions,
     lease_table: Annotated[
         str | None, typer.Argument(help="Path or address of the lease table; without it the event hub alone.")
     ] = None,
-    event_hub_name: EventHubName = None,
-    fully_qualified_namespace: Namespace = None,
-    connection_string: ConnectionString = None,
-    credential: Credential = None,
-    client_id: ClientId = None,
-    tenant_id: TenantId = None,
-    consumer_group: ConsumerGroup = "$Default",
-    network: Way = None,
     blob_namespace: BlobNamespace = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-    storage_option: StorageOption = None,
+    as_json: AsJson = False,
 ) -> None:
     """Try what a query of this group needs: the event hub, the right to read, the storage of the lease table.
 
     One event is read, without disturbing anybody. The storage is tried with a table of its own beside the lease table,
     which is removed again. The exit code is 1 if something failed.
     """
-    options = group_options(
-        lease_table,
-        event_hub_name,
-        fully_qualified_namespace,
-        connection_string,
-        credential,
-        consumer_group,
-        storage_option,
-        network,
-        client_id,
-        tenant_id,
-        blob_namespace,
-    )
+    options = hub.options(lease_table, storage, blob_namespace)
     found = list[Finding]()
     for finding in _findings(options):
         found.append(finding)

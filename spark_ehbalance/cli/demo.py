@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from spark_ehbalance.cli.options import StorageOptions
 from spark_ehbalance.cli.picture import need_plotly
 from spark_ehbalance.cli.report import report
 from spark_ehbalance.demo.requirements import check
@@ -35,6 +36,6 @@ def demo(
 
     def draw(lease_table: str) -> None:
         if out is not None:
-            report(lease_table, out)
+            report(lease_table, StorageOptions(), out)
 
     raise typer.Exit(run(seconds=seconds, limit=limit, plain=plain, at_end=draw))

@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from spark_ehbalance.cli.blob_group import BlobGroup, container_options, opened
-from spark_ehbalance.cli.common import (
-    BlobNamespace,
-    ClientId,
-    ConnectionString,
-    ConsumerGroup,
-    Credential,
-    EventHubName,
-    LeaseTable,
-    Namespace,
-    StorageOption,
-    TenantId,
-    Way,
-    check_hub_of,
-    check_positions,
-    chosen,
-    group_options,
-    hub_states,
-    open_store,
-    say,
-    warn,
-)
+from spark_ehbalance.cli.common import check_group, check_hub_of, check_positions, hub_states, say, warn
 from spark_ehbalance.cli.migration import (
     RESOLVE_TIMEOUT,
-    AllowBack,
-    DryRun,
-    Force,
+    MoveOptions,
     Row,
     backward,
     consumers,
@@ -45,11 +24,11 @@ from spark_ehbalance.cli.migration import (
     resolved,
     shown,
 )
+from spark_ehbalance.cli.options import BlobNamespace, HubOptions, LeaseTable, StorageOptions, access_panel
 from spark_ehbalance.errors import (
     ConflictError,
     EhBalanceError,
     OptionError,
-    StoreFormatError,
     StoreUnavailableError,
 )
 from spark_ehbalance.hub.metadata import PartitionState
@@ -63,96 +42,72 @@ from spark_ehbalance.values.secrets import shown as shown_text
 _BLOBS, _POSITIONS = "--to-blobs", "--starting-positions"
 
 
-#: Why a container is not the other side as well.
+#: Why the positions cannot be exported from a container.
 _LACKS = "which has its checkpoints already: allowed is a lease table in Delta"
 
 
 def export_checkpoints(
     lease_table: LeaseTable,
+    hub: HubOptions,
+    move: MoveOptions,
+    storage: StorageOptions,
     to_blobs: Annotated[
-        str | None,
-        typer.Option(_BLOBS, metavar="ADDRESS", help="The container of the Azure SDKs' blob checkpoint store."),
+        str | None, typer.Option(_BLOBS, metavar="ADDRESS", help="Container of the Azure SDKs' checkpoint store.")
     ] = None,
     starting_positions: Annotated[
-        bool,
-        typer.Option(_POSITIONS, help="Or print what the Scala connector takes as eventhubs.startingPositions."),
+        bool, typer.Option(_POSITIONS, help="Or print what the Scala connector takes as eventhubs.startingPositions.")
     ] = False,
-    dry_run: DryRun = False,
-    force: Force = False,
-    allow_back: AllowBack = False,
-    event_hub_name: EventHubName = None,
-    fully_qualified_namespace: Namespace = None,
-    connection_string: ConnectionString = None,
-    credential: Credential = None,
-    client_id: ClientId = None,
-    tenant_id: TenantId = None,
-    consumer_group: ConsumerGroup = "$Default",
-    network: Way = None,
-    blob_namespace: BlobNamespace = None,
     to_option: Annotated[
-        list[str] | None,
-        typer.Option("--to-option", metavar="NAME=VALUE", help="As --storage-option, for where the positions go."),
+        list[str] | None, access_panel("--to-option", metavar="NAME=VALUE", help="As --storage-option, for the target.")
     ] = None,
-    storage_option: StorageOption = None,
+    blob_namespace: BlobNamespace = None,
 ) -> None:
-    """Have other consumers of a group's hub go on where its queries have ended.
+    """Have other consumers of a group's hub continue where its queries have ended.
 
-    These are EventProcessorClients of any language, or a query of the Scala connector. Stop the queries first.
-    The queries may not have begun with some partitions: the consumers' own starting position decides there.
+    These are EventProcessorClients of any language, or a query of the Scala connector. Stop the queries first. In
+    partitions that the queries have not begun, the consumers' own starting position decides.
     """
     if (to_blobs is not None) is starting_positions:
         raise OptionError(f"{_BLOBS} and {_POSITIONS}: allowed is one of them")
-    target_options = container_options(to_option, "--to-option", storage_option)
-    by_default = "default" if fully_qualified_namespace else None
-    identity = chosen(credential or by_default, client_id, tenant_id)
-    with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
+    target_options = container_options(to_option, "--to-option", storage.storage_option)
+    if hub.fully_qualified_namespace and not storage.credential:
+        storage = replace(storage, credential="default")
+    with storage.open(lease_table, lacks=_LACKS) as store:
         found = store.read()
     if to_blobs is None:
-        typer.echo(_starting_positions(found, event_hub_name))
+        typer.echo(_starting_positions(found, hub.event_hub_name))
         _warn_of_readers(found)
         return
-    options = group_options(
-        lease_table,
-        event_hub_name,
-        fully_qualified_namespace,
-        connection_string,
-        credential,
-        consumer_group,
-        storage_option,
-        network,
-        client_id,
-        tenant_id,
-    )
+    options = hub.options(lease_table, storage)
     group = options.group
-    if found.group != group:
-        raise StoreFormatError(f"the lease table belongs to {found.group}, not to {group}")
+    check_group(found, group, lease_table)
     positions = _positions(found)
-    hub, states = hub_states(options)
-    check_hub_of(found, hub, lease_table)
-    check_positions({p: each.next for p, each in positions.items()}, states, f"the lease table {lease_table}")
+    current, states = hub_states(options)
+    check_hub_of(found, current, lease_table)
+    check_positions(positions, states, f"the lease table {lease_table}")
     with opened(to_blobs, group, blob_namespace, target_options, _BLOBS) as blobs:
         there = resolved(blobs.checkpoints, options, states, f"{_BLOBS}={to_blobs}")
         reading = consumers(blobs)
-        if reading and not force:
+        if reading and not move.force:
             problem: str | None = (
                 f"{listed(reading)} may be reading with {to_blobs}: stop these consumers first, or use "
                 "--force if they are stopped already; nothing was written"
             )
         else:
-            problem = None if allow_back else backward(positions, there, group)
-        if problem is None and not (dry_run and reading):  # looking offsets up disconnects readers
+            problem = None if move.allow_back else backward(positions, there, group)
+        if problem is None and not (move.dry_run and reading):  # looking offsets up disconnects readers
             positions = _with_offsets(found, options, states)
-        if dry_run:
+        if move.dry_run:
             print_rows(group, _rows(positions, there, blobs, states), dry_run=True)
         if problem is not None:
             raise EhBalanceError(problem)
-        if not dry_run:
+        if not move.dry_run:
             _write(positions, blobs)
             print_rows(group, _rows(positions, there, blobs, states), dry_run=False)
     _warn_of_readers(found)
     if unknown := [p for p in states if p not in positions and p not in there]:
         say(f"No position is known of partition {', '.join(unknown)}: the consumers' own starting position decides.")
-    say("Nothing was written." if dry_run else f"Consumers with {to_blobs} go on as shown.")
+    say("Nothing was written." if move.dry_run else f"Consumers with {to_blobs} continue as shown.")
 
 
 def _positions(found: Snapshot) -> dict[str, Position]:
@@ -165,7 +120,7 @@ def _warn_of_readers(found: Snapshot) -> None:
 
 
 def _starting_positions(found: Snapshot, hub: str | None) -> str:
-    """The positions as the connector's `EventHubsConf` reads them: the first event that is to be read, inclusive."""
+    """The next event of each partition, as the connector's `EventHubsConf` reads starting positions."""
     if hub is None or hub.lower() != found.group.hub:
         given = " is not set" if hub is None else f"={shown_text(hub)} is wrong"
         raise OptionError(
@@ -187,7 +142,7 @@ def _starting_positions(found: Snapshot, hub: str | None) -> str:
 
 
 def _with_offsets(found: Snapshot, options: Options, states: Mapping[str, PartitionState]) -> dict[str, Position]:
-    """The positions with their offsets, by which some SDKs go. Raises `EhBalanceError` if one cannot be known."""
+    """The positions with their offsets, which some SDKs need. Raises `EhBalanceError` if one is not found."""
     positions = _positions(found)
 
     def with_offset(partition: str) -> Position:
@@ -232,7 +187,7 @@ def _rows(
 
 
 def _write(positions: Mapping[str, Position], blobs: BlobGroup) -> None:
-    """Write one blob after the other. Raises `StoreError`, which says how far it got."""
+    """Write the blobs one by one. Raises `StoreError`, which names those that are written."""
     written = list[str]()
     for partition, position in positions.items():
         if blobs.has(partition, position):
@@ -241,7 +196,7 @@ def _write(positions: Mapping[str, Position], blobs: BlobGroup) -> None:
             blobs.write(partition, position)
         except (ConflictError, StoreUnavailableError) as error:
             done = f"partition {', '.join(written)}" if written else "no partition"
-            # An answer may be lost after the storage has done what it was asked.
+            # The write may have succeeded although its response was lost.
             perhaps = f", perhaps {partition}" if isinstance(error, StoreUnavailableError) else ""
             raise type(error)(f"{error}. Written is {done}{perhaps}: run it again") from None
         written.append(partition)

@@ -49,16 +49,16 @@ _EPOCH_MARGIN = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What the queries' checkpoints, and their lease table's history, have of a group. For partitions of which the
-    history tells nothing `doubtful` is as in `RecordedProgress.confirmed`."""
+class Recovered:
+    """What the queries' checkpoints and their lease table's history have of a group. For partitions of which the
+    history has nothing, `doubtful` is as in `RecordedProgress.confirmed`."""
 
     progress: RecordedProgress
     doubtful: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def remembered(checkpoints: Sequence[str], replaces: str | None, options: Options) -> Memory:
-    """What the queries' checkpoints, and their lease table's history, have for the hub of `options`.
+def recover(checkpoints: Sequence[str], replaces: str | None, options: Options) -> Recovered:
+    """Read the queries' checkpoints and their lease table's history, for the hub of `options`.
 
     `replaces` is that lease table; it must be given if the queries last used several. Raises `OptionError`.
     """
@@ -76,7 +76,7 @@ def remembered(checkpoints: Sequence[str], replaces: str | None, options: Option
         RecordedProgress.merged, (RecordedProgress.from_log(*log) for log in logs if _table(log) == table)
     )
     # A query without a lease table had its partitions for itself.
-    return Memory(progress) if table == "none" else Memory(*progress.confirmed(_last_changes(table, options)))
+    return Recovered(progress) if table == "none" else Recovered(*progress.confirmed(_last_changes(table, options)))
 
 
 def _of_hub(checkpoint: str, options: Options) -> list[list[LoggedBatch]]:
@@ -91,9 +91,9 @@ def _of_hub(checkpoint: str, options: Options) -> list[list[LoggedBatch]]:
     return own
 
 
-def check_same_hub(memory: Memory, found: HubReference) -> None:
-    """Raise `OptionError` if `memory` has positions of another hub than `found`, which has the same name."""
-    for each in memory.progress.hubs:
+def check_same_hub(recovered: Recovered, found: HubReference) -> None:
+    """Raise `OptionError` if `recovered` has positions of another hub than `found`, which has the same name."""
+    for each in recovered.progress.hubs:
         if each.is_another(found):
             raise OptionError(
                 f"--from-checkpoint is wrong: its query has read {each}, and this is {found}: another one, with other "
@@ -131,36 +131,36 @@ def restore(
     store: LeaseStore,
     location: str,
     group: Group,
-    memory: Memory,
+    recovered: Recovered,
     states: Mapping[str, PartitionState],
     hub_created_ms: int | None,
 ) -> str:
-    """Write, in one commit, what `memory` has and the table at `location` lacks, and that it replaces the lost table.
+    """Write, in one commit, what the table at `location` lacks of `recovered`, and that it replaces the lost table.
 
     Makes the table if there is none. Returns a sentence about what was done. Raises `EhBalanceError` if the table would
     skip events; then nothing has changed.
     """
 
     def decide(found: Snapshot) -> list[Transition]:
-        return _transitions(location, memory, found, states, hub_created_ms)
+        return _transitions(location, recovered, found, states, hub_created_ms)
 
-    return _result(write_together(store, group, decide), memory)
+    return _result(write_together(store, group, decide), recovered)
 
 
 def _transitions(
     location: str,
-    memory: Memory,
+    recovered: Recovered,
     found: Snapshot,
     states: Mapping[str, PartitionState],
     hub_created_ms: int | None,
 ) -> list[Transition]:
-    progress = memory.progress
+    progress = recovered.progress
     if found.table is None or not found.table.covers(progress.origins):
         _check_skipped(progress, found)
     by, at_ms = replace(operator(), incarnation=uuid.uuid4().hex), now_ms()
     # Either no row is ahead of the checkpoints, or the table is their own: a row with an older epoch is out of date.
     transitions: list[Transition] = [
-        replace(each, epoch=each.epoch + _EPOCH_MARGIN) if each.partition in memory.doubtful else each
+        replace(each, epoch=each.epoch + _EPOCH_MARGIN) if each.partition in recovered.doubtful else each
         for each in restore_transitions(progress, found, by, at_ms, _WHY, older=True)
     ]
     # No checkpoint has these, so no query has read them as far back as Spark keeps checkpoints.
@@ -184,28 +184,28 @@ def _check_skipped(progress: RecordedProgress, found: Snapshot) -> None:
     shown = ", ".join(f"{first} to {last} of partition {p}" for p, (first, last) in between.items())
     seeks = "; ".join(f"ehbalance seek TABLE {p} --to {first}" for p, (first, _) in between.items())
     raise EhBalanceError(
-        f"the table would skip events {shown}, as it goes on after them; nothing was changed. Have it go on where the "
-        f"queries have ended, and try again: {seeks}"
+        f"the table would skip events {shown}, as it continues after them; nothing was changed. Move it back to "
+        f"where the queries have ended, and try again: {seeks}"
     )
 
 
-def _result(outcome: Outcome, memory: Memory) -> str:
+def _result(outcome: Outcome, recovered: Recovered) -> str:
     restored_partitions = [each.partition for each in outcome.accepted if isinstance(each, Restore)]
-    unknown = [partition for partition in restored_partitions if partition not in memory.progress.positions]
-    said = f" {len(restored_partitions) - len(unknown)} go on where the checkpoints' batches have ended."
-    doubtful = {p: memory.doubtful[p] for p in restored_partitions if p in memory.doubtful}
+    unknown = [partition for partition in restored_partitions if partition not in recovered.progress.positions]
+    text = f" {len(restored_partitions) - len(unknown)} continue where the checkpoints' batches have ended."
+    doubtful = {p: recovered.doubtful[p] for p in restored_partitions if p in recovered.doubtful}
     again = [f"{first} to {end - 1} of partition {p}" for p, (first, end) in doubtful.items() if first < end]
     if again:
-        said = (
-            f" {len(restored_partitions) - len(unknown)} go on where all before is surely finished. Events "
-            f"{', '.join(again)} may be read twice: the table's history is lost too, which tells whether a batch was "
+        text = (
+            f" {len(restored_partitions) - len(unknown)} continue after the last batch that is surely finished. Events "
+            f"{', '.join(again)} may be read twice: the table's history is lost too, which shows whether a batch was "
             "read to its end."
         )
     if doubtful:
-        said += " What queries have read whose checkpoints were not given is read again."
+        text += " Events read by queries without a --from-checkpoint are read again."
     if unknown:
-        said += (
+        text += (
             f" No checkpoint knows partitions {', '.join(unknown)}: they begin at their first retained event, unless "
             "`ehbalance seek` says otherwise."
         )
-    return said
+    return text

@@ -4,52 +4,45 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
 
 from spark_ehbalance.cli.blob_group import container_options, opened
 from spark_ehbalance.cli.common import (
-    BlobNamespace,
-    ClientId,
-    ConnectionString,
-    ConsumerGroup,
-    Credential,
-    EventHubName,
-    LeaseTable,
-    Namespace,
-    StorageOption,
-    TenantId,
-    Way,
-    Why,
+    check_group,
     check_hub_of,
     check_positions,
-    group_options,
     hub_states,
     now_ms,
-    open_store,
     operator,
-    pairs,
     say,
     warn,
     write_together,
 )
 from spark_ehbalance.cli.migration import (
-    AllowBack,
-    DryRun,
-    Force,
+    MoveOptions,
     Row,
     backward,
     consumers,
     listed,
+    print_rewound,
     print_rows,
     readers,
     resolved,
-    say_back,
     shown,
 )
-from spark_ehbalance.errors import EhBalanceError, OptionError, StoreFormatError
+from spark_ehbalance.cli.options import (
+    BlobNamespace,
+    HubOptions,
+    LeaseTable,
+    StorageOptions,
+    Why,
+    access_panel,
+    pairs,
+)
+from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.orders import Seek
@@ -58,97 +51,84 @@ from spark_ehbalance.leases.transitions import NoteHub, Restore, Transition
 from spark_ehbalance.source.offsets import HubReference
 from spark_ehbalance.source.options import Options, checked_checkpoint, storage_options
 from spark_ehbalance.source.scala_checkpoint import read_scala_checkpoint
-from spark_ehbalance.stores.base import LeaseStore
-from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 
 _BLOBS, _SPARK, _OPTION = "--from-blobs", "--from-spark", "--from-option"
 
+#: Why the positions cannot be imported into a container.
+_LACKS = "whose consumers continue at its own checkpoints: allowed is a lease table in Delta"
 
-#: Why a container is not the other side as well.
-_LACKS = "whose consumers go on at its own checkpoints: allowed is a lease table in Delta"
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Where the positions come from."""
+
+    from_blobs: Annotated[
+        str | None, typer.Option(_BLOBS, metavar="ADDRESS", help="Container of the Azure SDKs' checkpoint store.")
+    ] = None
+    from_spark: Annotated[
+        str | None, typer.Option(_SPARK, metavar="DIR", help="Or a checkpointLocation of the Scala connector.")
+    ] = None
+    from_option: Annotated[
+        list[str] | None, access_panel(_OPTION, metavar="NAME=VALUE", help="As --storage-option, for the source.")
+    ] = None
+    blob_namespace: BlobNamespace = None
+
+    def checked(self) -> str:
+        """The source with its option, for errors. Raises `OptionError` unless it is one."""
+        if (self.from_blobs is None) is (self.from_spark is None):
+            raise OptionError(f"{_BLOBS} and {_SPARK}: allowed is one of them")
+        return f"{_BLOBS}={self.from_blobs}" if self.from_blobs else f"{_SPARK}={self.from_spark}"
+
+    def read(
+        self, options: Options, storage: StorageOptions
+    ) -> tuple[dict[str, Position], HubReference, Mapping[str, PartitionState]]:
+        """The positions, which hub it is, and its partitions. Raises `EhBalanceError`."""
+        if self.from_blobs:
+            given = container_options(self.from_option, _OPTION, storage.storage_option)
+            return _from_blobs(self.from_blobs, self.blob_namespace, options, given)
+        given = pairs(self.from_option, _OPTION) or pairs(storage.storage_option)
+        return _from_spark(str(self.from_spark), options, given), *hub_states(options)
 
 
 def import_checkpoints(
     lease_table: LeaseTable,
-    from_blobs: Annotated[
-        str | None,
-        typer.Option(_BLOBS, metavar="ADDRESS", help="The container of the Azure SDKs' blob checkpoint store."),
-    ] = None,
-    from_spark: Annotated[
-        str | None,
-        typer.Option(_SPARK, metavar="DIR", help="Or the checkpointLocation of a query of the Scala connector."),
-    ] = None,
-    dry_run: DryRun = False,
-    force: Force = False,
-    allow_back: AllowBack = False,
+    hub: HubOptions,
+    source: SourceOptions,
+    move: MoveOptions,
+    storage: StorageOptions,
     why: Why = "",
-    event_hub_name: EventHubName = None,
-    fully_qualified_namespace: Namespace = None,
-    connection_string: ConnectionString = None,
-    credential: Credential = None,
-    client_id: ClientId = None,
-    tenant_id: TenantId = None,
-    consumer_group: ConsumerGroup = "$Default",
-    network: Way = None,
-    blob_namespace: BlobNamespace = None,
-    from_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--from-option", metavar="NAME=VALUE", help="As --storage-option, for where the positions come from."
-        ),
-    ] = None,
-    storage_option: StorageOption = None,
 ) -> None:
-    """Have a group of queries go on where other consumers of its hub have ended.
+    """Have a group of queries continue where other consumers of its hub have ended.
 
-    These are EventProcessorClients of any language, or a query of the Scala connector. Stop them first. The table is
-    made if there is none. Partitions without a position begin at the queries' startingPosition. With --force queries
-    may own partitions, and their running batches still reach the sink, as with `seek --force`.
+    These are EventProcessorClients of any language, or a query of the Scala connector. Stop them first. A missing table
+    is made. Partitions without a position begin at startingPosition. With --force queries may own partitions: their
+    running batches still reach the sink, as with `seek --force`.
     """
-    if (from_blobs is None) is (from_spark is None):
-        raise OptionError(f"{_BLOBS} and {_SPARK}: allowed is one of them")
-    options = group_options(
-        lease_table,
-        event_hub_name,
-        fully_qualified_namespace,
-        connection_string,
-        credential,
-        consumer_group,
-        storage_option,
-        network,
-        client_id,
-        tenant_id,
-    )
+    named = source.checked()
+    options = hub.options(lease_table, storage)
     group = options.group
-    with open_store(lease_table, storage_option, identity=options.connection.identity, lacks=_LACKS) as store:
-        if from_blobs:
-            source = f"{_BLOBS}={from_blobs}"
-            given = container_options(from_option, _OPTION, storage_option)
-            positions, hub, states = _from_blobs(from_blobs, blob_namespace, options, given)
-        else:
-            source = f"{_SPARK}={from_spark}"
-            given = pairs(from_option, _OPTION) or pairs(storage_option)
-            positions = _from_spark(str(from_spark), options, given)
-            hub, states = hub_states(options)
-        check_positions({p: each.next for p, each in positions.items()}, states, source)
-        found = _present(store, group)
-        check_hub_of(found, hub, lease_table)
-        if dry_run:
+    with storage.open(lease_table, lacks=_LACKS, identity=options.connection.identity) as store:
+        positions, current, states = source.read(options, storage)
+        check_positions(positions, states, named)
+        found = store.read() if store.exists() else Snapshot(group)
+        check_group(found, group, lease_table)
+        check_hub_of(found, current, lease_table)
+        if move.dry_run:
             print_rows(group, _rows(found, positions, states), dry_run=True)
-        _check(found, positions, force=force, allow_back=allow_back)
-        if not dry_run:
+        _check(found, positions, move)
+        if not move.dry_run:
             author = replace(operator(), incarnation=uuid.uuid4().hex)
-            reason = f"imported from {from_blobs or from_spark}" + (f": {why}" if why else "")
+            reason = f"imported from {named.partition('=')[2]}" + (f": {why}" if why else "")
 
             def decide(now: Snapshot) -> Sequence[Transition]:
-                _check(now, positions, force=force, allow_back=allow_back)
-                return _transitions(now, positions, author, reason, hub.created_ms)
+                _check(now, positions, move)
+                return _transitions(now, positions, author, reason, current.created_ms)
 
             found = write_together(store, group, decide).before
             print_rows(group, _rows(found, positions, states), dry_run=False)
-    _say_rest(found, positions, states)
-    say("Nothing was written." if dry_run else f"Queries with {lease_table} go on as shown.")
+    _print_remarks(found, positions, states)
+    say("Nothing was written." if move.dry_run else f"Queries with {lease_table} continue as shown.")
 
 
 def _from_blobs(
@@ -172,23 +152,15 @@ def _from_spark(text: str, options: Options, given: Mapping[str, str]) -> dict[s
     return {partition: Position.before(number) for partition, number in numbers.items()}
 
 
-def _present(store: LeaseStore, group: Group) -> Snapshot:
-    """What the table has; raises `StoreFormatError` if it is another group's."""
-    found = store.read() if store.exists() else Snapshot(group)
-    if found.group != group:
-        raise StoreFormatError(f"the lease table belongs to {found.group}, not to {group}")
-    return found
-
-
-def _check(found: Snapshot, positions: Mapping[str, Position], *, force: bool, allow_back: bool) -> None:
-    """Raise `EhBalanceError` if the import would change what it must not."""
-    if (reading := readers(found)) and not force:
+def _check(found: Snapshot, positions: Mapping[str, Position], move: MoveOptions) -> None:
+    """Raise `EhBalanceError` if somebody may be reading, or positions would move back, and that is not allowed."""
+    if (reading := readers(found)) and not move.force:
         raise EhBalanceError(
             f"{listed(reading)} may be reading with the lease table: stop the queries first, or use --force; nothing "
             "was written"
         )
     there = {p: each.checkpoint for p, each in found.leases.items() if each.checkpoint}
-    if not allow_back and (problem := backward(positions, there, found.group)):
+    if not move.allow_back and (problem := backward(positions, there, found.group)):
         raise EhBalanceError(problem)
 
 
@@ -220,15 +192,15 @@ def _rows(found: Snapshot, positions: Mapping[str, Position], states: Mapping[st
             becomes = "nothing: it is the same"
         else:
             back = " (back)" if there and there.next > position.next else ""
-            becomes = f"goes on at {position.next}{back}"
+            becomes = f"continues at {position.next}{back}"
         rows.append(Row(partition, position, shown(there), becomes))
     return rows
 
 
-def _say_rest(found: Snapshot, positions: Mapping[str, Position], states: Mapping[str, PartitionState]) -> None:
+def _print_remarks(found: Snapshot, positions: Mapping[str, Position], states: Mapping[str, PartitionState]) -> None:
     there = {p: each.checkpoint for p, each in found.leases.items() if each.checkpoint}
-    say_back([p for p, each in positions.items() if p in there and each.next < there[p].next])
+    print_rewound([p for p, each in positions.items() if p in there and each.next < there[p].next])
     if unknown := [p for p in states if p not in positions and p not in there]:
         say(f"No position is known of partition {', '.join(unknown)}: the queries' startingPosition decides.")
     if gone := [p for p, each in positions.items() if each.next < states[p].begin]:
-        say(f"Events that partition {', '.join(gone)} would go on with have aged out: failOnDataLoss decides.")
+        say(f"Events that partition {', '.join(gone)} would continue with have expired: failOnDataLoss decides.")

@@ -1,7 +1,7 @@
 """Checkpoints of Azure Functions before version 5 of its Event Hubs extension. Pure.
 
-Source: `BlobCheckpointStoreInternal` of azure-sdk-for-net, by which later versions go on at them where a partition has
-no blob in the present layout. They are in blobs called NAMESPACE/HUB/GROUP/PARTITION, with capitals as configured:
+Source: `BlobCheckpointStoreInternal` of azure-sdk-for-net, which reads them where a partition has no blob in the
+present layout. They are in blobs called NAMESPACE/HUB/GROUP/PARTITION, with capitals as configured:
 
     {"PartitionId": "0", "Owner": "…", "Token": "…", "Epoch": 386, "Offset": "8591964920", "SequenceNumber": 960180}
 
@@ -26,14 +26,14 @@ def parse_name(group: Group, name: str) -> str | None:
 
 
 def without_hub(names: Iterable[str]) -> str | None:
-    """One of `names` that is a blob of an `EventProcessorHost` and does not say of which hub; None if there is none."""
+    """One of `names` that is a blob of an `EventProcessorHost` without the hub's name; None if there is none."""
     parts = {name: name.split("/") for name in names}
     return next((name for name, each in parts.items() if 1 < len(each) < 4 and each[-1].isdecimal()), None)
 
 
 def checkpoint(content: bytes) -> StoredCheckpoint:
-    """What the content of a blob says. Without an offset it says nothing, as nothing was processed yet: the sequence
-    number 0 is no event's then."""
+    """The checkpoint in a blob's content. Without an offset nothing was processed yet: the sequence number 0 is no
+    event's then."""
     try:
         values = json.loads(content)
     except ValueError:

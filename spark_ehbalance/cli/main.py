@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -22,6 +24,7 @@ from spark_ehbalance.cli.simulate import simulate
 from spark_ehbalance.cli.status import status
 from spark_ehbalance.emulator.cli import emulator
 from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.option_groups import expanded
 from spark_ehbalance.values.secrets import REFERENCES, looks_secret
 
 app = typer.Typer(
@@ -44,6 +47,11 @@ def ehbalance(
     """Manage groups of Spark queries that share an event hub."""
 
 
+def _paragraphs(command: Callable[..., None]) -> str:
+    """The docstring with one line for each paragraph: typer keeps line breaks, which are for another width."""
+    return "\n\n".join(" ".join(each.split()) for each in (inspect.getdoc(command) or "").split("\n\n"))
+
+
 for command in (
     demo,
     emulator,
@@ -63,7 +71,7 @@ for command in (
     report,
     simulate,
 ):
-    app.command()(command)
+    app.command(help=_paragraphs(command))(expanded(command))
 
 
 def main() -> None:

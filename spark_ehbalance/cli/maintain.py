@@ -6,16 +6,8 @@ from typing import Annotated
 
 import typer
 
-from spark_ehbalance.cli.common import (
-    ClientId,
-    Credential,
-    LeaseTable,
-    StorageOption,
-    TenantId,
-    chosen,
-    open_store,
-    say,
-)
+from spark_ehbalance.cli.common import say
+from spark_ehbalance.cli.options import LeaseTable, StorageOptions
 from spark_ehbalance.stores.base import Repair
 
 #: Why there is nothing to do where consumers of the Azure SDKs keep their state.
@@ -24,21 +16,17 @@ _LACKS = "which has no log and no old files: there is nothing to clean up or to 
 
 def maintain(
     lease_table: LeaseTable,
+    storage: StorageOptions,
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair a table that a crash or another program's write has damaged.")
     ] = False,
-    storage_option: StorageOption = None,
-    credential: Credential = None,
-    client_id: ClientId = None,
-    tenant_id: TenantId = None,
 ) -> None:
     """Clean up a lease table and its history, more thoroughly than the group's leader does.
 
     It compacts the history. A table of an earlier version gets the columns added since. Files that the table or its
     history did not write stay.
     """
-    identity = chosen(credential, client_id, tenant_id)
-    with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
+    with storage.open(lease_table, lacks=_LACKS) as store:
         if repair:
             _report(lease_table, store.repair())
             return
@@ -55,7 +43,7 @@ def _report(lease_table: str, done: Repair) -> None:
         say(f"Found: {problem}.")
     for partition, lease in done.leases.items():
         position = (
-            "was never read" if lease.checkpoint is None else f"goes on at sequence number {lease.checkpoint.next}"
+            "was never read" if lease.checkpoint is None else f"continues at sequence number {lease.checkpoint.next}"
         )
         say(f"Partition {partition} {position}, with epoch {lease.epoch}, owned by {lease.owner or 'nobody'}.")
     say(f"The lease table {lease_table} is repaired. Copies of what was removed or replaced are in {done.kept}")

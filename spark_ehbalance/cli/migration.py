@@ -33,12 +33,17 @@ RESOLVE_TIMEOUT = 20.0
 #: Seconds after which the SDKs take an owner for dead: the longest default (Python, six balancing intervals of 30 s).
 _EXPIRY = 180.0
 
-#: Partitions asked about at the same time: each takes a connection, which mostly waits.
+#: Partitions resolved at a time: each takes a connection, which mostly waits.
 _AT_ONCE = 8
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be written.")]
-Force = Annotated[bool, typer.Option("--force", help="Also while somebody reads there.")]
-AllowBack = Annotated[bool, typer.Option("--allow-back", help="Also move positions back: events are read again.")]
+
+@dataclass(frozen=True, slots=True)
+class MoveOptions:
+    """What is written, and what is allowed."""
+
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be written.")] = False
+    force: Annotated[bool, typer.Option("--force", help="Also while somebody reads there.")] = False
+    allow_back: Annotated[bool, typer.Option("--allow-back", help="Also back: events are read again.")] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +58,21 @@ class Row:
 
 
 def readers(found: Snapshot) -> list[str]:
-    """The members and owners that may be reading with the lease table."""
-    heard_of = [(each.id, each.renewed_at_ms) for each in found.members.values()]
-    heard_of += [(each.owner, each.renewed_at_ms) for each in found.leases.values() if each.owner]
-    return _not_silent(heard_of, (found.lease_duration_ms or 1000 * LEASE_DURATION) / 1000)
+    """Members and owners that may be reading with the lease table."""
+    last_seen = [(each.id, each.renewed_at_ms) for each in found.members.values()]
+    last_seen += [(each.owner, each.renewed_at_ms) for each in found.leases.values() if each.owner]
+    return _recent(last_seen, (found.lease_duration_ms or 1000 * LEASE_DURATION) / 1000)
 
 
 def consumers(found: BlobGroup) -> list[str]:
     """The owners that may be reading with the container. One that is stopped does not always remove itself."""
-    return _not_silent(found.owners.items(), _EXPIRY)
+    return _recent(found.owners.items(), _EXPIRY)
 
 
-def _not_silent(heard_of: Iterable[tuple[str, int]], expiry: float) -> list[str]:
-    """Those who may be alive: a longer silence than `expiry` seconds may be a difference of clocks."""
-    long_ago = now_ms() - 1000 * (expiry + CLOCK_SKEW_ALLOWANCE)
-    return sorted({id for id, at_ms in heard_of if at_ms > long_ago})
+def _recent(last_seen: Iterable[tuple[str, int]], expiry: float) -> list[str]:
+    """Those seen within `expiry` seconds, plus the allowance for clock skew."""
+    oldest = now_ms() - 1000 * (expiry + CLOCK_SKEW_ALLOWANCE)
+    return sorted({id for id, at_ms in last_seen if at_ms > oldest})
 
 
 def listed(names: Collection[str]) -> str:
@@ -94,9 +99,9 @@ def print_rows(group: Group, rows: Iterable[Row], *, dry_run: bool) -> None:
 def resolved(
     checkpoints: Mapping[str, StoredCheckpoint], options: Options, states: Mapping[str, PartitionState], option: str
 ) -> dict[str, Position]:
-    """The positions of `checkpoints` that say one, in the order of partitions; of an offset alone the hub is asked.
+    """The positions of `checkpoints` that have one, by partition; an offset alone is resolved by the hub.
 
-    Raises `OptionError`, which names `option` and the partition, where the hub cannot tell.
+    Raises `OptionError`, which names `option` and the partition, if the hub cannot resolve it.
     """
 
     def position(partition: str) -> Position | None:
@@ -115,8 +120,8 @@ def resolved(
             return position_of(stored.offset, address, states[partition], RESOLVE_TIMEOUT)
         except HubUnavailableError as unknown:
             raise OptionError(
-                f"{option} has only an offset of partition {partition}, and the hub does not tell its sequence number: "
-                f"{unknown}. Delete that checkpoint's blob if the hub has been made anew since"
+                f"{option} has only an offset of partition {partition}, and the hub does not have its sequence number: "
+                f"{unknown}. Delete that checkpoint's blob if the hub was recreated since"
             ) from None
 
     known = in_parallel(position, sorted(checkpoints, key=partition_order))
@@ -124,13 +129,13 @@ def resolved(
 
 
 def in_parallel(ask: Callable[[str], _T], partitions: Sequence[str]) -> dict[str, _T]:
-    """What `ask`, which waits for the hub, answers for each of `partitions`. Raises what it raises."""
+    """The result of `ask`, which waits for the hub, for each of `partitions`. Raises what it raises."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return dict(zip(partitions, pool.map(ask, partitions), strict=True))
 
 
-def say_back(partitions: Sequence[str]) -> None:
-    """Say what becomes of events of `partitions` that are read again."""
+def print_rewound(partitions: Sequence[str]) -> None:
+    """Print which `partitions` moved back, and what that means for a table written exactly once."""
     if partitions:
         say(
             f"Partition {', '.join(partitions)} goes back, and events are read again. For a table that is written "
@@ -140,7 +145,7 @@ def say_back(partitions: Sequence[str]) -> None:
 
 
 def backward(positions: Mapping[str, Position], there: Mapping[str, Position], group: Group) -> str | None:
-    """What would be read again if `positions` replaced those that are `there`, as an error; None if nothing would."""
+    """The error if `positions` would move those that are `there` back; None if none would."""
     back = [(p, there[p], each) for p, each in positions.items() if p in there and each.next < there[p].next]
     if not back:
         return None

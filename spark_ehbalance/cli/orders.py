@@ -9,31 +9,10 @@ from typing import Annotated
 
 import typer
 
-from spark_ehbalance.cli.common import (
-    ClientId,
-    ConnectionString,
-    ConsumerGroup,
-    Credential,
-    EventHubName,
-    LeaseTable,
-    Namespace,
-    StorageOption,
-    TenantId,
-    Way,
-    Why,
-    check_hub_of,
-    chosen,
-    group_options,
-    hub_states,
-    now_ms,
-    open_store,
-    operator,
-    order,
-    say,
-)
-from spark_ehbalance.cli.migration import say_back
+from spark_ehbalance.cli.common import check_group, check_hub_of, hub_states, now_ms, operator, order, say
+from spark_ehbalance.cli.migration import print_rewound
+from spark_ehbalance.cli.options import HubOptions, LeaseTable, StorageOptions, Why
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.hub.credentials import Identity
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import resolve
@@ -66,12 +45,9 @@ def transfer(
     lease_table: LeaseTable,
     partition: Partition,
     to: Destination,
+    storage: StorageOptions,
     why: Why = "",
     handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
-    storage_option: StorageOption = None,
-    credential: Credential = None,
-    client_id: ClientId = None,
-    tenant_id: TenantId = None,
 ) -> None:
     """Move a partition to a member, once: its owner finishes the running batch and hands it over.
 
@@ -80,7 +56,7 @@ def transfer(
     transfer_order = Transfer(
         by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=_ms(handover_timeout)
     )
-    way = _ordered(transfer_order, lease_table, storage_option, chosen(credential, client_id, tenant_id))
+    way = _ordered(transfer_order, lease_table, storage)
     say(f"Partition {partition} is to go to {to}{way}.")
 
 
@@ -88,33 +64,26 @@ def pin(
     lease_table: LeaseTable,
     partition: Partition,
     to: Destination,
+    storage: StorageOptions,
     why: Why = "",
     handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
-    storage_option: StorageOption = None,
-    credential: Credential = None,
-    client_id: ClientId = None,
-    tenant_id: TenantId = None,
 ) -> None:
     """Keep a partition with a member while that member is alive, until you unpin it."""
     pin_order = PinTo(
         by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=_ms(handover_timeout)
     )
-    way = _ordered(pin_order, lease_table, storage_option, chosen(credential, client_id, tenant_id))
+    way = _ordered(pin_order, lease_table, storage)
     say(f"Partition {partition} is pinned to {to}{way}.")
 
 
 def unpin(
     lease_table: LeaseTable,
     partition: Partition,
+    storage: StorageOptions,
     why: Why = "",
-    storage_option: StorageOption = None,
-    credential: Credential = None,
-    client_id: ClientId = None,
-    tenant_id: TenantId = None,
 ) -> None:
     """Let the strategy decide about a partition again."""
-    identity = chosen(credential, client_id, tenant_id)
-    with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
+    with storage.open(lease_table, lacks=_LACKS) as store:
         order(store, [Unpin(by=operator(), at_ms=now_ms(), partition=partition, why=why)])
     say(f"Partition {partition} is not pinned any more.")
 
@@ -122,19 +91,15 @@ def unpin(
 def drain(
     lease_table: LeaseTable,
     owner: Annotated[str, typer.Argument(help="The owner id of a member, as `status` shows it.")],
+    storage: StorageOptions,
     undo: Annotated[bool, typer.Option("--undo", help="Let it take partitions again.")] = False,
     why: Why = "",
-    storage_option: StorageOption = None,
-    credential: Credential = None,
-    client_id: ClientId = None,
-    tenant_id: TenantId = None,
 ) -> None:
     """Make a member release its partitions, each after the running batch, and take no more.
 
-    Its query goes on running without partitions: stop it when `status` shows that it has none.
+    Its query keeps running without partitions: stop it when `status` shows that it has none.
     """
-    identity = chosen(credential, client_id, tenant_id)
-    with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
+    with storage.open(lease_table, lacks=_LACKS) as store:
         order(store, [Drain(by=operator(), at_ms=now_ms(), member=owner, undo=undo, why=why)])
     say(f"{owner} may take partitions again." if undo else f"{owner} is leaving.")
 
@@ -142,29 +107,21 @@ def drain(
 def seek(
     lease_table: LeaseTable,
     to: Annotated[str, typer.Option(help="earliest, latest, a sequence number, or a time.")],
+    hub: HubOptions,
+    storage: StorageOptions,
     partition: Annotated[str | None, typer.Argument(help="The partition's id; or give --all.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All partitions of the table.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Also while a query owns it.")] = False,
     why: Why = "",
-    event_hub_name: EventHubName = None,
-    fully_qualified_namespace: Namespace = None,
-    connection_string: ConnectionString = None,
-    credential: Credential = None,
-    client_id: ClientId = None,
-    tenant_id: TenantId = None,
-    consumer_group: ConsumerGroup = "$Default",
-    network: Way = None,
-    storage_option: StorageOption = None,
 ) -> None:
     """Continue reading a partition at another position, forward or back.
 
-    With --force also while a query owns it: the running batch still reaches the sink, also if the query is killed and
-    started again, unless another query takes the partition first. The next one begins at the new position. Without an
-    owner that is so at once: a batch that was cut short is not run again for the partition.
+    With --force also while a query owns it: its running batch still reaches the sink, even after a restart, unless
+    another query takes the partition first; the next batch begins at the new position. Without an owner a seek takes
+    effect at once: a batch that was cut short is not run again for the partition.
 
-    Back: a Delta table that is written exactly once gets none of the events that it holds.
-
-    With --all also if the table has the positions of another hub, which had this one's name before.
+    Back: a Delta table that is written exactly once gets none of the events that it holds. With --all also if the table
+    has the positions of an earlier hub of this name.
     """
     if everything is (partition is not None):
         raise OptionError("seek takes either a partition or --all")
@@ -174,42 +131,29 @@ def seek(
         raise OptionError(f"--to={shown(to)} is wrong: allowed is {allowed}") from None
     if isinstance(wanted, datetime) and wanted > datetime.now(timezone.utc) + CLOCKS_DIFFER:
         raise OptionError(f"--to={shown(to)} has not come yet: allowed is a time that has, or latest")
-    options = group_options(
-        lease_table,
-        event_hub_name,
-        fully_qualified_namespace,
-        connection_string,
-        credential,
-        consumer_group,
-        storage_option,
-        network,
-        client_id,
-        tenant_id,
-    )
-    with open_store(lease_table, storage_option, identity=options.connection.identity, lacks=_LACKS) as store:
+    options = hub.options(lease_table, storage)
+    with storage.open(lease_table, lacks=_LACKS, identity=options.connection.identity) as store:
         found = store.read()
         epochs = _epochs(found, options, partition)
-        hub, states = hub_states(options, epochs)
+        current, states = hub_states(options, epochs)
         if not everything:
-            check_hub_of(found, hub, lease_table)
+            check_hub_of(found, current, lease_table)
         positions = _resolved(options, wanted, epochs, states)
         orders: list[Transition] = [
             Seek(by=operator(), at_ms=now_ms(), partition=each, position=position, force=force, why=why)
             for each, position in positions.items()
         ]
-        if everything and found.table is not None and hub.created_ms is not None:
-            orders.append(NoteHub(by=operator(), at_ms=now_ms(), created_ms=hub.created_ms, moved=True))
+        if everything and found.table is not None and current.created_ms is not None:
+            orders.append(NoteHub(by=operator(), at_ms=now_ms(), created_ms=current.created_ms, moved=True))
         order(store, orders)
     for each, position in positions.items():
-        say(f"Partition {each} goes on at sequence number {position.next}.")
-    say_back([p for p, each in positions.items() if (at := found.leases[p].checkpoint) and each.next < at.next])
+        say(f"Partition {each} continues at sequence number {position.next}.")
+    print_rewound([p for p, each in positions.items() if (at := found.leases[p].checkpoint) and each.next < at.next])
 
 
-def _ordered(
-    move: Transfer | PinTo, lease_table: str, storage_option: list[str] | None, identity: Identity | None
-) -> str:
+def _ordered(move: Transfer | PinTo, lease_table: str, storage: StorageOptions) -> str:
     """Commit the order. Returns how the partition will get to the member, for the message."""
-    with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
+    with storage.open(lease_table, lacks=_LACKS) as store:
         lease, to = order(store, [move]).leases[move.partition], move.to
     if lease.owner == to:
         return ", which owns it"
@@ -229,11 +173,9 @@ def _ms(handover_timeout: str) -> int:
 
 def _epochs(snapshot: Snapshot, options: Options, partition: str | None) -> dict[str, int]:
     """The epochs of `partition`, or of all. Raises `EhBalanceError` if the table is not the group's or lacks them."""
-    group = options.group
-    if snapshot.group != group:
-        raise EhBalanceError(f"the lease table {options.lease_table} belongs to {snapshot.group}, not to {group}")
+    check_group(snapshot, options.group, str(options.lease_table))
     if not snapshot.leases:
-        raise EhBalanceError("no query has read anything yet: startingPosition says where reading begins")
+        raise EhBalanceError("no query has read anything yet: startingPosition decides where reading begins")
     if partition is not None and partition not in snapshot.leases:
         raise EhBalanceError(f"partition {partition} is unknown: there are {', '.join(snapshot.leases)}")
     return {each: lease.epoch for each, lease in snapshot.leases.items() if partition in (None, each)}
@@ -256,7 +198,7 @@ def _resolved(
 def _checked(partition: str, position: Position, state: PartitionState) -> Position:
     if not state.begin <= position.next <= state.end:
         raise OptionError(
-            f"partition {partition} cannot go on at sequence number {position.next}: allowed is {state.begin} to "
+            f"partition {partition} cannot continue at sequence number {position.next}: allowed is {state.begin} to "
             f"{state.end}, which is the next to come"
         )
     return position

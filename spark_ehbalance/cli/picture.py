@@ -8,11 +8,13 @@ from __future__ import annotations
 import colorsys
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from html import escape
 from importlib.util import find_spec
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.leases.history import OwnershipChange
@@ -47,13 +49,15 @@ _MOST_LABELLED = 40
 #: Marks of one kind that are closer than this fraction of the whole time share one text.
 _SHARED_TEXT = 0.04
 
+#: A trace of plotly, or another part of its figures.
+_Trace = dict[str, Any]
+
 _CONFIG = {"displaylogo": False, "responsive": True}
 
 _BINS = 60  # bars of the chart of moves
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """`owner` owned `partition` from `start` to `end`."""
 
     partition: str
@@ -62,8 +66,7 @@ class Segment:
     end: float
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """An event in the group, or in one partition of it."""
 
     at: float
@@ -89,6 +92,14 @@ class Picture:
     begin: float
     end: float
     dated: bool = False
+
+    def time(self, at: float) -> Any:
+        """A time for plotly: a date if the axis has dates."""
+        return datetime.fromtimestamp(at / 1000, timezone.utc).replace(tzinfo=None) if self.dated else at
+
+    def shown(self, at: float) -> str:
+        """A time as shown under the pointer."""
+        return f"{self.time(at):%Y-%m-%d %H:%M:%S} UTC" if self.dated else f"{at:.1f} s"
 
 
 def segments_of(
@@ -156,186 +167,150 @@ def html(picture: Picture) -> str:
     from plotly.graph_objects import Figure
     from plotly.subplots import make_subplots
 
-    lanes = max(240, min(1000, 20 * len(picture.partitions) if len(picture.partitions) <= _MOST_LABELLED else 900))
-    heights = (lanes, 220, 160)
-    figure: Figure = make_subplots(
-        rows=3,
-        cols=1,
-        shared_xaxes=True,
-        row_heights=heights,
-        vertical_spacing=60 / sum(heights),
-        subplot_titles=("Who owns which partition", picture.load_title, "Partitions that came to another owner"),
-    )
+    count = len(picture.partitions)
+    heights = (max(240, 20 * count) if count <= _MOST_LABELLED else 900, 220, 160)
+    titles = ("Who owns which partition", picture.load_title, "Partitions that came to another owner")
+    rows = {"row_heights": heights, "vertical_spacing": 60 / sum(heights), "subplot_titles": titles}
+    figure: Figure = make_subplots(3, 1, shared_xaxes=True, **rows)
     owners = _owners(picture)
-    colours = _colours(len(owners))
-    texts = _texts(picture)
-    _draw_lanes(figure, picture, owners, colours)
-    _draw_loads(figure, picture, owners, colours)
-    _draw_moves(figure, picture)
+    colours = dict(zip(owners, _colours(len(owners)), strict=True))
+    for row, traces in enumerate((_lanes, _loads, _moves, _orders)):
+        for trace in traces(picture, colours):
+            figure.add_trace(trace, row=row % 3 + 1, col=1)  # orders are drawn over the lanes
     figure.update_annotations(x=0, xanchor="left", font={"size": 14})  # the charts' titles: no others yet
-    if texts:
+    if texts := _texts(picture):
         figure.layout.annotations[0].update(yshift=50)
-    _draw_marks(figure, picture, texts)
-    figure.update_layout(
-        title={"text": f"{_escaped(picture.title)}<br><sup>{_escaped(picture.subtitle)}</sup>", "x": 0.01, "y": 0.985},
-        height=sum(heights) + 230,
-        barmode="overlay",
-        template="plotly_white",
-        font={"family": "sans-serif", "size": 13},
-        margin={"l": 80, "r": 30, "t": 150 if texts else 100, "b": 60},
-        hoverlabel={"namelength": -1},
-        showlegend=True,
-        legend={"title": {"text": "owners"}, "tracegroupgap": 2, "y": 1, "yanchor": "top"},
-        legend2={"title": {"text": "moves"}, "y": 160 / (sum(heights) + 40), "yanchor": "top"},
-    )
-    figure.update_xaxes(
-        # plotly would derive the type from the bars' lengths, which are numbers even if times are dates.
-        type="date" if picture.dated else "linear",
-        range=[_time(picture, picture.begin), _time(picture, picture.end)],
-        showticklabels=True,
-        hoverformat="%Y-%m-%d %H:%M:%S.%3f UTC" if picture.dated else ".1f",
-    )
-    figure.update_xaxes(title_text="UTC" if picture.dated else "seconds", row=3, col=1)
-    text: str = figure.to_html(
-        include_plotlyjs=True, include_mathjax=False, full_html=True, div_id="ehbalance", config=_CONFIG
-    )
+    for mark in _group_marks(picture):
+        figure.add_vline(x=picture.time(mark.at), line={"dash": "dot", "width": 1, "color": "black"})
+    for index, mark in enumerate(texts):
+        figure.add_annotation(_annotation(picture, index, mark), row=1, col=1)
+    title = f"{_escaped(picture.title)}<br><sup>{_escaped(picture.subtitle)}</sup>"
+    height = sum(heights)
+    figure.update_layout(title={"text": title, "x": 0.01, "y": 0.985}, height=height + 230, template="plotly_white")
+    figure.update_layout(margin={"l": 80, "r": 30, "t": 150 if texts else 100, "b": 60}, barmode="overlay")
+    figure.update_layout(font={"family": "sans-serif", "size": 13}, hoverlabel={"namelength": -1}, showlegend=True)
+    figure.update_layout(legend={"title": {"text": "owners"}, "tracegroupgap": 2, "y": 1, "yanchor": "top"})
+    figure.update_layout(legend2={"title": {"text": "moves"}, "y": 160 / (height + 40), "yanchor": "top"})
+    figure.update_layout(yaxis=_partition_axis(picture.partitions), yaxis2={"rangemode": "tozero"})
+    figure.update_layout(yaxis3={"rangemode": "tozero", "tickformat": "d"})
+    # plotly would derive the type from the bars' lengths, which are numbers even if times are dates.
+    kind, unit, hover = ("date", "UTC", "%Y-%m-%d %H:%M:%S.%3f UTC") if picture.dated else ("linear", "seconds", ".1f")
+    shown = [picture.time(picture.begin), picture.time(picture.end)]
+    figure.update_xaxes(type=kind, range=shown, showticklabels=True, hoverformat=hover)
+    figure.update_layout(xaxis3_title_text=unit)
+    text: str = figure.to_html(include_mathjax=False, div_id="ehbalance", config=_CONFIG)
     return text.replace("<head>", f"<head><title>{_escaped(picture.title)}</title>", 1)
 
 
-# --- the three charts --------------------------------------------------------------------------------------------
+# --- what is drawn, as plotly's traces ---------------------------------------------------------------------------
 
 
-def _draw_lanes(figure: Any, picture: Picture, owners: Sequence[str], colours: Sequence[str]) -> None:
-    from plotly.graph_objects import Bar
-
+def _lanes(picture: Picture, colours: Mapping[str, str]) -> Iterator[_Trace]:
+    """Bars from each segment's start to its end, by owner."""
     lane = {partition: index for index, partition in enumerate(picture.partitions)}
     by_owner: dict[str, list[Segment]] = defaultdict(list)
     for segment in picture.segments:
         by_owner[segment.owner].append(segment)
-    labelled = len(lane) <= _MOST_LABELLED
-    for owner, colour in zip(owners, colours, strict=True):
-        theirs = by_owner[owner]
-        figure.add_trace(
-            Bar(
-                orientation="h",
-                y=[lane[each.partition] for each in theirs],
-                base=[_time(picture, each.start) for each in theirs],
-                x=[each.end - each.start for each in theirs],
-                customdata=[
-                    [_escaped(each.partition), _shown(picture, each.start), _shown(picture, each.end)]
-                    for each in theirs
-                ],
-                width=0.8 if labelled else 1.0,
-                marker={"color": colour, "line": {"width": 0}},
-                name=_escaped(owner),
-                legendgroup=owner,
-                showlegend=len(owners) <= _MOST_IN_LEGEND,
-                hovertemplate="partition %{customdata[0]}<br>from %{customdata[1]}<br>to %{customdata[2]}<extra>"
-                + _escaped(owner)
-                + "</extra>",
-            ),
-            row=1,
-            col=1,
-        )
-    step = 1 if labelled else max(1, round(len(lane) / 20))
-    shown = [partition for index, partition in enumerate(picture.partitions) if index % step == 0]
-    figure.update_yaxes(
-        title_text="partition",
-        tickvals=[lane[partition] for partition in shown],
-        ticktext=[_escaped(each) for each in shown],
-        range=[len(lane) - 0.5, -0.5],
-        showgrid=False,
-        row=1,
-        col=1,
-    )
+    where = "partition %{customdata[0]}<br>from %{customdata[1]}<br>to %{customdata[2]}"
+    for owner, colour in colours.items():
+        theirs, name = by_owner[owner], _escaped(owner)
+        yield {
+            "type": "bar",
+            "orientation": "h",
+            "y": [lane[each.partition] for each in theirs],
+            "base": [picture.time(each.start) for each in theirs],
+            "x": [each.end - each.start for each in theirs],
+            "customdata": [
+                [_escaped(each.partition), picture.shown(each.start), picture.shown(each.end)] for each in theirs
+            ],
+            "width": 0.8 if len(lane) <= _MOST_LABELLED else 1.0,
+            "marker": {"color": colour, "line": {"width": 0}},
+            "name": name,
+            "legendgroup": owner,
+            "showlegend": len(colours) <= _MOST_IN_LEGEND,
+            "hovertemplate": f"{where}<extra>{name}</extra>",
+        }
 
 
-def _draw_loads(figure: Any, picture: Picture, owners: Sequence[str], colours: Sequence[str]) -> None:
-    from plotly.graph_objects import Scatter
-
-    for owner, colour in zip(owners, colours, strict=True):
-        values = [loads.get(owner) for _, loads in picture.loads]
-        if any(value is not None for value in values):
-            figure.add_trace(
-                Scatter(
-                    x=[_time(picture, at) for at, _ in picture.loads],
-                    y=values,
-                    mode="lines",
-                    line={"color": colour, "width": 2 if len(owners) <= _MOST_IN_LEGEND else 1, "shape": "hv"},
-                    name=_escaped(owner),
-                    legendgroup=owner,
-                    showlegend=False,
-                    hovertemplate="%{x}: %{y:,.4~g}",
-                ),
-                row=2,
-                col=1,
-            )
-    figure.update_yaxes(rangemode="tozero", row=2, col=1)
+def _partition_axis(partitions: Sequence[str]) -> _Trace:
+    step = 1 if len(partitions) <= _MOST_LABELLED else max(1, round(len(partitions) / 20))
+    return {
+        "title": {"text": "partition"},
+        "tickvals": list(range(len(partitions))[::step]),
+        "ticktext": [_escaped(each) for each in partitions[::step]],
+        "range": [len(partitions) - 0.5, -0.5],
+        "showgrid": False,
+    }
 
 
-def _draw_moves(figure: Any, picture: Picture) -> None:
-    from plotly.graph_objects import Bar
+def _loads(picture: Picture, colours: Mapping[str, str]) -> Iterator[_Trace]:
+    """A line for each owner that has a load."""
+    for owner, colour in colours.items():
+        if any(loads.get(owner) is not None for _, loads in picture.loads):
+            yield {
+                "type": "scatter",
+                "x": [picture.time(at) for at, _ in picture.loads],
+                "y": [loads.get(owner) for _, loads in picture.loads],
+                "mode": "lines",
+                "line": {"color": colour, "width": 2 if len(colours) <= _MOST_IN_LEGEND else 1, "shape": "hv"},
+                "name": _escaped(owner),
+                "legendgroup": owner,
+                "showlegend": False,
+                "hovertemplate": "%{x}: %{y:,.4~g}",
+            }
 
+
+def _moves(picture: Picture, _: Mapping[str, str]) -> Iterator[_Trace]:
+    """Stacked bars: the moves of each kind in each of `_BINS` parts of the time."""
     width = (picture.end - picture.begin) / _BINS or 1.0
     counts = Counter((int((at - picture.begin) / width), kind) for at, kind in picture.moves)
     under = Counter[int]()
     for kind, (name, colour) in _KINDS.items():
-        bins = sorted(index for index, event in counts if event == kind)
-        heights = [counts[index, kind] for index in bins]
-        figure.add_trace(
-            Bar(
-                x=[_time(picture, picture.begin + (index + 0.5) * width) for index in bins],
-                y=heights,
-                base=[under[index] for index in bins],
-                width=width * 0.9,
-                marker={"color": colour},
-                name=name,
-                legend="legend2",
-                showlegend=True,
-                hovertemplate="%{x}: %{y}",
-            ),
-            row=3,
-            col=1,
-        )
-        under.update(dict(zip(bins, heights, strict=True)))
-    figure.update_yaxes(rangemode="tozero", tickformat="d", row=3, col=1)
+        heights = {index: count for (index, event), count in sorted(counts.items()) if event == kind}
+        yield {
+            "type": "bar",
+            "x": [picture.time(picture.begin + (index + 0.5) * width) for index in heights],
+            "y": list(heights.values()),
+            "base": [under[index] for index in heights],
+            "width": width * 0.9,
+            "marker": {"color": colour},
+            "name": name,
+            "legend": "legend2",
+            "showlegend": True,
+            "hovertemplate": "%{x}: %{y}",
+        }
+        under.update(heights)
 
 
-def _draw_marks(figure: Any, picture: Picture, texts: Sequence[Mark]) -> None:
-    from plotly.graph_objects import Scatter
-
+def _orders(picture: Picture, _: Mapping[str, str]) -> Iterator[_Trace]:
+    """Diamonds on the lanes: operators' orders about a partition."""
     lane = {partition: index for index, partition in enumerate(picture.partitions)}
-    on_lanes = [mark for mark in picture.marks if mark.partition in lane]
-    if on_lanes:
-        figure.add_trace(
-            Scatter(
-                x=[_time(picture, mark.at) for mark in on_lanes],
-                y=[lane[mark.partition] for mark in on_lanes if mark.partition is not None],
-                text=[_escaped(mark.text) for mark in on_lanes],
-                mode="markers",
-                marker={"symbol": "diamond", "size": 10, "color": "black", "line": {"width": 1, "color": "white"}},
-                name="operators",
-                hovertemplate="%{x}<br>%{text}<extra></extra>",
-            ),
-            row=1,
-            col=1,
-        )
-    for mark in _group_marks(picture):
-        figure.add_vline(x=_time(picture, mark.at), line={"dash": "dot", "width": 1, "color": "black"})
-    for index, mark in enumerate(texts):
-        figure.add_annotation(
-            x=_time(picture, mark.at),
-            y=1,
-            yref="y domain",
-            yshift=14 + 14 * (index % 3),
-            xanchor="left" if mark.at < (picture.begin + 2 * picture.end) / 3 else "right",  # so that the text fits
-            text=_escaped(mark.text if len(mark.text) <= 40 else mark.text[:39] + "…"),
-            hovertext=_escaped(mark.text),
-            showarrow=False,
-            font={"size": 11},
-            row=1,
-            col=1,
-        )
+    if on_lanes := [(mark, lane[mark.partition]) for mark in picture.marks if mark.partition in lane]:
+        yield {
+            "type": "scatter",
+            "x": [picture.time(mark.at) for mark, _ in on_lanes],
+            "y": [index for _, index in on_lanes],
+            "text": [_escaped(mark.text) for mark, _ in on_lanes],
+            "mode": "markers",
+            "marker": {"symbol": "diamond", "size": 10, "color": "black", "line": {"width": 1, "color": "white"}},
+            "name": "operators",
+            "hovertemplate": "%{x}<br>%{text}<extra></extra>",
+        }
+
+
+def _annotation(picture: Picture, index: int, mark: Mark) -> _Trace:
+    """The text of a mark, above the lanes."""
+    return {
+        "x": picture.time(mark.at),
+        "y": 1,
+        "yref": "y domain",
+        "yshift": 14 + 14 * (index % 3),
+        "xanchor": "left" if mark.at < (picture.begin + 2 * picture.end) / 3 else "right",  # so that the text fits
+        "text": _escaped(mark.text if len(mark.text) <= 40 else mark.text[:39] + "…"),
+        "hovertext": _escaped(mark.text),
+        "showarrow": False,
+        "font": {"size": 11},
+    }
 
 
 def _group_marks(picture: Picture) -> list[Mark]:
@@ -345,36 +320,19 @@ def _group_marks(picture: Picture) -> list[Mark]:
 
 def _texts(picture: Picture) -> list[Mark]:
     """The marks with a text: one for several of a kind in a row, and none if there are too many."""
-    texts: list[Mark] = []
     apart = _SHARED_TEXT * (picture.end - picture.begin)
-    count = 1
+    rows: list[list[Mark]] = []
     for mark in _group_marks(picture):
-        kind = mark.text.split(" ")[0]
-        last = texts[-1] if texts else None
-        if last and last.text.split(" ")[0] == kind and mark.at - last.at < apart:
-            count += 1
-            texts[-1] = Mark(last.at, f"{kind}, {count} times")
+        if rows and _kind(rows[-1][0]) == _kind(mark) and mark.at - rows[-1][0].at < apart:
+            rows[-1].append(mark)
         else:
-            count = 1
-            texts.append(mark)
+            rows.append([mark])
+    texts = [row[0] if len(row) == 1 else Mark(row[0].at, f"{_kind(row[0])}, {len(row)} times") for row in rows]
     return texts if len(texts) <= _MOST_TEXTS else []
 
 
-# --- times, owners, colours ------------------------------------------------------------------------------------------
-
-
-def _time(picture: Picture, at: float) -> Any:
-    """A time for plotly: a date if the axis has dates."""
-    if not picture.dated:
-        return at
-    from datetime import datetime, timezone
-
-    return datetime.fromtimestamp(at / 1000, timezone.utc).replace(tzinfo=None)
-
-
-def _shown(picture: Picture, at: float) -> str:
-    """A time as shown under the pointer."""
-    return f"{_time(picture, at):%Y-%m-%d %H:%M:%S} UTC" if picture.dated else f"{at:.1f} s"
+def _kind(mark: Mark) -> str:
+    return mark.text.split(" ")[0]
 
 
 def _owners(picture: Picture) -> list[str]:
@@ -382,11 +340,7 @@ def _owners(picture: Picture) -> list[str]:
     first: dict[str, float] = {}
     for segment in picture.segments:
         first[segment.owner] = min(segment.start, first.get(segment.owner, segment.start))
-
-    def order(owner: str) -> tuple[float, list[tuple[int, int, str]]]:
-        return first[owner], [partition_order(part) for part in re.split(r"(\d+)", owner)]
-
-    return sorted(first, key=order)
+    return sorted(first, key=lambda each: (first[each], [partition_order(part) for part in re.split(r"(\d+)", each)]))
 
 
 def _colours(count: int) -> list[str]:
@@ -397,11 +351,11 @@ def _colours(count: int) -> list[str]:
     step = next(each for each in range(round(0.381966 * count), 2 * count) if gcd(each, count) == 1)
     colours = []
     for index in range(count):
-        red, green, blue = colorsys.hls_to_rgb(index * step % count / count, (0.40, 0.62, 0.51)[index % 3], 0.62)
-        colours.append(f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}")
+        rgb = colorsys.hls_to_rgb(index * step % count / count, (0.40, 0.62, 0.51)[index % 3], 0.62)
+        colours.append("#" + "".join(f"{round(each * 255):02x}" for each in rgb))
     return colours
 
 
 def _escaped(text: str) -> str:
     """`text` for HTML: ids and reasons are written by others."""
-    return plain_lines(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return escape(plain_lines(text), quote=False)

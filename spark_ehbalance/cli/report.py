@@ -12,18 +12,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from spark_ehbalance.cli.common import (
-    ClientId,
-    Credential,
-    LeaseTable,
-    StorageOption,
-    TenantId,
-    cell,
-    chosen,
-    console,
-    iso,
-    open_store,
-)
+from spark_ehbalance.cli.common import cell, console, iso
+from spark_ehbalance.cli.options import AsJson, LeaseTable, StorageOptions
 from spark_ehbalance.cli.picture import Picture, Segment, html, moves_of, segments_of, split
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.leases.history import OwnershipChange
@@ -36,18 +26,14 @@ _LACKS = "which keeps the present state alone: there is no history"
 
 def report(
     lease_table: LeaseTable,
+    storage: StorageOptions,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="The HTML file to write, or to replace; report.html if it is new."),
     ] = None,
-    storage_option: StorageOption = None,
-    credential: Credential = None,
-    client_id: ClientId = None,
-    tenant_id: TenantId = None,
 ) -> None:
     """Draw from its history who owned which partition of a group when, into an HTML file."""
-    identity = chosen(credential, client_id, tenant_id)
-    with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
+    with storage.open(lease_table, lacks=_LACKS) as store:
         group, changes = store.read().group, store.history()
     if not changes:
         raise EhBalanceError(f"the lease table {lease_table} has no history yet")
@@ -56,16 +42,12 @@ def report(
 
 def history(
     lease_table: LeaseTable,
+    storage: StorageOptions,
     partition: Annotated[str | None, typer.Option(help="Only this partition.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-    storage_option: StorageOption = None,
-    credential: Credential = None,
-    client_id: ClientId = None,
-    tenant_id: TenantId = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show every change of owner in a group and every order of an operator, oldest first."""
-    identity = chosen(credential, client_id, tenant_id)
-    with open_store(lease_table, storage_option, identity=identity, lacks=_LACKS) as store:
+    with storage.open(lease_table, lacks=_LACKS) as store:
         changes = store.history()
         if not changes:
             store.read()  # says so if there is no such table

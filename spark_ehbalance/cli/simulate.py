@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from spark_ehbalance.cli.options import AsJson
 from spark_ehbalance.cli.picture import Mark, Picture, Segment, html, moves_of, segments_of
 from spark_ehbalance.cli.report import save
 from spark_ehbalance.errors import OptionError
@@ -36,7 +38,58 @@ _PROCESSES = 2
 _ALL = "all"
 
 
+_override = functools.partial(typer.Option, rich_help_panel="Instead of the scenario's")
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOptions:
+    """Sizes that replace the scenario's."""
+
+    partitions: Annotated[int | None, _override(help="Partitions of the hub.")] = None
+    members: Annotated[int | None, _override(help="Members at the beginning.")] = None
+    cycles: Annotated[int | None, _override(help="Balance intervals to play.")] = None
+
+    def scenario(self, name: str) -> Scenario:
+        """The scenario called `name`, in these sizes. Raises `OptionError`."""
+        given: dict[str, Any] = {size: value for size, value in asdict(self).items() if value is not None}
+        for size, value in given.items():
+            if value < 1:
+                raise OptionError(f"--{size} {value} is wrong: allowed is 1 or more")
+        return replace(load(name), **given)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """A store that replaces the scenario's."""
+
+    store: Annotated[
+        str | None,
+        _override(
+            metavar="NAME",
+            help=f"Store of the lease table, with its list prices and latency: {', '.join(SERVICES)}. The latency of "
+            "local is measured, the others' are assumptions.",
+        ),
+    ] = None
+    latency: Annotated[float | None, _override(metavar="MS", help="Milliseconds of a request to it.")] = None
+
+    def under(self, scenario: Scenario) -> Scenario:
+        """`scenario` with this store. Raises `OptionError`."""
+        service, latency = self.store, self.latency
+        if service is not None and service not in SERVICES:
+            raise OptionError(f"--store {service} is wrong: allowed is one of {', '.join(SERVICES)}")
+        if latency is not None and not 0 < latency < math.inf:
+            raise OptionError(f"--latency {latency:g} is wrong: allowed is a number above 0, in milliseconds")
+        if service is None and latency is None:
+            return scenario
+        seconds = None if latency is None else latency / 1000
+        if service is None:
+            return replace(scenario, store=replace(scenario.store, latency=seconds, look=None, commit=None))
+        return replace(scenario, store=StoreSettings(service, seconds))
+
+
 def simulate(
+    sizes: SizeOptions,
+    place: StoreOptions,
     scenario: Annotated[
         str,
         typer.Option(
@@ -45,23 +98,8 @@ def simulate(
     ] = "start-up",
     strategy: Annotated[str, typer.Option(help=f"One of {', '.join(STRATEGIES)}.")] = DEFAULT_STRATEGY,
     compare: Annotated[bool, typer.Option("--compare", help="All strategies, side by side.")] = False,
-    partitions: Annotated[int | None, typer.Option(help="Partitions of the hub.", show_default=False)] = None,
-    members: Annotated[int | None, typer.Option(help="Members at the beginning.", show_default=False)] = None,
-    cycles: Annotated[int | None, typer.Option(help="Balance intervals to play.", show_default=False)] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(SERVICES),
-            help="Where the lease table is, instead of the scenario's store. Each has list prices and a latency: "
-            "that of local is measured, the others' are assumptions.",
-            show_default=False,
-        ),
-    ] = None,
-    latency: Annotated[
-        float | None, typer.Option(metavar="MS", help="Milliseconds that a request to it takes.", show_default=False)
-    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw ownership, load and moves into this HTML file.")
     ] = None,
@@ -73,10 +111,7 @@ def simulate(
         raise OptionError("--compare and --report are both given: a picture is of one strategy, set --strategy")
     if scenario == _ALL and not compare:
         raise OptionError(f"--scenario {_ALL} is for --compare: set both, or name one scenario")
-    sizes = {"partitions": partitions, "members": members, "cycles": cycles}
-    scenarios = [
-        _on_store(each, store, latency) for each in _scenarios(READY_MADE if scenario == _ALL else (scenario,), sizes)
-    ]
+    scenarios = [place.under(sizes.scenario(name)) for name in (READY_MADE if scenario == _ALL else (scenario,))]
     results = _compared(scenarios, seed) if compare else [_run_with_progress(scenarios[0], strategy, seed)]
     if report is not None:
         save(report, html(_picture(scenarios[0], results[0])))
@@ -87,30 +122,6 @@ def simulate(
         Console().print(_overview(results))
     else:
         Console().print(Text(_heading(scenarios[0], seed)), _table(results), _PRICES, sep="\n")
-
-
-def _scenarios(names: Sequence[str], sizes: Mapping[str, int | None]) -> list[Scenario]:
-    """The scenarios of these names, with those of the `sizes` that are given. Raises `OptionError`."""
-    given: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
-    for name, value in given.items():
-        if value < 1:
-            raise OptionError(f"--{name} {value} is wrong: allowed is 1 or more")
-    return [replace(load(name), **given) for name in names]
-
-
-def _on_store(scenario: Scenario, service: str | None, latency: float | None) -> Scenario:
-    """The scenario with its lease table on `service`, where a request takes `latency` milliseconds, as far as they are
-    given. Raises `OptionError`."""
-    if service is not None and service not in SERVICES:
-        raise OptionError(f"--store {service} is wrong: allowed is one of {', '.join(SERVICES)}")
-    if latency is not None and not 0 < latency < math.inf:
-        raise OptionError(f"--latency {latency:g} is wrong: allowed is a number above 0, in milliseconds")
-    if service is None and latency is None:
-        return scenario
-    seconds = None if latency is None else latency / 1000
-    if service is None:
-        return replace(scenario, store=replace(scenario.store, latency=seconds, look=None, commit=None))
-    return replace(scenario, store=StoreSettings(service, seconds))
 
 
 def _run_with_progress(scenario: Scenario, strategy: str, seed: int) -> Result:

@@ -13,25 +13,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from spark_ehbalance.cli.common import (
-    ClientId,
-    Credential,
-    GroupName,
-    LeaseTable,
-    StorageOption,
-    TenantId,
-    age,
-    cell,
-    chosen,
-    console,
-    iso,
-    now_ms,
-    open_store,
-)
+from spark_ehbalance.cli.common import age, cell, console, iso, now_ms
+from spark_ehbalance.cli.options import AsJson, LeaseTable, StorageOptions
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.leases.model import Member, MemberLoad
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.base import Offers
+from spark_ehbalance.values.group import Group as NamedGroup
+from spark_ehbalance.values.secrets import shown
 
 #: Seconds between two refreshes of `status --watch`.
 _WATCH_INTERVAL = 1.0
@@ -45,22 +34,20 @@ _ALL = Offers()
 
 def status(
     lease_table: LeaseTable,
+    storage: StorageOptions,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-    group: GroupName = None,
-    storage_option: StorageOption = None,
-    credential: Credential = None,
-    client_id: ClientId = None,
-    tenant_id: TenantId = None,
+    as_json: AsJson = False,
+    group: Annotated[
+        str | None, typer.Option(metavar="NAMESPACE/HUB/GROUP", help="Which group, in a container that has several.")
+    ] = None,
 ) -> None:
     """Show who owns which partition of a group, how far it has read, and the load of its members.
 
-    A container of the Azure SDKs' checkpoint store says less: what it does not say is shown as "-".
+    A container of the Azure SDKs' checkpoint store keeps less: what is missing is shown as "-".
     """
     if watch and as_json:
         raise OptionError("--watch and --json are both given: set one")
-    identity = chosen(credential, client_id, tenant_id)
-    with open_store(lease_table, storage_option, group, identity=identity) as store:
+    with storage.open(lease_table, group=None if group is None else _group(group)) as store:
         if as_json:
             typer.echo(json.dumps(status_json(store.read(), store.offers), indent=2))
         elif not watch:
@@ -72,13 +59,20 @@ def status(
                     time.sleep(_WATCH_INTERVAL)
 
 
+def _group(text: str) -> NamedGroup:
+    names = text.split("/")
+    if len(names) != 3 or not all(names):
+        raise OptionError(f"--group={shown(text)} is wrong: allowed is NAMESPACE/HUB/GROUP")
+    return NamedGroup.of(*names)
+
+
 def status_json(snapshot: Snapshot, offers: Offers = _ALL) -> dict[str, Any]:
     """The state of a group for programs. What its store does not keep, by `offers`, is null.
 
     Times are ISO 8601. `sequenceNumber` is that of the last finished event. Rates are in events per second, backlogs in
     events; `cpu` is from 0 to 1. `connections` to the namespace are open between two batches: one for each
     partition that is owned, and one of each member. Lease durations are in seconds: the group's, and the one by
-    which each member renews; null: not said. `commitMs` is what a commit takes the member.
+    which each member renews; null: unknown. `commitMs` is what a commit takes the member.
     """
     return {
         "namespace": snapshot.group.namespace,
@@ -128,11 +122,11 @@ def _members(snapshot: Snapshot, offers: Offers) -> list[Member]:
     """The members by age. Where the store keeps none, they are those who own something, and `joined` is 0."""
     if offers.members:
         return sorted(snapshot.members.values(), key=lambda member: member.joined)
-    heard_of: dict[str, int] = {}
+    last_seen: dict[str, int] = {}
     for lease in snapshot.leases.values():
         if lease.owner is not None:
-            heard_of[lease.owner] = max(lease.renewed_at_ms, heard_of.get(lease.owner, 0))
-    return [Member(id, "", 0, renewed_at_ms=at_ms) for id, at_ms in sorted(heard_of.items())]
+            last_seen[lease.owner] = max(lease.renewed_at_ms, last_seen.get(lease.owner, 0))
+    return [Member(id, "", 0, renewed_at_ms=at_ms) for id, at_ms in sorted(last_seen.items())]
 
 
 def _connections(snapshot: Snapshot, offers: Offers) -> int:
@@ -183,16 +177,16 @@ def _member_table(snapshot: Snapshot, now_ms: int, offers: Offers) -> Table:
     table = Table()
     for column in ("member", "host", "state", "strategy"):
         table.add_column(column)
-    for column in ("partitions", "pinned", "events/s", "backlog", "batch", "host CPU", "heard of"):
+    for column in ("partitions", "pinned", "events/s", "backlog", "batch", "host CPU", "last seen"):
         table.add_column(column, justify="right")
     for member in _members(snapshot, offers):
-        load, owned, heard_of = (
+        load, owned, last_seen = (
             member.load,
             len(snapshot.owned_by(member.id)),
             f"{age(now_ms - member.renewed_at_ms)} ago",
         )
         if not offers.members:
-            table.add_row(cell(member.id), *[_UNKNOWN] * 3, str(owned), *[_UNKNOWN] * 5, heard_of)
+            table.add_row(cell(member.id), *[_UNKNOWN] * 3, str(owned), *[_UNKNOWN] * 5, last_seen)
             continue
         table.add_row(
             *map(cell, (member.id, member.host, member.state.value, member.strategy)),
@@ -202,6 +196,6 @@ def _member_table(snapshot: Snapshot, now_ms: int, offers: Offers) -> Table:
             f"{load.backlog:,.0f}" if load else "",
             f"{load.batch_seconds:.1f} s" if load else "",
             f"{load.cpu:.0%}" if load and load.cpu is not None else "",
-            heard_of,
+            last_seen,
         )
     return table

@@ -1,5 +1,6 @@
 import typer
 
+from ..option_groups import expanded
 from .cli import emulator
 
-typer.run(emulator)
+typer.run(expanded(emulator))

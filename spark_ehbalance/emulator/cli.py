@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import re
 import signal
 import ssl
 import threading
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,73 +24,98 @@ from .partition_log import LogCorruptError
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
+_server_panel = functools.partial(typer.Option, rich_help_panel="Network, TLS, keys")
+_service_panel = functools.partial(typer.Option, rich_help_panel="Limits and variants")
 
-def emulator(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 5672,
-    hub: Annotated[list[str] | None, typer.Option(metavar="NAME:PARTITIONS", help="A hub; may be repeated.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Directory for the events; without it, memory.")] = None,
-    retention: Annotated[str, typer.Option(help="Age at which events are deleted: a number and s, m, h or d.")] = "7d",
-    consumer_group: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A consumer group of every hub; may be repeated.")
-    ] = None,
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Where the emulator listens, and whom it lets in."""
+
+    host: Annotated[str, _server_panel(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 5672
+    websocket_port: Annotated[
+        int | None, _server_panel(help="Also AMQP over websocket, on this port; 0 takes a free one.")
+    ] = None
+    control_port: Annotated[
+        int | None, _server_panel(help="Control calls, on this port of the loopback address; 0 takes a free one.")
+    ] = None
+    certificate: Annotated[
+        Path | None, _server_panel(help="TLS with this PEM file of a private key and its certificate.")
+    ] = None
+    tls: Annotated[bool, _server_panel("--tls", help="TLS with a new certificate; prints the CA's file.")] = False
     sas_key: Annotated[
         list[str] | None,
-        typer.Option(
+        _server_panel(
             metavar="NAME=REFERENCE",
-            help="A key to check tokens, in env:VARIABLE or file:PATH; may be repeated. Without one, all are valid.",
+            help="Key to check tokens, as env:VARIABLE or file:PATH. Repeatable. Without one, all tokens are valid.",
         ),
-    ] = None,
-    certificate: Annotated[
-        Path | None, typer.Option(help="Listen with TLS, with this PEM file of a private key and its certificate.")
-    ] = None,
-    tls: Annotated[
-        bool, typer.Option("--tls", help="Listen with TLS, with a certificate made on the spot; prints the CA's file.")
-    ] = False,
-    websocket_port: Annotated[
-        int | None, typer.Option(help="Also take AMQP over websocket, on this port; 0 takes a free one.")
-    ] = None,
-    max_connections: Annotated[int, typer.Option(help="Connections that are accepted at a time.")] = 5000,
+    ] = None
+
+    def settings(self) -> dict[str, Any]:
+        """Fields of `Settings`. Raises `ValueError`, and `OSError` for a key's file."""
+        return {
+            "host": self.host,
+            "port": _port("--port", self.port),
+            "websocket_port": self.websocket_port and _port("--websocket-port", self.websocket_port),
+            "certificate": self.certificate,
+            "tls": self.tls,
+            "sas_keys": dict(map(_key, self.sas_key)) if self.sas_key else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """In what the emulator is like a namespace of the service."""
+
+    max_connections: Annotated[int, _service_panel(help="Connections at a time.")] = 5000
     management_requests: Annotated[
-        int, typer.Option(help="Requests for properties that a hub answers in a second; 0 is no limit.")
-    ] = 50,
-    unsettled: Annotated[
-        bool, typer.Option("--unsettled", help="Deliver events unsettled, each with a tag of its own.")
-    ] = False,
+        int, _service_panel(help="Requests for properties per second and hub; 0 is no limit.")
+    ] = 50
     idle_link_timeout: Annotated[
-        str, typer.Option(help="Detach a link without traffic after this time: a number and s, m, h or d.")
-    ] = "30m",
+        str, _service_panel(help="Detach a link idle for this long: a number and s, m, h or d.")
+    ] = "30m"
+    unsettled: Annotated[bool, _service_panel("--unsettled", help="Deliver events unsettled.")] = False
     geo_replicated: Annotated[
-        bool, typer.Option("--geo-replicated", help="Offsets as a geo-replicated namespace has them, and promotions.")
-    ] = False,
-    control_port: Annotated[
-        int | None, typer.Option(help="Accept control calls on this port of the loopback address; 0 takes a free one.")
+        bool, _service_panel("--geo-replicated", help="Offsets and promotions of geo-replication.")
+    ] = False
+
+    def settings(self) -> dict[str, Any]:
+        """Fields of `Settings`. Raises `ValueError`."""
+        return {
+            "max_connections": _number("--max-connections", self.max_connections, 1),
+            "management_requests": _number("--management-requests", self.management_requests, 0) or None,
+            "idle_link_timeout": _duration("--idle-link-timeout", self.idle_link_timeout).total_seconds(),
+            "settled": not self.unsettled,
+            "geo_replicated": self.geo_replicated,
+        }
+
+
+def emulator(
+    server: ServerOptions,
+    service: ServiceOptions,
+    hub: Annotated[list[str] | None, typer.Option(metavar="NAME:PARTITIONS", help="Event hub. Repeatable.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Directory for the events; without it, memory.")] = None,
+    retention: Annotated[str, typer.Option(help="Delete events of this age: a number and s, m, h or d.")] = "7d",
+    consumer_group: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Consumer group of every hub. Repeatable.")
     ] = None,
 ) -> None:
     """Run a local Event Hubs emulator until SIGTERM or SIGINT."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    certificate, control = server.certificate, server.control_port
     try:
-        server = Emulator(
+        running = Emulator(
             _hubs(hub or []),
-            host=host,
-            port=_port("--port", port),
             data_dir=data,
             retention=_duration("--retention", retention),
             consumer_groups=consumer_group or (),
-            sas_keys=dict(_key(text) for text in sas_key) if sas_key else None,
-            certificate=certificate,
-            tls=tls,
-            websocket_port=websocket_port and _port("--websocket-port", websocket_port),
-            max_connections=_number("--max-connections", max_connections, 1),
-            management_requests=_number("--management-requests", management_requests, 0) or None,
-            settled=not unsettled,
-            idle_link_timeout=_duration("--idle-link-timeout", idle_link_timeout).total_seconds(),
-            geo_replicated=geo_replicated,
+            **server.settings(),
+            **service.settings(),
         )
-        control = control_port and _port("--control-port", control_port)
-        empty = not hub and data is None and control_port is None
+        empty = not hub and data is None and control is None
         note = " It has no event hub: --hub NAME:PARTITIONS makes one." if empty else ""
-        _run(server, control, show_key=not sas_key, note=note)
+        _run(running, control and _port("--control-port", control), show_key=not server.sas_key, note=note)
     except ValueError as error:
         _fail(2, str(error))
     except ImportError as error:

@@ -123,7 +123,7 @@ def test_what_the_sdk_has_processed_comes_into_a_table_and_goes_back(migration: 
     before = migration.blobs()
     dry = migration.ehbalance(*migration.importing, "--dry-run")
     assert (dry.code, migration.table.exists()) == (0, False)
-    for row in (f"0 2 {before['0']['offset']} - goes on at 3", "3 - - - nothing"):
+    for row in (f"0 2 {before['0']['offset']} - continues at 3", "3 - - - nothing"):
         assert row in squeezed(dry.out)
     assert "would be written" in dry.out
     assert "No position is known of partition 3" in dry.out
@@ -167,7 +167,7 @@ def test_an_offset_whose_event_has_aged_out_goes_on_at_the_first_event_after_it(
         migration.emulator.trim(HUB, partition, 20)
     done = migration.ehbalance(*migration.importing)
     assert migration.positions() == {"0": (0, 20), "1": (0, 10)}
-    assert "Events that partition 1 would go on with have aged out" in done.out
+    assert "Events that partition 1 would continue with have expired" in done.out
     migration.ehbalance(*migration.exporting, "--allow-back")
     assert migration.blobs()["1"] == {"offset": "-1", "sequencenumber": "9"}
 
@@ -207,7 +207,7 @@ def test_a_position_goes_back_only_if_that_is_allowed(migration: Migration) -> N
     assert migration.positions() == {"0": (0, 10), "1": (0, 10)}
     dry = migration.ehbalance(*migration.importing, "--dry-run")
     assert dry.code == 1
-    assert "1 5 - 9 goes on at 6 (back)" in squeezed(dry.out)
+    assert "1 5 - 9 continues at 6 (back)" in squeezed(dry.out)
     assert migration.ehbalance(*migration.importing, "--allow-back").code == 0
     assert migration.positions() == {"0": (1, 20), "1": (1, 6)}
 
@@ -378,7 +378,7 @@ def test_an_export_overtaken_by_a_consumer_does_not_move_it_back(migration: Migr
         consumer = pool.submit(overtake)
         error = migration.ehbalance.fails(1, *migration.exporting_by(proxy))
         consumer.result()
-    assert "a checkpoint of partition 0 meanwhile. Written is no partition: run it again" in error
+    assert "a checkpoint of partition 0. Written is no partition: run it again" in error
     assert migration.blobs()["0"] == overtaken
     assert "would go back: partition 0 from 31 to 4" in migration.ehbalance.fails(1, *migration.exporting)
 
@@ -438,7 +438,7 @@ def test_checkpoints_that_do_not_say_of_which_hub_are_not_imported(migration: Mi
     with migration.client() as client:
         client.upload_blob("$Default/0", b'{"Offset":"1","SequenceNumber":1}')
     error = migration.ehbalance.fails(2, *migration.importing)
-    assert "but of none; $Default/0 and the like are an EventProcessorHost's, which do not say of which" in error
+    assert "but of none; $Default/0 and the like are an EventProcessorHost's, whose event hub is unknown" in error
 
 
 def test_storage_options_of_the_lease_table_are_the_containers_as_far_as_it_has_them(migration: Migration) -> None:

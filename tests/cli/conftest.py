@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_ehbalance.emulator.fixtures import emulator
 from tests.cli.command import Command
+from tests.cli.groups import connection, emulator, group, secrets, used
 
-__all__ = ["emulator"]
+__all__ = ["connection", "emulator", "group", "secrets", "used"]
 
 
 @pytest.fixture

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import Command
-from tests.cli.test_from_checkpoint import HUB, batch, checkpoint, connection
+from tests.cli.groups import HUB, Group, fill, state
+from tests.cli.test_from_checkpoint import batch, checkpoint, events
 from tests.source.scala_folders import scala_folder
 
-__all__ = ["connection"]
-
-
-def state(table: Path) -> Snapshot:
-    with DeltaStore(str(table)) as store:
-        return store.read()
+__all__ = ["events"]
 
 
 def hub_time(table: Path) -> int | None:
@@ -32,33 +25,32 @@ def hub_time(table: Path) -> int | None:
 def make_anew(emulator: Emulator) -> None:
     emulator.delete_hub(HUB)
     emulator.add_hub(HUB, 4)
-    for partition in range(4):
-        emulator.append(HUB, str(partition), [b"event"] * 100)
+    fill(emulator, 100)
 
 
 @pytest.fixture
-def restored(ehbalance: Command, table: Path, connection: Sequence[str], tmp_path: Path) -> Path:
-    """A table with a position of each partition."""
+def restored(group: Group, tmp_path: Path) -> Group:
+    """A group with a position of each partition."""
     folder = checkpoint(tmp_path / "first", batch("a", p0=(1, 0, 10), p1=(1, 0, 20), p2=(1, 0, 30), p3=(1, 0, 40)))
-    assert ehbalance("init", table, *connection, "--from-checkpoint", folder).code == 0
-    return table
+    group.done("init", "--from-checkpoint", folder)
+    return group
 
 
 @pytest.fixture
-def old(restored: Path, emulator: Emulator) -> Path:
+def old(restored: Group, emulator: Emulator) -> Group:
     """The same, but the hub has been made anew since."""
-    assert hub_time(restored) is not None
+    assert hub_time(restored.table) is not None
     make_anew(emulator)
     return restored
 
 
 def test_the_commands_that_make_a_table_note_the_hub(
-    ehbalance: Command, restored: Path, connection: Sequence[str], tmp_path: Path, emulator: Emulator
+    ehbalance: Command, restored: Group, connection: Sequence[str], tmp_path: Path, emulator: Emulator
 ) -> None:
     imported = tmp_path / "imported"
     folder = scala_folder(tmp_path / "checkpoint", {HUB: {0: 10}})
     assert ehbalance("import-checkpoints", imported, *connection, "--from-spark", folder).code == 0
-    assert hub_time(imported) == hub_time(restored) is not None
+    assert hub_time(imported) == hub_time(restored.table) is not None
     make_anew(emulator)
     assert ehbalance("import-checkpoints", tmp_path / "later", *connection, "--from-spark", folder).code == 0
     assert hub_time(tmp_path / "later") != hub_time(imported)
@@ -67,9 +59,7 @@ def test_the_commands_that_make_a_table_note_the_hub(
 @pytest.mark.parametrize(
     "command", ["init", "init --from-checkpoint", "import-checkpoints", "export-checkpoints", "seek"]
 )
-def test_a_table_of_another_hub_is_refused(
-    ehbalance: Command, old: Path, connection: Sequence[str], tmp_path: Path, command: str
-) -> None:
+def test_a_table_of_another_hub_is_refused(old: Group, tmp_path: Path, command: str) -> None:
     arguments: dict[str, Sequence[object]] = {
         "init": (),
         "init --from-checkpoint": ("--from-checkpoint", checkpoint(tmp_path / "one", batch("b", p0=(9, 0, 60)))),
@@ -77,37 +67,32 @@ def test_a_table_of_another_hub_is_refused(
         "export-checkpoints": ("--to-blobs", "https://account.blob.core.windows.net/container"),
         "seek": ("0", "--to", "earliest", "--force"),
     }
-    before = state(old)
-    message = ehbalance.fails(1, command.split()[0], old, *connection, *arguments[command])
-    assert f"lease table {old}: it has the positions of event hub hub of localhost:" in message
+    before = old.state
+    message = old.fails(1, command.split()[0], *arguments[command])
+    assert f"lease table {old.table}: it has the positions of event hub hub of localhost:" in message
     assert "and this one was made 20" in message
     assert "Nothing was written: set a new leaseTable" in message
-    assert state(old) == before
+    assert old.state == before
 
 
-def test_check_tells_of_it(ehbalance: Command, old: Path, connection: Sequence[str]) -> None:
-    printed = json.loads(ehbalance("check", old, *connection, "--json").out)
-    found = {each["what"]: each for each in printed}["lease table"]
+def test_check_tells_of_it(old: Group) -> None:
+    found = {each["what"]: each for each in old.json("check")}["lease table"]
     assert found["verdict"] == "failed"
     assert "it has the positions of event hub hub of localhost:" in found["text"]
     assert found["remedy"].startswith("set a new leaseTable")
 
 
-def test_to_seek_all_partitions_moves_the_table_to_the_new_hub(
-    ehbalance: Command, old: Path, connection: Sequence[str], tmp_path: Path
-) -> None:
-    before = state(old).leases
-    assert ehbalance("seek", old, "--all", "--to", "earliest", *connection).code == 0
-    after = state(old).leases
+def test_to_seek_all_partitions_moves_the_table_to_the_new_hub(old: Group) -> None:
+    before = old.state.leases
+    assert old("seek", "--all", "--to", "earliest").code == 0
+    after = old.state.leases
     assert {each.checkpoint and each.checkpoint.next for each in after.values()} == {0}
     assert all(after[p].epoch == before[p].epoch + 1 for p in before), "what was read before does not count any more"
-    assert ehbalance("init", old, *connection).code == 0
-    assert ehbalance("seek", old, "0", "--to", "5", *connection).code == 0
+    assert old("init").code == 0
+    assert old("seek", "0", "--to", "5").code == 0
 
 
-def test_to_seek_in_the_same_hub_changes_nothing_but_positions(
-    ehbalance: Command, restored: Path, connection: Sequence[str]
-) -> None:
-    before = hub_time(restored)
-    assert ehbalance("seek", restored, "--all", "--to", "7", *connection).code == 0
-    assert hub_time(restored) == before is not None
+def test_to_seek_in_the_same_hub_changes_nothing_but_positions(restored: Group) -> None:
+    before = hub_time(restored.table)
+    assert restored("seek", "--all", "--to", "7").code == 0
+    assert hub_time(restored.table) == before is not None

@@ -13,12 +13,9 @@ from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerCl
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.wire.client import TESTED
-from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.folder import Folder
 from tests.cli.command import Command, kept
-from tests.cli.groups import HUB, connection, emulator, secrets, used
-
-__all__ = ["connection", "emulator", "secrets", "used"]
+from tests.cli.groups import HUB, Group
 
 
 def lines(printed: str) -> dict[str, dict[str, Any]]:
@@ -30,10 +27,10 @@ def verdicts(found: Mapping[str, Mapping[str, Any]], verdict: str) -> set[str]:
     return {what for what, each in found.items() if each["verdict"] == verdict}
 
 
-def test_all_is_well(ehbalance: Command, emulator: Emulator, table: Path, connection: Sequence[str]) -> None:
+def test_all_is_well(group: Group, emulator: Emulator, table: Path) -> None:
     with EventHubProducerClient.from_connection_string(emulator.connection_string(HUB)) as producer:
         producer.send_event(EventData("one"), partition_id="3")
-    outcome = ehbalance("check", table, *connection, "--json")
+    outcome = group("check", "--json")
     found = lines(outcome.out)
     assert (outcome.code, outcome.err) == (0, "")
     assert verdicts(found, "ok") == found.keys()
@@ -45,14 +42,12 @@ def test_all_is_well(ehbalance: Command, emulator: Emulator, table: Path, connec
     assert list(table.parent.iterdir()) == [], "what was tried is removed"
 
 
-def test_an_existing_table_stays_as_it_is(ehbalance: Command, used: Path, connection: Sequence[str]) -> None:
-    with DeltaStore(str(used)) as store:
-        before = store.read()
-    names = sorted(each.name for each in used.parent.iterdir())
-    found = lines(ehbalance("check", used, *connection, "--json").out)
-    with DeltaStore(str(used)) as store:
-        assert store.read() == before
-    assert sorted(each.name for each in used.parent.iterdir()) == names
+def test_an_existing_table_stays_as_it_is(used: Group) -> None:
+    before, folder = used.state, used.table.parent
+    names = sorted(each.name for each in folder.iterdir())
+    found = lines(used("check", "--json").out)
+    assert used.state == before
+    assert sorted(each.name for each in folder.iterdir()) == names
     assert found["lease table"]["verdict"] == "failed", "the hub has no partition 10"
     assert "partitions 10, which the event hub lacks" in found["lease table"]["text"]
 
@@ -78,9 +73,9 @@ def test_a_client_that_cannot_be_used(
     assert f"azure-eventhub=={TESTED}" in found["reading"]["remedy"]
 
 
-def test_for_people(ehbalance: Command, table: Path, connection: Sequence[str]) -> None:
-    ehbalance("init", table, *connection)
-    outcome = ehbalance("check", table, *connection, "--consumer-group", "other")
+def test_for_people(group: Group, table: Path) -> None:
+    group("init")
+    outcome = group("check", "--consumer-group", "other")
     assert outcome.code == 1
     (line,) = [each for each in outcome.out.splitlines() if each.startswith("failed")]
     assert "belongs to localhost" in line
@@ -131,15 +126,13 @@ def test_a_partition_that_a_query_reads(ehbalance: Command, emulator: Emulator, 
             each.close()
 
 
-def test_a_storage_without_compare_and_swap(
-    ehbalance: Command, table: Path, connection: Sequence[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_storage_without_compare_and_swap(group: Group, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def create(folder: Folder, name: str, data: bytes) -> str:
         folder.write(name, data)
         return folder.tag(name) or ""
 
     monkeypatch.setattr(Folder, "create", create)
-    outcome = ehbalance("check", table, *connection, "--json")
+    outcome = group("check", "--json")
     found = lines(outcome.out)
     assert (outcome.code, verdicts(found, "failed")) == (1, {"compare-and-swap"})
     assert "two queries would read the same partition" in found["compare-and-swap"]["text"]

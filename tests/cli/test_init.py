@@ -2,52 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from pathlib import Path
 
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import KEY, Command, kept
-from tests.cli.groups import HUB, connection, emulator, secrets
-
-__all__ = ["connection", "emulator", "secrets"]
+from tests.cli.groups import HUB, Group
 
 
-def test_init_makes_the_table_and_then_checks_it(
-    ehbalance: Command, emulator: Emulator, table: Path, connection: Sequence[str]
-) -> None:
-    group = f"localhost:{emulator.port}/hub/$default"
-    first = ehbalance("init", table, *connection)
-    assert (first.code, first.err) == (0, "")
-    assert first.out == f"The lease table {table} of {group} was made; the hub has 4 partitions.\n"
-    with DeltaStore(str(table)) as store:
-        made = store.read()
-        assert (str(made.group), made.leases, made.members) == (group, {}, {})
-    second = ehbalance("init", table, *connection)
-    assert second.code == 0
-    assert "is there; the hub has 4 partitions." in second.out
-    with DeltaStore(str(table)) as store:
-        assert store.read() == made
+def test_init_makes_the_table_and_then_checks_it(group: Group, emulator: Emulator, table: Path) -> None:
+    name = f"localhost:{emulator.port}/hub/$default"
+    assert group.done("init") == f"The lease table {group.table} of {name} was made; the hub has 4 partitions.\n"
+    made = group.state
+    assert (str(made.group), made.leases, made.members) == (name, {}, {})
+    assert "is there; the hub has 4 partitions." in group.done("init")
+    assert group.state == made
 
 
 def test_init_reads_the_connection_from_the_environment(
     ehbalance: Command, emulator: Emulator, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", emulator.connection_string())
-    outcome = ehbalance("init", table, "--event-hub-name", HUB, "--consumer-group", "other")
-    assert outcome.code == 0
-    assert "/hub/other was made" in outcome.out
+    printed = ehbalance("init", table, "--event-hub-name", HUB, "--consumer-group", "other").out
+    assert "/hub/other was made" in printed
 
 
-def test_init_of_another_groups_table_is_refused(
-    ehbalance: Command, emulator: Emulator, table: Path, connection: Sequence[str]
-) -> None:
-    ehbalance("init", table, *connection)
-    message = ehbalance.fails(1, "init", table, *connection, "--consumer-group", "other")
-    assert "belongs to" in message
-    assert "$default, not to" in message
+def test_init_of_another_groups_table_is_refused(group: Group) -> None:
+    group("init")
+    message = group.fails(1, "init", "--consumer-group", "other")
+    assert re.search("belongs to .*\\$default, not to", message)
 
 
 @pytest.mark.parametrize(
@@ -70,19 +55,17 @@ def test_init_with_a_wrong_option(ehbalance: Command, table: Path, arguments: li
     assert not table.exists()
 
 
-def test_init_with_wrong_names(ehbalance: Command, table: Path, connection: Sequence[str]) -> None:
-    assert "consumerGroup='a b'" in ehbalance.fails(2, "init", table, *connection, "--consumer-group", "a b")
-    assert "leaseTable=" in ehbalance.fails(2, "init", f"{table}[1]", *connection)
-    assert "contradicts EntityPath" in ehbalance.fails(2, "init", table, *connection, "--event-hub-name", "other")
-    assert "NAME=VALUE" in ehbalance.fails(2, "init", table, *connection, "--storage-option", "no-value")
+def test_init_with_wrong_names(group: Group, ehbalance: Command, table: Path) -> None:
+    assert "consumerGroup='a b'" in group.fails(2, "init", "--consumer-group", "a b")
+    assert "leaseTable=" in ehbalance.fails(2, "init", f"{table}[1]", *group.connection)
+    assert "contradicts EntityPath" in group.fails(2, "init", "--event-hub-name", "other")
+    assert "NAME=VALUE" in group.fails(2, "init", "--storage-option", "no-value")
     assert list(table.parent.iterdir()) == []
 
 
-def test_a_storage_option_without_a_name_is_not_repeated(
-    ehbalance: Command, table: Path, connection: Sequence[str]
-) -> None:
-    ehbalance.fails(2, "init", table, *connection, "--storage-option", KEY)
-    ehbalance.fails(2, "status", table, "--storage-option", KEY)
+def test_a_storage_option_without_a_name_is_not_repeated(group: Group) -> None:
+    group.fails(2, "init", "--storage-option", KEY)
+    group.fails(2, "status", "--storage-option", KEY)
 
 
 @pytest.mark.parametrize(
@@ -96,22 +79,18 @@ def test_a_storage_option_without_a_name_is_not_repeated(
         ["--consumer-group", f"sig={KEY}"],
     ],
 )
-def test_a_secret_in_the_arguments_is_refused_and_not_repeated(
-    ehbalance: Command, table: Path, connection: Sequence[str], arguments: list[str]
-) -> None:
-    for command in (["init", table, *connection], ["status", table], ["history", table], ["maintain", table]):
-        ehbalance.fails(2, *command, *arguments)
+def test_a_secret_in_the_arguments_is_refused_and_not_repeated(group: Group, table: Path, arguments: list[str]) -> None:
+    for command in ("init", "status", "history", "maintain"):
+        group.fails(2, command, *arguments)
     assert not table.exists()
 
 
-def test_a_secret_storage_option_is_a_reference(
-    ehbalance: Command, table: Path, connection: Sequence[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    message = ehbalance.fails(2, "init", table, *connection, "--storage-option", "account_key=env:LEASES_KEY")
+def test_a_secret_storage_option_is_a_reference(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = group.fails(2, "init", "--storage-option", "account_key=env:LEASES_KEY")
     assert "option storageOptions.account_key='env:LEASES_KEY' is wrong: the environment" in message
     monkeypatch.setenv("LEASES_KEY", KEY)
-    for command in (["init", table, *connection], ["status", table]):
-        assert ehbalance(*command, "--storage-option", "account_key=env:LEASES_KEY").code == 0
+    for command in ("init", "status"):
+        assert group(command, "--storage-option", "account_key=env:LEASES_KEY").code == 0
 
 
 def test_init_without_a_hub_makes_nothing(ehbalance: Command, emulator: Emulator, table: Path, secrets: Path) -> None:
@@ -131,7 +110,7 @@ def test_init_with_a_wrong_key_makes_nothing(
     assert not table.exists()
 
 
-def test_init_at_an_unwritable_location(ehbalance: Command, table: Path, connection: Sequence[str]) -> None:
+def test_init_at_an_unwritable_location(group: Group, table: Path) -> None:
     table.write_text("a file")
-    assert str(table) in ehbalance.fails(1, "init", table, *connection)
+    assert str(table) in group.fails(1, "init")
     assert table.read_text() == "a file"

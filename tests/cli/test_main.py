@@ -13,13 +13,15 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import typer.main
+from typer.core import TyperCommand
 
+from spark_ehbalance.cli.main import app
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import KEY, Command
-from tests.cli.groups import connection, emulator, secrets, used
+from tests.cli.groups import Group, record
 
-__all__ = ["connection", "emulator", "secrets", "used"]
+INSTALLED = Path(sys.executable).with_name("ehbalance")
 
 
 def test_without_arguments_the_commands_are_listed(ehbalance: Command) -> None:
@@ -44,13 +46,21 @@ def test_help_does_not_show_the_environment(
     assert "connection-string" in ehbalance("init", "--help").out
 
 
-def test_the_installed_command_prints_json_and_exit_codes(used: Path, tmp_path: Path) -> None:
-    command = Path(sys.executable).with_name("ehbalance")
-    good = subprocess.run([command, "status", used, "--json"], capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize("command", typer.main.get_command(app).commands.values(), ids=lambda command: command.name)
+def test_help_fits_80_columns(ehbalance: Command, monkeypatch: pytest.MonkeyPatch, command: TyperCommand) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = ehbalance(command.name, "--help").out
+    assert "…" not in printed, "nothing is cut"
+    assert {name for each in command.params for name in each.opts} <= {*printed.split()}
+    assert printed.count("\n") <= 50
+
+
+def test_the_installed_command_prints_json_and_exit_codes(used: Group, tmp_path: Path) -> None:
+    good = subprocess.run([INSTALLED, "status", used.table, "--json"], capture_output=True, text=True, timeout=60)
     assert (good.returncode, good.stderr) == (0, "")
     assert json.loads(good.stdout)["eventHub"] == "hub"
     env = os.environ | {"EHBALANCE_CONNECTION_STRING": f"SharedAccessKey={KEY}"}
-    wrong = subprocess.run([command, "init", tmp_path / "x"], capture_output=True, text=True, timeout=60, env=env)
+    wrong = subprocess.run([INSTALLED, "init", tmp_path / "x"], capture_output=True, text=True, timeout=60, env=env)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.startswith("Error: option connectionString is wrong")
     assert wrong.stderr.count("\n") == 1
@@ -65,11 +75,10 @@ def test_the_emulator_is_given_no_key_as_an_argument(ehbalance: Command) -> None
     assert "the reference of 'RootManageSharedAccessKey' leads to no key" in missing
 
 
-def test_watching_ends_with_ctrl_c(used: Path) -> None:
+def test_watching_ends_with_ctrl_c(used: Group) -> None:
 
-    command = Path(sys.executable).with_name("ehbalance")
     process = subprocess.Popen(
-        [command, "status", used, "--watch"],
+        [INSTALLED, "status", used.table, "--watch"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -88,12 +97,10 @@ def test_watching_ends_with_ctrl_c(used: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["status", "history"])
-def test_the_installed_command_always_exits_cleanly(used: Path, name: str) -> None:
-    with DeltaStore(str(used)) as store:
-        store.record([OwnershipChange(0, "0", "Claim", None, "ann", 1, None, "ann")])
-    command = Path(sys.executable).with_name("ehbalance")
+def test_the_installed_command_always_exits_cleanly(used: Group, name: str) -> None:
+    record(used.table, OwnershipChange(0, "0", "Claim", None, "ann", 1, None, "ann"))
     runs = [
-        subprocess.Popen([command, name, used, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        subprocess.Popen([INSTALLED, name, used.table, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for _ in range(5)
     ]
     assert [(run.communicate(timeout=240)[1], run.returncode) for run in runs] == [(b"", 0)] * 5

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.model import Lease
-from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
 from tests.cli.command import Command, kept
+from tests.cli.groups import change
 from tests.proxy import HttpProxy
 
 HUB, PASSWORD = "hub", "onlyForTheProxy"
@@ -37,13 +36,11 @@ def test_init_and_seek_by_websocket_through_a_proxy(
         checked = ehbalance("check", *hub, *way)
         assert checked.code == 0
         assert "an event came within" in checked.out or "attached, and empty" in checked.out
-        with DeltaStore(str(table)) as store:  # as a query leaves it
-            base = store.read()
-            store.write(base, replace(base, leases={"0": Lease("0", checkpoint=Position(3))}))
+        change(table, leases={"0": Lease("0", checkpoint=Position(3))})  # as a query leaves it
         # a time takes a receiver
         done = ehbalance("seek", table, "--all", "--to", "2020-01-01T00:00:00Z", *hub, *way)
         assert (done.code, done.err) == (0, "")
-        assert "Partition 0 goes on at sequence number 0." in done.out
+        assert "Partition 0 continues at sequence number 0." in done.out
         assert proxy.connected >= 3
         assert not proxy.refused
         monkeypatch.setenv("HUB_PROXY", f"http://me:{PASSWORD[:-1]}@localhost:{proxy.port}")

@@ -94,11 +94,6 @@ def test_a_file_in_the_place_of_a_lease_table_is_named(ehbalance: Command, comma
     assert "it is a file, and a lease table is a folder" in ehbalance.fails(1, command, tmp_path / "file")
 
 
-@pytest.mark.parametrize("command", ["history", "report", "status"])
-def test_a_table_that_is_not_there_is_an_error(ehbalance: Command, command: str, tmp_path: Path) -> None:
-    assert f"there is no lease table at {tmp_path}/nope" in ehbalance.fails(1, command, tmp_path / "nope")
-
-
 def test_the_demo_looks_for_the_pictures_folder_before_it_starts(ehbalance: Command, tmp_path: Path) -> None:
     for wrong in (tmp_path / "nope" / "x.html", tmp_path):
         message = ehbalance.fails(2, "demo", "--out", wrong)
@@ -178,10 +173,6 @@ def test_a_group_without_a_history_is_an_error(ehbalance: Command, table: Path) 
     with DeltaStore(str(table)) as store:
         store.create(GROUP)
     assert "has no history yet" in ehbalance.fails(1, "report", table)
-
-
-def test_a_table_that_is_no_lease_table_is_an_error(ehbalance: Command, tmp_path: Path) -> None:
-    assert str(tmp_path) in ehbalance.fails(1, "report", tmp_path / "nothing")
 
 
 def test_owners_are_ordered_by_epoch_not_by_clock() -> None:

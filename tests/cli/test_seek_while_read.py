@@ -86,7 +86,7 @@ def test_the_running_batch_is_complete_and_the_next_one_begins_at_the_time(
     rows = reading.read(in_flight)
     got = [next(rows)]
     for _ in range(seeks):
-        assert seek(reading.times[to]) == f"Partition 0 goes on at sequence number {first}.\n"
+        assert seek(reading.times[to]) == f"Partition 0 continues at sequence number {first}.\n"
     wait_until(
         lambda: reading.query.planner.holdings()["0"].epoch == in_flight.epoch + seeks, "the query has learnt of it"
     )

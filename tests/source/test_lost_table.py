@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from spark_ehbalance.cli.from_checkpoint import Memory, restore
+from spark_ehbalance.cli.from_checkpoint import Recovered, restore
 from spark_ehbalance.errors import DataLossError, OptionError, StoreFormatError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.model import Lease, TableIdentity
@@ -220,7 +220,7 @@ def test_a_query_that_newly_has_a_lease_table(group: Group) -> None:
     assert not store.exists()
     recorded = RecordedProgress.from_log(LoggedBatch(alone.finished, finished=True))
     states = {str(number): PartitionState(0, 5, None, None) for number in range(8)}
-    restore(store, place, group.options().connection.group("$Default"), Memory(recorded), states, None)
+    restore(store, place, group.options().connection.group("$Default"), Recovered(recorded), states, None)
     group.append(1)
     query = group.query("a", alone.finished)
     query.read(8)

@@ -135,7 +135,7 @@ def test_operators_orders_take_effect_in_running_queries(
 
     connection = kept(shared_options["connectionString"], tmp_path)
     said = ehbalance("seek", shared_options, str(moving), "--to", "1", "--force", *connection)
-    assert said.startswith(f"Partition {moving} goes on at sequence number 1.\nPartition {moving} goes back,")
+    assert said.startswith(f"Partition {moving} continues at sequence number 1.\nPartition {moving} goes back,")
     again = {(str(moving), 1): 2, (str(moving), 2): 2, (str(moving), 3): 2}
 
     def read() -> Counter[tuple[str, int]]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.cli.common import open_store
+from spark_ehbalance.cli.options import StorageOptions
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.source.datasource import EhBalanceDataSource
 from spark_ehbalance.source.host import settings_of
@@ -172,7 +172,7 @@ def test_variables_that_let_commits_overwrite_others_are_refused_where_they_appl
     with pytest.raises(OptionError, match=f"environment variable {name} is set"):
         stream_options(shared)
     with pytest.raises(OptionError, match=f"environment variable {name} is set"):
-        open_store(table, None)
+        StorageOptions().open(table)
     safe = {"true": "false", "disabled": "etag"}[value]
     assert stream_options(shared | {f"storageOptions.{name}": safe}).lease_table == table
     assert stream_options(HUB | {"leaseTable": other}).lease_table == other

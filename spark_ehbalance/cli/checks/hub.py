@@ -19,21 +19,21 @@ _RIGHT = "that the credential has the role Azure Event Hubs Data Receiver, or th
 
 _INSTALL = f"pip install azure-eventhub=={TESTED}"
 
-#: Requests of which the median is told.
+#: Requests of which the median is shown.
 _REQUESTS = 5
 
-#: Seconds for an event that is there to come.
+#: Seconds to wait for an event that the partition has.
 _PATIENCE = 10.0
 
-#: Seconds after which news of all partitions are late enough to be told of: those of a batch with a long trigger.
-_LATE_NEWS = 10.0
+#: Seconds for one poll of all partitions that are worth a warning: a long trigger interval.
+_SLOW_POLL = 10.0
 
 
 def check_hub(
     connection: Connection, consumer_group: str
 ) -> Generator[Finding, None, tuple[tuple[str, ...], int | None] | None]:
-    """The findings one by one, as they are made; the last one is a failure if the others would fail as well. Returns
-    the hub's partitions and when it was created, as `HubMetadata` tells it; None if they cannot be known."""
+    """The findings one by one; a failure that would recur ends them. Returns the hub's partitions and its time of
+    creation (None: unknown); None if the hub cannot be reached."""
     with HubMetadata(connection, consumer_group) as metadata:
         began = time.monotonic()
         try:
@@ -61,21 +61,21 @@ def check_hub(
                 f"check the names of namespace and hub, the way to it (docs/networks.md), and {_RIGHT}",
             )
             return None
-    yield ok("answers", f"a question takes {1000 * statistics.median(times):.0f} ms (median of {_REQUESTS})")
-    yield _news(len(partitions))
+    yield ok("answers", f"a request takes {1000 * statistics.median(times):.0f} ms (median of {_REQUESTS})")
+    yield _polling(len(partitions))
     yield _reading(connection, consumer_group, states)
     return partitions, metadata.created_ms
 
 
-def _news(partitions: int) -> Finding:
-    """How long it takes to hear of all partitions."""
+def _polling(partitions: int) -> Finding:
+    """How long one poll of all partitions takes."""
     seconds = partitions / MOST_REQUESTS
-    text = f"{partitions} partitions are asked about within {max(1.0, seconds):.0f} s at most"
-    if seconds <= _LATE_NEWS:
+    text = f"{partitions} partitions are polled within {max(1.0, seconds):.0f} s at most"
+    if seconds <= _SLOW_POLL:
         return ok("limits", text)
     return warning(
         "limits",
-        f"{text}, as Event Hubs answers 50 such questions a second",
+        f"{text}, as Event Hubs answers 50 such requests a second",
         "expect the first event of a partition that was idle to be read that late",
     )
 

@@ -21,7 +21,7 @@ from spark_ehbalance.values.defaults import LEASE_DURATION
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import START_OFFSET, Position
 
-#: Commits and looks of which the median is told.
+#: Commits and looks of which the median is shown.
 _COMMITS = 5
 
 #: Partitions that two members claim at the same moment: storage that lets both have one does so nearly every time.
@@ -59,7 +59,7 @@ def check_table(
     if unknown:
         return failed(
             what,
-            f"it has partitions {', '.join(unknown)}, which the event hub lacks: that was made anew, or is another one",
+            f"it has partitions {', '.join(unknown)}, which the event hub lacks: it was recreated, or is another one",
             "use another lease table, or make the hub with as many partitions",
         )
     return ok(what, f"{snapshot.group}: {len(snapshot.leases)} partitions, {_members(snapshot)}")
@@ -69,8 +69,8 @@ def _members(snapshot: Snapshot) -> str:
     active = [each for each in snapshot.members.values() if each.state is MemberState.ACTIVE]
     if not active:
         return "no member"
-    heard = max(each.renewed_at_ms for each in active)
-    return f"{len(active)} members, the last one heard of {age(now_ms() - heard)} ago"
+    renewed = max(each.renewed_at_ms for each in active)
+    return f"{len(active)} members, the last one renewed {age(now_ms() - renewed)} ago"
 
 
 def check_storage(location: str, options: Mapping[str, str]) -> Iterator[Finding]:
@@ -105,7 +105,7 @@ def _tried(first: LeaseTable, second: LeaseTable, group: Group) -> Iterator[Find
     partitions = tuple(str(each) for each in range(_RACES))
     ann, bob = Author("ann", "1"), Author("bob", "1")
     first.create(group)
-    for store, by in ((first, ann), (second, bob)):  # each: a container's handle knows what it was told, and its member
+    for store, by in ((first, ann), (second, bob)):  # a container knows what was written through it
         add = AddPartitions(by=by, at_ms=now_ms(), partitions=partitions, checkpoint=_START)
         commit(store, store.read(), [Join(by=by, at_ms=now_ms()), add])
     yield ok("rights", "a table beside the lease table was made, written and read")
