@@ -196,6 +196,7 @@ def _keeper(
         resume={p: Resumed(each.start, each.since_ms, each.epoch) for p, each in logged.unfinished.ranges.items()},
         batch=logged.finished.batch,
         begun=logged.last.batch,
+        planner=logged.last.run,
     )
     return Keeper(participant, opener, hub, changed=changed)
 

@@ -233,7 +233,7 @@ class Planner:
     def ranges(self, end: StreamOffset) -> list[Range]:
         """What to read of the batch that ends at `end`: all of it if this process has planned it; else what
         `plan_replay` returns."""
-        self._keeper.begin(end.batch)
+        self._keeper.begin(end.batch, end.run)
         batch = self._in_flight
         if batch is not None and batch.planned and batch.end == end:
             return list(batch.read.values())
