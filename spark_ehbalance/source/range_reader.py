@@ -33,7 +33,7 @@ from spark_ehbalance.hub.receiver import (
 from spark_ehbalance.hub.resolve import Unlocated, locate
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.tail import is_bare
-from spark_ehbalance.source.news import NewsAddress, send
+from spark_ehbalance.source.newest_events import ListenerAddress, send
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
 from spark_ehbalance.source.range_receiver import Diverged, RangeReceiver
@@ -75,7 +75,7 @@ def read_range(
     *,
     receivers: Receivers = RECEIVERS,
     max_rows: int = MAX_ROWS,
-    news: NewsAddress | None = None,
+    news: ListenerAddress | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
     """The events of `wanted` as rows, in record batches of up to `max_rows`.
 
