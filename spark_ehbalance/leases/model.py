@@ -183,7 +183,8 @@ class QueryRecord:
     `run` is its process that has joined last, the incarnation of a member, which `process` identifies on its machine;
     it is empty once that one has left, so that `begun` is exact. `start` counts those processes. `batch` is the number
     of the last batch that the sink has finished, `begun` of the last one that it was given, as of the run's last
-    commit. The record stays when the query ends, so that a checkpoint that was set back, or copied, is known.
+    commit, and `planner` the run that planned that one. The record stays when the query ends, so that a checkpoint that
+    was set back, or copied, is known.
     """
 
     lineage: str
@@ -192,6 +193,7 @@ class QueryRecord:
     start: int = 1
     batch: int = 0
     begun: int = 0
+    planner: str = ""
     at_ms: int = 0
     host: str = ""
     process: str = ""

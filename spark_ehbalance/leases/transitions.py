@@ -94,9 +94,9 @@ class Join(Transition):
     """Become a member, or take over the membership of an earlier process of the same query and fence that process.
 
     A query is known by the `lineage` of its Spark checkpoint. If it had another id before, its leases and the handovers
-    to it get the new one. Without a lineage, as a consumer has none, it is known by its id. `batch`, `begun` and
-    `process` are those of `QueryRecord`. `over` is the incarnation of a member that is known to be dead, and whose id
-    is taken over.
+    to it get the new one. Without a lineage, as a consumer has none, it is known by its id. `batch`, `begun`,
+    `planner` and `process` are those of `QueryRecord`. `over` is the incarnation of a member that is known to be dead,
+    and whose id is taken over.
     """
 
     host: str = ""
@@ -106,6 +106,7 @@ class Join(Transition):
     lineage: str = ""
     batch: int = 0
     begun: int = 0
+    planner: str = ""
     process: str = ""
     over: str = ""
 
@@ -149,13 +150,17 @@ class Join(Transition):
         for each in state.queries.all().values():
             if self.at_ms - each.at_ms > _REMEMBERED_MS:
                 del state.queries[each.lineage]
+        begun, planner = self.begun, self.planner
+        if before is not None and before.begun > begun:
+            begun, planner = before.begun, before.planner
         state.queries[self.lineage] = QueryRecord(
             self.lineage,
             self.by.incarnation,
             self.by.id,
             before.start + 1 if before else 1,
             max(self.batch, before.batch if before else 0),
-            max(self.begun, before.begun if before else 0),
+            begun,
+            planner,
             self.at_ms,
             self.host,
             self.process,
@@ -173,12 +178,13 @@ class Join(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance(Transition):
-    """Record the numbers of the last `batch` of the query that the sink has finished, and of the last that was `begun`.
-    Goes along with other transitions."""
+    """Record the numbers of the last `batch` of the query that the sink has finished, and of the last that was `begun`,
+    which the run `planner` has planned. Goes along with other transitions."""
 
     lineage: str
     batch: int
     begun: int = 0
+    planner: str = ""
 
     def refusal(self, state: WorkingCopy) -> str | None:
         if fenced := state.fenced(self.by):
@@ -190,8 +196,9 @@ class Advance(Transition):
 
     def carry_out(self, state: WorkingCopy) -> None:
         record = state.queries[self.lineage]
-        begun = max(self.begun, record.begun)
-        state.queries[self.lineage] = replace(record, batch=self.batch, begun=begun, at_ms=self.at_ms)
+        if self.begun >= record.begun:
+            record = replace(record, begun=self.begun, planner=self.planner)
+        state.queries[self.lineage] = replace(record, batch=self.batch, at_ms=self.at_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,10 +123,10 @@ class Keeper:
         with self._lock:
             return self._participant.reserve({} if self._error else epochs, time.monotonic())
 
-    def begin(self, batch: int) -> None:
-        """The sink is given the batch with this number, which the next commit tells the table."""
+    def begin(self, batch: int, planner: str) -> None:
+        """The sink is given the batch with this number, planned by that run, which the next commit tells the table."""
         with self._lock:
-            self._participant.query.begun = batch
+            self._participant.query.begun, self._participant.query.planner = batch, planner
 
     def finish(self, progress: Mapping[str, Progress], batch: int = 0) -> None:
         """The batch with this number has ended, and the sink has finished `progress`, which is checkpointed with the

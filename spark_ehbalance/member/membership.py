@@ -254,9 +254,9 @@ class Membership:
         """The lease as last seen."""
         return self._leases.get(partition)
 
-    def join(self, at_ms: int, batch: int = 0, begun: int = 0) -> list[Join]:
-        """What makes this process a member, if it is not one in the last snapshot. `batch` and `begun` are the numbers
-        of the query's last finished and last begun batch."""
+    def join(self, at_ms: int, batch: int = 0, begun: int = 0, planner: str = "") -> list[Join]:
+        """What makes this process a member, if it is not one in the last snapshot. `batch`, `begun`
+        and `planner` are those of `QueryState`."""
         assert self.snapshot is not None, "join follows a look"
         row, record, settings = self.snapshot.members.get(self.author.id), self._record(self.snapshot), self.settings
         known = not settings.lineage or (record is not None and record.run == self.author.incarnation)
@@ -273,17 +273,21 @@ class Membership:
                 lineage=settings.lineage,
                 batch=batch,
                 begun=begun,
+                planner=planner,
                 process=settings.process,
                 over=settings.over,
             )
         ]
 
-    def advance(self, at_ms: int, batch: int, begun: int) -> list[Advance]:
+    def advance(self, at_ms: int, batch: int, begun: int, planner: str) -> list[Advance]:
         """What has the table know which batch is finished, and which one is begun, if it does not yet."""
         record = self.snapshot and self._record(self.snapshot)
-        if not self.joined or not record or (record.batch == batch and record.begun >= begun):
+        if not self.joined or not record:
             return []
-        return [Advance(by=self.author, at_ms=at_ms, lineage=record.lineage, batch=batch, begun=begun)]
+        told = record.begun > begun or (record.begun, record.planner) == (begun, planner)
+        if told and record.batch == batch:
+            return []
+        return [Advance(by=self.author, at_ms=at_ms, lineage=record.lineage, batch=batch, begun=begun, planner=planner)]
 
     def beat(self, at_ms: int, load: MemberLoad | None) -> Heartbeat:
         """This member's sign of life. It says the group's duration: from then on others judge this member by that."""

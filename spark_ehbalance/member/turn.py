@@ -157,7 +157,7 @@ class Participant:
     `contended_pause` and `tidies`, which belong to the thread that takes the turns, as `sight` does.
 
     `progress` is what the sink had finished in an earlier life of the query, up to the batch with that number, `begun`
-    the number of the last one in its log, `resume` as in `Membership`.
+    the number of the last one in its log, which the run `planner` has planned, `resume` as in `Membership`.
     """
 
     def __init__(
@@ -170,11 +170,12 @@ class Participant:
         resume: Mapping[str, Resumed] | None = None,
         batch: int = 0,
         begun: int = 0,
+        planner: str = "",
     ) -> None:
         self.author = author
         self.settings = settings
         #: What the query has told; `reserve` and `leave` tell of more.
-        self.query = QueryState(dict(progress or {}), batch=batch, begun=begun)
+        self.query = QueryState(dict(progress or {}), batch=batch, begun=begun, planner=planner)
         #: The batch runs for longer than `max_stall`: everything is given back until it ends.
         self.stalled = False
         #: How many members share the hub, as of the last turn.

@@ -22,15 +22,15 @@ from spark_ehbalance.member.turn import Participant
 from spark_ehbalance.source.batch_planning import progress_of
 from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress, progress_beyond
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
-from spark_ehbalance.source.host import is_alive, jvm_pid, process_identity
-from spark_ehbalance.source.joining import check_alone, check_hub, check_past, check_start, join_table, passed_over
 from spark_ehbalance.source.load_reporter import LoadReporter
-from spark_ehbalance.source.news import NewsListener
+from spark_ehbalance.source.newest_events import NewestEventsListener
 from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.past import free_name
 from spark_ehbalance.source.planner import Planner, PlannerTimings
+from spark_ehbalance.source.processes import is_alive, jvm_pid, process_identity
 from spark_ehbalance.source.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
+from spark_ehbalance.source.start_checks import check_alone, check_hub, check_past, check_start, join_table, passed_over
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, SHARED_LEVEL, LeaseStore
 from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.stores.opening import open_store
@@ -125,7 +125,7 @@ def start_planner(
         empty_until=place.empty_until,
         fail_on_data_loss=options.fail_on_data_loss,
         hub_name=options.connection.hub_name,
-        news=NewsListener(hub.note_newest, hub.round_time, options.connection.namespace.partition(":")[0]),
+        news=NewestEventsListener(hub.note_newest, hub.round_time, options.connection.namespace.partition(":")[0]),
         owner_level=partial(_owner_level, options),
         timings=timings,
     )
@@ -196,6 +196,7 @@ def _keeper(
         resume={p: Resumed(each.start, each.since_ms, each.epoch) for p, each in logged.unfinished.ranges.items()},
         batch=logged.finished.batch,
         begun=logged.last.batch,
+        planner=logged.last.run,
     )
     return Keeper(participant, opener, hub, changed=changed)
 

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Generator
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,17 +27,16 @@ from spark_ehbalance.hub.receiver import (
     Disconnected,
     OffsetRefused,
     PartitionAddress,
-    Receiver,
     RefusedError,
     Unreachable,
 )
 from spark_ehbalance.hub.resolve import Unlocated, locate
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.tail import is_bare
-from spark_ehbalance.hub.wire.tracking import Newest
-from spark_ehbalance.source.news import NewsAddress, send
+from spark_ehbalance.source.newest_events import ListenerAddress, send
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
+from spark_ehbalance.source.range_receiver import Diverged, RangeReceiver
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS, Key, Receivers
 from spark_ehbalance.stores.opening import open_store
@@ -75,7 +75,7 @@ def read_range(
     *,
     receivers: Receivers = RECEIVERS,
     max_rows: int = MAX_ROWS,
-    news: NewsAddress | None = None,
+    news: ListenerAddress | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
     """The events of `wanted` as rows, in record batches of up to `max_rows`.
 
@@ -87,111 +87,43 @@ def read_range(
     """
     address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
     key = Key(address, owner_level, options.json_properties, options.on_malformed, news)
-    with contextlib.closing(_RangeReceiver(receivers, key, options.prefetch, wanted, max_rows)) as receiver:
+    with contextlib.closing(RangeReceiver(receivers, key, options.prefetch, wanted, max_rows)) as receiver:
         yield from _RangeReader(options, wanted, owner, owner_level, receiver).read(ended or threading.Event())
         if news is not None and receiver.newest is not None:
             send(news, {wanted.partition: receiver.newest})
 
 
-class _Diverged(Exception):
-    """The hub does not have the event that was read last any more."""
+@dataclass(slots=True)
+class _SinceProgress:
+    """What has happened since the last event came, at monotonic time `at`; and since when (monotonic) another group's
+    reader has the partition, or the hub says that it is missing."""
 
+    at: float
+    last_error: Exception = _NO_EVENT
+    reconnections: int = 0
+    token_renewed: bool = False
+    foreign_since: float | None = None
+    missing_since: float | None = None
+    #: Seconds after `at` from which on the hub is asked again whether any event is left.
+    asks_after: float = 0.0
 
-class _RangeReceiver:
-    """The receiver for one range: taken from `receivers` when it is needed, and kept there when the range ends."""
+    def timed_out(self, timeout: float) -> bool:
+        since = self.at if self.foreign_since is None else self.foreign_since + _DEAD_READER
+        return time.monotonic() - since >= timeout
 
-    def __init__(self, receivers: Receivers, key: Key, prefetch: int, wanted: Range, max_rows: int) -> None:
-        self._receivers = receivers
-        self._key = key
-        self._prefetch = prefetch
-        self._end = wanted.end
-        self._max_rows = max_rows
-        #: The offset of the last event before the position, in a hub whose offsets identify events; else None.
-        self.after = wanted.start_offset
-        self._identified = names_event(wanted.start_offset) or names_event(wanted.end_offset)
-        self._checks = False  # what comes first is the event at `after`
-        self._receiver: Receiver | None = None
-        #: As of the receiver, after the last call of `receive`.
-        self.first: int | None = None
-        self.next = 0
-        self.newest: Newest | None = None
-
-    def receive(self, position: int) -> pa.RecordBatch:
-        """Up to `max_rows` from `position` on. Raises what a `Receiver` raises; the next call opens another one.
-
-        Raises `_Diverged` if the event before `position` is not the one at `after`.
-        """
-        waits = self._checks and self._receiver is not None and not self._receiver.closed
-        if not waits and (self._receiver is None or self._receiver.closed or self._receiver.next != position):
-            self.close()
-            after = self.after if names_event(self.after) else None
-            self._receiver = self._receivers.take(self._key, position, self._prefetch, after)
-            self._receiver.gaps = self._key.address in self._receivers.compacted
-            self._checks = self._receiver.next is None
-        assert self._receiver is not None
-        receiver, left = self._receiver, self._end - position + self._checks
-        try:
-            batch = receiver.receive(min(self._max_rows, left), 1.0, left)
-        except BaseException:
-            self.close()
-            raise
-        self.newest = receiver.newest
-        self.first, self.next = receiver.first, position if receiver.next is None else receiver.next
-        if self._checks and receiver.first is not None:
-            batch = self._without_checked(batch, position)
-        if self._identified and batch.num_rows:
-            last = batch.slice(batch.num_rows - 1)
-            self.after = last["offset"][0].as_py() if sequence_numbers(last)[0].as_py() == self.next - 1 else None
-        return batch
-
-    def _without_checked(self, batch: pa.RecordBatch, position: int) -> pa.RecordBatch:
-        """`batch` without the event at `after`, with which it begins; where that has aged out, the whole of it."""
-        self._checks = False
-        if not batch.num_rows:  # it cannot be read, and is left out
-            self.first = max(self.first or 0, position)
-            return batch
-        number, offset = (batch[name][0].as_py() for name in ("sequenceNumber", "offset"))
-        if number is None or number >= position:
-            return batch
-        if offset not in (None, self.after) or (offset is None and number < position - 1):
-            self.close()
-            raise _Diverged(f"event {number} has come after offset {self.after}")
-        gap = number < position - 1 or (batch.num_rows == 1 and self._receiver is not None and self._receiver.closed)
-        if gap:  # as in a compacted hub: a receiver that begins at the position tells whether there are such events
-            self.close()
-            self.after, self.next = None, position
-        self.first = position
-        return batch.slice(1, 0 if gap else None)
-
-    def goes_on(self, end: int) -> None:
-        """From now on at another position, of which no offset is known, and up to before `end`."""
-        self.close()
-        self.after, self._checks, self._end = None, False, end
-
-    def pass_over_gaps(self) -> bool:
-        """From now on, because the hub is compacted. Returns whether that is new."""
-        new = self._key.address not in self._receivers.compacted
-        self._receivers.compacted.add(self._key.address)
-        if self._receiver is not None:
-            self._receiver.gaps = True
-        return new
-
-    def close(self) -> None:
-        """Keep the receiver for the next task if it is at the end of the range, where the next range begins; else close
-        it."""
-        receiver, self._receiver = self._receiver, None
-        self._checks = False
-        if receiver is not None and receiver.next == self._end:
-            self._receivers.keep(self._key, receiver)
-        elif receiver is not None:
-            receiver.close()
+    def backoff(self) -> float:
+        """Seconds to wait before the next reconnection, which is counted."""
+        self.reconnections += 1
+        if isinstance(self.last_error, Busy):
+            return busy_wait()
+        return random.uniform(0.5, 1) * min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**self.reconnections)
 
 
 class _RangeReader:
     """Reads one range: `position` is the sequence number to read next."""
 
     def __init__(
-        self, options: Options, wanted: Range, owner: str | None, owner_level: int | None, receiver: _RangeReceiver
+        self, options: Options, wanted: Range, owner: str | None, owner_level: int | None, receiver: RangeReceiver
     ) -> None:
         self._options = options
         self._wanted = wanted
@@ -200,8 +132,7 @@ class _RangeReader:
         self._receiver = receiver
         self._position = wanted.start
         self._end = wanted.end
-        self._last_error: Exception = _NO_EVENT
-        self._made_progress()
+        self._since = _SinceProgress(time.monotonic())
 
     def read(self, ended: threading.Event) -> Generator[pa.RecordBatch, None, None]:
         while self._position < self._end and not ended.is_set():
@@ -212,13 +143,13 @@ class _RangeReader:
             except Disconnected as other:
                 if self._lease_is_lost(other):
                     return
-                self._last_error = other
-            except (_Diverged, OffsetRefused) as error:
-                self._last_error = error
+                self._since.last_error = other
+            except (Diverged, OffsetRefused) as error:
+                self._since.last_error = error
                 if self._find_again():
                     continue
             except Unreachable as error:
-                self._last_error = error
+                self._since.last_error = error
             except RefusedError as refusal:
                 self._renew_token(refusal)
             except MissingError as missing:
@@ -227,38 +158,26 @@ class _RangeReader:
                 moved, batch = self._advance(batch)
                 if batch.num_rows:
                     yield batch
-                    self._progress_at = time.monotonic()  # the sink's time does not count towards receiverTimeout
+                    self._since.at = time.monotonic()  # the sink's time does not count towards receiverTimeout
                 if moved or not self._timed_out():
                     continue
             if not self._timed_out():
-                self._reconnections += 1
-                backoff = random.uniform(0.5, 1) * min(_LONGEST_WAIT, _FIRST_WAIT * 2**self._reconnections)
-                ended.wait(busy_wait() if isinstance(self._last_error, Busy) else backoff)
+                ended.wait(self._since.backoff())
             elif (end_of_loss := self._end_of_loss()) > self._position:
                 self._position = end_of_loss
-                self._made_progress()
+                self._since = _SinceProgress(time.monotonic())
             else:
-                raise self._timeout() from self._last_error
-
-    def _made_progress(self) -> None:
-        self._progress_at = time.monotonic()
-        self._asks_after = _SILENCE
-        self._reconnections = 0
-        self._refused = False  # the last token
-        self._foreign_since: float | None = None
-        self._missing_since: float | None = None
-        self._last_error = _NO_EVENT
+                raise self._timeout() from self._since.last_error
 
     def _timed_out(self) -> bool:
-        since = self._progress_at if self._foreign_since is None else self._foreign_since + _DEAD_READER
-        return time.monotonic() - since >= self._options.receiver_timeout
+        return self._since.timed_out(self._options.receiver_timeout)
 
     def _advance(self, batch: pa.RecordBatch) -> tuple[bool, pa.RecordBatch]:
         """Move on to after `batch`. Returns whether the position has moved, and the events that are in the range."""
         before, self._position = self._position, self._receiver.next
         if self._position == before:
             return False, batch
-        self._made_progress()
+        self._since = _SinceProgress(time.monotonic())
         if self._receiver.first != before:
             self._check_gap(before, self._receiver.first)
         # Sequence numbers may have gaps, so that there are fewer events than was planned.
@@ -268,17 +187,17 @@ class _RangeReader:
     def _renew_token(self, refusal: RefusedError) -> None:
         """The token of a receiver that waited for its sink, or for this task, may have expired: try once more with a
         new one."""
-        if self._refused:
+        if self._since.token_renewed:
             raise refusal
-        self._refused, self._last_error = True, refusal
+        self._since.token_renewed, self._since.last_error = True, refusal
         self._options.connection.renew()
 
     def _confirm(self, missing: MissingError) -> None:
         """Raise `missing` if it is no passing answer, and say what is missing if that can be told."""
         now = time.monotonic()
-        if self._missing_since is None:
-            self._missing_since, self._last_error = now, missing
-        elif now - self._missing_since >= _MISSING_FOR:
+        if self._since.missing_since is None:
+            self._since.missing_since, self._since.last_error = now, missing
+        elif now - self._since.missing_since >= _MISSING_FOR:
             if missing.sure:
                 raise missing
             connection, group = self._options.connection, self._options.consumer_group
@@ -311,14 +230,14 @@ class _RangeReader:
     def _wait_for_foreign(self, other: Disconnected) -> None:
         """A reader of another group, or one of this group that is dead and not forgotten yet, has the partition. Raises
         `ForeignReaderError` if it stays."""
-        if self._foreign_since is None:
-            self._foreign_since = time.monotonic()
+        if self._since.foreign_since is None:
+            self._since.foreign_since = time.monotonic()
             _LOG.warning(
                 "partition %s: a reader with owner level %s has it, not the lease's owner. Waiting for %g s, in which "
                 "Event Hubs may remember a dead one",
                 self._wanted.partition, other.epoch, _DEAD_READER,
             )  # fmt: skip
-        elif time.monotonic() - self._foreign_since >= _DEAD_READER:
+        elif time.monotonic() - self._since.foreign_since >= _DEAD_READER:
             raise self._foreign(other) from other
 
     def _ends_early(self) -> bool:
@@ -364,8 +283,8 @@ class _RangeReader:
         )
 
     def _timeout(self) -> EhBalanceError:
-        if self._owner_level is None and isinstance(self._last_error, Disconnected):
-            return self._foreign(self._last_error)
+        if self._owner_level is None and isinstance(self._since.last_error, Disconnected):
+            return self._foreign(self._since.last_error)
         compacted = (
             ". If the event hub is compacted, the last of them may be gone: the batch can end as soon as another event "
             "is sent to the partition"
@@ -374,7 +293,7 @@ class _RangeReader:
             f"partition {self._wanted.partition}: no event came for receiverTimeout="
             f"{self._options.receiver_timeout:g} s while reading sequence numbers {self._wanted.start} to "
             f"{self._wanted.end - 1}, now at {self._position}. The batch fails and can be run again. "
-            f"Last seen: {self._last_error}{compacted if self._last_error is _NO_EVENT else ''}"
+            f"Last seen: {self._since.last_error}{compacted if self._since.last_error is _NO_EVENT else ''}"
         )
 
     # --- events that are gone ----------------------------------------------------------------------------------
@@ -395,7 +314,7 @@ class _RangeReader:
     def _rest_is_gone(self, ended: threading.Event) -> bool:
         """Whether the hub has been silent for long, and it is sure that no event is left from the position on, as where
         compaction has taken the newest one, a tombstone. Raises what a `Receiver` raises."""
-        if time.monotonic() - self._progress_at < self._asks_after:
+        if time.monotonic() - self._since.at < max(_SILENCE, self._since.asks_after):
             return False
         partition, position = self._wanted.partition, self._position
         address = PartitionAddress(self._options.connection, self._options.consumer_group, partition)
@@ -414,7 +333,7 @@ class _RangeReader:
             _LOG.warning("partition %s: cannot find out whether its events are gone: %s", partition, error)
             return False
         finally:
-            self._asks_after = 2 * (time.monotonic() - self._progress_at)
+            self._since.asks_after = 2 * (time.monotonic() - self._since.at)
         _LOG.warning(
             "partition %s: events %d to %d do not exist, and none after them, although earlier ones come. That is "
             "normal in a compacted event hub only", partition, position, self._end - 1,
@@ -448,7 +367,7 @@ class _RangeReader:
             # What is not there yet is for a later batch: the planner finds out that the end is not there, as here.
             self._end = min(self._end, max(state.end, loss.goes_on))
         self._receiver.goes_on(self._end)
-        self._made_progress()
+        self._since = _SinceProgress(time.monotonic())
         return True
 
     def _end_of_loss(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.leases.model import Lease, Member, QueryRecord, TableIdentity
@@ -39,6 +39,7 @@ def changed(index: int, **values: Any) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
+@settings(deadline=None)
 @given(snapshots(GROUP))
 def test_a_file_has_the_columns_and_rows_that_it_was_made_of(snapshot: Snapshot) -> None:
     rows = to_table(snapshot)
@@ -46,11 +47,18 @@ def test_a_file_has_the_columns_and_rows_that_it_was_made_of(snapshot: Snapshot)
     assert conformed(read, SCHEMA) == rows
 
 
+@settings(deadline=None)
 @given(snapshots(GROUP), snapshots(GROUP), st.integers(0, 6))
 def test_what_was_read_before_makes_no_difference(before: Snapshot, other: Snapshot, count: int) -> None:
     values = zip(before.leases, list(other.leases.values())[:count], strict=False)
-    some = {partition: replace(lease, partition=partition) for partition, lease in values}
-    after = replace(before, leases=MappingProxyType({**before.leases, **some}))
+    leases = {partition: replace(lease, partition=partition) for partition, lease in values}
+    records = zip(before.queries, list(other.queries.values())[:count], strict=False)
+    queries = {lineage: replace(query, lineage=lineage) for lineage, query in records}
+    after = replace(
+        before,
+        leases=MappingProxyType({**before.leases, **leases}),
+        queries=MappingProxyType({**before.queries, **queries}),
+    )
     for state in (after, other):
         read = snapshot_of(to_table(state), GROUP, 9, Stored(before, to_table(before)))
         assert read == replace(state, version=9)
