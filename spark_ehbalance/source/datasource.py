@@ -234,7 +234,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
         leveled = shared and self._options.min_partitions is None
         owner, level = planner.owner if shared else None, self._options.owner_level
-        epochs = self._options.offers.epochs  # else all readers of the group have the level of the Azure SDKs
+        epochs = self._options.keeps_all  # else all readers of the group have the level of the Azure SDKs
         address = planner.news_address()
         made = [
             Task(tuple((each, (each.epoch if epochs else 0) if leveled else level) for each in ranges), owner, address)
