@@ -23,6 +23,7 @@ from spark_ehbalance.source.spark_checkpoint import read_checkpoint
 from spark_ehbalance.stores.base import LeaseStore
 from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.locations import storage_of
 from spark_ehbalance.values.position import Position
 
 FromCheckpoint = Annotated[
@@ -65,13 +66,21 @@ def recover(checkpoints: Sequence[str], replaces: str | None, options: Options) 
     if not checkpoints:
         raise OptionError("--replaces needs --from-checkpoint: the positions are those of the queries' checkpoints")
     folders = dict.fromkeys(map(checked_checkpoint, checkpoints))
-    logs = [log for each in folders for log in _of_hub(each, options)]
+    by_folder = {each: _of_hub(each, options) for each in folders}
+    _check_copies(by_folder)
+    logs = [log for each in by_folder.values() for log in each]
     tables = sorted({_table(log) for log in logs})
     wanted = replaces if replaces in (None, "none") else checked_location(str(replaces), "--replaces")
     if wanted not in (None, *tables) or (wanted is None and len(tables) > 1):
         given = "is not given" if replaces is None else f"={wanted} is wrong"
         raise OptionError(f"--replaces {given}: the queries have last read with {', '.join(tables)}")
     table = wanted or tables[0]
+    # Whoever can write a checkpoint could name a server of theirs, which would get the credentials.
+    if wanted is None and storage_of(table) not in ("", storage_of(options.lease_table or "")):
+        raise OptionError(
+            f"--replaces is not given: the queries have last read with {table}, in another storage than the new table, "
+            "and its history is read with the same credentials if --replaces names it"
+        )
     progress = functools.reduce(
         RecordedProgress.merged, (RecordedProgress.from_log(*log) for log in logs if _table(log) == table)
     )
@@ -89,6 +98,20 @@ def _of_hub(checkpoint: str, options: Options) -> list[list[LoggedBatch]]:
             f"is the checkpoint of a query that has read event hub {hub}"
         )
     return own
+
+
+def _check_copies(by_folder: Mapping[str, Sequence[Sequence[LoggedBatch]]]) -> None:
+    """Raise `OptionError` for two checkpoints of one query: of copies that have both gone on, each knows of events that
+    the other's sink does not have."""
+    seen: dict[str, str] = {}
+    for folder, logs in by_folder.items():
+        for lineage in {log[-1].end.lineage for log in logs} - {""}:
+            if lineage in seen:
+                raise OptionError(
+                    f"--from-checkpoint={folder} is wrong: it and {seen[lineage]} are copies of one checkpoint; "
+                    "allowed is the one that is to go on"
+                )
+            seen[lineage] = folder
 
 
 def check_same_hub(recovered: Recovered, found: HubReference) -> None:

@@ -47,6 +47,8 @@ class MicroBatch:
         #: What is read, by partition.
         self.read: Extents = {}
         self.last: Mapping[str, str] = {}
+        #: An earlier process of the query has planned it.
+        self.again = True
         # A batch of another source, or of Spark's state: run again, it does not even start our planner.
         if batch_id > 0 and _logged(query, batch_id - 1) == [self._end]:
             return
@@ -54,6 +56,7 @@ class MicroBatch:
         #: The event hub, with its namespace, and when it was created, in milliseconds since 1970, if that is known.
         self.hub: str = answer["hub"]
         self.created: int | None = answer["created"]
+        self.again = not answer["planned"]
         self.read = {p: Extent(*each) for p, each in answer["ranges"].items()}
         self._offsets: dict[str, list[str | None]] = answer.get("offsets", {})
         #: In a geo-replicated hub, the offset of the last event of each partition.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -103,8 +104,8 @@ def _create(file: str) -> None:
     try:
         opened = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except FileExistsError:
-        if os.path.islink(file):
-            raise OSError("it is a link, which somebody else may have put there") from None
+        if not stat.S_ISREG(os.lstat(file).st_mode):  # opening a pipe would wait for ever
+            raise OSError("it is no plain file: somebody else may have put it there") from None
         return
     try:
         folder = os.stat(os.path.dirname(file))

@@ -128,19 +128,33 @@ class Target:
         """The same for all names of the table."""
         return str(self._log.dataPath().toString())
 
-    def appended(self, query: str, batch: int) -> bool:
-        """Whether Delta's own sink has written that batch of the query, whose id is its transaction identifier.
+    def appended(self, query: str, batch: int, *, again: bool) -> bool:
+        """Whether Delta's own sink has written that batch of the query, whose id is its transaction identifier. `again`
+        says that the batch is run again.
 
-        Raises `TargetError` if it has written a later one: then that batch may have had other events.
+        Raises `TargetError` if the target has a later one, or this one although it is new or was not written by Delta's
+        own sink: then what is there may be other events.
         """
         last = self._log.startTransaction(self._catalog, self._java.none).txnVersion(query)
-        if last > batch:
-            raise TargetError(
-                f"Delta's own sink has written batch {last} of this query to target {self._name!r}, and this is batch "
-                f"{batch}: the query's checkpoint was set back. Give the query a new checkpointLocation, with which it "
-                "goes on at the lease table's position, or without a lease table at startingPosition"
-            )
-        return bool(last == batch)
+        if last < batch:
+            return False
+        if last == batch and again and self._is_of_own_sink(query, batch):
+            return True
+        raise TargetError(
+            f"target {self._name!r} has batch {last} of this query already, under the query's id as Delta's own sink "
+            f"writes it, and this is {'' if again else 'a new '}batch {batch}. If foreachBatch appends with the "
+            "query's id as txnAppId, give that another text, such as the id and a word. Else the query's checkpoint "
+            "was set back: give the query a new checkpointLocation, with which it goes on at the lease table's "
+            "position, or without a lease table at startingPosition. Nothing of this batch was written"
+        )
+
+    def _is_of_own_sink(self, query: str, batch: int) -> bool:
+        newest = self._session.sql(f"DESCRIBE HISTORY delta.`{self.location}` LIMIT {_MOST_COMMITS}")
+        own = newest.where(
+            "operation = 'STREAMING UPDATE' and "
+            f"operationParameters['queryId'] = '{query}' and operationParameters['epochId'] = '{batch}'"
+        )
+        return bool(own.count())
 
     def sources(self) -> set[str]:
         """The sources that were written to the table, with marks or by MERGE. Delta computes its state for it."""

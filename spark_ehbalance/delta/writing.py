@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -21,6 +22,9 @@ _LOG = logger(__name__)
 
 #: Delta's writer options that an append has.
 OPTIONS = ("compression", "maxRecordsPerFile", "mergeSchema", "optimizeWrite", "userMetadata")
+
+#: The module of pyspark that calls the function of `foreachBatch`.
+_CALLER = "pyspark.sql.utils"
 
 #: What is known of the marks in each target, by Spark application, target and source. Whatever is in it is only ever
 #: right as of its version, so that queries in one process may share it.
@@ -61,7 +65,7 @@ def once(target: str, *, source: str | None = None, **options: Any) -> Callable[
 
     So what the target holds already is not even read: a query that begins further back than the target, as after the
     lease table was lost, continues at what it holds after two batches. In a function that writes to other places too,
-    use `write_once`; two targets of `once` in one function are noticed, and all is read.
+    use `write_once`; if `once` is called there, all is read.
 
     Raises `TargetError` at once for a target that is no name and no path, and for an unknown option.
     """
@@ -69,7 +73,9 @@ def once(target: str, *, source: str | None = None, **options: Any) -> Callable[
     texts = _texts(options)
 
     def write(df: DataFrame, batch_id: int) -> None:
-        _write(df, batch_id, target, source, texts, skip=True)
+        # Whoever else calls it may write to other places too, where what this target holds may be missing.
+        caller = sys._getframe(1).f_globals.get("__name__")
+        _write(df, batch_id, target, source, texts, skip=caller == _CALLER)
 
     return write
 
@@ -112,7 +118,7 @@ def _write(
             f"batch {batch_id} is already in {target!r}: its events are marked as written, so that nothing of a second "
             "frame would be. Write the union of the frames, or give the second one another `source`"
         )
-    if done not in _written and table.appended(batch.query, batch_id):
+    if done not in _written and table.appended(batch.query, batch_id, again=batch.again):
         df = df.limit(0)  # by an earlier version of the query, without marks: they are set
     try:
         result = _run(df, batch, table)
@@ -129,9 +135,7 @@ def _write(
         _tell_of_others(batch_id, batch.read, result)
     _written[done] = batch_id
     if result.ahead:
-        # What this target holds may be missing in another one of the query, which its first batch has made known.
-        alone = all(each == done for each in _written if each[0] == batch.run)
-        batch.is_ahead(result.ahead, skip=skip and known and alone)
+        batch.is_ahead(result.ahead, skip=skip and known)
     if result.lost:
         taken = ", ".join(result.lost)
         _LOG.info("batch %d: partitions %s were taken by others, which go on at the table's positions", batch_id, taken)
@@ -178,6 +182,8 @@ def _warn_of_gaps(read: Extents, marks: dict[str, int]) -> None:
     for partition, each in skipped(read, marks).items():
         _LOG.warning(
             "partition %s: the target holds events up to %d, and this batch begins at %d. Those between were not "
-            "written exactly once: they have aged out or were skipped, or were written in another way",
-            partition, each.start - 1, each.end,
+            "written exactly once: they have aged out or were skipped, or were written in another way. If the target "
+            "was set back to an older copy, they are missing: stop the queries, set it back again, and before they "
+            "start `ehbalance seek` to %d",
+            partition, each.start - 1, each.end, each.start,
         )  # fmt: skip

@@ -212,7 +212,8 @@ def _check_age(options: Options, older: str) -> None:
         raise DataLossError(
             f"leaseTable={options.lease_table}: {older}. Sinks that know batch numbers leave out new events with the "
             "old numbers. Nothing was read. Give the query a new checkpointLocation, with which it goes on at the "
-            "table's positions, or go on with failOnDataLoss=false, with which these numbers are passed over"
+            "table's positions, or go on with failOnDataLoss=false, with which these numbers are passed over. If the "
+            "sink was set back, too, `ehbalance seek` to where it ends comes before that"
         )
     if older:
         _LOG.warning("%s. Going on at the table's positions, because failOnDataLoss=false", older)

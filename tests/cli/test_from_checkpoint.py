@@ -127,6 +127,28 @@ def test_checkpoints_of_several_tables_need_the_option_replaces(group: Group, ta
     assert positions(table) == {"0": (0, 0), "1": (1001, 30), "2": (0, 0), "3": (0, 0)}
 
 
+def test_copies_of_one_checkpoint_are_refused(group: Group, table: Path, tmp_path: Path) -> None:
+    """Both have gone on, each with a sink of its own."""
+    one, other = (replace(batch("a", p0=(1, 0, end)), lineage="one") for end in (10, 40))
+    arguments = (
+        "init",
+        "--from-checkpoint",
+        checkpoint(tmp_path / "one", one),
+        "--from-checkpoint",
+        checkpoint(tmp_path / "copy", other),
+    )
+    assert "are copies of one checkpoint; allowed is the one that is to go on" in group.fails(2, *arguments)
+    assert not table.exists()
+
+
+def test_a_storage_that_a_checkpoint_names_gets_no_credentials(group: Group, table: Path, tmp_path: Path) -> None:
+    place = "abfss://container@another.dfs.core.windows.net/leases"
+    one = checkpoint(tmp_path / "one", batch("a", TableReference("t2", place), p0=(1, 0, 10)))
+    error = group.fails(2, "init", "--from-checkpoint", one)
+    assert f"--replaces is not given: the queries have last read with {place}, in another storage" in error
+    assert not table.exists()
+
+
 def test_a_checkpoint_of_another_group_is_refused(group: Group, table: Path, tmp_path: Path) -> None:
     def fails(folder: Path, code: int = 2) -> str:
         return group.fails(code, "init", "--from-checkpoint", folder)

@@ -157,7 +157,7 @@ def test_queries_that_share_write_under_their_own_ids(
     rows = spark.read.format("delta").load(str(tmp_path / "table")).select("partition", "sequenceNumber").collect()
     assert Counter((row.partition, row.sequenceNumber) for row in rows) == Counter(everything)
     ids = [json.loads((tmp_path / name / "metadata").read_text())["id"] for name in "ab"]
-    numbers = [DeltaTable(tmp_path / "table").transaction_version(each) for each in ids]
+    numbers = [DeltaTable(tmp_path / "table").transaction_version(f"flights {each}") for each in ids]
     assert None not in numbers, "each has written"
 
 

@@ -147,6 +147,15 @@ def test_a_file_that_cannot_be_locked(spark: SparkSession, tmp_path: Path, block
         pass
 
 
+def test_a_pipe_in_the_place_of_the_lock_is_not_opened(spark: SparkSession, tmp_path: Path) -> None:
+    """Opening it would wait for ever."""
+    folder = tmp_path / "table" / "_delta_log"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / ".ehbalance-lock")
+    with pytest.raises(TargetError, match="it is no plain file"), local_lock(spark._jvm, str(folder.parent)):
+        pass
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_a_link_in_the_place_of_the_lock_is_not_followed(spark: SparkSession, tmp_path: Path, there: bool) -> None:
     """Who can write the folder could have another user create, lock or open up a file of that user."""
@@ -157,7 +166,7 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(spark: SparkSession, tm
         aim.write_text("of somebody else")
         aim.chmod(0o600)
     (folder / ".ehbalance-lock").symlink_to(aim)
-    with pytest.raises(TargetError, match="it is a link"), local_lock(spark._jvm, str(folder.parent)):
+    with pytest.raises(TargetError, match="it is no plain file"), local_lock(spark._jvm, str(folder.parent)):
         pass
     assert aim.exists() == there
     if there:

@@ -218,17 +218,25 @@ def test_marks_that_delta_would_forget_are_refused(spark: SparkSession, tmp_path
         run(spark, target, {"0": Extent(1, 2)})
 
 
-def test_a_batch_that_deltas_own_sink_has_written_is_known_and_one_before_it_is_refused(
+def test_only_a_batch_that_deltas_own_sink_has_written_and_that_is_run_again_is_known(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    rows, path = spark.sql("SELECT '0' AS partition, 0L AS sequenceNumber"), str(tmp_path / "target")
-    rows.write.format("delta").options(txnAppId="query", txnVersion=5).save(path)
+    path, checkpoint = str(tmp_path / "target"), str(tmp_path / "checkpoint")
+    rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    writer = rates.selectExpr("'0' AS partition", "value AS sequenceNumber").writeStream.format("delta")
+    for _ in range(2):
+        query = writer.option("checkpointLocation", checkpoint).trigger(once=True).start(path)
+        assert query.awaitTermination(120)
+    rows, id = spark.sql("SELECT '0' AS partition, 0L AS sequenceNumber"), str(query.id)
+    rows.write.format("delta").mode("append").options(txnAppId="of a user", txnVersion=5).save(path)
     target = Target(rows, path, "namespace/hub", {}, None, remembers=True)
-    assert [target.appended("query", batch) for batch in (5, 6)] == [True, False]
-    with pytest.raises(
-        TargetError, match=r"batch 5 of this query .* and this is batch 4: the query's checkpoint was set"
-    ):
-        target.appended("query", 4)
+    assert [target.appended(id, batch, again=True) for batch in (1, 2)] == [True, False]
+    assert not target.appended(id, 2, again=False)
+    for batch, again, what in ((1, False, "a new batch 1"), (0, True, "batch 0"), (0, False, "a new batch 0")):
+        with pytest.raises(TargetError, match=rf"has batch 1 of this query .* and this is {what}\. .* was set back"):
+            target.appended(id, batch, again=again)
+    with pytest.raises(TargetError, match="give that another text"):
+        target.appended("of a user", 5, again=True)
 
 
 # --- MERGE -----------------------------------------------------------------------------------------------------
@@ -601,6 +609,24 @@ def test_a_query_with_two_targets_reads_all_also_what_one_of_them_holds_already(
 
     run_available(spark, options | {"maxEventsPerTrigger": "20"}, tmp_path / "two", process=process)
     assert held(spark, first) == held(spark, second) == Counter(sent)
+
+
+def test_a_second_target_that_is_called_later_gets_all_also_what_the_first_holds_already(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
+) -> None:
+    first, second, sent = str(tmp_path / "first"), str(tmp_path / "second"), fill(hub, 10)
+    run_available(spark, options, tmp_path / "one", process=once(first))
+    early = set[tuple[str, int]]()
+
+    def process(df: DataFrame, batch_id: int) -> None:
+        once(first)(df, batch_id)
+        if batch_id < 2:
+            early.update((each.partition, each.sequenceNumber) for each in df.collect())
+        else:
+            once(second)(df, batch_id)
+
+    run_available(spark, options | {"maxEventsPerTrigger": "20"}, tmp_path / "two", process=process)
+    assert held(spark, second) == Counter(sent) - Counter(early)
 
 
 def test_a_query_is_told_of_another_one_that_writes_the_same_events(
