@@ -360,11 +360,9 @@ def test_a_dead_member_that_renewed_more_often_than_the_group_does_now_is_notice
         Join(by=BOB, at_ms=0, lease_duration_ms=60_000),
         Join(by=Author("cat", "cat-1"), at_ms=0, lease_duration_ms=5_000),
     )
-    dead = {"7": Lease("7", BOB.id, 1, checkpoint=START), "8": Lease("8", "cat", 1, checkpoint=START)}
+    one.add(Lease("7", BOB.id, 1, checkpoint=START), Lease("8", "cat", 1, checkpoint=START))
     said = {id: replace(each, commit_ms=900.0) for id, each in one.table.members.items()}
-    one.table = replace(
-        one.table, leases={**one.table.leases, **dead}, members=said, lease_duration_ms=60_000, version=90
-    )
+    one.table = replace(one.table, members=said, lease_duration_ms=60_000, version=90)
     end = one.now + 300
     while one.now < end:
         one.turn(balance=True)
