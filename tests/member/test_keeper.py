@@ -136,7 +136,7 @@ def test_a_partition_is_never_given_away_while_a_batch_reads_it(make: Make) -> N
         return sum(change.event == "HandOver" for change in group.history())
 
     try:
-        least, most = time.monotonic() + 4, time.monotonic() + 60
+        least, most = time.monotonic() + 2, time.monotonic() + 60
         while time.monotonic() < least or (time.monotonic() < most and (given() <= 20 or sum(batches) <= 20)):
             snapshot = group.snapshot
             for lease in snapshot.leases.values():
@@ -283,7 +283,7 @@ def test_while_the_store_is_away_everything_stays_and_its_return_causes_no_stamp
 
     for keeper in keepers:
         group.stores[keeper].away = True
-    until = time.monotonic() + 3 * LEASE
+    until = time.monotonic() + 2 * LEASE
     while time.monotonic() < until:
         assert [keeper.holdings().keys() for keeper in keepers] == held, "what is held stays"
         time.sleep(0.05)
@@ -325,19 +325,19 @@ def test_after_an_outage_in_which_nobody_could_write_nobody_is_taken_for_dead(
 ) -> None:
     """With other strategies: tests/simulation/test_runs.py."""
     group = make(6, (lambda: DeltaStore(str(tmp_path / "leases"))) if kind == "delta" else None)
-    keepers = [group.start(each, lease_duration=3.0) for each in ("ann", "bob", "cat")]
+    keepers = [group.start(each, lease_duration=2.0) for each in ("ann", "bob", "cat")]
     group.wait_owned(ann=2, bob=2, cat=2)
     wait_until(lambda: all(len(keeper.holdings()) == 2 for keeper in keepers), "all know")
     layout, stores = group.layout(), [group.stores[keeper] for keeper in keepers]
     for store in stores:
         store.read_only = True
-    let_pass(2 * 3.0)
+    let_pass(1.5 * 2.0)
     assert all(len(keeper.holdings()) == 2 for keeper in keepers), "what is held is read on"
     stores[0].read_only = False  # not all find out in the same moment
     let_pass(0.5)
     for store in stores[1:]:
         store.read_only = False
-    let_pass(2 * 3.0)
+    let_pass(1.5 * 2.0)
     assert group.layout() == layout
 
 

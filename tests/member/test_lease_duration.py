@@ -397,7 +397,7 @@ def group(tmp_path: Path) -> Iterator[Keepers]:
     keepers.close()
 
 
-@pytest.mark.parametrize(("leaders", "others"), [(1.5, 12.0), (12.0, 1.5)])
+@pytest.mark.parametrize(("leaders", "others"), [(1.5, 6.0), (6.0, 1.5)])
 def test_keepers_with_very_different_durations_do_not_steal_from_each_other(
     group: Keepers, leaders: float, others: float, caplog: pytest.LogCaptureFixture
 ) -> None:
