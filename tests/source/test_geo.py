@@ -12,15 +12,13 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.hub import resolve
-from spark_ehbalance.hub.receiver import Receiver
 from spark_ehbalance.source.offsets import HubReference, StreamOffset
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
-from spark_ehbalance.source.receivers import Key, Receivers
 from spark_ehbalance.values.position import names_event
 from tests.source.queries import Group, Query
-from tests.source.support import HUB
+from tests.source.support import HUB, CountedReceivers
 from tests.waiting import wait_until
 
 PARTITIONS = 2
@@ -41,22 +39,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolve, "QUIET", 0.3)
 
 
-class Worker(Receivers):
-    """A worker's receivers; `opened` has the offsets at which new ones were opened, or the sequence numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.opened: list[str | int] = []
-        self._taken: list[Receiver] = []
-
-    def take(self, key: Key, position: int, prefetch: int, after: str | None = None) -> Receiver:
-        receiver = super().take(key, position, prefetch, after)
-        if not any(receiver is each for each in self._taken):
-            self._taken.append(receiver)
-            self.opened.append(position if after is None else after)
-        return receiver
-
-
 class Reader:
     """Runs the batches of queries of one group and keeps the bodies of what was `sent` to each partition and read."""
 
@@ -64,7 +46,7 @@ class Reader:
         self.group = group
         self.shared = shared
         self.options: Options = group.options(shared=shared, **more)
-        self.worker = Worker()
+        self.worker = CountedReceivers()
         self.bodies: Counter[bytes] = Counter()
         self.sent: set[bytes] = set()
         self._more = more

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,18 +19,17 @@ from spark_ehbalance.errors import (
     StoreUnavailableError,
 )
 from spark_ehbalance.hub import conditions
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.hub.receiver import Receiver
 from spark_ehbalance.hub.rows import sequence_numbers
-from spark_ehbalance.leases.model import Author, Lease
+from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.orders import Seek
 from spark_ehbalance.source import range_reader
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.stores.base import commit
-from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
-from tests.source.support import HUB, SOON, CountedReceivers, hub_options
+from tests.source.support import HUB, SOON, CountedReceivers, HeldLease, hub_options
 from tests.waiting import wait_until
 
 EVENTS = 5000
@@ -277,23 +275,12 @@ def test_a_wrong_key_is_an_error_that_does_not_show_it(emulator: Emulator) -> No
 # --- leases and other readers ----------------------------------------------------------------------------------
 
 
-class Held:
-    """Partition 0 as the query `me` holds it, with epoch 5, by a lease table."""
+class Held(HeldLease):
+    """And how its tasks read."""
 
     def __init__(self, emulator: Emulator, path: Path) -> None:
-        self.path = path
+        super().__init__(emulator, path, epoch=5)
         self._emulator = emulator
-        self.table = DeltaStore(str(path))
-        self.table.create(hub_options(emulator).connection.group("$Default"))
-        self._write(Lease("0", owner="me", epoch=5, renewal=9, owned_since_ms=9, checkpoint=Position(-1)))
-
-    @property
-    def lease(self) -> Lease:
-        return self.table.read().leases["0"]
-
-    def claim(self, owner: str = "other") -> None:
-        """Have another member take the lease, or the query's next process."""
-        self._write(replace(self.lease, owner=owner, epoch=6))
 
     def read(
         self,
@@ -307,73 +294,37 @@ class Held:
         options = hub_options(self._emulator, leaseTable=self.path, prefetch=100, **raw)
         return read(options, 0, end, epoch=5, owner="me", level=level, since_ms=since_ms, then=then)
 
-    def _write(self, lease: Lease) -> None:
-        base = self.table.read()
-        self.table.write(base, replace(base, leases={"0": lease}))
-
 
 @pytest.fixture
 def held(emulator: Emulator, tmp_path: Path) -> Held:
     return Held(emulator, tmp_path / "leases")
 
 
-class Intruder:
-    """Somebody else's receiver of partition 0."""
-
-    def __init__(self, options: Options, level: int) -> None:
-        self._source = PartitionAddress(options.connection, "$Default", "0")
-        self._level = level
-        self._receiver: Receiver | None = None
-
-    def come(self) -> None:
-        self._receiver = Receiver(self._source, 0, owner_level=self._level, prefetch=1)
-        wait_until(lambda: self._receiver and self._receiver.receive(1, 0.2).num_rows, "the intruder reads")
-
-    def go(self) -> None:
-        if self._receiver is not None:
-            self._receiver.close()
+Rival = Callable[..., Receiver]
 
 
-MakeIntruder = Callable[[int], Intruder]
-
-
-@pytest.fixture
-def intruder(emulator: Emulator) -> Iterator[MakeIntruder]:
-    made: list[Intruder] = []
-
-    def make(level: int) -> Intruder:
-        made.append(Intruder(hub_options(emulator), level))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.go()
-
-
-def test_a_lease_lost_while_reading_ends_the_range_early_without_an_error(held: Held, intruder: MakeIntruder) -> None:
+def test_a_lease_lost_while_reading_ends_the_range_early_without_an_error(held: Held, rival: Rival) -> None:
     def taken_over() -> None:
         held.claim()
-        intruder(6).come()
+        rival(6)
 
     got = held.read(then=taken_over)
     assert 0 < len(got) < EVENTS
     assert got == list(range(len(got)))
 
 
-def test_a_lease_lost_before_reading_is_an_empty_range(held: Held, intruder: MakeIntruder) -> None:
+def test_a_lease_lost_before_reading_is_an_empty_range(held: Held, rival: Rival) -> None:
     held.claim()
-    intruder(6).come()
+    rival(6)
     assert held.read() == []
 
 
-def test_a_later_process_of_the_query_fails_the_batch_instead_of_ending_it_early(
-    held: Held, intruder: MakeIntruder
-) -> None:
+def test_a_later_process_of_the_query_fails_the_batch_instead_of_ending_it_early(held: Held, rival: Rival) -> None:
     """That process runs the batch again, and a sink that had this one, cut short, for the whole batch would skip it."""
 
     def claimed_again() -> None:
         held.claim("me")
-        intruder(6).come()
+        rival(6)
 
     with pytest.raises(FencedError, match="partition 0: a later process of this query, me, reads it now"):
         held.read(since_ms=9, then=claimed_again)
@@ -383,27 +334,24 @@ def test_a_lost_lease_does_not_end_the_range_before_the_new_owner_reads(held: He
     assert held.read(500, then=held.claim) == list(range(500))
 
 
-def test_a_seek_neither_ends_the_range_nor_fails_the_batch(held: Held, intruder: MakeIntruder) -> None:
+def test_a_seek_neither_ends_the_range_nor_fails_the_batch(held: Held, rival: Rival) -> None:
     def sought() -> None:
         seek = Seek(by=Author("operator", ""), at_ms=0, partition="0", position=Position(7), force=True)
         assert commit(held.table, held.table.read(), [seek]).accepted
-        reader = intruder(6)  # such as another seek's, to a time
-        reader.come()
-        reader.go()
+        rival(6).close()  # such as another seek's, to a time
 
     assert held.read(since_ms=9, then=sought) == list(range(EVENTS))
 
 
 @pytest.mark.parametrize("while_reading", [True, False])
 def test_a_reader_outside_the_group_fails_the_batch(
-    held: Held, intruder: MakeIntruder, while_reading: bool, monkeypatch: pytest.MonkeyPatch
+    held: Held, rival: Rival, while_reading: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(range_reader, "_DEAD_READER", 1.0)
-    other = intruder(77)
     if not while_reading:
-        other.come()
+        rival(77)
     with pytest.raises(ForeignReaderError) as caught:
-        held.read(then=other.come if while_reading else None)
+        held.read(then=(lambda: rival(77)) if while_reading else None)
     message = str(caught.value)
     assert "\n" not in message
     for part in ("partition 0", "owner level 77", "holds it with 5", "another consumer group"):
@@ -412,24 +360,23 @@ def test_a_reader_outside_the_group_fails_the_batch(
 
 
 def test_a_reader_with_a_level_shuts_out_one_without(
-    emulator: Emulator, intruder: MakeIntruder, monkeypatch: pytest.MonkeyPatch
+    emulator: Emulator, rival: Rival, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(range_reader, "_DEAD_READER", 1.0)
-    intruder(0).come()
+    rival(0)
     with pytest.raises(ForeignReaderError, match=r"partition 0: .*owner level 0"):
         read(hub_options(emulator), 0, 100)
 
 
 def test_without_level_a_kept_receiver_of_the_former_owner_is_waited_for(
-    held: Held, intruder: MakeIntruder, opened: list[int]
+    held: Held, rival: Rival, opened: list[int]
 ) -> None:
-    former = intruder(4)
-    former.come()
+    former = rival(4)
     done = threading.Event()
 
     def leave() -> None:
         wait_until(lambda: len(opened) > 1 or done.is_set(), "the range was refused, and is tried again")
-        former.go()
+        former.close()
 
     leaving = threading.Thread(target=leave)
     leaving.start()
@@ -441,30 +388,28 @@ def test_without_level_a_kept_receiver_of_the_former_owner_is_waited_for(
     assert got == list(range(500))
 
 
-def test_without_level_a_lower_level_that_stays_is_an_error(
-    held: Held, intruder: MakeIntruder, opened: list[int]
-) -> None:
-    intruder(4).come()
+def test_without_level_a_lower_level_that_stays_is_an_error(held: Held, rival: Rival, opened: list[int]) -> None:
+    rival(4)
     with pytest.raises(ForeignReaderError, match=r"owner level 4, while this query holds it with 5"):
         held.read(100, level=None, minPartitions=2, receiverTimeout="2 s")
     assert len(opened) > 1
 
 
-def test_a_disconnect_while_the_table_is_away_fails_the_batch(held: Held, intruder: MakeIntruder) -> None:
+def test_a_disconnect_while_the_table_is_away_fails_the_batch(held: Held, rival: Rival) -> None:
     held.table.close()
     held.path.rename(held.path.with_name("away"))
-    intruder(77).come()
+    rival(77)
     with pytest.raises(StoreUnavailableError):
         held.read(100)
 
 
-def test_the_kept_receiver_of_another_worker_is_taken_over(held: Held, intruder: MakeIntruder) -> None:
-    intruder(5).come()
+def test_the_kept_receiver_of_another_worker_is_taken_over(held: Held, rival: Rival) -> None:
+    rival(5)
     assert held.read(500) == list(range(500))
 
 
-def test_the_same_task_run_twice_at_once_completes_in_one_of_them(held: Held, intruder: MakeIntruder) -> None:
-    assert held.read(then=intruder(5).come) == list(range(EVENTS))
+def test_the_same_task_run_twice_at_once_completes_in_one_of_them(held: Held, rival: Rival) -> None:
+    assert held.read(then=lambda: rival(5)) == list(range(EVENTS))
 
 
 # --- events that are gone --------------------------------------------------------------------------------------
