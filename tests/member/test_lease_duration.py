@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -134,6 +135,11 @@ _STEPS = st.one_of(
     st.tuples(st.just("set"), _SECONDS),
 )
 
+_LOOKED: list[Any] = [(0, ("look", 0)), (0, ("commit", 0))]
+_RAISED: list[Any] = [(0, ("set", 120.0)), (0, ("beat", 0)), (0, ("commit", 0))]
+#: Another member looks, and nothing else happens.
+_SILENT: list[Any] = [(10, ("only look", 1))]
+
 
 @settings(max_examples=400, deadline=None)
 @given(
@@ -142,39 +148,15 @@ _STEPS = st.one_of(
     steps=st.lists(st.tuples(_WAITS, _STEPS), max_size=40),
 )
 # Lowered: the owner has not looked since, and others have.
-@example(
-    (120, 30, 30),
-    120,
-    [(0, ("look", 0)), (0, ("commit", 0)), (1, ("set", 30.0)), *[(10, ("only look", 1))] * 5],
-)
+@example((120, 30, 30), 120, [*_LOOKED, (1, ("set", 30.0)), *_SILENT * 5])
 # Lowered, and the owner has said so without knowing.
-@example(
-    (120, 30, 30),
-    120,
-    [(0, ("set", 30.0)), (0, ("beat", 0)), (0, ("lost", 0)), *[(10, ("only look", 1))] * 5],
-)
+@example((120, 30, 30), 120, [(0, ("set", 30.0)), (0, ("beat", 0)), (0, ("lost", 0)), *_SILENT * 5])
 # Raised, and renewed before the owner's row says so.
-@example(
-    (30, 30, 30),
-    30,
-    [(0, ("set", 120.0)), (0, ("renew", 0)), (0, ("commit", 0)), *[(10, ("only look", 1))] * 5],
-)
+@example((30, 30, 30), 30, [(0, ("set", 120.0)), (0, ("renew", 0)), (0, ("commit", 0)), *_SILENT * 5])
 # Raised, and said so late that another has already decided to take the lease.
-@example(
-    (30, 30, 30),
-    30,
-    [*[(10, ("only look", 1))] * 4, (0, ("set", 120.0)), (0, ("beat", 0)), (0, ("commit", 0)), (1, ("commit", 1))],
-)
+@example((30, 30, 30), 30, [*_SILENT * 4, *_RAISED, (1, ("commit", 1))])
 # The same, and somebody has touched the lease.
-@example(
-    (30, 30, 30),
-    30,
-    [
-        *[(10, ("only look", 1))] * 4,
-        *[(0, ("set", 120.0)), (0, ("beat", 0)), (0, ("commit", 0)), (0, ("touch", 0)), (0, ("only look", 0))],
-        (1, ("commit", 1)),
-    ],
-)
+@example((30, 30, 30), 30, [*_SILENT * 4, *_RAISED, (0, ("touch", 0)), (0, ("only look", 0)), (1, ("commit", 1))])
 # Committed between a look and a lost race of another, who then looks all the time.
 @example(
     (30, 30, 30),
