@@ -278,7 +278,7 @@ def test_a_reader_waits_for_a_connection_that_the_namespace_can_spare(worker: Co
 
 
 def test_a_start_with_many_partitions_asks_no_more_than_the_hub_answers(emulator: Emulator) -> None:
-    partitions = 110
+    partitions = 70  # more than the hub answers in a second
     emulator.add_hub(HUB, partitions)
     options = hub_options(emulator)
     before = BUSY.of(options.connection.hub_name)
@@ -346,7 +346,7 @@ def test_two_queries_that_start_at_once_are_refused_nothing(emulator: Emulator, 
 
 
 def test_who_waits_for_a_batch_is_served_while_all_partitions_are_asked_about(emulator: Emulator) -> None:
-    emulator.add_hub(HUB, 60)
+    emulator.add_hub(HUB, 40)
     connection = hub_options(emulator).connection
     schedule = PollSchedule(most_requests=10)
     watcher = HubWatcher(connection, "$Default", StartingPositions.parse("latest"), 60.0, schedule=schedule)
