@@ -52,7 +52,7 @@ def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterato
         whole: Any = {"members": 4, "partitions": 32, "interval": 10.0, "intervals": 15}
         yield from processors.measure(folder, log, **(little if short else whole))
     if simulator.SUBJECT in subjects:
-        yield from simulator.measure(log, cycles=1 if short else 500, runs=1)
+        yield from simulator.measure(log, cycles=1 if short else 100, runs=1)
     if not {*subjects} - {each.SUBJECT for each in (reader, connections, leases, processors, simulator)}:
         return
     log("starting Spark")

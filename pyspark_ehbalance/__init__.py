@@ -30,7 +30,7 @@ except Exception as failure:
         def __init__(self, options: Any) -> None:
             try:
                 from spark_ehbalance.errors import InstallationError
-                from spark_ehbalance.source.one_line import told_in_one_line
+                from spark_ehbalance.source.error_line import told_in_one_line
             except Exception:
                 raise ImportError(_WHY) from None
             with told_in_one_line():

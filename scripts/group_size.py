@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from spark_ehbalance.leases.model import Change
+from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate
 from spark_ehbalance.simulation.scenario import Event, StoreSettings, load
@@ -72,7 +72,7 @@ def growing(strategy: str) -> str:
     return f"| `{strategy}` | {len(needless)} | {last} | {len(takes(cold))} |"
 
 
-def takes(result: Result) -> list[Change]:
+def takes(result: Result) -> list[OwnershipChange]:
     """What was claimed from an owner: it had expired, or its handover was overdue."""
     return [each for each in result.changes if each.event == "Claim" and each.owner_before not in (None, each.owner)]
 

@@ -31,8 +31,8 @@ from spark_ehbalance.installed import Py4JError
 from spark_ehbalance.source.batch_numbers import check_batch_numbers
 from spark_ehbalance.source.control_socket import PlannerAddress, send
 from spark_ehbalance.source.datasource import EhBalanceDataSource
+from spark_ehbalance.source.error_line import repeat_at_the_end
 from spark_ehbalance.source.offsets import StreamOffset
-from spark_ehbalance.source.one_line import repeat_at_the_end
 from spark_ehbalance.source.relay import PlannerRelay, relay
 from spark_ehbalance.text import logger
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_ehbalance.strategies import DECLARATIONS
+
 ROOT = Path(__file__).parents[1]
 PAGES = {page.relative_to(ROOT).as_posix(): page for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
 #: And those that stand outside the documentation's index.
@@ -48,6 +50,12 @@ def test_the_index_has_every_page() -> None:
     index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
     linked = {Path(link).name for link in re.findall(r"\]\(([^)]+)\)", index)}
     assert {Path(name).name for name in PAGES} == linked | {"index.md"}
+
+
+def test_the_table_of_strategies_that_is_written_by_hand_names_each() -> None:
+    text = prose(ROOT / "docs/strategies.md").partition("## Which to use\n")[2].partition("\n#")[0]
+    table = "".join(line for line in text.splitlines() if line.startswith("|"))
+    assert not [name for name in DECLARATIONS if f"`{name}`" not in table]
 
 
 def test_every_test_in_the_table_of_rules_exists() -> None:

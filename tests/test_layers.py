@@ -34,7 +34,7 @@ PURE = (
     "source.batch_planning",
     "source.no_such_option",
     "source.progress_policy",
-    "source.told_ends",
+    "source.finished_batches",
     "source.scala_options",
     "consumer.ownership",
     "delta.marks",

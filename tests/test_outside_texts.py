@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from spark_ehbalance.hub.conditions import Meaning, meaning
-from spark_ehbalance.source.one_line import ending_with_line
+from spark_ehbalance.source.error_line import ending_with_line
 from spark_ehbalance.stores.delta.features import seconds
-from spark_ehbalance.stores.delta.folder import one_line
+from spark_ehbalance.stores.delta.folder import storage_error_text
 from tests.growth import assert_linear
 
 
 def said(text: str) -> str:
-    return one_line(OSError(text))
+    return storage_error_text(OSError(text))
 
 
 def refused(text: str) -> Meaning:

@@ -19,8 +19,8 @@ from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.leases.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Drain, NoteHub, Transition
-from spark_ehbalance.source.joining import CLOCKS_DIFFER
 from spark_ehbalance.source.options import Options
+from spark_ehbalance.source.start_checks import CLOCKS_DIFFER
 from spark_ehbalance.values.defaults import HANDOVER_TIMEOUT
 from spark_ehbalance.values.parsing import duration_text, parse_duration
 from spark_ehbalance.values.position import Position

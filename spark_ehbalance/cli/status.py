@@ -18,7 +18,6 @@ from spark_ehbalance.cli.options import AsJson, LeaseTable, StorageOptions
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.leases.model import Member, MemberLoad
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.stores.base import Offers
 from spark_ehbalance.values.group import Group as NamedGroup
 from spark_ehbalance.values.secrets import shown
 
@@ -29,7 +28,6 @@ _WATCH_INTERVAL = 1.0
 _UNKNOWN = "-"
 
 #: A store that keeps everything.
-_ALL = Offers()
 
 
 def status(
@@ -49,13 +47,13 @@ def status(
         raise OptionError("--watch and --json are both given: set one")
     with storage.open(lease_table, group=None if group is None else _group(group)) as store:
         if as_json:
-            typer.echo(json.dumps(status_json(store.read(), store.offers), indent=2))
+            typer.echo(json.dumps(status_json(store.read(), store.keeps_all), indent=2))
         elif not watch:
-            console().print(status_tables(store.read(), now_ms(), store.offers))
+            console().print(status_tables(store.read(), now_ms(), store.keeps_all))
         else:
             with Live(console=Console(), auto_refresh=False) as live:
                 while True:
-                    live.update(status_tables(store.read(), now_ms(), store.offers), refresh=True)
+                    live.update(status_tables(store.read(), now_ms(), store.keeps_all), refresh=True)
                     time.sleep(_WATCH_INTERVAL)
 
 
@@ -66,8 +64,8 @@ def _group(text: str) -> NamedGroup:
     return NamedGroup.of(*names)
 
 
-def status_json(snapshot: Snapshot, offers: Offers = _ALL) -> dict[str, Any]:
-    """The state of a group for programs. What its store does not keep, by `offers`, is null.
+def status_json(snapshot: Snapshot, keeps_all: bool = True) -> dict[str, Any]:
+    """The state of a group for programs. What a store without `keeps_all` does not keep is null.
 
     Times are ISO 8601. `sequenceNumber` is that of the last finished event. Rates are in events per second, backlogs in
     events; `cpu` is from 0 to 1. `connections` to the namespace are open between two batches: one for each
@@ -78,17 +76,17 @@ def status_json(snapshot: Snapshot, offers: Offers = _ALL) -> dict[str, Any]:
         "namespace": snapshot.group.namespace,
         "eventHub": snapshot.group.hub,
         "consumerGroup": snapshot.group.consumer_group,
-        "version": snapshot.version if offers.atomic else None,
+        "version": snapshot.version if keeps_all else None,
         "leader": snapshot.leader,
         "leaseDuration": _seconds(snapshot.lease_duration_ms),
-        "connections": _connections(snapshot, offers),
+        "connections": _connections(snapshot, keeps_all),
         "partitions": [
             {
                 "partition": lease.partition,
                 "owner": lease.owner,
-                "epoch": lease.epoch if offers.epochs else None,
+                "epoch": lease.epoch if keeps_all else None,
                 "renewedAt": iso(lease.renewed_at_ms),
-                "ownedSince": iso(lease.owned_since_ms) if offers.epochs else None,
+                "ownedSince": iso(lease.owned_since_ms) if keeps_all else None,
                 "sequenceNumber": lease.checkpoint and lease.checkpoint.sequence_number,
                 "nextOwner": lease.handover and lease.handover.to,
                 "pin": lease.pin and asdict(lease.pin),
@@ -96,7 +94,7 @@ def status_json(snapshot: Snapshot, offers: Offers = _ALL) -> dict[str, Any]:
             }
             for lease in snapshot.leases.values()
         ],
-        "members": [_member_json(each, snapshot) for each in _members(snapshot, offers)],
+        "members": [_member_json(each, snapshot) for each in _members(snapshot, keeps_all)],
     }
 
 
@@ -118,9 +116,9 @@ def _member_json(member: Member, snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _members(snapshot: Snapshot, offers: Offers) -> list[Member]:
+def _members(snapshot: Snapshot, keeps_all: bool) -> list[Member]:
     """The members by age. Where the store keeps none, they are those who own something, and `joined` is 0."""
-    if offers.members:
+    if keeps_all:
         return sorted(snapshot.members.values(), key=lambda member: member.joined)
     last_seen: dict[str, int] = {}
     for lease in snapshot.leases.values():
@@ -129,9 +127,9 @@ def _members(snapshot: Snapshot, offers: Offers) -> list[Member]:
     return [Member(id, "", 0, renewed_at_ms=at_ms) for id, at_ms in sorted(last_seen.items())]
 
 
-def _connections(snapshot: Snapshot, offers: Offers) -> int:
+def _connections(snapshot: Snapshot, keeps_all: bool) -> int:
     owned = sum(lease.owner is not None for lease in snapshot.leases.values())
-    return owned + len(_members(snapshot, offers))
+    return owned + len(_members(snapshot, keeps_all))
 
 
 def _seconds(ms: int | None) -> float | None:
@@ -142,17 +140,17 @@ def _member_load(load: MemberLoad) -> dict[str, float | None]:
     return {"rate": load.rate, "backlog": load.backlog, "batchSeconds": load.batch_seconds, "cpu": load.cpu}
 
 
-def status_tables(snapshot: Snapshot, now_ms: int, offers: Offers = _ALL) -> Group:
+def status_tables(snapshot: Snapshot, now_ms: int, keeps_all: bool = True) -> Group:
     """The state of a group for people. Ages are by this machine's clock, so they include the skew of other clocks. What
-    the group's store does not keep, by `offers`, is "-"."""
-    return Group(_partition_table(snapshot, now_ms, offers), _member_table(snapshot, now_ms, offers))
+    the group's store does not keep, without `keeps_all`, is "-"."""
+    return Group(_partition_table(snapshot, now_ms, keeps_all), _member_table(snapshot, now_ms, keeps_all))
 
 
-def _partition_table(snapshot: Snapshot, now_ms: int, offers: Offers) -> Table:
-    title = f"{snapshot.group}, {len(_members(snapshot, offers))} {'members' if offers.members else 'owners'}"
+def _partition_table(snapshot: Snapshot, now_ms: int, keeps_all: bool) -> Table:
+    title = f"{snapshot.group}, {len(_members(snapshot, keeps_all))} {'members' if keeps_all else 'owners'}"
     if (seconds := _seconds(snapshot.lease_duration_ms)) is not None:
         title += f", lease duration {seconds:g} s"
-    title += f", {_connections(snapshot, offers)} connections"
+    title += f", {_connections(snapshot, keeps_all)} connections"
     table = Table(title=cell(title), title_justify="left")
     for column in ("partition", "owner", "epoch", "read up to", "renewed", "owned for", "next owner", "pinned to"):
         table.add_column(column, justify="right" if column in ("partition", "epoch", "read up to") else "left")
@@ -161,31 +159,29 @@ def _partition_table(snapshot: Snapshot, now_ms: int, offers: Offers) -> Table:
         table.add_row(
             cell(lease.partition),
             cell(lease.owner) if owned else Text("nobody", style="dim"),
-            str(lease.epoch) if offers.epochs else _UNKNOWN,
+            str(lease.epoch) if keeps_all else _UNKNOWN,
             "" if lease.checkpoint is None else str(lease.checkpoint.sequence_number),
             f"{age(now_ms - lease.renewed_at_ms)} ago" if owned else "",
-            (age(now_ms - lease.owned_since_ms) if owned else "") if offers.epochs else _UNKNOWN,
-            cell(lease.handover.to if lease.handover else "") if offers.handover else _UNKNOWN,
-            cell(f"{pin.to} (transfer)" if pin and pin.transfer else pin.to if pin else "")
-            if offers.handover
-            else _UNKNOWN,
+            (age(now_ms - lease.owned_since_ms) if owned else "") if keeps_all else _UNKNOWN,
+            cell(lease.handover.to if lease.handover else "") if keeps_all else _UNKNOWN,
+            cell(f"{pin.to} (transfer)" if pin and pin.transfer else pin.to if pin else "") if keeps_all else _UNKNOWN,
         )
     return table
 
 
-def _member_table(snapshot: Snapshot, now_ms: int, offers: Offers) -> Table:
+def _member_table(snapshot: Snapshot, now_ms: int, keeps_all: bool) -> Table:
     table = Table()
     for column in ("member", "host", "state", "strategy"):
         table.add_column(column)
     for column in ("partitions", "pinned", "events/s", "backlog", "batch", "host CPU", "last seen"):
         table.add_column(column, justify="right")
-    for member in _members(snapshot, offers):
+    for member in _members(snapshot, keeps_all):
         load, owned, last_seen = (
             member.load,
             len(snapshot.owned_by(member.id)),
             f"{age(now_ms - member.renewed_at_ms)} ago",
         )
-        if not offers.members:
+        if not keeps_all:
             table.add_row(cell(member.id), *[_UNKNOWN] * 3, str(owned), *[_UNKNOWN] * 5, last_seen)
             continue
         table.add_row(

@@ -9,7 +9,7 @@ from spark_ehbalance.installed import need_spark
 need_spark()
 from spark_ehbalance.delta.spark_settings import spark_settings  # noqa: E402
 from spark_ehbalance.delta.writing import once, write_once  # noqa: E402
-from spark_ehbalance.source.one_line import repeat_at_the_end  # noqa: E402
+from spark_ehbalance.source.error_line import repeat_at_the_end  # noqa: E402
 
 repeat_at_the_end()  # for programs that do not call `register`
 

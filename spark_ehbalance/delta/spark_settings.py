@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.source.host import settings_of, started_settings
+from spark_ehbalance.source.processes import settings_of, started_settings
 from spark_ehbalance.spark_versions import NEWEST_WITH_DELTA, delta_for
 
 #: What Delta's jar depends on and Spark has already, in newer versions: Delta's would conflict. For example, the shims

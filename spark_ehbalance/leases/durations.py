@@ -7,10 +7,10 @@ All commits of a group form one line, in which each member must be able to commi
 
 It is raised at once. It is lowered when it has been clearly too long for a minimum tenure.
 
-A member's row says by which duration the member renews (`Member.lease_duration_ms`), and others judge it by that alone.
-The duration and the signs of life that go with it are in one snapshot, so nobody has to remember what was in force
-before: an owner that does not know of a shorter duration yet is judged by the longer one that it has said, and an owner
-uses a longer one only from when it has said so.
+A member's row states the duration by which the member renews (`Member.lease_duration_ms`), and others judge it by that
+alone. Duration and signs of life are in one snapshot, so nobody has to remember earlier durations: an owner that does
+not know of a shorter duration yet is judged by the longer one in its row, and an owner uses a longer one only once its
+row states it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from spark_ehbalance.leases.derived import Identity
-from spark_ehbalance.leases.model import Member, MemberState
+from spark_ehbalance.leases.model import MemberState
 from spark_ehbalance.leases.snapshot import Snapshot
 
 #: All members together use up to this part of the commits that the store could carry one after the other, so that
 #: races stay rare.
 STORE_SHARE = 0.3
 
-#: A commit counts as so many seconds at most: longer ones tell of a suspended process, not of the store.
+#: The longest time of a commit that counts, in seconds: a longer one was a suspended process, not the store.
 LONGEST_COMMIT = 1.0
 
 #: Durations are the leader's times a power of this, so that a measurement that fluctuates changes nothing; and one is
@@ -53,18 +52,10 @@ def minimum_tenure(duration: float) -> float:
 def needed(snapshot: Snapshot, unmeasured_ms: float = 0.0) -> float:
     """The seconds that the group's active members need. Those that have not measured a commit count as the average, or
     with `unmeasured_ms` where nobody has."""
-    members = snapshot.members
-    active, average_ms = snapshot.derived.by_ownership.get(
-        "commit times", lambda: _commit_times(members), Identity(members)
-    )
-    return 3 * active * ((unmeasured_ms if average_ms is None else average_ms) / 1000) / STORE_SHARE
-
-
-def _commit_times(members: Mapping[str, Member]) -> tuple[int, float | None]:
-    """The number of active members, and the average ms that a commit takes those that have measured one."""
-    active = [each.commit_ms for each in members.values() if each.state is MemberState.ACTIVE]
+    active = [each.commit_ms for each in snapshot.members.values() if each.state is MemberState.ACTIVE]
     measured = [min(each, 1000 * LONGEST_COMMIT) for each in active if each is not None]
-    return len(active), sum(measured) / len(measured) if measured else None
+    average_ms = sum(measured) / len(measured) if measured else unmeasured_ms
+    return 3 * len(active) * (average_ms / 1000) / STORE_SHARE
 
 
 def fitting(configured: float, seconds: float) -> float:
@@ -79,22 +70,25 @@ def lowered(configured: float, seconds: float) -> float:
     return fitting(configured, _STEP * seconds)
 
 
-class Said(NamedTuple):
-    """What the members' rows say, in seconds: by member, the shortest and the longest. Those that say nothing count
-    with a duration that the caller knows."""
+class Durations(NamedTuple):
+    """The lease durations by which a group's members renew, in seconds: `by_member` as their rows state them, the
+    `shortest`, the `longest`, and the `default` of members whose rows state none. Nobody is taken for dead before the
+    duration that the group `needs`."""
 
     by_member: Mapping[str, float]
     shortest: float
     longest: float
+    default: float
+    needs: float
 
+    @classmethod
+    def of(cls, snapshot: Snapshot, default: float, unmeasured_ms: float = 0.0) -> Durations:
+        """The durations of the members of `snapshot`; see `needed` for `unmeasured_ms`."""
+        members = snapshot.members
+        stated = {id: ms / 1000 for id, row in members.items() if (ms := row.lease_duration_ms) is not None}
+        values = [*stated.values()] if len(stated) == len(members) > 0 else [*stated.values(), default]
+        return cls(stated, min(values), max(values), default, needed(snapshot, unmeasured_ms))
 
-def said(snapshot: Snapshot, unsaid: float) -> Said:
-    """By which durations the members of `snapshot` renew; `unsaid` counts for those that do not say."""
-
-    def compute() -> Said:
-        rows = snapshot.members.items()
-        by_member = {id: each.lease_duration_ms / 1000 for id, each in rows if each.lease_duration_ms is not None}
-        found = {*by_member.values()} if len(by_member) == len(rows) > 0 else {*by_member.values(), unsaid}
-        return Said(by_member, min(found), max(found))
-
-    return snapshot.load_version.get("said durations", compute, unsaid)
+    def judged_by(self, owner: str | None) -> float:
+        """The seconds without a sign of life after which `owner`, a member's id, is taken for dead."""
+        return max(self.by_member.get(owner or "", self.default), self.needs)

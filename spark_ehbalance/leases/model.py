@@ -9,10 +9,9 @@ wait of a cold start; they are never compared between machines to decide who is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Set
+from dataclasses import dataclass
 from enum import Enum
-from types import MappingProxyType
 
 from spark_ehbalance.values.position import Position
 
@@ -152,9 +151,9 @@ class Member:
     everything that the other writes is refused. `joined` orders members by age without comparing clocks. `max_owned` is
     the most partitions that it may own; None: no limit. `strategy` is the name of its strategy.
 
-    `lease_duration_ms` is the time without a sign of life after which others may take its leases, as it has said itself
-    with its last heartbeat. `commit_ms` is what a commit takes it, without lost races; None until it knows. Members of
-    an earlier version say neither, and drop what others have said whenever they write.
+    `lease_duration_ms` is the time without a sign of life after which others may take its leases, as its last heartbeat
+    stated. `commit_ms` is the duration of its commits, without lost races; None until it is measured. Members of an
+    earlier version state neither, and their writes remove what others have stated.
     """
 
     id: str
@@ -184,7 +183,8 @@ class QueryRecord:
     `run` is its process that has joined last, the incarnation of a member, which `process` identifies on its machine;
     it is empty once that one has left, so that `begun` is exact. `start` counts those processes. `batch` is the number
     of the last batch that the sink has finished, `begun` of the last one that it was given, as of the run's last
-    commit. The record stays when the query ends, so that a checkpoint that was set back, or copied, is known.
+    commit, and `planner` the run that planned that one. The record stays when the query ends, so that a checkpoint that
+    was set back, or copied, is known.
     """
 
     lineage: str
@@ -193,6 +193,7 @@ class QueryRecord:
     start: int = 1
     batch: int = 0
     begun: int = 0
+    planner: str = ""
     at_ms: int = 0
     host: str = ""
     process: str = ""
@@ -204,16 +205,3 @@ class Author:
 
     id: str
     incarnation: str
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """All rows after a change, and the changed rows as they were before; None: there was none."""
-
-    leases: Mapping[str, Lease]
-    leases_before: Mapping[str, Lease | None]
-    members: Mapping[str, Member]
-    members_before: Mapping[str, Member | None]
-    table: TableIdentity | None = None
-    lease_duration_ms: int | None = None
-    queries: Mapping[str, QueryRecord] = field(default_factory=lambda: MappingProxyType({}))

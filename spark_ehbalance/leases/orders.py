@@ -94,7 +94,7 @@ class Transfer(MoveTo):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpin(Order):
-    """Let the strategy decide about the partition again. A pending handover goes on."""
+    """Let the strategy decide about the partition again. A pending handover continues."""
 
     def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
         if lease.pin is not None:
@@ -112,7 +112,7 @@ class Seek(Order):
 
     The epoch rises, so that late checkpoints of the last owner are refused. With `force` the owner stays the owner, and
     plans its next batch from `position` in the new epoch. What it has begun before still ends, also if it is started
-    again (`sought`). Without an owner nothing goes on that was begun before: nobody has owned it since then.
+    again (`sought`). Without an owner no batch continues: nobody has owned the partition since.
     """
 
     position: Position

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 
-from spark_ehbalance.leases.derived import Derived, Identity, LoadVersion
-from spark_ehbalance.leases.last_changed import LastChanged
-from spark_ehbalance.leases.model import Change, Lease, Member, MemberState, QueryRecord, TableIdentity
+from spark_ehbalance.leases.model import Lease, Member, MemberState, QueryRecord, TableIdentity
 from spark_ehbalance.leases.ownership import Ownership
 from spark_ehbalance.text import time_of
 from spark_ehbalance.values.group import Group
@@ -20,14 +19,11 @@ OTHER_HUB_HELP = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """A group's state at `version` of its store. `leases` are by partition, in partition order, `members` by id.
     `table` is None if no partition was ever added, and in tables of earlier versions. `lease_duration_ms` is the
-    duration that all members are to use; None: not said, and each uses the one that it is configured with. `queries`
-    are by lineage.
-
-    `derived` caches what is computed from the rest. It is not compared, and `dataclasses.replace` starts it anew.
+    duration that all members use; None: each uses its configured one. `queries` are by lineage.
     """
 
     group: Group
@@ -37,66 +33,16 @@ class Snapshot:
     table: TableIdentity | None = None
     lease_duration_ms: int | None = None
     queries: Mapping[str, QueryRecord] = field(default_factory=lambda: MappingProxyType({}))
-    derived: Derived = field(default_factory=Derived, init=False, compare=False, repr=False)
 
-    def after(self, change: Change) -> Snapshot:
-        """The state after `change`, with the same version: a store counts it up once it has written the state."""
-        after = Snapshot(
-            self.group,
-            self.version,
-            change.leases,
-            change.members,
-            change.table,
-            change.lease_duration_ms,
-            change.queries,
-        )
-        after.derived.follow(self.derived, self.ownership, change)
-        return after
-
-    def written_as(self, version: int) -> Snapshot:
-        """The same state under another version."""
-        same = Snapshot(
-            self.group, version, self.leases, self.members, self.table, self.lease_duration_ms, self.queries
-        )
-        same.derived.copy(self.derived)
-        return same
-
-    def with_last_changed(self, last_changed: LastChanged) -> Snapshot:
-        """The same state as the first of a chain whose snapshots keep a last-changed index, beginning with this one."""
-        first = self.written_as(self.version)
-        first.derived.last_changed = last_changed
-        return first
-
-    @property
-    def last_changed(self) -> LastChanged | None:
-        """The last-changed index, where the chain of snapshots keeps it; `apply` does, reading a table does not."""
-        return self.derived.last_changed
-
-    @property
+    @cached_property
     def ownership(self) -> Ownership:
-        """Who owns what: the same object in all versions of a chain until any of it changes."""
-        ownership = self.derived.ownership
-        if ownership is None:
-            ownership = self.derived.ownership = Ownership.of(self.leases, self.members)
-        return ownership
+        """Who owns what."""
+        return Ownership.of(self.leases, self.members)
 
-    @property
-    def load_version(self) -> LoadVersion:
-        """The version of all loads: the same object in all versions of a chain until any of them changes."""
-        return self.derived.load_version
-
-    @property
-    def member_ids(self) -> frozenset[str]:
-        """All members' ids."""
-        return self.derived.by_ownership.get("member ids", lambda: frozenset(self.members))
-
-    @property
+    @cached_property
     def leader(self) -> str | None:
         """The active member that joined first; it does the group's housekeeping. There is no election: every write is
         a compare-and-swap, so two members that both act as leader do no harm."""
-        return self.derived.by_ownership.get("leader", self._leader)
-
-    def _leader(self) -> str | None:
         return oldest_active(self.members.values())
 
     def described_other_hub(self, created_ms: int | None) -> str:
@@ -110,11 +56,6 @@ class Snapshot:
             f"this one was made {time_of(created_ms)}: it was made anew, or is another one, with other events"
         )
 
-    def covers(self, partitions: tuple[str, ...]) -> bool:
-        """Whether there is a lease for each of `partitions`."""
-        known = self.derived.by_ownership
-        return known.get("covers", lambda: self.leases.keys() >= set(partitions), Identity(partitions))
-
     def owned_by(self, member: str) -> list[Lease]:
         """The leases of `member`, live or expired, in partition order."""
         return [self.leases[partition] for partition in self.ownership.owned.get(member, ())]
@@ -122,5 +63,5 @@ class Snapshot:
 
 def oldest_active(members: Iterable[Member]) -> str | None:
     """The id of the active one of `members` that joined first."""
-    active = [member for member in members if member.state is MemberState.ACTIVE]
-    return min(active, key=lambda member: (member.joined, member.id)).id if active else None
+    active = [(member.joined, member.id) for member in members if member.state is MemberState.ACTIVE]
+    return min(active)[1] if active else None

@@ -94,9 +94,9 @@ class Join(Transition):
     """Become a member, or take over the membership of an earlier process of the same query and fence that process.
 
     A query is known by the `lineage` of its Spark checkpoint. If it had another id before, its leases and the handovers
-    to it get the new one. Without a lineage, as a consumer has none, it is known by its id. `batch`, `begun` and
-    `process` are those of `QueryRecord`. `over` is the incarnation of a member that is known to be dead, and whose id
-    is taken over.
+    to it get the new one. Without a lineage, as a consumer has none, it is known by its id. `batch`, `begun`,
+    `planner` and `process` are those of `QueryRecord`. `over` is the incarnation of a member that is known to be dead,
+    and whose id is taken over.
     """
 
     host: str = ""
@@ -106,6 +106,7 @@ class Join(Transition):
     lineage: str = ""
     batch: int = 0
     begun: int = 0
+    planner: str = ""
     process: str = ""
     over: str = ""
 
@@ -149,13 +150,17 @@ class Join(Transition):
         for each in state.queries.all().values():
             if self.at_ms - each.at_ms > _REMEMBERED_MS:
                 del state.queries[each.lineage]
+        begun, planner = self.begun, self.planner
+        if before is not None and before.begun > begun:
+            begun, planner = before.begun, before.planner
         state.queries[self.lineage] = QueryRecord(
             self.lineage,
             self.by.incarnation,
             self.by.id,
             before.start + 1 if before else 1,
             max(self.batch, before.batch if before else 0),
-            max(self.begun, before.begun if before else 0),
+            begun,
+            planner,
             self.at_ms,
             self.host,
             self.process,
@@ -173,12 +178,13 @@ class Join(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance(Transition):
-    """Record the numbers of the last `batch` of the query that the sink has finished, and of the last that was `begun`.
-    Goes along with other transitions."""
+    """Record the numbers of the last `batch` of the query that the sink has finished, and of the last that was `begun`,
+    which the run `planner` has planned. Goes along with other transitions."""
 
     lineage: str
     batch: int
     begun: int = 0
+    planner: str = ""
 
     def refusal(self, state: WorkingCopy) -> str | None:
         if fenced := state.fenced(self.by):
@@ -190,13 +196,14 @@ class Advance(Transition):
 
     def carry_out(self, state: WorkingCopy) -> None:
         record = state.queries[self.lineage]
-        begun = max(self.begun, record.begun)
-        state.queries[self.lineage] = replace(record, batch=self.batch, begun=begun, at_ms=self.at_ms)
+        if self.begun >= record.begun:
+            record = replace(record, begun=self.begun, planner=self.planner)
+        state.queries[self.lineage] = replace(record, batch=self.batch, at_ms=self.at_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat(Transition):
-    """The member's sign of life. What is not None replaces what the member said last."""
+    """The member's sign of life. A value that is not None replaces the last one."""
 
     load: MemberLoad | None = None
     lease_duration_ms: int | None = None
@@ -274,10 +281,10 @@ class Forget(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetLeaseDuration(Transition):
-    """Set the duration that all members are to use, as their leader.
+    """Set the group's lease duration, as its leader.
 
-    It is not set while a member does not say by which duration it renews: one of an earlier version would go on with
-    its own, and would drop what is set with its next commit.
+    Refused while a member's row states no duration: a member of an earlier version would keep its own, and its next
+    commit would remove the group's.
     """
 
     lease_duration_ms: int
@@ -289,7 +296,7 @@ class SetLeaseDuration(Transition):
         if (leader := oldest_active(members)) != self.by.id:
             return f"{leader} is the leader"
         if silent := [each.id for each in members if each.lease_duration_ms is None]:
-            return f"{silent[0]} does not say by which duration it renews"
+            return f"{silent[0]} states no lease duration"
         return "the table has no partitions yet" if state.table is None else None
 
     def carry_out(self, state: WorkingCopy) -> None:
@@ -324,7 +331,7 @@ class AddPartitions(Transition):
 class Restore(Transition):
     """Restore a partition from a query's own record, where the table has lost its row, its position or its epoch.
 
-    Reading goes on at `checkpoint`; if that is None, the first claim decides. `epoch` is the last one that the query
+    Reading continues at `checkpoint`; if that is None, the first claim decides. `epoch` is the last one that the query
     knows: the table's must not be lower. The author need not be a member; if the table is empty, the author's
     incarnation becomes its id. `why` is the operator's reason.
     """

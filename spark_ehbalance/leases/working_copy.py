@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from spark_ehbalance.leases.model import Author, Change, Lease, Member, MemberState, QueryRecord, TableIdentity
+from spark_ehbalance.leases.model import Author, Lease, Member, MemberState, QueryRecord, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.position import partition_order
 
@@ -55,11 +55,11 @@ class Rows(MutableMapping[str, _Row]):
     def __contains__(self, key: object) -> bool:
         return key in self._set or (key in self._rows and key not in self._deleted)
 
-    def before(self) -> dict[str, _Row | None]:
-        """The rows that differ now, as they were before; None where there was none."""
-        rows = self._rows
-        changed = {key: before for key, row in self._set.items() if (before := rows.get(key)) != row}
-        return changed | {key: rows[key] for key in self._deleted if key in rows}
+    def changed(self) -> dict[str, _Row] | None:
+        """All rows as they are now; None if none differs from what it was."""
+        before = self._rows
+        same = all(before.get(key) == row for key, row in self._set.items()) and self._deleted.isdisjoint(before)
+        return None if same else self.all()
 
     def all(self) -> dict[str, _Row]:
         """All rows as they are now."""
@@ -94,19 +94,19 @@ class WorkingCopy:
 
     def changed(self, snapshot: Snapshot) -> Snapshot:
         """`snapshot` with these rows; `snapshot` itself if they are the same."""
-        leases_before, members_before = self.leases.before(), self.members.before()
         same_table = (self.table, self.lease_duration_ms) == (snapshot.table, snapshot.lease_duration_ms)
-        queries_before = self.queries.before()
-        if not leases_before and not members_before and not queries_before and same_table:
+        leases, members, queries = self.leases.changed(), self.members.changed(), self.queries.changed()
+        if same_table and leases is None and members is None and queries is None:
             return snapshot
-        leases = self.leases.all()
-        if len(leases) != len(snapshot.leases):
+        if leases is not None and len(leases) != len(snapshot.leases):
             leases = {partition: leases[partition] for partition in sorted(leases, key=partition_order)}
-        members = MappingProxyType(self.members.all()) if members_before else snapshot.members
-        queries = MappingProxyType(self.queries.all()) if queries_before else snapshot.queries
-        rows = MappingProxyType(leases)
-        return snapshot.after(
-            Change(rows, leases_before, members, members_before, self.table, self.lease_duration_ms, queries)
+        return replace(
+            snapshot,
+            leases=snapshot.leases if leases is None else MappingProxyType(leases),
+            members=snapshot.members if members is None else MappingProxyType(members),
+            table=self.table,
+            lease_duration_ms=self.lease_duration_ms,
+            queries=snapshot.queries if queries is None else MappingProxyType(queries),
         )
 
     def add(self, lease: Lease, by: Author, table: TableIdentity | None = None) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Set
 from dataclasses import replace
 from typing import Any
 
 from spark_ehbalance.leases.durations import minimum_tenure
-from spark_ehbalance.leases.expiry import expired_leases, expired_members, overdue_handovers, tenured_leases
+from spark_ehbalance.leases.expiry import expired_leases, expired_members, overdue_handovers, untenured_leases
 from spark_ehbalance.leases.ownership import Ownership
-from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.snapshot import Snapshot, oldest_active
 from spark_ehbalance.leases.transitions import Forget, Transition, apply
 from spark_ehbalance.member.membership import Clocks, Membership
 from spark_ehbalance.member.pending import is_routine
@@ -34,22 +34,22 @@ class Balancer:
         assert snapshot is not None, "a look comes first"
         if self._ownership is not snapshot.ownership and self._ownership != snapshot.ownership:
             return True
-        times = self._times(now)
+        durations, observations = member.duration.durations, member.observations
         return bool(
-            expired_leases(member.observations, snapshot, *times)
-            or overdue_handovers(member.observations, snapshot, now.monotonic)
+            expired_leases(observations, snapshot, durations, now.monotonic, now.wall_ms)
+            or overdue_handovers(observations, snapshot, now.monotonic)
         )
 
     def leads(self, snapshot: Snapshot, now: Clocks) -> bool:
         """Whether this member is the group's leader, or would be without the members whose heartbeats have expired."""
-        times = self._times(now)
-        return self._leads(snapshot, expired_members(self._member.observations, snapshot, *times))
+        durations, observations = self._member.duration.durations, self._member.observations
+        return self._leads(snapshot, expired_members(observations, snapshot, durations, now.monotonic, now.wall_ms))
 
-    def new_partitions(self, partitions: tuple[str, ...]) -> Sequence[str]:
+    def new_partitions(self, partitions: tuple[str, ...]) -> tuple[str, ...]:
         """Those of the hub's `partitions` that the table does not have yet."""
         table = self._member.mended
         assert table is not None, "a look comes first"
-        return () if table.covers(partitions) else [each for each in partitions if each not in table.leases]
+        return tuple([each for each in partitions if each not in table.leases])
 
     def decide(
         self, pending: list[Transition], now: Clocks, abstain: str | None, partitions: Collection[str]
@@ -68,8 +68,7 @@ class Balancer:
     def forget_dead(self, view: View) -> list[Transition]:
         """What removes members that died and own nothing any more, if this member is the leader."""
         snapshot = view.snapshot
-        ids = snapshot.member_ids
-        dead = frozenset[str]() if view.live is ids else ids - view.live
+        dead = snapshot.members.keys() - view.live
         if not self._leads(snapshot, dead):
             return []
         return [
@@ -81,23 +80,24 @@ class Balancer:
     def _view(self, pending: list[Transition], now: Clocks) -> View:
         member, draft, observations = self._member, self._member.snapshot, self._member.observations
         assert draft is not None, "a look comes first"
+        settings, duration = member.settings, member.duration
+        durations, times = duration.durations, (now.monotonic, now.wall_ms)
         if not is_routine(pending):  # which changes nothing that a strategy goes by
             draft = apply(draft, pending).after
-            observations = observations.updated(draft, now.monotonic)
-        settings, duration = member.settings, member.duration
-        times = self._times(now)
-        handover = settings.handover_timeout + duration.needed(draft)  # till the owner can write it
-        dead = expired_members(observations, draft, *times) - {member.author.id}
+            observations, durations = observations.updated(draft, now.monotonic), duration.durations_of(draft)
+        handover = settings.handover_timeout + durations.needs  # till the owner can write it
+        dead = expired_members(observations, draft, durations, *times) - {member.author.id}
         return View(
             me=member.author,
             at_ms=now.wall_ms,
             snapshot=draft,
-            expired=expired_leases(observations, draft, *times).difference(member.holdings),  # they are being renewed
-            live=draft.member_ids - dead if dead else draft.member_ids,
+            # Its own are being renewed.
+            expired=expired_leases(observations, draft, durations, *times).difference(member.holdings),
+            live=frozenset(draft.members.keys() - dead),
             rng=self._rng,
             max_owned=settings.max_owned,
             overdue=overdue_handovers(observations, draft, now.monotonic),
-            tenured=tenured_leases(observations, draft, now.monotonic, minimum_tenure(duration.group)),
+            untenured=untenured_leases(observations, now.monotonic, minimum_tenure(duration.group)),
             handover_timeout_ms=round(1000 * handover),
             now=now.monotonic,
             observations=observations,
@@ -105,15 +105,11 @@ class Balancer:
             memory=self._memory,
         )
 
-    def _times(self, now: Clocks) -> tuple[float, int, float, float]:
-        duration = self._member.duration
-        return now.monotonic, now.wall_ms, duration.unsaid, duration.first_commit_ms
-
-    def _leads(self, snapshot: Snapshot, dead: frozenset[str]) -> bool:
+    def _leads(self, snapshot: Snapshot, dead: Set[str]) -> bool:
+        me = self._member.author.id
         if not dead:
-            return snapshot.leader == self._member.author.id
-        alive = {id: row for id, row in snapshot.members.items() if id not in dead or id == self._member.author.id}
-        return replace(snapshot, members=alive).leader == self._member.author.id
+            return snapshot.leader == me
+        return oldest_active(row for id, row in snapshot.members.items() if id not in dead or id == me) == me
 
 
 def _only(partitions: Collection[str], view: View) -> View:

@@ -121,7 +121,7 @@ def view_line(view: View) -> str:
         "me": view.me.id,
         "version": view.snapshot.version,
         "maxPartitionsOwned": view.max_owned,
-        "tenured": _in_order(view.tenured),
+        "untenured": _in_order(view.untenured),
         "leases": [_without_none(lease) for lease in view.snapshot.leases.values()],
         "liveMembers": sorted(view.live),
         "allMembers": [_without_none(member) for member in view.snapshot.members.values()],

@@ -26,7 +26,7 @@ from spark_ehbalance.member.membership import Clocks, Holding
 from spark_ehbalance.member.pacing import FIRST_PAUSE
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.member.turn import Participant, Sight, Turn
-from spark_ehbalance.stores.base import SHARED_LEVEL, LeaseStore, Offers, commit
+from spark_ehbalance.stores.base import SHARED_LEVEL, LeaseStore, commit
 from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import Position
 
@@ -123,10 +123,10 @@ class Keeper:
         with self._lock:
             return self._participant.reserve({} if self._error else epochs, time.monotonic())
 
-    def begin(self, batch: int) -> None:
-        """The sink is given the batch with this number, which the next commit tells the table."""
+    def begin(self, batch: int, planner: str) -> None:
+        """The sink is given the batch with this number, planned by that run, which the next commit tells the table."""
         with self._lock:
-            self._participant.query.begun = batch
+            self._participant.query.begun, self._participant.query.planner = batch, planner
 
     def finish(self, progress: Mapping[str, Progress], batch: int = 0) -> None:
         """The batch with this number has ended, and the sink has finished `progress`, which is checkpointed with the
@@ -367,13 +367,13 @@ class Keeper:
             with self._lock:
                 participant.look_failed(time.monotonic())
             raise
-        if not store.offers.sequence_numbers:
+        if not store.keeps_all:
             self._complete_offsets(snapshot)
         with self._changing():
             turn = participant.begin(snapshot, _clocks(), stopping=stopping)
             self._looks_ended = self._looks_begun
         if turn.balances:
-            self._balance(turn, store.offers)
+            self._balance(turn, store.keeps_all)
         began = time.monotonic()
         try:
             outcome = commit(store, snapshot, turn.transitions())
@@ -408,16 +408,16 @@ class Keeper:
             if partition in found or partition not in positions
         }
 
-    def _balance(self, turn: Turn, offers: Offers) -> None:
+    def _balance(self, turn: Turn, keeps_all: bool) -> None:
         hub = self._hub
         try:
             partitions = hub.partition_ids()
-            added = turn.added(partitions) if offers.partitions else ()
-            created_ms = hub.created_ms() if offers.partitions else None
+            added = turn.added(partitions) if keeps_all else ()
+            created_ms = hub.created_ms() if keeps_all else None
             unread = turn.balance(partitions, {each: hub.earliest_position(each) for each in added}, created_ms)
             if unread:
                 starts = hub.starting_positions(unread)
-                turn.start_at(starts if offers.sequence_numbers else self._with_offsets(starts))
+                turn.start_at(starts if keeps_all else self._with_offsets(starts))
         except HubUnavailableError as error:
             _LOG.warning("%s. Until that is over no partition is taken", error)
             turn.hub_unavailable()
@@ -443,7 +443,7 @@ class Keeper:
         """Have history recorded and, as the leader, the store tidied up: no lease depends on either."""
         if changes := ownership_changes(outcome):
             self._recording.do(partial(store.record, changes))
-            if not store.offers.epochs:
+            if not store.keeps_all:
                 self._clear(changes)
         if not self._tidying.busy and self._participant.tidies(outcome.after, now, outcome.seconds):
             self._tidying.do(store.tidy)

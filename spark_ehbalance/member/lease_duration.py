@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from statistics import median_low
 
-from spark_ehbalance.leases.durations import LONGEST_COMMIT, Said, fitting, lowered, minimum_tenure, needed, said
+from spark_ehbalance.leases.durations import LONGEST_COMMIT, Durations, fitting, lowered, minimum_tenure, needed
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import SetLeaseDuration
@@ -30,8 +30,10 @@ class LeaseDuration:
         self.group = configured
         #: The one by which others judge this member: what its row says, or the group's if that is shorter.
         self.own = configured
-        #: By what members are judged whose rows say nothing.
-        self.unsaid = configured
+        #: By what members are judged whose rows state none.
+        self.default = configured
+        #: Those of all members, as of the last look or commit.
+        self.durations = Durations({}, configured, configured, configured, 0.0)
         self._last = configured  # that the table said
         self._last_at = float("-inf")
         self._commits: deque[float] = deque(maxlen=_MOST_COMMITS)
@@ -46,27 +48,21 @@ class LeaseDuration:
         # A member of an earlier version drops what is said whenever it writes. Those who know nothing of it yet renew
         # by what was said.
         dropped_just_now = now - self._last_at < self._last
-        self.unsaid = max(self.group, self._last) if dropped_just_now else self.group
+        self.default = max(self.group, self._last) if dropped_just_now else self.group
+        self.durations = self.durations_of(snapshot)
         own = row.lease_duration_ms if row is not None and row.incarnation == self._author.incarnation else None
         self.own = min(self.group, self._configured if own is None else own / 1000)
         if self.group not in (before, self._configured):
             self._log(snapshot)
 
-    def said(self, snapshot: Snapshot) -> Said:
-        """By which durations the members of `snapshot` renew."""
-        return said(snapshot, self.unsaid)
+    def durations_of(self, snapshot: Snapshot) -> Durations:
+        """The durations by which the members of `snapshot` renew."""
+        return Durations.of(snapshot, self.default, self.first_commit_ms)
 
-    def shortest(self, snapshot: Snapshot) -> float:
+    @property
+    def shortest(self) -> float:
         """Seconds of silence before which nobody is taken for dead, and of which breaks are short or long."""
-        return max(self.said(snapshot).shortest, self.needed(snapshot))
-
-    def needed(self, snapshot: Snapshot) -> float:
-        """Seconds that the group needs; see `durations.needed`."""
-        return needed(snapshot, self.first_commit_ms)
-
-    def horizon(self, snapshot: Snapshot) -> float:
-        """Seconds that anybody looks back at most."""
-        return minimum_tenure(max(self.group, self.said(snapshot).longest, self.needed(snapshot)))
+        return max(self.durations.shortest, self.durations.needs)
 
     def wrote(self, seconds: float) -> None:
         """A commit has taken so long, without lost races."""

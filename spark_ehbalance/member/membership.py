@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.leases.durations import renewal_interval, short_outage
-from spark_ehbalance.leases.expiry import Observations
+from spark_ehbalance.leases.expiry import Observations, changed_rows
 from spark_ehbalance.leases.model import Author, Lease, MemberLoad, MemberState, QueryRecord, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Advance, Heartbeat, Join, LeaseTransition, Outcome, PutBack, apply
@@ -158,17 +158,17 @@ class Membership:
     def longest_look_gap(self) -> float:
         """Seconds after which the next look is due, whatever else is: often enough to judge any member, also one that
         is dead and renewed more often than this group does now."""
-        return float("inf") if self.snapshot is None else renewal_interval(self.duration.shortest(self.snapshot))
+        return float("inf") if self.snapshot is None else renewal_interval(self.duration.shortest)
 
     def _observe(self, snapshot: Snapshot, now: Clocks) -> None:
-        if self._writes_failed_for_long(now) or now.monotonic - self._looked > self.duration.shortest(snapshot) / 2:
+        if self._writes_failed_for_long(now) or now.monotonic - self._looked > self.duration.shortest / 2:
             # A member that has not looked for long, because the store was away or its process was suspended, cannot
             # know whether others were alive; one that cannot write must assume the same of others. Everybody gets a
             # full lease duration again.
             self.observations = self.observations.afresh()
         if self.snapshot is None or self.snapshot.version != snapshot.version:
             self._table_changed_at = now.monotonic
-        elif now.monotonic - self._table_changed_at > self.duration.said(snapshot).longest / 2:
+        elif now.monotonic - self._table_changed_at > self.duration.durations.longest / 2:
             self.unwritable_at = now.monotonic
         self._looked_before, self._looked = self._looked, now.monotonic
         self.observations = self.observations.updated(snapshot, now.monotonic)
@@ -254,9 +254,9 @@ class Membership:
         """The lease as last seen."""
         return self._leases.get(partition)
 
-    def join(self, at_ms: int, batch: int = 0, begun: int = 0) -> list[Join]:
-        """What makes this process a member, if it is not one in the last snapshot. `batch` and `begun` are the numbers
-        of the query's last finished and last begun batch."""
+    def join(self, at_ms: int, batch: int = 0, begun: int = 0, planner: str = "") -> list[Join]:
+        """What makes this process a member, if it is not one in the last snapshot. `batch`, `begun`
+        and `planner` are those of `QueryState`."""
         assert self.snapshot is not None, "join follows a look"
         row, record, settings = self.snapshot.members.get(self.author.id), self._record(self.snapshot), self.settings
         known = not settings.lineage or (record is not None and record.run == self.author.incarnation)
@@ -273,17 +273,21 @@ class Membership:
                 lineage=settings.lineage,
                 batch=batch,
                 begun=begun,
+                planner=planner,
                 process=settings.process,
                 over=settings.over,
             )
         ]
 
-    def advance(self, at_ms: int, batch: int, begun: int) -> list[Advance]:
+    def advance(self, at_ms: int, batch: int, begun: int, planner: str) -> list[Advance]:
         """What has the table know which batch is finished, and which one is begun, if it does not yet."""
         record = self.snapshot and self._record(self.snapshot)
-        if not self.joined or not record or (record.batch == batch and record.begun >= begun):
+        if not self.joined or not record:
             return []
-        return [Advance(by=self.author, at_ms=at_ms, lineage=record.lineage, batch=batch, begun=begun)]
+        told = record.begun > begun or (record.begun, record.planner) == (begun, planner)
+        if told and record.batch == batch:
+            return []
+        return [Advance(by=self.author, at_ms=at_ms, lineage=record.lineage, batch=batch, begun=begun, planner=planner)]
 
     def beat(self, at_ms: int, load: MemberLoad | None) -> Heartbeat:
         """This member's sign of life. It says the group's duration: from then on others judge this member by that."""
@@ -298,32 +302,27 @@ class Membership:
     def _follow_duration(self, snapshot: Snapshot, now: Clocks) -> None:
         """Take in which lease durations `snapshot` says."""
         self.duration.follow(snapshot, now.monotonic)
-        own, horizon = self.duration.own, self.duration.horizon(snapshot)
+        own = self.duration.own
         if any(holding.lasts > own for holding in self.holdings.values()):
             self._hold_these({p: replace(each, lasts=min(each.lasts, own)) for p, each in self.holdings.items()})
-        if self.observations.horizon != horizon:
-            self.observations = replace(self.observations, horizon=horizon)
 
     def _writes_failed_for_long(self, now: Clocks) -> bool:
         """Whether it could not write for so long that other live members may not have been able to either."""
         if not self._commits_fail or self.snapshot is None:
             return False
-        return now.monotonic - self._committed_at > short_outage(self.duration.shortest(self.snapshot))
+        return now.monotonic - self._committed_at > short_outage(self.duration.shortest)
 
     def _lost_leases(self, snapshot: Snapshot, at_ms: int) -> list[PutBack]:
-        # With a last-changed index nobody else can write the table.
-        if snapshot.leases is self._leases or snapshot.last_changed is not None:
-            return []
         return [
             PutBack(by=self.author, at_ms=at_ms, lease=lease, table=self.table)
-            for partition, lease in self._leases.items()
-            if (found := snapshot.leases.get(partition)) is None or found.epoch < lease.epoch
+            for _, found, lease in changed_rows(snapshot.leases, self._leases)
+            if found is None or found.epoch < lease.epoch
         ]
 
     def _lost_checkpoints(self, snapshot: Snapshot) -> dict[str, Progress]:
         """Own checkpoints that are further back in `snapshot`: whoever put the leases back had seen less."""
         lost: dict[str, Progress] = {}
-        for lease in [] if snapshot.last_changed else self._own:
+        for lease in self._own:
             found, known = snapshot.leases.get(lease.partition), lease.checkpoint
             if found is None or (found.owner, found.epoch) != (lease.owner, lease.epoch):
                 continue

@@ -49,7 +49,7 @@ def pending(
     """
     by, at_ms, snapshot = member.author, now.wall_ms, member.snapshot
     assert snapshot is not None, "a look comes first"
-    transitions: list[Transition] = [*member.join(at_ms, query.batch, query.begun)]
+    transitions: list[Transition] = [*member.join(at_ms, query.batch, query.begun, query.planner)]
     if not member.joined:
         transitions += _progress(member, query, at_ms)
         return transitions + _resumed(member, apply(snapshot, transitions).after, at_ms)
@@ -70,7 +70,7 @@ def pending(
         ):
             load = _changed_load(member, query, partition)
             transitions.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=epoch, load=load))
-    return transitions + (member.advance(at_ms, query.batch, query.begun) if transitions else [])
+    return transitions + (member.advance(at_ms, query.batch, query.begun, query.planner) if transitions else [])
 
 
 def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transition]:
@@ -84,7 +84,7 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
         # Refused after a handover, which changes the epoch; accepted if the next owner has left meanwhile.
         transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
-    return [*transitions, *member.advance(at_ms, query.batch, query.begun), Leave(by=by, at_ms=at_ms)]
+    return [*transitions, *member.advance(at_ms, query.batch, query.begun, query.planner), Leave(by=by, at_ms=at_ms)]
 
 
 def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transition]:

@@ -26,7 +26,7 @@ class QueryState:
     current batch, which began at monotonic time `batch_began`. `loads` are moving averages by partition, `load` is that
     of the member. `leaving`: the query takes no new partitions and gives its own back. `given_back` are the partitions
     that it gives back although it stays, until that is committed. `batch` is the number of the last batch that the sink
-    has finished, `begun` of the last one that it was given.
+    has finished, `begun` of the last one that it was given, which the run `planner` has planned.
     """
 
     progress: dict[str, Progress] = field(default_factory=dict)
@@ -41,6 +41,7 @@ class QueryState:
     reset_since_look: bool = False
     batch: int = 0
     begun: int = 0
+    planner: str = ""
 
     def finish(self, progress: Mapping[str, Progress], batch: int = 0) -> None:
         """The batch with this number has ended, and the sink has finished `progress`."""

@@ -43,7 +43,7 @@ class Settings:
     #: The same while a handover is pending that concerns this member, so that it takes about a second in all.
     handover_look_interval: float = 0.2
     tidy_interval: float = TIDY_INTERVAL
-    #: The store takes a request for each lease and each checkpoint that is written (`Offers.atomic`). What is routine
+    #: The store takes a request for each lease and each checkpoint that is written (see `LeaseStore`). What is routine
     #: then waits for the next balancing.
     per_lease: bool = False
     #: The member ends where the table has the positions of another hub. A query judges that itself, by its options.

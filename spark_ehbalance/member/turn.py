@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_ehbalance.errors import DataLossError
-from spark_ehbalance.leases.durations import needed, renewal_interval
+from spark_ehbalance.leases.durations import renewal_interval
 from spark_ehbalance.leases.expiry import expired_leases
 from spark_ehbalance.leases.model import Author, Lease, MemberState, TableIdentity
 from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
@@ -157,7 +157,7 @@ class Participant:
     `contended_pause` and `tidies`, which belong to the thread that takes the turns, as `sight` does.
 
     `progress` is what the sink had finished in an earlier life of the query, up to the batch with that number, `begun`
-    the number of the last one in its log, `resume` as in `Membership`.
+    the number of the last one in its log, which the run `planner` has planned, `resume` as in `Membership`.
     """
 
     def __init__(
@@ -170,11 +170,12 @@ class Participant:
         resume: Mapping[str, Resumed] | None = None,
         batch: int = 0,
         begun: int = 0,
+        planner: str = "",
     ) -> None:
         self.author = author
         self.settings = settings
         #: What the query has told; `reserve` and `leave` tell of more.
-        self.query = QueryState(dict(progress or {}), batch=batch, begun=begun)
+        self.query = QueryState(dict(progress or {}), batch=batch, begun=begun, planner=planner)
         #: The batch runs for longer than `max_stall`: everything is given back until it ends.
         self.stalled = False
         #: How many members share the hub, as of the last turn.
@@ -275,12 +276,10 @@ class Participant:
         member = self._member
         if member.snapshot is None:
             return None
-        unsaid, commit_ms = member.duration.unsaid, member.duration.first_commit_ms
-        expired = expired_leases(member.observations, member.snapshot, now.monotonic, now.wall_ms, unsaid, commit_ms)
-        lasts, seen = member.duration.said(member.snapshot).by_member, member.observations.leases
-        least = needed(member.snapshot, commit_ms)
+        durations, seen = member.duration.durations, member.observations.leases
+        expired = expired_leases(member.observations, member.snapshot, durations, now.monotonic, now.wall_ms)
         silence = {
-            partition: (now.monotonic - seen[partition].since) / max(least, lasts.get(lease.owner or "", unsaid))
+            partition: (now.monotonic - seen[partition].since) / durations.judged_by(lease.owner)
             for partition, lease in member.leases.items()
             if partition in seen
         }
@@ -331,7 +330,7 @@ class Participant:
         self.query.on_committed(outcome)
         self.query.restore(lost)
         # Where the store keeps no rows of members, the others are known by what they own.
-        self.failures, self.members = 0, len(snapshot.member_ids | snapshot.ownership.owned.keys() - {None})
+        self.failures, self.members = 0, len(snapshot.members.keys() | snapshot.ownership.owned.keys() - {None})
         in_handover = member.in_handover(snapshot)
         if decision is not None:
             if self.settling and decision.transitions:

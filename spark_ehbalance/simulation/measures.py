@@ -158,7 +158,7 @@ class Ledger:
         self._said[member] = now
         if outcome.after.lease_duration_ms is not None:
             self.lease_duration = outcome.after.lease_duration_ms / 1000
-        if outcome.after.ownership is outcome.before.ownership:
+        if outcome.after.ownership == outcome.before.ownership:
             return False
         changes = ownership_changes(outcome)
         for change in changes:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from types import MappingProxyType
 
-from spark_ehbalance.leases.last_changed import LastChanged, Versions
 from spark_ehbalance.leases.model import Lease, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome
@@ -292,7 +291,7 @@ def _beginning(scenario: Scenario, names: list[str]) -> Snapshot:
     """The lease table before anybody has started: empty, or with a balanced layout that is to be taken up again."""
     group = Group("simulated", scenario.name, "$default")
     if not scenario.settled or not names:
-        return Snapshot(group).with_last_changed(LastChanged())
+        return Snapshot(group)
     leases = {}
     for number in range(scenario.partitions):
         partition = str(number)
@@ -304,6 +303,4 @@ def _beginning(scenario: Scenario, names: list[str]) -> Snapshot:
             owned_since_ms=BEGINNING_MS,
             checkpoint=Position(-1),
         )
-    last_changed = LastChanged(1, Versions(leases=dict.fromkeys(leases, 1), epochs=dict.fromkeys(leases, 1)))
-    table = TableIdentity("simulated")
-    return Snapshot(group, 1, MappingProxyType(leases), table=table).with_last_changed(last_changed)
+    return Snapshot(group, 1, MappingProxyType(leases), table=TableIdentity("simulated"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -96,7 +96,7 @@ class SimulatedStore:
         """Write `new` as the next version."""
         self.commits += 1
         self._garbage += COMMIT.writes
-        self.snapshot = new.written_as(self.snapshot.version + 1)
+        self.snapshot = replace(new, version=self.snapshot.version + 1)
         return self.snapshot
 
     def lost(self) -> None:

@@ -22,15 +22,15 @@ from spark_ehbalance.member.turn import Participant
 from spark_ehbalance.source.batch_planning import progress_of
 from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress, progress_beyond
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
-from spark_ehbalance.source.host import is_alive, jvm_pid, process_identity
-from spark_ehbalance.source.joining import check_alone, check_hub, check_past, check_start, join_table, passed_over
 from spark_ehbalance.source.load_reporter import LoadReporter
-from spark_ehbalance.source.news import NewsListener
+from spark_ehbalance.source.newest_events import NewestEventsListener
 from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.past import free_name
 from spark_ehbalance.source.planner import Planner, PlannerTimings
+from spark_ehbalance.source.processes import is_alive, jvm_pid, process_identity
 from spark_ehbalance.source.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
+from spark_ehbalance.source.start_checks import check_alone, check_hub, check_past, check_start, join_table, passed_over
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, SHARED_LEVEL, LeaseStore
 from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.stores.opening import open_store
@@ -96,7 +96,7 @@ def start_planner(
         options.receiver_timeout,
         changed,
         patience=options.lease_duration / 3,  # no lease is renewed meanwhile
-        remembered_offsets=0 if options.offers.sequence_numbers else REMEMBERED_OFFSETS,
+        remembered_offsets=0 if options.keeps_all else REMEMBERED_OFFSETS,
     )
     query = StreamOffset(
         owner, group=group_name(options.lease_table), lineage=logged.last.lineage or uuid.uuid4().hex, run=run
@@ -125,7 +125,7 @@ def start_planner(
         empty_until=place.empty_until,
         fail_on_data_loss=options.fail_on_data_loss,
         hub_name=options.connection.hub_name,
-        news=NewsListener(hub.note_newest, hub.round_time, options.connection.namespace.partition(":")[0]),
+        news=NewestEventsListener(hub.note_newest, hub.round_time, options.connection.namespace.partition(":")[0]),
         owner_level=partial(_owner_level, options),
         timings=timings,
     )
@@ -158,7 +158,7 @@ def _owner_level(options: Options, epoch: int) -> int | None:
     """That of the query's readers of a partition whose lease has this epoch."""
     if options.lease_table is None:
         return options.owner_level
-    return epoch if options.offers.epochs else SHARED_LEVEL
+    return epoch if options.keeps_all else SHARED_LEVEL
 
 
 def _keeper(
@@ -182,11 +182,11 @@ def _keeper(
         balance_interval=options.balance_interval,
         reactive=name in REACTIVE,
         max_stall=options.max_stall,
-        lineage=lineage if shared and options.offers.members else "",
+        lineage=lineage if shared and options.keeps_all else "",
         process=process_identity(),
         over=place.over,
     )
-    if not options.offers.atomic:
+    if not options.keeps_all:
         settings = replace(settings, per_lease=True, look_interval=options.balance_interval)
     participant = Participant(
         place.author,
@@ -196,6 +196,7 @@ def _keeper(
         resume={p: Resumed(each.start, each.since_ms, each.epoch) for p, each in logged.unfinished.ranges.items()},
         batch=logged.finished.batch,
         begun=logged.last.batch,
+        planner=logged.last.run,
     )
     return Keeper(participant, opener, hub, changed=changed)
 
@@ -210,15 +211,15 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
             check_start(options, hub.states())
         check_alone(logged.last, options)
         return _Joined(author, "", progress)
-    if options.offers.members:
+    if options.keeps_all:
         _check_former_table(options, logged, query.hub)
     with _open(options, options.lease_table) as store:
-        if not options.offers.epochs:
+        if not options.keeps_all:
             logged = _Logged(*(each.without_epochs() for each in logged))
         known, recorded = logged.last, logged.recorded()
         check_past(store, options, known, query.hub, is_alive, finished=logged.unfinished.is_initial)
         join_table(store, options, known, recorded, hub, author)
-        if not options.offers.members:
+        if not options.keeps_all:
             return _Joined(author, "", progress)
         found = store.read()
     name, over = free_name(query.owner, query.lineage, found, is_alive)

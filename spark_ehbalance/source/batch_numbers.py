@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.installed import Py4JError
 from spark_ehbalance.source.datasource import EhBalanceDataSource
-from spark_ehbalance.source.one_line import line
+from spark_ehbalance.source.error_line import line
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)

@@ -10,9 +10,9 @@ from spark_ehbalance.hub.group_check import check_group
 from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import resolve
-from spark_ehbalance.source.joining import check_start
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.ranges import Range, retained_start
+from spark_ehbalance.source.start_checks import check_start
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)

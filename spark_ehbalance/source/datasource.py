@@ -21,30 +21,30 @@ from pyspark.sql.types import StructType
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.rows import SPARK_SCHEMA
-from spark_ehbalance.source.arriving import Arriving
 from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.batch_read import batch_ranges
 from spark_ehbalance.source.concurrent_reader import read_together
 from spark_ehbalance.source.control_socket import PlannerAddress
-from spark_ehbalance.source.host import mint_owner_id, spark_master
+from spark_ehbalance.source.error_line import told_in_one_line
+from spark_ehbalance.source.finished_batches import NewestBatch
+from spark_ehbalance.source.import_path import WithImportPath
 from spark_ehbalance.source.logs import set_up_logging
-from spark_ehbalance.source.news import NewsAddress
+from spark_ehbalance.source.newest_events import ListenerAddress
 from spark_ehbalance.source.no_such_option import NO_SINK
 from spark_ehbalance.source.offsets import StreamOffset, group_name
-from spark_ehbalance.source.one_line import told_in_one_line
 from spark_ehbalance.source.options import Options, batch_options, check_options, stream_options
 from spark_ehbalance.source.planner import Planner
+from spark_ehbalance.source.processes import mint_owner_id, spark_master
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.spark_api import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_ehbalance.source.tasks import plan_tasks
-from spark_ehbalance.source.told_ends import ToldEnds
 from spark_ehbalance.source.two_sources import check_one_source, two_sources
 from spark_ehbalance.values.locations import is_relative
 from spark_ehbalance.values.secrets import shown
 
 
-class EhBalanceDataSource(Arriving, DataSource):
+class EhBalanceDataSource(WithImportPath, DataSource):
     """Azure Event Hubs as a Spark source that shares partitions between queries. Options: see `options.Options`."""
 
     @told_in_one_line()
@@ -106,7 +106,7 @@ class Task(InputPartition):
 
     ranges: tuple[tuple[Range, int | None], ...]
     owner: str | None
-    news: NewsAddress | None = None
+    news: ListenerAddress | None = None
     checks: PlannerAddress | None = None
 
 
@@ -151,7 +151,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Planner | None = None
         self._owner, self._lineage = options.owner_id, uuid.uuid4().hex
         self._available_now = False
-        self._told: ToldEnds | None = ToldEnds()  # None with a Spark that tells the start of each batch
+        self._told: NewestBatch | None = NewestBatch()  # None with a Spark that tells the start of each batch
         self._start: dict[str, Any] | None = None
         self._start_offset = StreamOffset("")
 
@@ -186,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is not None:
             self._told = None
             return self._end_after(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        told = self._told or ToldEnds()
+        told = self._told or NewestBatch()
         if told.pending is not None:
             return told.pending
         begin = self.initialOffset() if told.finished is None else told.finished
@@ -234,7 +234,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
         leveled = shared and self._options.min_partitions is None
         owner, level = planner.owner if shared else None, self._options.owner_level
-        epochs = self._options.offers.epochs  # else all readers of the group have the level of the Azure SDKs
+        epochs = self._options.keeps_all  # else all readers of the group have the level of the Azure SDKs
         address = planner.news_address()
         made = [
             Task(tuple((each, (each.epoch if epochs else 0) if leveled else level) for each in ranges), owner, address)

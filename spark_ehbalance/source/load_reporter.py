@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from spark_ehbalance.leases.model import Load, MemberLoad
 from spark_ehbalance.member.load_meter import LoadMeter, MemberMeter
-from spark_ehbalance.source.host import cpu_time
+from spark_ehbalance.source.processes import cpu_time
 
 
 class LoadReporter:

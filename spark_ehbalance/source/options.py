@@ -21,11 +21,9 @@ from spark_ehbalance.hub.unreadable import FAIL, POLICIES
 from spark_ehbalance.source.no_such_option import no_such_option
 from spark_ehbalance.source.scala_options import as_written, meant, renamed, with_positions
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
-from spark_ehbalance.stores.base import Offers
 from spark_ehbalance.stores.blob.layout import of_blobs
 from spark_ehbalance.stores.identity import with_identity
-from spark_ehbalance.stores.opening import check_storage, location
-from spark_ehbalance.stores.opening import offers as offered
+from spark_ehbalance.stores.opening import check_storage, keeps_all, location
 from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY, PARAMETERS, Parameters, parameter_options
 from spark_ehbalance.values.declared import Declared, declarations, declared, option_name
 from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT, LEASE_DURATION, PROCESSOR_LEASE_DURATION
@@ -254,12 +252,12 @@ class Options:
     def group(self) -> Group:
         """The group that the query belongs to, as its lease table has it."""
         group = self.connection.group(self.consumer_group)
-        return group if self.offers.members else of_blobs(group, self.blob_namespace)
+        return group if self.keeps_all else of_blobs(group, self.blob_namespace)
 
     @property
-    def offers(self) -> Offers:
-        """What the store of the leases keeps."""
-        return Offers() if self.lease_table is None else offered(self.lease_table)
+    def keeps_all(self) -> bool:
+        """Whether the store of the group does; see `LeaseStore`. That of a query alone does."""
+        return self.lease_table is None or keeps_all(self.lease_table)
 
     def __post_init__(self) -> None:
         if self.lease_duration <= self.balance_interval:
@@ -277,7 +275,7 @@ class Options:
             raise OptionError(
                 "minPartitions cannot be set together with ownerLevel: Event Hubs allows one reader with an owner level"
             )
-        if self.blob_namespace is not None and self.offers.members:
+        if self.blob_namespace is not None and self.keeps_all:
             raise OptionError("blobNamespace needs a container of the Azure SDKs' checkpoint store as leaseTable")
         if self.lease_table is None and self.storage_options:
             raise OptionError(f"{_STORAGE}* needs leaseTable: without it there is no table to store")
@@ -400,7 +398,7 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
     lease_table = values.get("lease_table")
     if lease_table is None:
         _refuse_sharing(given)
-    elif not offered(lease_table).members:
+    elif not keeps_all(lease_table):
         _join_processors(values, lease_table)
     if where == STREAM:
         values["strategy_parameters"] = _strategy_parameters(given, values.get("strategy", DEFAULT_STRATEGY))

@@ -32,13 +32,26 @@ def described_older_checkpoint(known: StreamOffset, found: Snapshot) -> str:
     """How the table is ahead of the checkpoint whose last offset is `known`, as a clause for a message; "" if it is
     not. Spark logs a batch before it is begun."""
     record = found.queries.get(known.lineage)
-    if record is None or record.begun <= known.batch:
+    if record is None or _has_followed(known, record):
         return ""
+    if record.begun <= known.batch:
+        return (
+            f"this query's checkpoint ends with batch {known.batch}, and another one of that number may have been "
+            f"begun with a copy of it, or when it was set back, at {time_of(record.at_ms)} as {_named(record)}"
+        )
     return (
         f"this query's checkpoint ends with batch {known.batch}, and the table knows that it has begun batch "
         f"{record.begun}, at {time_of(record.at_ms)} as {_named(record)}: the checkpoint was set back, or is a copy of "
         "one that went on"
     )
+
+
+def _has_followed(known: StreamOffset, record: QueryRecord) -> bool:
+    """Whether `known` is what the last run of the query began with, or has planned. A run begins with the end of the
+    log, so that another one with later batches than the table knows has gone on from elsewhere."""
+    if record.begun == known.batch:
+        return record.planner == known.run
+    return record.begun < known.batch and record.run in ("", known.run)
 
 
 def last_used_number(known: StreamOffset, found: Snapshot) -> int:

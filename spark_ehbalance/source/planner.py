@@ -30,7 +30,7 @@ from spark_ehbalance.source.batch_planning import (
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.source.event_check import EventCheck
 from spark_ehbalance.source.load_reporter import LoadReporter
-from spark_ehbalance.source.news import NewsAddress, NewsListener
+from spark_ehbalance.source.newest_events import ListenerAddress, NewestEventsListener
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.past import described_other_hub, other_hub_help
 from spark_ehbalance.source.progress_policy import ProgressPolicy
@@ -101,7 +101,7 @@ class Planner:
         empty_until: int = 0,
         fail_on_data_loss: bool = True,
         hub_name: str = "",
-        news: NewsListener | None = None,
+        news: NewestEventsListener | None = None,
         owner_level: Callable[[int], int | None] = lambda epoch: epoch,
         timings: PlannerTimings | None = None,
     ) -> None:
@@ -233,7 +233,7 @@ class Planner:
     def ranges(self, end: StreamOffset) -> list[Range]:
         """What to read of the batch that ends at `end`: all of it if this process has planned it; else what
         `plan_replay` returns."""
-        self._keeper.begin(end.batch)
+        self._keeper.begin(end.batch, end.run)
         batch = self._in_flight
         if batch is not None and batch.planned and batch.end == end:
             return list(batch.read.values())
@@ -257,7 +257,7 @@ class Planner:
         """The sequence number after the newest event of each partition, as last known."""
         return {partition: state.end for partition, state in self._hub.states().items()}
 
-    def news_address(self) -> NewsAddress | None:
+    def news_address(self) -> ListenerAddress | None:
         """Where the tasks of a batch tell what they hear of new events; None if the hub can be asked soon enough."""
         return self._news.address() if self._news else None
 

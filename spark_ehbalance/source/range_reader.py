@@ -33,7 +33,7 @@ from spark_ehbalance.hub.receiver import (
 from spark_ehbalance.hub.resolve import Unlocated, locate
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.tail import is_bare
-from spark_ehbalance.source.news import NewsAddress, send
+from spark_ehbalance.source.newest_events import ListenerAddress, send
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
 from spark_ehbalance.source.range_receiver import Diverged, RangeReceiver
@@ -75,7 +75,7 @@ def read_range(
     *,
     receivers: Receivers = RECEIVERS,
     max_rows: int = MAX_ROWS,
-    news: NewsAddress | None = None,
+    news: ListenerAddress | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
     """The events of `wanted` as rows, in record batches of up to `max_rows`.
 
@@ -219,7 +219,7 @@ class _RangeReader:
         first. So ours opens again only while the lease is ours, and no two owners disconnect each other for ever.
         """
         if other.epoch is not None and other.epoch <= self._highest_own_level():
-            if self._options.offers.epochs or self._owner is None or self._still_held(self._owner):
+            if self._options.keeps_all or self._owner is None or self._still_held(self._owner):
                 return False
             return self._ends_early()
         if self._owner is None or self._still_held(self._owner):
@@ -248,7 +248,7 @@ class _RangeReader:
         """The highest owner level at which another reader may belong to this group."""
         if self._owner_level is not None:
             return self._owner_level
-        if not self._options.offers.epochs:
+        if not self._options.keeps_all:
             return 0
         return -1 if self._owner is None else self._wanted.epoch - 1
 
@@ -273,7 +273,7 @@ class _RangeReader:
                 f"partition {self._wanted.partition}: a later process of this query, {owner}, reads it now. The batch "
                 "of this process fails, so that nothing is written of it. Stop this process"
             )
-        return not options.offers.epochs
+        return not options.keeps_all
 
     def _foreign(self, other: Disconnected) -> EhBalanceError:
         return ForeignReaderError(

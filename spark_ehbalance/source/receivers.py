@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.wire.tracking import Newest
-from spark_ehbalance.source import news
+from spark_ehbalance.source import newest_events
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -52,7 +52,7 @@ class Key(NamedTuple):
     owner_level: int | None
     json_properties: bool
     on_malformed: str
-    news: news.NewsAddress | None = None  # who is told of new events
+    news: newest_events.ListenerAddress | None = None  # who is told of new events
 
 
 class _Kept(NamedTuple):
@@ -156,7 +156,7 @@ class Receivers:
                     self._thread = None
             _close(closing)
             for address, found in heard.items():
-                news.send(address, found)
+                newest_events.send(address, found)
             if self._thread is not threading.current_thread():
                 return
 
@@ -164,9 +164,9 @@ class Receivers:
         idle = self._idle if key.news is None else _TELLING_IDLE
         return time.monotonic() - kept.since < idle and kept.receiver.is_usable()
 
-    def _heard(self) -> dict[news.NewsAddress, dict[str, Newest]]:
+    def _heard(self) -> dict[newest_events.ListenerAddress, dict[str, Newest]]:
         """What each planner is to be told: the newest event of each partition of which it has not been told yet."""
-        heard: dict[news.NewsAddress, dict[str, Newest]] = {}
+        heard: dict[newest_events.ListenerAddress, dict[str, Newest]] = {}
         for key, each in self._kept.items():
             newest = each.receiver.newest
             if key.news is not None and newest is not None and newest != each.told:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_ehbalance.source.control_socket import PlannerAddress, send
-from spark_ehbalance.source.host import jvm_pid
+from spark_ehbalance.source.processes import jvm_pid
 
 _TO, _MESSAGE = "planner", "message"
 

@@ -38,32 +38,8 @@ SHARED_LEVEL = 0
 _Store = TypeVar("_Store", bound="LeaseStore")
 
 
-@dataclass(frozen=True, slots=True)
-class Offers:
-    """What a lease store keeps. Where it does not, every user of the store has to do without.
-
-    `atomic`: a write is one compare-and-swap of the whole snapshot. Without, each partition stands alone, as do its
-    owner and its checkpoint: a write takes a request for each that changes, may succeed for some of them only, and a
-    checkpoint does not renew its lease.
-    `handover`: pending handovers, operators' orders and loads.
-    `epochs`: epochs and renewal counters. Without, each handle counts what it sees change, and an epoch only says
-    whether a member's ownership is still the same, also for a later process of the member.
-    `members`: the members' rows. Without, a handle's snapshots have those alone that were written through it.
-    `partitions`: partitions that nobody has claimed yet. Without, one that was added to the hub later cannot be told
-    from them, and begins at the starting position as they do.
-    `sequence_numbers`: a checkpoint that is a sequence number. Without, it needs the event's offset as well.
-    """
-
-    atomic: bool = True
-    handover: bool = True
-    epochs: bool = True
-    members: bool = True
-    partitions: bool = True
-    sequence_numbers: bool = True
-
-
 class PartlyWrittenError(Exception):
-    """A write of a store that is not `atomic` has succeeded in part; `after` is the snapshot that has resulted.
+    """A write of a store that is not a lease table has succeeded in part; `after` is the snapshot that has resulted.
 
     `lost` says for each partition that another writer was faster with why nothing of it was written. Of the partitions
     `unknown` it is not known what was written: the next look tells.
@@ -80,10 +56,17 @@ class LeaseStore(ABC):
     """Keeps the snapshot of one group, with a compare-and-swap on its version. This is what a member needs.
 
     One thread at a time uses a store, in the process that has opened it; two others may call `record` and `tidy`
-    meanwhile. Every backend passes the conformance suite for what it offers (`tests/stores/store_conformance.py`).
+    meanwhile. Every backend passes its conformance suite (`tests/stores/store_conformance.py`).
+
+    A lease table `keeps_all`. A container of the Azure SDKs' checkpoint store does not, and every user of it has to do
+    without: each partition stands alone, as do its owner and its checkpoint, so that a write takes a request for each
+    that changes, may succeed for some of them only, and a checkpoint does not renew its lease. It has no handovers, no
+    operators' orders, no loads and no members' rows. There are no epochs and renewal counters: each handle counts what
+    it sees change, and an epoch only says whether a member's ownership is still the same. Partitions that nobody has
+    claimed yet are unknown. A checkpoint needs the event's offset besides its sequence number.
     """
 
-    offers: ClassVar[Offers] = Offers()
+    keeps_all: ClassVar[bool] = True
 
     @abstractmethod
     def create(self, group: Group, content: Snapshot | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
@@ -39,7 +40,7 @@ class MemoryStore(LeaseStore):
         with self._lock:
             if self._snapshot is None or self._snapshot.version != base.version:
                 raise ConflictError(f"version {base.version} is not the newest any more")
-            self._snapshot = new.written_as(base.version + 1)
+            self._snapshot = replace(new, version=base.version + 1)
             return self._snapshot
 
     def record(self, changes: Sequence[OwnershipChange]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable, Offers
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable
 from spark_ehbalance.stores.blob import BlobStore
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.group import Group
@@ -68,9 +68,9 @@ def beside(location: str, name: str) -> tuple[str, Group]:
     return _backend(location).beside(location, name)
 
 
-def offers(location: str) -> Offers:
-    """What the store at `location` keeps."""
-    return _backend(location).offers
+def keeps_all(location: str) -> bool:
+    """Whether the store at `location` is a lease table; see `LeaseStore`."""
+    return _backend(location).keeps_all
 
 
 def _backend(location: str) -> type[LeaseTable]:

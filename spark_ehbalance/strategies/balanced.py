@@ -70,4 +70,6 @@ STRATEGY = Declaration(
     origin="Event Processor",
     rule="one partition a cycle: a free one, else one stolen from an owner above its share",
     by_leases_alone=True,
+    moves="steal",
+    one_a_cycle=True,
 )

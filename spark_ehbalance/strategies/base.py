@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from spark_ehbalance.leases.expiry import Observations
 from spark_ehbalance.leases.model import Author, MemberState
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, Defend, RequestHandover, Steal, Transition
 from spark_ehbalance.values.defaults import HANDOVER_TIMEOUT, LEASE_DURATION
-
-_T = TypeVar("_T")
 
 #: handover timeout = max(handoverTimeout, 3 × average batch time), at most 10 × handoverTimeout. The batches of a query
 #: that falls behind grow longer and longer; a query that hangs is not waited for longer than the maximum.
@@ -26,7 +24,7 @@ class View:
 
     `expired` are the partitions whose owner has shown no sign of life for the lease duration; `live` the ids of the
     members that have, `me` included. `overdue` are the partitions whose pending handover has passed its deadline,
-    `tenured` those that have not changed hands for the minimum tenure. `max_owned` is the most partitions that this
+    `untenured` those that have changed hands within the minimum tenure. `max_owned` is the most partitions that this
     member may own; None: no limit. `handover_timeout_ms` is the option `handoverTimeout`; `request` says how long a
     handover may take.
 
@@ -44,7 +42,7 @@ class View:
     rng: random.Random
     max_owned: int | None = None
     overdue: frozenset[str] = frozenset()
-    tenured: Set[str] = frozenset()
+    untenured: frozenset[str] = frozenset()
     handover_timeout_ms: int = round(HANDOVER_TIMEOUT * 1000)
     pinned: frozenset[str] = frozenset()
     now: float = 0.0
@@ -55,12 +53,10 @@ class View:
     @property
     def active(self) -> tuple[str, ...]:
         """The live members that may be given partitions, oldest first."""
-        return self.computed_once("active", self._active)
-
-    def _active(self) -> tuple[str, ...]:
-        members = self.snapshot.members
-        active = [id for id in self.live if members[id].state is MemberState.ACTIVE]
-        return tuple(sorted(active, key=lambda id: (members[id].joined, id)))
+        rows = map(self.snapshot.members.__getitem__, self.live)
+        return tuple(
+            [id for _, id in sorted([(row.joined, row.id) for row in rows if row.state is MemberState.ACTIVE])]
+        )
 
     def limit(self, id: str) -> int | None:
         """The most partitions that the member `id` may own; None: no limit, as for an owner that is no member."""
@@ -71,18 +67,12 @@ class View:
 
     def upcoming_owners(self) -> Mapping[str, str]:
         """Partition → the active member that a pending handover or an operator's order gives it to."""
-        active, ownership = frozenset(self.active), self.snapshot.ownership
+        ownership = self.snapshot.ownership
+        if not ownership.pending and not self.pinned:
+            return {}
+        active = frozenset(self.active)
         pending = {partition: each.to for partition, each in ownership.pending.items() if each.to in active}
         return pending | {partition: pin.to for partition, pin in ownership.pins.items() if partition in self.pinned}
-
-    def computed_once(self, name: str, compute: Callable[[], _T], *more: Hashable) -> _T:
-        """The result of `compute`, which is called once for all members that see the same state.
-
-        It may depend on ownership, members, pins, loads, `live`, `expired` and `more`; not on `me`, on heartbeats and
-        renewals, or on times.
-        """
-        key = (self.snapshot.load_version, self.live, self.expired, self.pinned, more)
-        return self.snapshot.derived.by_ownership.get(name, compute, key)
 
     def claim(self, partition: str) -> Claim:
         """The transition that takes a lease which is unowned, expired, or to come here by an overdue handover."""
@@ -144,8 +134,8 @@ class View:
 class Decision:
     """What to do in this cycle, and why; doing nothing has a reason as well.
 
-    `rebalance_now`: decide again at once, in the same cycle. `rebalance_after`: decide again after so many seconds, at
-    the latest in the next cycle; it precedes `rebalance_now`. `memory` comes back with this member's next view: an
+    `rebalance_now`: decide again at once, in the same cycle. `rebalance_after`: seconds until it decides again,
+    at the latest in the next cycle; it precedes `rebalance_now`. `memory` comes back with this member's next view: an
     immutable value. `would`: (partition, next owner) of what a dry run would move; it is reported and not done.
     """
 

@@ -24,18 +24,18 @@ shedder (destination named in advance).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.declaration import Declaration
-from spark_ehbalance.strategies.plan import initial_plan
-from spark_ehbalance.strategies.weights import TOLERANCE, cached_weights
+from spark_ehbalance.strategies.plan import Plan, initial_plan, is_even
+from spark_ehbalance.strategies.weights import TOLERANCE, weights
+from spark_ehbalance.values.position import partition_order
 
 #: The part of the lease duration for which a new group waits for one member more: half a second by default, a few
-#: commits on a storage account; twice as long for so many members, whose joins queue up.
+#: commits on a storage account; twice as long for this many members, whose joins queue up.
 _DELAY, _MEMBERS_THAT_DOUBLE_IT = 1 / 60, 20
 
 #: The longest wait, in waits for one member more.
@@ -44,28 +44,30 @@ _LONGEST_DELAY = 3
 
 def cooperative(view: View) -> Decision:
     """Claim what is free and should be this member's, request what others own and should be; cancel the rest."""
+    weight = weights(view.snapshot)
+    if weight is None and is_even(view):
+        return _nothing(_explained(view, len(view.snapshot.ownership.owned.get(view.me.id, ()))))
+    plan = _target(view, weight)
     me, leases = view.me.id, view.snapshot.leases
-    wanted = _wanted(view)
+    mine, pending = plan.of(me), view.snapshot.ownership.pending
+    leader = view.snapshot.leader
+    concerned = {p for p, to in pending.items() if me in (to.to, leases[p].owner, leader)}
     transitions: list[Transition] = []
     claims = requests = 0
-    for partition in wanted.open:
+    for partition in sorted((mine | concerned) - view.pinned, key=partition_order):
         lease = leases[partition]
-        handover, mine = lease.handover, wanted.owners.get(partition) == me
-        owner = None if partition in view.expired else lease.owner
-        if mine and (owner is None or (handover and handover.to == me and partition in view.overdue)):
+        handover, owner = lease.handover, None if partition in view.expired else lease.owner
+        if partition in mine and (owner is None or (handover and handover.to == me and partition in view.overdue)):
             transitions.append(view.claim(partition))
             claims += 1
-        elif mine and owner != me and handover is None:
+        elif partition in mine and owner != me and handover is None:
             # In a skewed group the owner's batches may grow long; a claim by force would have them read twice.
-            transitions.append(view.request(partition, timeout_ms=view.longest_timeout_ms if wanted.skewed else None))
+            timeout_ms = None if weight is None else view.longest_timeout_ms
+            transitions.append(view.request(partition, timeout_ms=timeout_ms))
             requests += 1
-        elif (
-            handover
-            and handover.to != wanted.owners.get(partition)
-            and me in (handover.to, owner, view.snapshot.leader)
-        ):
+        elif handover and partition not in plan.of(handover.to) and me in (handover.to, owner, leader):
             transitions.append(view.cancel(partition))
-    what = f"{wanted.counts[me]} of {len(leases)} are to be this owner's among {len(view.live)}"
+    what = _explained(view, len(mine))
     if claims and _nobody_owns(view):
         delay = _InitialDelay.seen(view)
         if (wait := delay.left(view)) > 0:
@@ -74,7 +76,7 @@ def cooperative(view: View) -> Decision:
     if transitions:
         cancels = len(transitions) - claims - requests
         return Decision(f"claim {claims}, request {requests}, cancel {cancels}, because {what}", tuple(transitions))
-    return Decision(f"nothing, because {what}, and all is under way or done")
+    return _nothing(what)
 
 
 def assignment(view: View) -> Mapping[str, str]:
@@ -82,7 +84,15 @@ def assignment(view: View) -> Mapping[str, str]:
 
     The result is the same for all members that see the same snapshot and the same live members.
     """
-    return _wanted(view).owners
+    return _target(view, weights(view.snapshot)).target
+
+
+def _nothing(what: str) -> Decision:
+    return Decision(f"nothing, because {what}, and all is under way or done")
+
+
+def _explained(view: View, mine: int) -> str:
+    return f"{mine} of {len(view.snapshot.leases)} are to be this owner's among {len(view.live)}"
 
 
 def _nobody_owns(view: View) -> bool:
@@ -114,42 +124,20 @@ class _InitialDelay:
         return min(self.last_join + one_more, self.began + _LONGEST_DELAY * one_more) - view.now
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """The target: each partition's owner, each owner's number of partitions, and the partitions that are `open`: owned
-    by another than the target's owner, or with a handover pending."""
-
-    owners: Mapping[str, str]
-    counts: Mapping[str, int]
-    open: tuple[str, ...]
-    skewed: bool
-
-
-def _wanted(view: View) -> _Wanted:
-    weight, skewed = cached_weights(view.snapshot)
-    fixed = frozenset(view.snapshot.leases.keys() - view.tenured) if skewed else frozenset()
-    return view.computed_once("cooperative", lambda: _computed(view, weight, skewed, fixed), fixed)
-
-
-def _computed(view: View, weight: Mapping[str, float], skewed: bool, fixed: frozenset[str]) -> _Wanted:
-    plan, unassigned = initial_plan(view, weight)
+def _target(view: View, weight: Mapping[str, float] | None) -> Plan:
+    """The assignment that all members compute; without a `weight` the group is not skewed."""
+    skewed = weight is not None
+    plan, unassigned = initial_plan(view, dict.fromkeys(view.snapshot.leases, 1.0) if weight is None else weight)
     for partition, id in plan.excess(view.pinned):
         plan.take(partition, id)
-        unassigned.append(partition)
+        unassigned.add(partition)
     plan.give_to_least_loaded(unassigned)
-    untouched = (fixed - set(unassigned)) | view.pinned
-    while (move := plan.improvement(TOLERANCE if skewed else 0.0, untouched)) is not None:
+    fixed = view.untenured - unassigned if skewed else frozenset[str]()
+    while (move := plan.improvement(TOLERANCE if skewed else 0.0, fixed | view.pinned)) is not None:
         partition, source, to = move
         plan.take(partition, source)
-        plan.give(partition, to)
-    owners = plan.target
-    open = [
-        partition
-        for partition, lease in view.snapshot.leases.items()
-        if partition not in view.pinned
-        and (lease.handover or owners.get(partition) != (None if partition in view.expired else lease.owner))
-    ]
-    return _Wanted(owners, Counter(owners.values()), tuple(open), skewed)
+        plan.give((partition,), to)
+    return plan
 
 
 STRATEGY = Declaration(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from spark_ehbalance.strategies.base import Decision, Strategy
 
@@ -30,6 +31,11 @@ class Declaration:
     line in the documentation. `reactive`: it decides as soon as a member or a lease changes; without this it decides in
     its next cycle, as the processors do that most strategies come from. `resolves_stuck_handovers`: it does so by
     itself. `by_leases_alone`: it needs no handovers and no rows of members, as an owner is known by what it owns.
+
+    What follows is held against it by the common tests. `moves`: how it takes partitions from live members, "never" if
+    it takes but free ones, so that its groups may stay uneven. `one_a_cycle`: a member takes one partition a cycle, so
+    that a group needs as many cycles as it has partitions. `tolerates_uneven_loads`: where loads are known, a group may
+    stay as uneven as the strategy's parameters allow.
     """
 
     decide: Callable[..., Decision]
@@ -39,6 +45,9 @@ class Declaration:
     reactive: bool = False
     resolves_stuck_handovers: bool = False
     by_leases_alone: bool = False
+    moves: Literal["handover", "steal", "never"] = "handover"
+    one_a_cycle: bool = False
+    tolerates_uneven_loads: bool = False
 
     def bound(self, parameters: Parameters | None) -> Strategy:
         """The function with its parameters: the default ones unless given."""

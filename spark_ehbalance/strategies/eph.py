@@ -19,7 +19,7 @@ from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.declaration import Declaration
 from spark_ehbalance.strategies.distribution import Distribution
 
-#: An owner with so many partitions more is stolen from: with less, nothing would be gained.
+#: The least surplus of an owner that is stolen from: with less, nothing would be gained.
 _WORTH_STEALING = 2
 
 
@@ -52,4 +52,5 @@ STRATEGY = Declaration(
     eph,
     origin="EventProcessorHost",
     rule="its share of what is free, at once; else one stolen from the biggest owner, if that has two more",
+    moves="steal",
 )

@@ -38,4 +38,5 @@ STRATEGY = Declaration(
     origin="Event Processor",
     rule="as `balanced`, repeated until the share is reached",
     by_leases_alone=True,
+    moves="steal",
 )

@@ -14,12 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from spark_ehbalance.leases.model import MemberState
 from spark_ehbalance.strategies.base import Decision, Strategy, View
 from spark_ehbalance.strategies.cooperative import cooperative
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Memory:
     """The memory that the strategy `by` left for its own next decision."""
 
     by: Strategy
@@ -30,12 +31,12 @@ def with_mixed_fallback(strategy: Strategy) -> Strategy:
     """`strategy` in a group in which all members have the same, `cooperative` in any other."""
 
     def decide(view: View) -> Decision:
-        names = view.computed_once("strategies", lambda: _strategies(view))
+        names = _strategies(view)
         mixed = len(names) > 1
-        chosen, kept = cooperative if mixed else strategy, view.memory
-        known = isinstance(kept, _Kept) and kept.by is chosen
-        decision = chosen(replace(view, memory=kept.memory if known else None))
-        decision = replace(decision, memory=_Kept(chosen, decision.memory))
+        chosen, last = cooperative if mixed else strategy, view.memory
+        own = isinstance(last, _Memory) and last.by is chosen
+        decision = chosen(replace(view, memory=last.memory if own else None))
+        decision = replace(decision, memory=_Memory(chosen, decision.memory))
         return _explained(decision, names) if mixed else decision
 
     return decide
@@ -47,4 +48,5 @@ def _explained(decision: Decision, names: frozenset[str]) -> Decision:
 
 
 def _strategies(view: View) -> frozenset[str]:
-    return frozenset(view.snapshot.members[id].strategy for id in view.active)
+    rows = map(view.snapshot.members.__getitem__, view.live)
+    return frozenset([row.strategy for row in rows if row.state is MemberState.ACTIVE])

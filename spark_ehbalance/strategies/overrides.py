@@ -87,7 +87,7 @@ def _ended(view: View) -> list[Transition]:
     ended: list[Transition] = []
     for partition, pin in view.snapshot.ownership.pins.items():
         lease = leases[partition]
-        kept = lease.owner == pin.to == me.id and partition in view.tenured
+        kept = lease.owner == pin.to == me.id and partition not in view.untenured
         if pin.transfer and (kept or (pin.to not in active and active[:1] == (me.id,))):
             ended.append(EndTransfer(by=me, at_ms=view.at_ms, partition=partition, epoch=lease.epoch))
     return ended

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from spark_ehbalance.strategies.base import View
+from spark_ehbalance.strategies.weights import ROUNDING
 from spark_ehbalance.values.position import partition_order
-
-#: Sums of weights are not exact; a gap must be larger than a weight by this.
-_ROUNDING = 1e-9
 
 
 def projected(view: View) -> Mapping[str, tuple[str, ...]]:
@@ -30,30 +28,55 @@ def projected(view: View) -> Mapping[str, tuple[str, ...]]:
     return {id: tuple(partitions) for id, partitions in owned.items()}
 
 
-def initial_plan(view: View, weights: Mapping[str, float]) -> tuple[Plan, list[str]]:
+def is_even(view: View) -> bool:
+    """Whether the plan for partitions of equal weight is what there is already: every partition has an active owner,
+    nothing is pending or pinned, no limit is exceeded, and no move would help."""
+    ownership, members = view.snapshot.ownership, view.snapshot.members
+    owned, active = ownership.owned, view.active
+    if view.expired or view.pinned or ownership.pending or not owned.keys() <= set(active):
+        return False
+    most, least = 0, None
+    for id in active:
+        count, limit = len(owned.get(id, ())), members[id].max_owned
+        if limit is not None and count > limit:
+            return False
+        most = max(most, count)
+        if (limit is None or count < limit) and (least is None or count < least):
+            least = count
+    return least is None or most - least <= 1
+
+
+def initial_plan(view: View, weights: Mapping[str, float]) -> tuple[Plan, set[str]]:
     """The plan that has `projected` ownership, and the partitions without a member to stay with: unowned, expired, or a
     leaving member's. Pinned partitions are never among the latter."""
-    members, leases, upcoming = view.snapshot.members, view.snapshot.leases, view.upcoming_owners()
+    members, upcoming = view.snapshot.members, view.upcoming_owners()
     plan = Plan({id: members[id].max_owned for id in view.active}, weights)
-    unassigned = []
-    for partition, lease in leases.items():
-        owner = upcoming.get(partition, None if partition in view.expired else lease.owner)
+    unassigned, elsewhere = set(view.expired - upcoming.keys()), view.expired.union(upcoming)
+    for owner, partitions in view.snapshot.ownership.owned.items():
+        staying = partitions if elsewhere.isdisjoint(partitions) else [p for p in partitions if p not in elsewhere]
         if owner is not None and owner in plan:
-            plan.give(partition, owner)
-        elif (owner is None or owner in members) and partition not in view.pinned:
-            unassigned.append(partition)
+            plan.give(staying, owner)
+        elif owner is None or owner in members:
+            unassigned.update(staying)
         # else: the owner is no member any more and has not released the lease, which will expire
-    return plan, unassigned
+    for partition, to in upcoming.items():
+        plan.give((partition,), to)
+    return plan, unassigned - view.pinned
 
 
 class Plan:
-    """An assignment in the making. The order of the members decides between equals."""
+    """An assignment in the making. The order of the members decides between equals; `weights` are in partition order.
+
+    Every member adds the weights up in the same order, for the same rounding.
+    """
 
     def __init__(self, limits: Mapping[str, int | None], weights: Mapping[str, float]) -> None:
         self._limits = limits
         self._weights = weights
+        self._lightest, self._heaviest = min(weights.values(), default=0.0), max(weights.values(), default=0.0)
+        self._limited = any(limit is not None for limit in limits.values())
         self._owned: dict[str, set[str]] = {id: set() for id in limits}
-        self._loads = dict.fromkeys(limits, 0.0)  # every member adds up in the same order, for the same rounding
+        self._loads = dict.fromkeys(limits, 0.0)
 
     def __contains__(self, id: str) -> bool:
         return id in self._owned
@@ -63,9 +86,13 @@ class Plan:
         """Partition → member."""
         return {partition: id for id, partitions in self._owned.items() for partition in partitions}
 
-    def give(self, partition: str, to: str) -> None:
-        self._owned[to].add(partition)
-        self._loads[to] += self._weights[partition]
+    def of(self, id: str) -> AbstractSet[str]:
+        """The partitions of the member `id`."""
+        return self._owned.get(id, frozenset())
+
+    def give(self, partitions: Iterable[str], to: str) -> None:
+        self._owned[to].update(partitions)
+        self._loads[to] += sum(map(self._weights.__getitem__, partitions))
 
     def take(self, partition: str, source: str) -> None:
         self._owned[source].remove(partition)
@@ -73,19 +100,25 @@ class Plan:
 
     def least_loaded(self) -> str | None:
         """The member with the smallest load that may take one more."""
-        return min((id for id in self._owned if self._has_room(id)), key=self._loads.__getitem__, default=None)
+        return min(self._with_room(), key=self._loads.__getitem__, default=None)
 
-    def give_to_least_loaded(self, unassigned: Iterable[str]) -> None:
+    def give_to_least_loaded(self, unassigned: AbstractSet[str]) -> None:
         """Give each to the member that is least loaded by then, the heaviest first; to none where none has room."""
-        able = [(self._loads[id], index, id) for index, id in enumerate(self._owned) if self._has_room(id)]
+        weights, owned = self._weights, self._owned
+        able = [(self._loads[id], index, id) for index, id in enumerate(self._with_room())]
         heapq.heapify(able)
-        for partition in sorted(unassigned, key=lambda p: (-self._weights[p], partition_order(p))):
+        ordered = [partition for partition in weights if partition in unassigned] if unassigned else []
+        for partition in sorted(ordered, key=weights.__getitem__, reverse=True):
             if not able:
                 break
-            _, index, least_loaded = heapq.heappop(able)
-            self.give(partition, least_loaded)
-            if self._has_room(least_loaded):
-                heapq.heappush(able, (self._loads[least_loaded], index, least_loaded))
+            load, index, id = able[0]
+            owned[id].add(partition)
+            load += weights[partition]
+            self._loads[id] = load
+            if self._has_room(id):
+                heapq.heapreplace(able, (load, index, id))
+            else:
+                heapq.heappop(able)
 
     def excess(self, pinned: AbstractSet[str]) -> list[tuple[str, str]]:
         """The partitions over the members' limits that are not pinned, as (partition, member)."""
@@ -109,17 +142,23 @@ class Plan:
         if to is None:
             return None
         most_allowed = (1 + tolerance) * sum(self._loads.values()) / len(self._loads)
-        for source in sorted(self._loads, key=lambda id: -self._loads[id]):
+        for source in sorted(self._loads, key=self._loads.__getitem__, reverse=True):
             gap = self._loads[source] - self._loads[to]
-            if self._loads[source] <= most_allowed or gap <= 0:
+            if self._loads[source] <= most_allowed or (1 + tolerance) * self._lightest >= gap - ROUNDING:
                 return None
             # A move of weight w leaves the two at w and gap - w above the smaller load: the larger of them must shrink,
             # and in a skewed group by more than weights change from one measurement to the next.
-            movable = [p for p in self._owned[source] - fixed if (1 + tolerance) * self._weights[p] < gap - _ROUNDING]
+            movable: Collection[str] = self._owned[source] - fixed
+            if self._lightest < self._heaviest:
+                movable = [p for p in movable if (1 + tolerance) * self._weights[p] < gap - ROUNDING]
+                nearest = min((abs(gap / 2 - self._weights[p]) for p in movable), default=0.0)
+                movable = [p for p in movable if abs(gap / 2 - self._weights[p]) == nearest]
             if movable:
-                best = min(movable, key=lambda p: (abs(gap / 2 - self._weights[p]), partition_order(p)))
-                return best, source, to
+                return min(movable, key=partition_order), source, to
         return None
+
+    def _with_room(self) -> Collection[str]:
+        return [id for id in self._owned if self._has_room(id)] if self._limited else self._owned
 
     def _has_room(self, id: str) -> bool:
         limit = self._limits[id]

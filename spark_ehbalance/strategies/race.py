@@ -31,12 +31,9 @@ from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.declaration import Declaration, Parameters
 from spark_ehbalance.strategies.plan import projected
 from spark_ehbalance.strategies.shares import fill_level
-from spark_ehbalance.strategies.weights import TOLERANCE, cached_weights
+from spark_ehbalance.strategies.weights import ROUNDING, TOLERANCE, weights
 from spark_ehbalance.values.declared import declared
 from spark_ehbalance.values.parsing import one_of, parse_duration
-
-#: Loads are sums, which are not exact: less than this is no difference.
-_ROUNDING = 1e-9
 
 #: The maximum lease in normal leases, at least: with one, a single late owner would count as dead.
 _CONTESTS = 2
@@ -124,8 +121,7 @@ class RaceParameters(Parameters):
 
 def race(view: View, parameters: RaceParameters) -> Decision:
     """Claim free leases, challenge members that have more, defend one's own leases."""
-    group = view.computed_once("race", lambda: _group_load(view, parameters.weight), parameters.weight)
-    contest = _Contest(view, parameters, group)
+    contest = _Contest(view, parameters, _group_load(view, parameters.weight))
     contest.claim()
     contest.challenge()
     contest.defend()
@@ -150,18 +146,21 @@ class _GroupLoad:
 
 def _group_load(view: View, weight: str) -> _GroupLoad:
     snapshot, owned = view.snapshot, projected(view)
-    weights, skewed = cached_weights(snapshot) if weight == "load" else (dict.fromkeys(snapshot.leases, 1.0), False)
-    loads = {id: sum(map(weights.__getitem__, partitions)) for id, partitions in owned.items()}
+    by_load = weights(snapshot) if weight == "load" else None
+    weight_of = dict.fromkeys(snapshot.leases, 1.0) if by_load is None else by_load
     counts = {id: len(partitions) for id, partitions in owned.items()}
+    loads: dict[str, float] = {**counts}
+    if by_load is not None:
+        loads = {id: sum(map(weight_of.__getitem__, partitions)) for id, partitions in owned.items()}
     ranking = tuple(sorted(loads, key=lambda id: (-loads[id], id)))
-    pinned: dict[str, float] = dict.fromkeys(owned, 0.0)
+    pinned, total = dict.fromkeys(owned, 0.0), sum(weight_of.values())
     if view.pinned:
-        pinned = {id: sum(weights[p] for p in partitions if p in view.pinned) for id, partitions in owned.items()}
-    # A pinned partition that nobody owns is not raced for.
-    total = sum(weights.values()) - sum(weights[p] for p in view.pinned.difference(*owned.values()))
+        pinned = {id: sum(weight_of[p] for p in partitions if p in view.pinned) for id, partitions in owned.items()}
+        # A pinned partition that nobody owns is not raced for.
+        total -= sum(weight_of[p] for p in view.pinned.difference(*owned.values()))
     fair_share = _fair_share(total, [(pinned[id], snapshot.members[id].max_owned) for id in owned])
-    tolerance, smallest = TOLERANCE if skewed else 0.0, min(weights.values(), default=0.0)
-    return _GroupLoad(weights, loads, counts, ranking, fair_share, tolerance, smallest)
+    tolerance, smallest = 0.0 if by_load is None else TOLERANCE, min(weight_of.values(), default=0.0)
+    return _GroupLoad(weight_of, loads, counts, ranking, fair_share, tolerance, smallest)
 
 
 def _fair_share(total: float, bounds: list[tuple[float, int | None]]) -> float:
@@ -239,7 +238,7 @@ class _Contest:
     def challenge(self) -> None:
         """Request leases from members that hold so much more that this member wins the race for them."""
         view, group = self._view, self._group
-        if not self._has_room() or self._load >= group.fair_share - _ROUNDING:
+        if not self._has_room() or self._load >= group.fair_share - ROUNDING:
             return
         loads, richer = dict(group.loads), self._richer()
         # Shuffled, so that several challengers do not all take from the same one of the most loaded members.
@@ -248,7 +247,7 @@ class _Contest:
             return
         began = self._challenging = view.now if self._memory.challenging is None else self._memory.challenging
         challenges = 0
-        while self._has_room() and self._load < group.fair_share - _ROUNDING and prizes:
+        while self._has_room() and self._load < group.fair_share - ROUNDING and prizes:
             owner = max(prizes, key=loads.__getitem__)
             fits = [p for p in prizes[owner] if self._wins(group.weights[p], loads[owner])]
             open_now = [p for p in fits if self._open_at(p) <= view.now]
@@ -285,7 +284,7 @@ class _Contest:
             known = self._memory.contested.get(partition)
             since = known[1] if known and known[0] == epoch else view.now
             due = since + self._normal + self._delay * max(0.0, load - min(self._least, load) - weight / 2)
-            if due <= view.now and self._least + weight >= load - _ROUNDING:
+            if due <= view.now and self._least + weight >= load - ROUNDING:
                 self._transitions.append(view.defend(partition))
                 since = view.now
                 defended += 1
@@ -320,7 +319,7 @@ class _Contest:
 
     def _wins(self, weight: float, load: float) -> bool:
         """Whether this member wins a lease of that weight from an owner with that load."""
-        return self._load + (1 + self._group.tolerance) * weight < load - _ROUNDING
+        return self._load + (1 + self._group.tolerance) * weight < load - ROUNDING
 
     def _has_room(self) -> bool:
         return self._view.max_owned is None or self._count < self._view.max_owned

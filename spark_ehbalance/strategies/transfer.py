@@ -37,13 +37,10 @@ from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.declaration import Declaration, Parameters
 from spark_ehbalance.strategies.plan import initial_plan, projected
-from spark_ehbalance.strategies.weights import demands
+from spark_ehbalance.strategies.weights import ROUNDING, demands
 from spark_ehbalance.values.declared import declared
 from spark_ehbalance.values.parsing import flag, number, parse_duration, whole
 from spark_ehbalance.values.position import partition_order
-
-#: Loads are sums, which are not exact: less than this is no difference.
-_ROUNDING = 1e-9
 
 #: Lease durations between two of the leader's cycles after which it has been away: no balance interval, with its
 #: jitter, is as long.
@@ -122,7 +119,7 @@ def _claims(view: View) -> list[Transition]:
 def _takers(view: View) -> Mapping[str, str]:
     """Free partition → the member that is to claim it; without an entry where no member has room."""
     free = view.expired.union(view.snapshot.ownership.owned.get(None, ())) - view.pinned
-    owners = view.computed_once("takers", lambda: _target(view)) if free else {}
+    owners = _target(view) if free else {}
     return {partition: owners[partition] for partition in sorted(free) if partition in owners}
 
 
@@ -148,7 +145,7 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
     memory = view.memory
     if not isinstance(memory, _Memory) or view.now - memory.looked > _AWAY * view.lease_duration:
         memory = _Memory(view.now, view.now)  # a new leader, or one after an outage of the table
-    recent = memory.moved & (view.snapshot.leases.keys() - view.tenured | view.snapshot.ownership.pending.keys())
+    recent = memory.moved & (view.untenured | view.snapshot.ownership.pending.keys())
     memory = replace(memory, looked=view.now, moved=recent)
     observations = view.observations.members
     silent = [id for id in view.active if id != view.me.id and observations[id].since <= memory.since]
@@ -159,7 +156,7 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
         return Decision(f"nothing, because of a cool-down of {parameters.cool_down:g} s", memory=memory)
     if _takers(view):
         return Decision("nothing, because free partitions are being taken", memory=replace(memory, hits=0))
-    loads = view.computed_once("loads", lambda: _loads(view))
+    loads = _loads(view)
     fresh = [
         id
         for id in view.active
@@ -357,11 +354,11 @@ class _Balance:
         most = min(len(self._owned[source]) - 1, self._room(to))
         picked: list[str] = []
         for partition in heaviest:
-            if len(picked) < most and weights[partition] <= rest + _ROUNDING:
+            if len(picked) < most and weights[partition] <= rest + ROUNDING:
                 picked.append(partition)
                 rest -= weights[partition]
         if not picked and most > 0:
-            picked = [p for p in heaviest if weights[p] < gap - _ROUNDING][-1:]
+            picked = [p for p in heaviest if weights[p] < gap - ROUNDING][-1:]
         return picked
 
     def _play(self, partition: str, source: str, to: str) -> None:
@@ -379,4 +376,5 @@ STRATEGY = Declaration(
     rule="the leader moves load from the most to the least loaded members, by handover, when it has been uneven for "
     "some cycles",
     parameters=TransferParameters,
+    tolerates_uneven_loads=True,
 )

@@ -35,7 +35,7 @@ NAMES = (GROUP.namespace, GROUP.hub, GROUP.consumer_group)
 
 
 class TestBlobStore(StoreConformance):
-    offers = BlobStore.offers
+    keeps_all = False
 
     @pytest.fixture(autouse=True)
     def in_a_new_container(self, new_table: Table) -> None:

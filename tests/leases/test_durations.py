@@ -69,7 +69,7 @@ def test_only_the_leader_sets_the_duration() -> None:
 def test_the_duration_stays_as_it_is_while_a_member_says_nothing() -> None:
     old = apply(joined(ANN), [Join(by=BOB, at_ms=0)]).after
     (refused,) = apply(old, [set_by(ANN)]).refused
-    assert refused.reason == "bob does not say by which duration it renews"
+    assert refused.reason == "bob states no lease duration"
     said = Heartbeat(by=BOB, at_ms=1, lease_duration_ms=30_000)
     assert apply(old, [said, set_by(ANN)]).after.lease_duration_ms == 60_000
 

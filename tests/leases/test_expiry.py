@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_ehbalance.leases.durations import Durations
 from spark_ehbalance.leases.expiry import (
     CLOCK_SKEW_ALLOWANCE,
     Observations,
     expired_leases,
     expired_members,
-    tenured_leases,
 )
 from spark_ehbalance.leases.model import Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -45,8 +45,9 @@ class Observer:
         """Whether lease and member have expired: both follow the same rule."""
         self._observations = self._observations.updated(snapshot, now)
         wall_ms = self._wall_ms + round(now * 1000)
-        leases = expired_leases(self._observations, snapshot, now=now, wall_ms=wall_ms, unsaid=DURATION)
-        members = expired_members(self._observations, snapshot, now=now, wall_ms=wall_ms, unsaid=DURATION)
+        durations = Durations.of(snapshot, DURATION)
+        leases = expired_leases(self._observations, snapshot, durations, now=now, wall_ms=wall_ms)
+        members = expired_members(self._observations, snapshot, durations, now=now, wall_ms=wall_ms)
         assert leases in (frozenset(), {"0"})
         assert members in (frozenset(), {"ann"})
         assert bool(leases) == bool(members)
@@ -60,7 +61,7 @@ def test_nobody_is_judged_by_less_than_the_group_needs(commit_ms: float | None, 
     snapshot = replace(EMPTY, leases={"0": Lease("0", "0", 1)}, members=members)
     seen = Observations().updated(snapshot, 0.0)
     for now in (seconds - 0.1, seconds + 0.1):
-        arguments = (seen.updated(snapshot, now), snapshot, now, 0, DURATION, 50.0)
+        arguments = (seen.updated(snapshot, now), snapshot, Durations.of(snapshot, DURATION, 50.0), now, 0)
         assert (expired_leases(*arguments), expired_members(*arguments)) == (
             (frozenset(), frozenset()) if now < seconds else ({"0"}, members.keys())
         )
@@ -115,7 +116,7 @@ def test_a_lease_without_an_owner_does_not_expire() -> None:
     observations = Observations().updated(free, 0)
     for now in (0, DURATION, 1_000 * DURATION):
         observations = observations.updated(free, now)
-        assert not expired_leases(observations, free, now=now, wall_ms=NOON, unsaid=DURATION)
+        assert not expired_leases(observations, free, Durations.of(free, DURATION), now=now, wall_ms=NOON)
 
 
 def test_each_lease_expires_by_itself() -> None:
@@ -124,7 +125,7 @@ def test_each_lease_expires_by_itself() -> None:
         return replace(EMPTY, leases=both)
 
     observations = Observations().updated(leases(1), 0).updated(leases(2), 20).updated(leases(2), DURATION)
-    found = expired_leases(observations, leases(2), now=DURATION, wall_ms=NOON, unsaid=DURATION)
+    found = expired_leases(observations, leases(2), Durations.of(leases(2), DURATION), now=DURATION, wall_ms=NOON)
     assert found == {"0"}
 
 
@@ -193,16 +194,3 @@ def test_after_the_first_look_only_the_time_without_a_change_counts(
             renewal, changed = renewal + 1, now
             at_ms = NOON + skew_ms + round(now * 1000)
         assert observer.finds_expired(group(renewal=renewal, at_ms=at_ms), now) == (now - changed >= DURATION)
-
-
-def test_only_looks_beyond_the_horizon_are_dropped() -> None:
-    observations = Observations(horizon=100.0)
-    still = Lease("still", "ann", 1, 1, renewed_at_ms=NOON)
-    for second in range(1000):
-        moving = Lease("moving", "ann", 1, second, renewed_at_ms=NOON)
-        observations = observations.updated(replace(EMPTY, leases={"still": still, "moving": moving}), float(second))
-    assert len(observations.times) < 300
-    assert observations.leases["moving"].since == 999
-    assert 999 - observations.leases["still"].since >= 100
-    assert observations.seen_before(999.0, 100.0) == observations.seen_before(999.0, 99.5)
-    assert tenured_leases(observations, replace(EMPTY, leases={"still": still}), 999.0, 100.0) == {"still", "moving"}

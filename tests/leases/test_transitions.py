@@ -570,15 +570,15 @@ def run_of(author: Author, lineage: str = "l", batch: int = 0, **more: Any) -> J
 
 
 def test_a_query_is_recorded_and_its_runs_are_counted() -> None:
-    first = after(group(), run_of(STRANGER, batch=3, begun=4))
-    assert first.queries == {"l": QueryRecord("l", "eve-1", "eve", 1, 3, 4, AT, "here", "p")}
-    ended = Advance(by=STRANGER, at_ms=AT + 1, lineage="l", batch=7, begun=8)
+    first = after(group(), run_of(STRANGER, batch=3, begun=4, planner="eve-0"))
+    assert first.queries == {"l": QueryRecord("l", "eve-1", "eve", 1, 3, 4, "eve-0", AT, "here", "p")}
+    ended = Advance(by=STRANGER, at_ms=AT + 1, lineage="l", batch=7, begun=8, planner="eve-1")
     again = after(first, ended, Leave(by=STRANGER, at_ms=AT))
     assert "eve" not in again.members
-    record = QueryRecord("l", "", "eve", 1, 7, 8, AT + 1, "here", "p")
+    record = QueryRecord("l", "", "eve", 1, 7, 8, "eve-1", AT + 1, "here", "p")
     assert again.queries["l"] == record, "the record stays, and says that the process has left"
     later = after(again, run_of(Author("eve", "eve-2"), batch=6, begun=6)).queries["l"]
-    assert (later.run, later.start, later.batch, later.begun) == ("eve-2", 2, 7, 8)
+    assert (later.run, later.start, later.batch, later.begun, later.planner) == ("eve-2", 2, 7, 8, "eve-1")
 
 
 def test_a_query_that_was_forgotten_has_not_left() -> None:

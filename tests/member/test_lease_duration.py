@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.errors import ConflictError
-from spark_ehbalance.leases.durations import minimum_tenure
+from spark_ehbalance.leases.durations import Durations, minimum_tenure
 from spark_ehbalance.leases.expiry import expired_leases, expired_members
 from spark_ehbalance.leases.model import Author, Lease, Pin, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -99,14 +99,14 @@ class World:
             process.decided.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
         if not me.joined:
             return
-        times = (self.now, at_ms, me.duration.unsaid)
-        for partition in expired_leases(me.observations, self.table, *times).difference(me.holdings):
+        seen = (me.observations, self.table, Durations.of(self.table, me.duration.default), self.now, at_ms)
+        for partition in expired_leases(*seen).difference(me.holdings):
             lease = self.table.leases[partition]
             self.check_given_up(partition, lease.owner)
             process.decided.append(
                 Claim(by=by, at_ms=at_ms, partition=partition, epoch=lease.epoch, unchanged_counter=lease.counter)
             )
-        for id in expired_members(me.observations, self.table, *times) - {by.id}:
+        for id in expired_members(*seen) - {by.id}:
             assert not any(self.now < each.ends for each in self.processes[id].membership.holdings.values())
 
     def commit(self, number: int, *, answered: bool = True) -> None:
@@ -243,7 +243,7 @@ def changed(duration: LeaseDuration, snapshot: Snapshot, now: float = 0.0) -> li
 
 def test_a_table_that_says_nothing_leaves_each_to_its_own() -> None:
     seen = following(30, table((ANN, None)))
-    assert (seen.group, seen.own, seen.unsaid) == (30, 30, 30)
+    assert (seen.group, seen.own, seen.default) == (30, 30, 30)
 
 
 def test_a_longer_duration_is_ones_own_only_once_it_is_said() -> None:
@@ -259,9 +259,9 @@ def test_what_a_member_of_an_earlier_version_drops_counts_for_a_while() -> None:
     seen = following(30, table((ANN, 60), in_force=60))
     dropped = table((ANN, None), (BOB, None))
     seen.follow(dropped, 1)
-    assert (seen.group, seen.own, seen.unsaid) == (30, 30, 60), "others may still renew by 60 s"
+    assert (seen.group, seen.own, seen.default) == (30, 30, 60), "others may still renew by 60 s"
     seen.follow(dropped, 60.5)
-    assert seen.unsaid == 30
+    assert seen.default == 30
 
 
 def test_the_leader_sets_what_it_is_configured_with_and_nobody_else_does() -> None:

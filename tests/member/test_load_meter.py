@@ -13,7 +13,7 @@ import pytest
 
 from spark_ehbalance.leases.model import Load, MemberLoad
 from spark_ehbalance.member.load_meter import CpuTime, LoadMeter, MemberMeter
-from spark_ehbalance.source.host import cpu_time
+from spark_ehbalance.source.processes import cpu_time
 
 
 def measure(meter: LoadMeter, begin: int, end: int, rate: float, *, lag: int = 0, first: int = 0) -> Load | None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.leases.last_changed import LastChanged
 from spark_ehbalance.leases.model import Author, Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
@@ -45,7 +44,7 @@ class Table:
     rates: dict[str, float] = field(default_factory=lambda: dict.fromkeys("0123", 1.0))
 
     def __post_init__(self) -> None:
-        empty = Snapshot(GROUP).with_last_changed(LastChanged())
+        empty = Snapshot(GROUP)
         transitions = [Join(by=ANN, at_ms=0), Join(by=BOB, at_ms=0)]
         add = AddPartitions(by=ANN, at_ms=0, partitions=tuple("0123"), checkpoint=Position(-1))
         self.snapshot = apply(empty, [*transitions, add]).after

@@ -192,6 +192,21 @@ def test_a_batch_that_runs_for_long_is_known_while_it_runs(group: Group, lives: 
         lives.start(lambda: group.query("a", one))
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_checkpoint_beside_which_another_has_gone_on_is_refused(
+    group: Group, lives: Lives, sink_and_killed: tuple[NumberedSink, Query], told: bool
+) -> None:
+    """It was set back, and is put back: both have a batch 2, and a sink that has one leaves the other out."""
+    sink, killed = sink_and_killed
+    again = lives.start(lambda: group.query("a", killed.finished))
+    sink.run(again, again.batch())
+    if told:
+        wait_until(lambda: group.snapshot().queries[killed.finished.lineage].begun == 2, "a renewal tells")
+    lives.kill(again)
+    with pytest.raises(DataLossError, match=r"ends with batch 2, and another one of that number may have been begun"):
+        lives.start(lambda: group.query("a", killed.logged))
+
+
 def test_after_an_orderly_end_no_number_is_in_doubt(group: Group, lives: Lives) -> None:
     query = lives.start(lambda: group.query("a"))
     (one,) = run(group, query)

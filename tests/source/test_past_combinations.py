@@ -325,6 +325,7 @@ class World:
                     self._set(changed.part, self.copies[-1])
                 self._do(step)
             changed = step
+        assert self.kind != "once" or {*self.now.sink.contents().values()} == {1}
 
     def _do(self, step: Step) -> None:
         if step.what == "run":

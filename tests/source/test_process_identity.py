@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from spark_ehbalance.source.host import is_alive, process_identity
+from spark_ehbalance.source.processes import is_alive, process_identity
 
-_TELL = "from spark_ehbalance.source.host import process_identity; print(process_identity(), flush=True); input()"
+_TELL = "from spark_ehbalance.source.processes import process_identity; print(process_identity(), flush=True); input()"
 
 
 def test_this_process_lives() -> None:

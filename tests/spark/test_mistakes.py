@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.source.one_line import repeat_at_the_end
+from spark_ehbalance.source.error_line import repeat_at_the_end
 from tests.spark.conftest import HUB
 from tests.spark.mistakes import MISTAKES, place
 

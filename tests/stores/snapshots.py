@@ -84,6 +84,7 @@ def snapshots(draw: st.DrawFn, group: Group) -> Snapshot:
             start=draw(st.integers(1, 2**62 - 1)),
             batch=draw(st.integers(0, 2**62 - 1)),
             begun=draw(st.integers(0, 2**62 - 1)),
+            planner=draw(_texts),
             at_ms=draw(_times),
             host=draw(_texts),
             process=draw(_texts),

@@ -71,7 +71,7 @@ def test_what_has_not_changed_stays_the_same_object() -> None:
     assert [id for id, lease in STATE.leases.items() if after.leases[id] is not lease] == ["2"]
     assert [id for id, member in STATE.members.items() if after.members[id] is not member] == [ANN.id]
     assert [lineage for lineage, query in STATE.queries.items() if after.queries[lineage] is not query] == []
-    assert after.ownership is STATE.ownership
+    assert after.ownership == STATE.ownership
 
 
 def test_a_look_at_an_unchanged_table_makes_no_object_anew() -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from spark_ehbalance.cli.options import StorageOptions
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.source.datasource import EhBalanceDataSource
-from spark_ehbalance.source.host import settings_of
 from spark_ehbalance.source.options import batch_options, checked_location, storage_options, stream_options
+from spark_ehbalance.source.processes import settings_of
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import Command
 from tests.stores.store_conformance import GROUP
@@ -220,7 +220,7 @@ def test_the_master_is_read_from_how_spark_was_started(tmp_path: Path) -> None:
 
 def test_the_jvm_is_found_among_the_ancestors_of_a_process(tmp_path: Path) -> None:
     """As a Python worker is a child of a daemon that is a child of the JVM."""
-    ask = "from spark_ehbalance.source.host import spark_master; print(spark_master())"
+    ask = "from spark_ehbalance.source.processes import spark_master; print(spark_master())"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ask!r}])"
     java = tmp_path / "java"
     java.symlink_to(sys.executable)

@@ -9,8 +9,8 @@ import pytest
 from spark_ehbalance.errors import OptionError, StoreUnavailableError
 from spark_ehbalance.stores.blob import BlobStore
 from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.stores.opening import keeps_all, open_store
 from spark_ehbalance.stores.opening import location as parse
-from spark_ehbalance.stores.opening import offers, open_store
 from tests.stores.store_conformance import GROUP
 
 
@@ -52,14 +52,14 @@ def test_opening_creates_nothing(tmp_path: Path) -> None:
 def test_the_address_of_a_container_alone_is_the_processors_store(location: str) -> None:
     with open_store(location, {"account_key": "a2V5"}) as store:
         assert isinstance(store, BlobStore)
-    assert not offers(location).handover
+    assert not keeps_all(location)
 
 
 @pytest.mark.parametrize(
     "location", ["https://account.blob.core.windows.net/container/leases", "az://container/leases"]
 )
 def test_a_folder_in_a_container_stays_a_delta_table(location: str) -> None:
-    assert offers(location).handover
+    assert keeps_all(location)
 
 
 def test_a_container_has_one_spelling() -> None:

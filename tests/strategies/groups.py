@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.simulation.ideal import fair_counts
+from spark_ehbalance.strategies import DECLARATIONS
 from tests.strategies.members import CYCLE, Members, layout_of
 
 FEW = settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
@@ -42,6 +43,10 @@ def started(partitions: int, *names: str, members: int = 0, seed: int = 1, rest:
         group.join_many(members)
     group.run(rest)
     return group
+
+
+#: The strategies whose groups become even.
+EVEN = sorted(name for name, each in DECLARATIONS.items() if each.moves != "never")
 
 
 def assert_balanced(group: Members, limits: Mapping[str, int | None] | None = None) -> None:

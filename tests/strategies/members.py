@@ -20,7 +20,7 @@ from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.member.turn import Participant, Turn
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.memory import MemoryStore
-from spark_ehbalance.strategies import REACTIVE, STRATEGIES, Strategy
+from spark_ehbalance.strategies import DECLARATIONS, REACTIVE, STRATEGIES, Strategy
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 
@@ -249,6 +249,8 @@ class Members:
         self.wrote(before, after)
         handed_over = {each.partition for each in outcome.accepted if isinstance(each, HandOver)}
         stolen = {each.partition for each in outcome.accepted if isinstance(each, Steal)}
+        moves = DECLARATIONS[node.member.settings.strategy_name].moves
+        assert not stolen or moves == "steal", f"{node.member.settings.strategy_name} does not declare that it steals"
         for partition, lease in after.leases.items():
             earlier = before.leases.get(partition)
             if earlier is lease:

@@ -9,6 +9,7 @@ from math import inf
 from spark_ehbalance.leases.model import Member, MemberState
 from spark_ehbalance.leases.orders import PinTo, Transfer, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.strategies import DECLARATIONS
 from tests.strategies.members import CYCLE, HANDOVER_TIMEOUT, JITTER, LEASE, LOOK, OPERATOR, Members
 
 #: The most seconds between two looks, and between two decisions.
@@ -69,10 +70,11 @@ class Rules:
         assert not handovers or max(handovers) <= longest, f"pending for {max(handovers):g} s: {pending}"
 
     def patience(self) -> float:
-        """How long a partition may be unread: NOTICED + DECIDED. `balanced` takes one partition a cycle: in a group of
-        it, as many cycles as there are partitions."""
+        """How long a partition may be unread: NOTICED + DECIDED, or as many cycles as there are partitions in a group
+        whose members take one a cycle."""
         names = {member.strategy for member in self._able()}
-        cycles = len(self._group.partitions) if names == {"balanced"} else 1
+        slow = len(names) == 1 and DECLARATIONS[min(names)].one_a_cycle
+        cycles = len(self._group.partitions) if slow else 1
         return NOTICED + cycles * DECIDED
 
     def _without_room(self) -> int:

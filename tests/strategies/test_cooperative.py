@@ -229,7 +229,7 @@ import random
 from tests.strategies.test_cooperative import assignment, random_skewed_group, view_of
 for seed in range(40):
     snapshot = random_skewed_group(random.Random(seed))
-    print(sorted(assignment(view_of(snapshot, "member-0", tenured=sorted(snapshot.leases)[::2])).items()))
+    print(sorted(assignment(view_of(snapshot, "member-0", untenured=sorted(snapshot.leases)[1::2])).items()))
 """
 
 

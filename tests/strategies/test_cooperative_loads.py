@@ -140,8 +140,9 @@ def test_loads_that_differ_little_change_nothing(
     leases = given_layout(data.draw, names, count)
     loaded = [replace(each, load=Load(rate * rng.uniform(0.8, 1.2), rate * rng.uniform(0.8, 1.2))) for each in leases]
     without, with_loads = snapshot_of(names, leases), snapshot_of(names, loaded)
-    tenured: list[str] = []
-    assert assignment(view_of(with_loads, names[0], tenured=tenured)) == assignment(view_of(without, names[0]))
+    assert assignment(view_of(with_loads, names[0], untenured=with_loads.leases)) == assignment(
+        view_of(without, names[0])
+    )
 
 
 def test_a_uniform_group_with_noise_moves_nothing() -> None:

@@ -19,12 +19,12 @@ from spark_ehbalance.strategies import STRATEGIES, View
 from spark_ehbalance.strategies.base import Decision
 from spark_ehbalance.strategies.distribution import Distribution
 from spark_ehbalance.values.position import Position
-from tests.strategies.groups import FEW, run_until, seeds
+from tests.strategies.groups import EVEN, FEW, run_until, seeds
 from tests.strategies.members import CYCLE, OPERATOR, Members, layout_of, snapshot_of
 from tests.strategies.rules import DECIDED, NOTICED, Rules
 from tests.strategies.views import view_of
 
-EACH = pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+EACH = pytest.mark.parametrize("strategy", EVEN)
 
 limits = st.lists(st.none() | st.integers(1, 8), min_size=1, max_size=6)
 

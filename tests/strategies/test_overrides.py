@@ -19,10 +19,12 @@ from spark_ehbalance.strategies import STRATEGIES as NAMES
 from spark_ehbalance.strategies import Decision, View
 from spark_ehbalance.strategies.overrides import with_overrides
 from spark_ehbalance.values.position import Position
+from tests.strategies.groups import EVEN
 from tests.strategies.members import OPERATOR, Members, snapshot_of
 from tests.strategies.views import view_of
 
 STRATEGIES = pytest.mark.parametrize("strategy", sorted(NAMES))
+WHOSE_GROUPS_BECOME_EVEN = pytest.mark.parametrize("strategy", EVEN)
 
 #: Cycles after which any of the strategies has come to rest with what these tests ask of it.
 ENOUGH = 40
@@ -68,7 +70,7 @@ def pinned_groups(draw: st.DrawFn) -> tuple[int, int, dict[str, str], int]:
     return members, partitions, pins, draw(st.integers(0, 1000))
 
 
-@STRATEGIES
+@WHOSE_GROUPS_BECOME_EVEN
 @given(pinned_groups())
 @example((3, 7, {f"{number}": "member-0" for number in range(5)}, 1))
 @settings(max_examples=10, deadline=None)
@@ -115,7 +117,7 @@ def test_a_pin_leaves_nothing_unread_and_holds_again_when_its_member_is_back(
     assert_at_rest(group)
 
 
-@STRATEGIES
+@WHOSE_GROUPS_BECOME_EVEN
 def test_a_transfer_order_holds_for_the_minimum_tenure_and_then_ends(strategy: str) -> None:
     group = Members(4, strategy=strategy)
     ann, bob = group.join("ann", "bob")
@@ -135,7 +137,7 @@ def test_a_transfer_order_holds_for_the_minimum_tenure_and_then_ends(strategy: s
     assert group.counts() == {ann: 2, bob: 2}
 
 
-@STRATEGIES
+@WHOSE_GROUPS_BECOME_EVEN
 def test_a_transfer_order_waits_for_the_batch_in_flight_up_to_its_deadline(strategy: str) -> None:
     group = Members(2, strategy=strategy)
     ann, bob = group.join("ann", "bob")
@@ -157,7 +159,7 @@ def test_a_transfer_order_waits_for_the_batch_in_flight_up_to_its_deadline(strat
     assert group.snapshot.leases[moving].owner == ann, "taken after the deadline"
 
 
-@STRATEGIES
+@WHOSE_GROUPS_BECOME_EVEN
 @pytest.mark.parametrize("how", ["crash", "leave", "drain"])
 def test_a_transfer_order_to_a_member_that_leaves_ends_and_the_owner_reads_on(strategy: str, how: str) -> None:
     group = Members(2, strategy=strategy)
@@ -173,7 +175,7 @@ def test_a_transfer_order_to_a_member_that_leaves_ends_and_the_owner_reads_on(st
     assert moving in group.nodes[ann].member.plannable()
 
 
-@STRATEGIES
+@WHOSE_GROUPS_BECOME_EVEN
 def test_the_strategy_decides_about_unpinned_partitions_again(strategy: str) -> None:
     group = Members(6, strategy=strategy)
     ann, _ = group.join("ann", "bob")
@@ -186,7 +188,7 @@ def test_the_strategy_decides_about_unpinned_partitions_again(strategy: str) -> 
     assert group.counts() == {"ann": 3, "bob": 3}
 
 
-@STRATEGIES
+@WHOSE_GROUPS_BECOME_EVEN
 def test_a_member_takes_no_more_than_its_limit_and_gives_the_reason(strategy: str) -> None:
     group = Members(6, strategy=strategy)
     group.join("ann", max_owned=2)

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spark_ehbalance.strategies import DECLARATIONS
 from tests.strategies.simulation import Simulation
 
-EACH = pytest.mark.parametrize("strategy", ["balanced", "eph", "greedy"])
+EACH = pytest.mark.parametrize("strategy", [name for name, each in DECLARATIONS.items() if each.moves == "steal"])
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 members = st.integers(1, 32)

@@ -236,7 +236,7 @@ def test_what_was_moved_stays_for_the_minimum_tenure() -> None:
     moved, now = [], snapshot
     for _ in range(8):
         now = heartbeats(now)
-        decision = ann.decide(now, tenured=frozenset())
+        decision = ann.decide(now, untenured=frozenset(now.leases))
         moved += moves([decision])
         now = apply(now, decision.transitions).after
         leases = {p: replace(e, owner=e.handover.to, handover=None) if e.handover else e for p, e in now.leases.items()}

@@ -20,7 +20,7 @@ def view_of(
     live: Iterable[str] | None = None,
     expired: Iterable[str] = (),
     overdue: Iterable[str] = (),
-    tenured: Iterable[str] | None = None,
+    untenured: Iterable[str] = (),
     pinned: Iterable[str] = (),
     seed: int = 1,
     **more: Any,
@@ -34,7 +34,7 @@ def view_of(
         live=frozenset(snapshot.members if live is None else live),
         rng=random.Random(seed),
         overdue=frozenset(overdue),
-        tenured=frozenset(snapshot.leases if tenured is None else tenured),
+        untenured=frozenset(untenured),
         pinned=frozenset(pinned),
         **more,
     )

@@ -177,7 +177,7 @@ def _times(store: LeaseTable, by: Author, partitions: tuple[str, ...]) -> Findin
     taken, look = statistics.median(commits), statistics.median(looks)
     members = int(LEASE_DURATION * STORE_SHARE / 3 / max(taken, 0.0001))
     text = f"a commit takes {1000 * taken:.0f} ms and a look {1000 * look:.0f} ms (medians of {_COMMITS})"
-    if not store.offers.atomic:
+    if not store.keeps_all:
         return ok(what, text)
     text += f": {members:,} members keep a lease duration of {LEASE_DURATION:g} s, for more it grows"
     if taken < LONGEST_COMMIT:

@@ -12,7 +12,7 @@ from spark_ehbalance.errors import ConflictError, FencedError, StoreFormatError,
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable, Offers, PartlyWrittenError, Repair
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable, PartlyWrittenError, Repair
 from spark_ehbalance.stores.blob import layout
 from spark_ehbalance.stores.blob.container import Blob, Container, LostError, RefusedError
 from spark_ehbalance.stores.blob.layout import Kind
@@ -64,7 +64,7 @@ class BlobStore(LeaseTable):
     checkpoint without one is neither accepted nor refused. A starting position without one stays in this handle.
     """
 
-    offers = Offers(atomic=False, handover=False, epochs=False, members=False, partitions=False, sequence_numbers=False)
+    keeps_all = False
     schemes = ("https", "http")
     parse_location = staticmethod(parse_location)
     check_storage = staticmethod(check_storage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -43,10 +44,10 @@ def snapshot_of(rows: pa.Table, group: Group, version: int, before: Stored | Non
     """The snapshot that `rows` hold, as `from_table`, which see for errors.
 
     If `before` has the same partitions, members and queries, only rows that differ from its rows are looked at: all
-    others stay the same objects, and what was derived from them stays valid.
+    others stay the same objects.
     """
     if before is not None and before.snapshot.group == group and (snapshot := _changed(before, rows)) is not None:
-        return snapshot.written_as(version)
+        return replace(snapshot, version=version)
     return from_table(rows, group, version)
 
 

@@ -266,7 +266,7 @@ class Folder:
         hidden = {value for name, value in self.options.items() if _hidden(name, value)} | self._shown
         if any(value in str(error) for value in hidden):
             error.args = ("it does not understand a storage option that may hold a secret",)  # in tracebacks as well
-        return one_line(error)
+        return storage_error_text(error)
 
 
 def _decoded(content: bytes, most: int, columns: Collection[str]) -> pa.Table:
@@ -302,7 +302,7 @@ def _hidden(name: str, value: str) -> bool:
     return bool(value) and (names_secret(name) or could_be_secret(value))
 
 
-def one_line(error: Exception) -> str:
+def storage_error_text(error: Exception) -> str:
     """An error of delta-rs or obstore in one line, with its causes and without the queries of addresses, which may hold
     a token."""
     text = str(error).partition("\nDebug source:")[0]

@@ -11,7 +11,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deltalake import Schema
 from deltalake.exceptions import DeltaError
@@ -346,7 +346,7 @@ class DeltaStore(LeaseTable):
                 "whether its own commit counts is not known"
             )
         head = Head(base.version + 1, frozenset({name}), known.head.shape_version)
-        stored = Stored(new.written_as(head.version), rows)
+        stored = Stored(replace(new, version=head.version), rows)
         self._known, self._newest_at = _Known(stored, head, known.shape, tag), began
         return stored.snapshot
 

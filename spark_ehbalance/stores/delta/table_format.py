@@ -4,7 +4,8 @@ A row of kind `partition` is a lease, one of kind `member` a heartbeat. Columns 
 row of kind `table` holds the table's id, and each row of kind `replaced` the id of a table that this one replaces. The
 `table` row also has the lease duration in force and, as `started_at`, when the event hub was created. It repeats the
 description, which somebody may replace by a comment of their own. A row of kind `query` is a query's record: `id` is
-the lineage, `joined` the start, `renewal` the finished batch, and `sequence_number` the begun one.
+the lineage, `joined` the start, `renewal` the finished batch, `sequence_number` the begun one, and `offset` the run
+that planned that one.
 """
 
 from __future__ import annotations
@@ -385,6 +386,7 @@ def _query_columns(queries: list[QueryRecord]) -> dict[str, list[Any]]:
         "incarnation": [query.run for query in queries],
         "joined": [query.start for query in queries],
         "sequence_number": [query.begun for query in queries],
+        "offset": [query.planner for query in queries],
         "host": [query.host for query in queries],
         "process": [query.process for query in queries],
     }
@@ -404,6 +406,7 @@ def query_of(row: dict[str, Any]) -> QueryRecord:
         start=row["joined"],
         batch=row["renewal"],
         begun=row["sequence_number"],
+        planner=row["offset"] or "",
         at_ms=to_ms(row["renewed_at"]),
         host=row["host"] or "",
         process=row.get("process") or "",

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from spark_ehbalance.errors import StoreDamagedError
 from spark_ehbalance.stores.delta.data_file import Stored, snapshot_of
 from spark_ehbalance.stores.delta.features import refused, seconds, unreadable, unsupported
-from spark_ehbalance.stores.delta.folder import Folder, one_line
+from spark_ehbalance.stores.delta.folder import Folder, storage_error_text
 from spark_ehbalance.stores.delta.log import Head, actions_of, shape_version
 from spark_ehbalance.stores.delta.names import commit_file
 from spark_ehbalance.stores.delta.table_format import (
@@ -132,7 +132,7 @@ def read_snapshot(
         gone = [name for name in names if name not in found] or [*names]
         raise damaged(folder, f"{gone[0]} is missing") from error
     except (ValueError, OverflowError, pa.ArrowException) as error:
-        raise damaged(folder, f"{', '.join([*names][:3]) or 'its data'}: {one_line(error)}") from error
+        raise damaged(folder, f"{', '.join([*names][:3]) or 'its data'}: {storage_error_text(error)}") from error
 
 
 def read_rows(table: DeltaTable, folder: Folder, schema: pa.Schema) -> pa.Table:

@@ -71,7 +71,7 @@ def join_table(
     if known.is_initial:
         leases = store.read().leases if store.exists() else {}
         # What a table with others lacks was added to the hub, and begins at its first event.
-        first = not leases or not store.offers.partitions
+        first = not leases or not store.keeps_all
         states = hub.states().items()
         check_start(options, {p: e for p, e in states if (leases[p].checkpoint is None if p in leases else first)})
     lost = "" if known.is_initial else _lost(store, options, known, recorded)
@@ -245,7 +245,7 @@ def _restore(store: LeaseStore, known: StreamOffset, recorded: RecordedProgress,
     found, at_ms = store.read(), time.time_ns() // 1_000_000
     same = found.table is not None and found.table.covers(recorded.origins)
     restores = restore_transitions(recorded, found, by, at_ms, _WHY, older=same)
-    if not store.offers.sequence_numbers:
+    if not store.keeps_all:
         restores = _with_offsets(restores, hub)
     notes = []
     if known.hub is not None and known.hub.created_ms is not None:

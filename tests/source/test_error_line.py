@@ -8,8 +8,8 @@ import pyspark.util
 import pytest
 
 from spark_ehbalance.errors import MissingError, OptionError
-from spark_ehbalance.source import one_line
-from spark_ehbalance.source.one_line import ending_with_line, line, told_in_one_line
+from spark_ehbalance.source import error_line
+from spark_ehbalance.source.error_line import ending_with_line, line, told_in_one_line
 
 FAILED = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_ERROR] \
 Failed when it performs latestOffset: spark_ehbalance.errors.MissingError: no such group: create it SQLSTATE: 38000 \
@@ -54,7 +54,7 @@ def test_a_text_of_several_lines_is_one() -> None:
 
 
 def test_a_worker_sends_the_line_once_and_instead_of_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_line, "_in_worker", lambda: True)
+    monkeypatch.setattr(error_line, "_in_worker", lambda: True)
     send = pyspark.util.write_with_length  # type: ignore[attr-defined]
 
     def sent(error: BaseException) -> str:
@@ -81,7 +81,7 @@ def test_a_users_program_is_left_alone() -> None:
 
 
 def test_faults_of_ours_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_line, "_in_worker", lambda: True)
+    monkeypatch.setattr(error_line, "_in_worker", lambda: True)
     send = pyspark.util.write_with_length  # type: ignore[attr-defined]
     with pytest.raises(ZeroDivisionError), told_in_one_line():
         raise ZeroDivisionError

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.source import datasource
 from spark_ehbalance.source.datasource import StreamReader, Task
+from spark_ehbalance.source.finished_batches import NewestBatch
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.options import Options, stream_options
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.spark_api import ReadMaxRows
-from spark_ehbalance.source.told_ends import ToldEnds
 
 HUB = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true;EntityPath=hub"
 ROWS = 4
@@ -76,7 +76,7 @@ class OnePartition:
 
 @dataclass
 class Spark:
-    """A query's calls to its planner as Spark makes them, as was logged; see `ToldEnds`. Offsets and commits are logs
+    """The calls of a query to its planner, as was logged with Spark; see `NewestBatch`. Offsets and commits are logs
     as Spark keeps them; `steps` says after which call the next crash comes."""
 
     tells_start: bool
@@ -207,26 +207,26 @@ END, NEXT = {"o": 3}, {"o": 5}
 
 
 def test_a_restart_with_all_finished() -> None:
-    told = ToldEnds().after_partitions(END, END)
+    told = NewestBatch().after_partitions(END, END)
     assert (told.pending, told.finished, told.in_doubt) == (None, END, False)
 
 
 def test_a_batch_is_finished_when_the_next_is_asked_for() -> None:
-    told = ToldEnds().after_partitions(END, END)
+    told = NewestBatch().after_partitions(END, END)
     told = told.after_answer(END, NEXT)
     assert (told.pending, told.finished, told.in_doubt) == (NEXT, None, False)
     told = told.after_partitions(END, NEXT)
     assert (told.pending, told.finished, told.in_doubt) == (None, NEXT, True)
-    assert told.after_answer(NEXT, NEXT) == ToldEnds(NEXT)
+    assert told.after_answer(NEXT, NEXT) == NewestBatch(NEXT)
 
 
 def test_a_batch_that_is_run_again_is_in_doubt_until_then() -> None:
-    told = ToldEnds().after_partitions(NEXT, NEXT).after_partitions(END, NEXT)
+    told = NewestBatch().after_partitions(NEXT, NEXT).after_partitions(END, NEXT)
     assert (told.pending, told.finished, told.in_doubt) == (None, NEXT, True)
 
 
 @pytest.mark.parametrize("logged", [(END, END), (END, NEXT)])
 def test_spark_that_asks_before_it_tells_is_refused(logged: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    planned = ToldEnds().after_answer({"o": 0}, {"o": 2})
+    planned = NewestBatch().after_answer({"o": 0}, {"o": 2})
     with pytest.raises(EhBalanceError, match="triggerAvailableNowWrapper"):
         planned.after_partitions(*logged)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_ehbalance.source.host import mint_owner_id
 from spark_ehbalance.source.options import stream_options
+from spark_ehbalance.source.processes import mint_owner_id
 
 
 def test_owner_ids_are_unique_and_valid() -> None:

@@ -1,4 +1,4 @@
-"""Takes along the ways on which this package was found.
+"""Pickles the import path along with a data source, so that another process finds this package.
 
 What came by Spark Connect's `addArtifacts` is on the path of every Python that Spark starts for the session, but not on
 that of a stream's planner (seen with 4.2.0). The planner gets the data source pickled, from another Python of the same
@@ -17,7 +17,7 @@ _ARRIVE = """(
 )[1]"""
 
 
-class Arriving:
+class WithImportPath:
     """To be inherited by a data source."""
 
     def __reduce__(self) -> tuple[Any, ...]:

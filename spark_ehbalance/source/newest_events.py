@@ -1,10 +1,10 @@
-"""What tasks learn of the partitions' newest events while they read, told to the query's planner.
+"""The partitions' newest events, sent by tasks to their query's planner.
 
-Event Hubs answers 50 questions about partitions a second, so that with hundreds of them the planner would hear of each
-only now and then. But a receiver is told with each event which one is the partition's newest. So each task tells the
-planner what its receivers have heard, in datagrams: they need no answer, and one that is lost, or that a firewall does
-not let through, costs nothing, because the planner goes on asking. Each is signed with a key that the planner has made
-and that only its tasks know: a made-up one could have the planner wait for events that do not exist.
+Event Hubs answers 50 questions about partitions a second: with hundreds of partitions the planner would ask about each
+only now and then. But a receiver gets with each event which one is the partition's newest. So each task sends the
+planner what its receivers have got, in UDP datagrams: they need no answer, and one that is lost, or that a firewall
+stops, costs nothing, because the planner goes on asking. Each is signed with a key that the planner has made and that
+only its tasks know: a forged one could have the planner wait for events that do not exist.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Seconds that asking about all partitions may take before tasks are to tell: with fewer partitions a batch is about as
-#: long.
+#: If asking about all partitions takes more seconds than that, tasks send what they know: a batch takes about as long.
 SLOW = 5.0
 
 #: Partitions in a datagram: about 1,000 bytes, so that it passes every network in one packet.
@@ -36,8 +35,8 @@ _IN_ONE = 16
 #: Bytes of the largest datagram that is read.
 _MOST_BYTES = 4096
 
-#: Takes the newest event of each partition that a task has heard of.
-Told = Callable[[Mapping[str, Newest]], None]
+#: Takes the newest event of each partition that a task knows.
+Note = Callable[[Mapping[str, Newest]], None]
 
 _SIGNATURE_BYTES = hashlib.sha256().digest_size
 
@@ -49,7 +48,7 @@ _SPARK_ADDRESS = "SPARK_LOCAL_IP"
 
 
 @dataclass(frozen=True, slots=True)
-class NewsAddress:
+class ListenerAddress:
     """Where a planner listens. The key is not in `repr`."""
 
     host: str
@@ -57,38 +56,38 @@ class NewsAddress:
     key: bytes = field(repr=False)
 
 
-def send(address: NewsAddress, news: Mapping[str, Newest]) -> None:
-    """Tell the planner at `address` the newest event of each partition. Never fails: it hears of them anyway."""
-    remaining = iter(news.items())
+def send(address: ListenerAddress, newest: Mapping[str, Newest]) -> None:
+    """Send the newest event of each partition to the planner at `address`. Never fails: it asks the hub anyway."""
+    remaining = iter(newest.items())
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
         out.setblocking(False)
         while some := dict(islice(remaining, _IN_ONE)):
             out.sendto(_encoded(some, address.key), (address.host, address.port))
 
 
-class NewsListener:
-    """Receives news in a thread of its own and passes them to `told`, once they are needed."""
+class NewestEventsListener:
+    """Receives the datagrams in a thread of its own, once they are needed, and passes them to `note`."""
 
-    def __init__(self, told: Told, round_time: Callable[[], float], peer: str) -> None:
+    def __init__(self, note: Note, round_time: Callable[[], float], peer: str) -> None:
         """They are needed from when `round_time`, the seconds in which the hub can be asked about each partition, is
         longer than `SLOW`. `peer` is the hub's host: tasks on other hosts reach this one by the address by which it
         reaches that one."""
-        self._told = told
+        self._note = note
         self._round_time = round_time
         self._peer = peer
         self._key = secrets.token_bytes(32)
         self._tried = self._closed = False
         self._socket: socket.socket | None = None
 
-    def address(self) -> NewsAddress | None:
-        """Where tasks send their news; None while none are needed, or if this host cannot listen."""
+    def address(self) -> ListenerAddress | None:
+        """Where tasks send datagrams; None while none are needed, or if this host cannot listen."""
         if not self._tried and self._round_time() > SLOW:
             self._tried = True
             self._start()
         if self._socket is None:
             return None
         host, port = self._socket.getsockname()
-        return NewsAddress(host, port, self._key)
+        return ListenerAddress(host, port, self._key)
 
     def _start(self) -> None:
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -99,7 +98,7 @@ class NewsListener:
             _LOG.warning("no port for what tasks hear of new events (%s): the hub is asked, which takes longer", error)
             return
         self._socket = made
-        threading.Thread(target=self._run, args=(made,), name="ehbalance-news", daemon=True).start()
+        threading.Thread(target=self._run, args=(made,), name="ehbalance-newest", daemon=True).start()
 
     def close(self) -> None:
         """Stop listening. May be called twice."""
@@ -114,9 +113,9 @@ class NewsListener:
                 datagram = b""
                 with contextlib.suppress(OSError):
                     datagram = listening.recv(_MOST_BYTES)
-                news = _decoded(datagram, self._key)
-                if news is not None:
-                    self._told(news)
+                newest = _decoded(datagram, self._key)
+                if newest is not None:
+                    self._note(newest)
 
 
 def _address_towards(peer: str) -> str:
@@ -130,13 +129,13 @@ def _address_towards(peer: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def _encoded(news: Mapping[str, Newest], key: bytes) -> bytes:
-    text = json.dumps(news).encode()
+def _encoded(newest: Mapping[str, Newest], key: bytes) -> bytes:
+    text = json.dumps(newest).encode()
     return hmac.digest(key, text, "sha256") + text
 
 
 def _decoded(datagram: bytes, key: bytes) -> dict[str, Newest] | None:
-    """The news; None if they are not signed with `key`, or are not understood."""
+    """What a datagram says; None if it is not signed with `key`, or is not understood."""
     signature, text = datagram[:_SIGNATURE_BYTES], datagram[_SIGNATURE_BYTES:]
     if not hmac.compare_digest(signature, hmac.digest(key, text, "sha256")):
         return None

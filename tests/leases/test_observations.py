@@ -1,25 +1,23 @@
-"""What is carried over from version to version equals what is computed from each version alone."""
+"""What an observer finds in any chain of snapshots equals the plain definition, and when `apply` changes a state."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spark_ehbalance.leases.durations import Durations
 from spark_ehbalance.leases.expiry import (
     CLOCK_SKEW_ALLOWANCE,
     Observations,
     expired_leases,
     expired_members,
     overdue_handovers,
-    tenured_leases,
+    untenured_leases,
 )
-from spark_ehbalance.leases.last_changed import LastChanged
-from spark_ehbalance.leases.model import Author, Handover, Lease, Load, Member, MemberState
-from spark_ehbalance.leases.ownership import Ownership
+from spark_ehbalance.leases.model import Author, Lease, Load, Member
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
@@ -83,11 +81,11 @@ def transitions(draw: st.DrawFn, snapshot: Snapshot) -> Transition:
 @st.composite
 def chains(draw: st.DrawFn) -> list[Snapshot]:
     """The versions of a group, each a few transitions after the one before."""
-    chain = [Snapshot(GROUP).with_last_changed(LastChanged())]
+    chain = [Snapshot(GROUP)]
     for _ in range(draw(st.integers(1, 15))):
         some = draw(st.lists(transitions(chain[-1]), min_size=1, max_size=4))
         new = apply(chain[-1], some).after
-        chain.append(new if new is chain[-1] else new.written_as(new.version + 1))
+        chain.append(new if new is chain[-1] else replace(new, version=new.version + 1))
     return chain
 
 
@@ -121,57 +119,31 @@ class Plain:
 def test_what_an_observer_finds_is_what_it_would_find_by_comparing_everything(
     chain: list[Snapshot], looks: list[tuple[bool, int]]
 ) -> None:
-    """An observer with a last-changed index, one that compares snapshots, and the definition agree."""
-    followed, compared, plain = Observations(), Observations(), Plain()
+    observations, plain = Observations(), Plain()
     index, now = 0, 0.0
     for newer, passed in looks:
         index, now = min(index + newer, len(chain) - 1), now + passed
         snapshot, wall_ms = chain[index], 400_000 + round(now * 1000)
-        bare = Snapshot(GROUP, snapshot.version, snapshot.leases, snapshot.members)
-        followed, compared = followed.updated(snapshot, now), compared.updated(bare, now)
+        observations = observations.updated(snapshot, now)
         plain.look(snapshot, now)
         leases, members = snapshot.leases, snapshot.members
         expired = {p for p, row in leases.items() if row.owner and plain.stale("lease", p, row, now, wall_ms)}
         gone = {id for id, row in members.items() if plain.stale("member", id, row, now, wall_ms)}
         pending = {p: row.handover for p, row in leases.items() if row.handover}
         overdue = {p for p, each in pending.items() if now - plain.seen["handover", p][1] >= each.timeout_ms / 1000}
-        tenured = {p for p in leases if plain.seen["epoch", p][2] or now - plain.seen["epoch", p][1] >= TENURE}
-        for observations, seen in ((followed, snapshot), (compared, bare)):
-            assert expired_leases(observations, seen, now, wall_ms, DURATION) == expired
-            assert expired_members(observations, seen, now, wall_ms, DURATION) == gone
-            assert overdue_handovers(observations, seen, now) == overdue
-            assert tenured_leases(observations, seen, now, TENURE) == tenured
-            assert {p: each.since for p, each in observations.leases.items()} == {
-                p: plain.seen["lease", p][1] for p in leases
-            }
-            assert {p: each.since for p, each in observations.handovers.items()} == {
-                p: plain.seen["handover", p][1] for p in pending
-            }
-
-
-@MANY
-@given(chain=chains())
-def test_ownership_is_the_same_object_until_any_of_it_changes(chain: list[Snapshot]) -> None:
-    for before, after in itertools.pairwise(chain):
-        computed = Ownership.of(after.leases, after.members)
-        assert after.ownership == computed
-        assert (after.ownership is before.ownership) == (Ownership.of(before.leases, before.members) == computed)
-        assert after.member_ids == after.members.keys()
-        partitions = tuple(PARTITIONS)
-        assert after.covers(partitions) == (after.leases.keys() == set(partitions))
-        assert after.covers(tuple(after.leases))
-
-
-@MANY
-@given(chain=chains())
-def test_the_load_version_is_another_object_after_any_change_of_load(chain: list[Snapshot]) -> None:
-    def loads(snapshot: Snapshot) -> object:
-        leases = {p: (lease.load, lease.pin) for p, lease in snapshot.leases.items()}
-        members = {id: (row.load, row.max_owned, row.strategy) for id, row in snapshot.members.items()}
-        return leases, members
-
-    for before, after in itertools.pairwise(chain):
-        assert (after.load_version is before.load_version) == (loads(before) == loads(after))
+        epochs = {p: plain.seen["epoch", p] for p in leases}
+        untenured = {p for p, (_, since, cold) in epochs.items() if not cold and now - since < TENURE}
+        durations = Durations.of(snapshot, DURATION)
+        assert expired_leases(observations, snapshot, durations, now, wall_ms) == expired
+        assert expired_members(observations, snapshot, durations, now, wall_ms) == gone
+        assert overdue_handovers(observations, snapshot, now) == overdue
+        assert untenured_leases(observations, now, TENURE) == untenured
+        assert {p: each.since for p, each in observations.leases.items()} == {
+            p: plain.seen["lease", p][1] for p in leases
+        }
+        assert {p: each.since for p, each in observations.handovers.items()} == {
+            p: plain.seen["handover", p][1] for p in pending
+        }
 
 
 @MANY
@@ -179,13 +151,3 @@ def test_the_load_version_is_another_object_after_any_change_of_load(chain: list
 def test_a_state_is_the_same_object_exactly_when_there_is_nothing_to_write(chain: list[Snapshot]) -> None:
     for before, after in itertools.pairwise(chain):
         assert (after is before) == ((after.leases, after.members) == (before.leases, before.members))
-
-
-def test_replace_does_not_copy_the_cache() -> None:
-    lease = Lease("0", "ann", 1, handover=Handover("bob", 1000))
-    snapshot = Snapshot(GROUP, leases=MappingProxyType({"0": lease}))
-    assert snapshot.ownership.owned == {"ann": ("0",)}
-    member = Member("bob", "bob-1", 1, state=MemberState.LEAVING)
-    other = replace(snapshot, leases={"0": replace(lease, owner="bob", handover=None)}, members={"bob": member})
-    assert other.ownership == Ownership({"bob": ("0",)}, {}, {}, frozenset({("bob", "bob-1", MemberState.LEAVING)}))
-    assert other.leader is None

@@ -29,7 +29,7 @@ WRAPPED = (
 )
 
 
-class Batch(enum.Enum):
+class BatchState(enum.Enum):
     """What is known of the batch with the newest end."""
 
     #: This process has answered its end. Whether it is logged is not known.
@@ -41,38 +41,38 @@ class Batch(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ToldEnds:
+class NewestBatch:
     """The newest end of a batch as far as one process of a query knows; None before there is one. Ends are JSON."""
 
     newest: dict[str, Any] | None = None
-    batch: Batch = Batch.LOGGED
+    state: BatchState = BatchState.LOGGED
 
     @property
     def pending(self) -> dict[str, Any] | None:
         """`latestOffset()` is called: the end to answer again, because it is not known to be logged. Spark asks again
         if it has found that a batch's rows are of no use to the query, so that nothing is lost by it."""
-        return self.newest if self.batch is Batch.ANSWERED else None
+        return self.newest if self.state is BatchState.ANSWERED else None
 
     @property
     def finished(self) -> dict[str, Any] | None:
         """`latestOffset()` is called, and nothing is `pending`: the end of the last finished batch; None if there was
         none yet."""
-        return None if self.batch is Batch.ANSWERED else self.newest
+        return None if self.state is BatchState.ANSWERED else self.newest
 
     @property
     def in_doubt(self) -> bool:
         """Whether a batch was run that may be finished or not. Spark does not tell of the last one of a query."""
-        return self.batch is Batch.RUN
+        return self.state is BatchState.RUN
 
-    def after_answer(self, start: _Offset, end: dict[str, Any]) -> ToldEnds:
+    def after_answer(self, start: _Offset, end: dict[str, Any]) -> NewestBatch:
         """`latestOffset()` has answered `end`, or `start` because there is nothing to read after it."""
-        return ToldEnds(end, Batch.LOGGED if end == start else Batch.ANSWERED)
+        return NewestBatch(end, BatchState.LOGGED if end == start else BatchState.ANSWERED)
 
-    def after_partitions(self, start: _Offset, end: dict[str, Any]) -> ToldEnds:
+    def after_partitions(self, start: _Offset, end: dict[str, Any]) -> NewestBatch:
         """`partitions(start, end)` is called. Raises `EhBalanceError` if `end` was in the log when this process was
         asked for a new batch: it has planned as if there was no checkpoint."""
         if self.newest is not None and end != self.newest:
             raise EhBalanceError(WRAPPED)
         if start == end:
-            return ToldEnds(end, Batch.LOGGED)
-        return ToldEnds(end, Batch.RUN)
+            return NewestBatch(end, BatchState.LOGGED)
+        return NewestBatch(end, BatchState.RUN)

@@ -15,9 +15,9 @@ from spark_ehbalance.hub import watcher
 from spark_ehbalance.hub.poll_schedule import PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.wire.tracking import Newest
-from spark_ehbalance.source import news
+from spark_ehbalance.source import newest_events
 from spark_ehbalance.source.datasource import StreamReader, Task
-from spark_ehbalance.source.news import SLOW, NewsAddress, NewsListener
+from spark_ehbalance.source.newest_events import SLOW, ListenerAddress, NewestEventsListener
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
@@ -47,57 +47,57 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def address(heard: Heard) -> Iterator[NewsAddress]:
-    listener = NewsListener(heard, lambda: 2 * SLOW, "localhost")
+def address(heard: Heard) -> Iterator[ListenerAddress]:
+    listener = NewestEventsListener(heard, lambda: 2 * SLOW, "localhost")
     found = listener.address()
     assert found is not None
     yield found
     listener.close()
 
 
-def raw(address: NewsAddress, *datagrams: bytes) -> None:
+def raw(address: ListenerAddress, *datagrams: bytes) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
         for each in datagrams:
             out.sendto(each, (address.host, address.port))
 
 
-def test_news_of_many_partitions_arrive(heard: Heard, address: NewsAddress) -> None:
+def test_news_of_many_partitions_arrive(heard: Heard, address: ListenerAddress) -> None:
     sent = {str(number): Newest(number, f"offset {number}", 1) for number in range(100)}
-    news.send(address, sent)
+    newest_events.send(address, sent)
     wait_until(lambda: heard.found == sent, "all news have come")
 
 
-def test_what_is_not_signed_counts_for_nothing_and_ends_nothing(heard: Heard, address: NewsAddress) -> None:
-    news.send(replace(address, key=b"another"), {"0": FIRST})
+def test_what_is_not_signed_counts_for_nothing_and_ends_nothing(heard: Heard, address: ListenerAddress) -> None:
+    newest_events.send(replace(address, key=b"another"), {"0": FIRST})
     raw(address, b"", b"x", b"\0" * 32 + b'{"0": [1, "1", 1]}', b"\0" * 60_000)
     for text in (b"[]", b'{"0": [5]}', b'{"0": [5, "5", 1, 1]}', b'{"0": 7}', b"x"):  # as another version may write
         raw(address, hmac.digest(address.key, text, "sha256") + text)
-    news.send(address, {"1": FIRST})
+    newest_events.send(address, {"1": FIRST})
     wait_until(lambda: heard.found, "the signed news have come")
     assert heard.found == {"1": FIRST}
 
 
 def test_to_a_planner_that_is_gone_nothing_is_told(heard: Heard) -> None:
-    listener = NewsListener(heard, lambda: 2 * SLOW, "localhost")
+    listener = NewestEventsListener(heard, lambda: 2 * SLOW, "localhost")
     address = listener.address()
     assert address is not None
     listener.close()
     listener.close()
     assert listener.address() is None
-    news.send(address, {"0": FIRST})
+    newest_events.send(address, {"0": FIRST})
     assert not heard.found
 
 
 def test_without_a_port_the_hub_is_asked(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "192.0.2.1")  # an address that no host has
-    listener = NewsListener(print, lambda: 2 * SLOW, "localhost")
+    listener = NewestEventsListener(print, lambda: 2 * SLOW, "localhost")
     assert listener.address() is None
     assert listener.address() is None
     assert caplog.text.count("no port") == 1
     assert "the hub is asked, which takes longer" in caplog.text
 
 
-def test_the_key_is_not_shown(address: NewsAddress) -> None:
+def test_the_key_is_not_shown(address: ListenerAddress) -> None:
     assert "key" not in repr(address)
     assert "key" not in repr(Task((), None, address))
 
@@ -109,7 +109,7 @@ def _close_kept() -> Iterator[None]:
 
 
 def test_a_kept_receiver_tells_when_there_is_another_event(
-    emulator: Emulator, heard: Heard, address: NewsAddress, worker: CountedReceivers
+    emulator: Emulator, heard: Heard, address: ListenerAddress, worker: CountedReceivers
 ) -> None:
     emulator.add_hub(HUB, 2)
     options = hub_options(emulator)
@@ -131,7 +131,7 @@ def test_a_kept_receiver_tells_when_there_is_another_event(
 
 
 def test_what_was_sent_ahead_while_it_was_put_away_is_told(
-    emulator: Emulator, heard: Heard, address: NewsAddress, monkeypatch: pytest.MonkeyPatch
+    emulator: Emulator, heard: Heard, address: ListenerAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     emulator.add_hub(HUB, 1)
     emulator.append(HUB, 0, [b"x"])
