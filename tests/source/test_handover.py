@@ -155,7 +155,7 @@ def test_each_partition_is_read_in_order_also_across_a_move(group: Group, traffi
 
 
 def test_nothing_moves_while_the_lease_table_is_away_for_three_lease_durations(group: Group, traffic: Traffic) -> None:
-    duration, interval = 4.0, 3.0
+    duration, interval = 3.0, 2.0
     group.raw |= {"leaseDuration": f"{duration:g}s", "balanceInterval": f"{interval:g}s"}
     a, b = traffic.run(group.query("a")), traffic.run(group.query("b"))
     group.wait_owned(4, 4)
