@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from collections import Counter
@@ -18,11 +19,20 @@ from spark_ehbalance.errors import (
     StoreFormatError,
     StoreUnavailableError,
 )
+from spark_ehbalance.hub.watcher import HubWatcher
+from spark_ehbalance.source import assembly
 from spark_ehbalance.source.assembly import joined
 from spark_ehbalance.source.offsets import StreamOffset
 from tests.source.queries import PARTITIONS, Event, Group, Query, forget_processes
 from tests.source.support import HUB
 from tests.waiting import wait_until
+
+
+@pytest.fixture
+def quick_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planners ask for the list of partitions more often."""
+    monkeypatch.setattr(assembly, "HubWatcher", functools.partial(HubWatcher, list_interval=0.5))
+
 
 # --- several queries ------------------------------------------------------------------------------------------
 
@@ -260,6 +270,7 @@ def test_lost_events_are_an_error_or_left_out(
     assert sorted(lenient.seen) == left
 
 
+@pytest.mark.usefixtures("quick_lists")
 def test_added_partitions_are_shared_and_read_from_their_first_event(group: Group) -> None:
     a = group.query("a", startingPosition="latest")
     b = group.query("b", startingPosition="latest")
