@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ class Consumers:
     def store(self, **options: Any) -> DeltaCheckpointStore:
         store = DeltaCheckpointStore(str(self.group.table), **self._options(**options))
         self._stores.append(store)
+        return store
+
+    def owning(self, owner: str, *partitions: str, **options: Any) -> DeltaCheckpointStore:
+        """A store whose client owns partitions; by default everything."""
+        store = self.store(**options)
+        self.own(store, owner, *partitions)
         return store
 
     def async_store(self, **options: Any) -> AsyncStore:
@@ -92,8 +99,14 @@ class Consumers:
     def snapshot(self) -> Snapshot:
         return self.group.snapshot()
 
+    def leases(self) -> Mapping[str, Lease]:
+        return self.snapshot().leases
+
+    def owners(self) -> set[str | None]:
+        return {each.owner for each in self.leases().values()}
+
     def lease(self, partition: str) -> Lease:
-        return self.snapshot().leases[partition]
+        return self.leases()[partition]
 
     def shares(self) -> list[int]:
         """How many partitions each owner has."""

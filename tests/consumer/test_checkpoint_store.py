@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_a_claim_of_new_partitions_is_granted_and_listed(consumers: Consumers) -
     assert {p: (each["owner_id"], each["etag"]) for p, each in listed.items()} == {
         p: (each["owner_id"], each["etag"]) for p, each in claimed.items()
     }
-    assert all(lease.epoch == 1 for lease in consumers.snapshot().leases.values())
+    assert all(lease.epoch == 1 for lease in consumers.leases().values())
 
 
 def test_a_claim_is_renewed_with_the_listed_etag_in_the_same_epoch(consumers: Consumers) -> None:
@@ -65,8 +66,7 @@ def test_a_claim_is_renewed_with_the_listed_etag_in_the_same_epoch(consumers: Co
 
 
 def test_a_claim_with_a_stale_etag_is_lost(consumers: Consumers) -> None:
-    store = consumers.store()
-    consumers.own(store, "a")
+    store = consumers.owning("a")
     assert consumers.claim(store, "a", "0", "1", etag="0 free") == {}
     assert consumers.claim(consumers.store(), "b", "2", etag="0 free") == {}
     assert consumers.lease("2").owner == "a"
@@ -74,18 +74,10 @@ def test_a_claim_with_a_stale_etag_is_lost(consumers: Consumers) -> None:
 
 def test_of_two_claimers_one_wins(consumers: Consumers) -> None:
     stores = {owner: consumers.store() for owner in "ab"}
-    claimed: dict[str, dict[str, Ownership]] = {}
-
-    def claim(owner: str) -> None:
-        claimed[owner] = consumers.claim(stores[owner], owner)
-
-    threads = [threading.Thread(target=claim, args=owner) for owner in stores]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    with ThreadPoolExecutor() as threads:
+        claimed = dict(zip(stores, threads.map(consumers.claim, stores.values(), stores), strict=True))
     assert not claimed["a"].keys() & claimed["b"].keys()
-    owners = {p: lease.owner for p, lease in consumers.snapshot().leases.items()}
+    owners = {p: lease.owner for p, lease in consumers.leases().items()}
     assert all(owners[p] == owner for owner, theirs in claimed.items() for p in theirs)
 
 
@@ -113,16 +105,14 @@ def test_who_relinquishes_everything_has_left_the_group(consumers: Consumers) ->
     claimed = consumers.own(store, "a")
     for each in claimed.values():
         store.claim_ownership([each | {"owner_id": ""}])
-    snapshot = consumers.snapshot()
-    assert not snapshot.members
-    assert {each.owner for each in snapshot.leases.values()} == {None}
+    assert not consumers.snapshot().members
+    assert consumers.owners() == {None}
     assert {each["owner_id"] for each in consumers.listed(store).values()} == {""}
     consumers.own(store, "a")
 
 
 def test_checkpoints_are_durable_and_the_last_one_counts(consumers: Consumers) -> None:
-    store = consumers.store()
-    consumers.own(store, "a")
+    store = consumers.owning("a")
     for number in (20, 21, 7):
         consumers.checkpoint(store, "0", number)
         assert consumers.lease("0").checkpoint == Position(number, f"at {number}")
@@ -144,37 +134,30 @@ def test_a_checkpoint_of_a_partition_that_is_not_owned_is_refused(consumers: Con
 
 
 def test_a_consumer_is_a_member_that_says_what_it_renews_by(consumers: Consumers) -> None:
-    store = consumers.store()
-    consumers.own(store, "a", "0")
+    store = consumers.owning("a", "0")
     member = consumers.snapshot().members["a"]
     assert member.lease_duration_ms == 3000
     assert member.strategy == "cooperative"
     store.close()
-    snapshot = consumers.snapshot()
-    assert not snapshot.members
-    assert {each.owner for each in snapshot.leases.values()} == {None}
+    assert not consumers.snapshot().members
+    assert consumers.owners() == {None}
 
 
 def test_a_consumer_keeps_its_leases_between_the_calls_of_its_client(consumers: Consumers) -> None:
-    store = consumers.store(load_balancing_interval=30.0)
-    consumers.own(store, "a")
-    renewals = {p: each.renewal for p, each in consumers.snapshot().leases.items()}
-    wait_until(
-        lambda: all(each.renewal > renewals[p] + 2 for p, each in consumers.snapshot().leases.items()), "all renewed"
-    )
-    assert {each.epoch for each in consumers.snapshot().leases.values()} == {1}
+    consumers.owning("a", load_balancing_interval=30.0)
+    renewals = {p: each.renewal for p, each in consumers.leases().items()}
+    wait_until(lambda: all(each.renewal > renewals[p] + 2 for p, each in consumers.leases().items()), "all renewed")
+    assert {each.epoch for each in consumers.leases().values()} == {1}
 
 
 def test_a_client_that_has_gone_silent_leaves(consumers: Consumers) -> None:
-    store = consumers.store(partition_ownership_expiration_interval=1.0)
-    consumers.own(store, "a", "0", "1")
+    consumers.owning("a", "0", "1", partition_ownership_expiration_interval=1.0)
     wait_until(lambda: not consumers.snapshot().members, "the consumer has left")
-    assert {each.owner for each in consumers.snapshot().leases.values()} == {None}
+    assert consumers.owners() == {None}
 
 
 def test_another_groups_table_is_refused(consumers: Consumers) -> None:
-    store = consumers.store()
-    consumers.own(store, "a", "0")
+    store = consumers.owning("a", "0")
     for name in consumers.named:
         other = consumers.named | {name: "other"}
         with pytest.raises(OptionError, match="is that of localhost"):
@@ -196,8 +179,7 @@ def test_of_two_consumers_with_one_id_the_later_one_goes_on(consumers: Consumers
 
 
 def test_a_table_that_was_made_anew_is_not_joined(consumers: Consumers) -> None:
-    store = consumers.store()
-    consumers.own(store, "a")
+    store = consumers.owning("a")
     shutil.rmtree(consumers.group.table)
     other = consumers.store()
     consumers.own(other, "b")
@@ -228,8 +210,7 @@ def test_a_table_of_another_hub_is_not_joined(consumers: Consumers) -> None:
 
 def test_a_consumer_is_told_when_its_hub_is_made_anew(consumers: Consumers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_hub, "_LIST_INTERVAL", 0.5)
-    store = consumers.store()
-    consumers.own(store, "a")
+    store = consumers.owning("a")
     _make_hub_anew(consumers)
     with pytest.raises(DataLossError, match="it has the positions of event hub hub of localhost"):
         wait_until(lambda: not consumers.claim_listed(store, "a"), "the consumer is told")
@@ -246,12 +227,11 @@ def test_while_the_table_is_away_the_client_reads_on(consumers: Consumers, tmp_p
     checkpoint.join(60)
     assert consumers.lease("0").checkpoint == Position(5, "at 5"), "it is written when the call returns"
     assert consumers.claim_listed(store, "a").keys() == claimed.keys()
-    assert {each.epoch for each in consumers.snapshot().leases.values()} == {1}
+    assert {each.epoch for each in consumers.leases().values()} == {1}
 
 
 def test_names_differ_only_by_case(consumers: Consumers) -> None:
-    store = consumers.store()
-    consumers.own(store, "a", "0")
+    store = consumers.owning("a", "0")
     assert store.list_ownership(*(name.upper() for name in consumers.named.values()))
 
 
@@ -268,6 +248,11 @@ def test_names_differ_only_by_case(consumers: Consumers) -> None:
         ({"storage_options": "azure_use_emulator"}, "storage_options is wrong: allowed is a mapping"),
         ({"storage_options": {"timeout": 5}}, "storage_options is wrong: allowed is a mapping"),
         ({"connection_string": object(), "hub": False}, "connection_string is wrong: allowed is a string, not object"),
+        ({"credential": "password", "hub": False}, "credential='password' is wrong: allowed is one of default"),
+        (
+            {"credential": "azureCli", "client_id": "a", "hub": False},
+            "client_id='a' is wrong: credential=azureCli takes",
+        ),
         ({"connection_verify": "/no/such/file"}, "option connection_verify='/no/such/file' is wrong"),
         ({"custom_endpoint_address": "https://x"}, "option custom_endpoint_address='https://x' is wrong"),
         ({"http_proxy": {"proxy_hostname": "x"}}, "http_proxy is wrong: allowed is a mapping with proxy_hostname"),
@@ -283,20 +268,17 @@ def test_wrong_options_are_refused_by_name(consumers: Consumers, options: dict[s
 
 
 def test_the_store_reaches_the_hub_as_its_client_does(tmp_path: Path) -> None:
-    namespace = "space.servicebus.invalid"
+    namespace, login = "space.servicebus.invalid", {"username": "me", "password": "not for all"}
     with Emulator({HUB: 2}, tls=True, tls_names=(namespace,), websocket_port=0) as secure:
         secure.append(HUB, 0, [b"x"] * 5)
         string = secure.connection_string(HUB).replace(f"localhost:{secure.port}", namespace)
-        with HttpProxy({f"{namespace}:443": secure.websocket_port}, user="me", password="not for all") as proxy:
+        with HttpProxy(
+            {f"{namespace}:443": secure.websocket_port}, user=login["username"], password=login["password"]
+        ) as proxy:
             store = DeltaCheckpointStore(
                 str(tmp_path / "leases"),
                 connection_string=string,
-                http_proxy={
-                    "proxy_hostname": "localhost",
-                    "proxy_port": proxy.port,
-                    "username": "me",
-                    "password": "not for all",
-                },
+                http_proxy={"proxy_hostname": "localhost", "proxy_port": proxy.port, **login},
                 connection_verify=str(secure.ca_file),
                 starting_position="2020-01-01T00:00:00Z",  # which takes a receiver to resolve
                 load_balancing_interval=0.5,
@@ -323,23 +305,20 @@ def test_a_wrong_connection_string_is_refused_by_the_parameters_name(consumers: 
         assert "connectionString" not in str(caught.value)
 
 
-def test_an_unknown_credential_is_refused_by_name(consumers: Consumers) -> None:
-    with pytest.raises(OptionError, match="credential='password' is wrong: allowed is one of default"):
-        consumers.store(hub=False, credential="password")
-    with pytest.raises(OptionError, match="client_id='a' is wrong: credential=azureCli takes none"):
-        consumers.store(hub=False, credential="azureCli", client_id="a")
-
-
-def test_a_starting_position_beyond_the_last_event_is_refused_at_the_first_claim(consumers: Consumers) -> None:
-    store = consumers.store(starting_position='{"0": 500, "*": "latest"}')
-    with pytest.raises(OptionError, match="starting_position is wrong: it is 500 for partition 0, "):
+@pytest.mark.parametrize(
+    ("position", "said"),
+    [
+        ('{"0": 500, "*": "latest"}', "starting_position is wrong: it is 500 for partition 0, "),
+        ('{"17": 5}', "17"),
+    ],
+    ids=["beyond the last event", "of no partition"],
+)
+def test_a_wrong_starting_position_is_refused_at_the_first_claim(
+    consumers: Consumers, position: str, said: str
+) -> None:
+    store = consumers.store(starting_position=position)
+    with pytest.raises(OptionError, match=said):
         wait_until(lambda: consumers.claim(store, "a") and None, "the claim is refused")
-
-
-def test_a_starting_position_of_no_partition_is_refused_at_the_first_claim(consumers: Consumers) -> None:
-    store = consumers.store(starting_position='{"17": 5}')
-    with pytest.raises(OptionError, match="17"):
-        consumers.claim(store, "a")
 
 
 @pytest.mark.parametrize(
@@ -356,8 +335,7 @@ def test_a_location_that_holds_no_lease_table_is_refused(location: str, wrong: s
 
 
 def test_a_closed_store_says_so(consumers: Consumers) -> None:
-    store = consumers.store()
-    consumers.own(store, "a")
+    store = consumers.owning("a")
     store.close()
     store.close()
     calls = (
@@ -372,24 +350,15 @@ def test_a_closed_store_says_so(consumers: Consumers) -> None:
 
 
 def test_a_store_may_be_used_from_many_threads(consumers: Consumers) -> None:
-    store = consumers.store()
-    consumers.own(store, "a")
-    errors: list[Exception] = []
+    store = consumers.owning("a")
 
     def use(partition: str) -> None:
-        try:
-            for number in range(10):
-                consumers.claim_listed(store, "a")
-                consumers.checkpoint(store, partition, number)
-        except Exception as error:
-            errors.append(error)
+        for number in range(10):
+            consumers.claim_listed(store, "a")
+            consumers.checkpoint(store, partition, number)
 
-    threads = [threading.Thread(target=use, args=partition) for partition in consumers.partitions]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(60)
-    assert not errors
+    with ThreadPoolExecutor() as threads:
+        assert len([*threads.map(use, consumers.partitions)]) == PARTITIONS
     assert consumers.group.checkpoints() == dict.fromkeys(consumers.partitions, 10)
 
 
@@ -422,7 +391,7 @@ def test_a_claim_from_a_living_query_is_a_handover(consumers: Consumers) -> None
     query = consumers.group.query("q")
     consumers.group.append(3, PARTITIONS)
     query.read(3 * PARTITIONS)
-    epochs = {p: each.epoch for p, each in consumers.snapshot().leases.items()}
+    epochs = {p: each.epoch for p, each in consumers.leases().items()}
     store = consumers.store()
     claimed = joined(consumers, store, query)
     snapshot = consumers.snapshot()
@@ -469,8 +438,7 @@ def test_a_partition_that_a_query_wants_goes_with_the_next_checkpoint(consumers:
 
 def test_a_partition_without_checkpoints_is_let_go_before_the_deadline(consumers: Consumers) -> None:
     consumers.group.append(1, PARTITIONS)
-    store = consumers.store()
-    consumers.own(store, "a")
+    store = consumers.owning("a")
     query = consumers.group.query("q", handoverTimeout="2s")
     wait_until(lambda: consumers.claim_listed(store, "a") and len(query.owned()) == 2, "the query has its share")
     with DeltaStore(str(consumers.group.table)) as table:
@@ -481,7 +449,7 @@ def test_a_partition_without_checkpoints_is_let_go_before_the_deadline(consumers
         # Members record what has changed after their commit.
         wait_until(lambda: moved() >= query.owned(), "the moves are recorded")
         assert moved() == query.owned()
-    assert {each.owner for each in consumers.snapshot().leases.values()} == {"a", "q"}
+    assert consumers.owners() == {"a", "q"}
 
 
 def test_what_is_idle_is_let_go_in_the_clients_cycle(consumers: Consumers) -> None:
@@ -504,7 +472,7 @@ def test_a_dead_querys_partitions_are_claimed_when_they_have_expired(consumers: 
     store = consumers.store(hub=False, partition_ownership_expiration_interval=60.0)
     wait_until(lambda: len(consumers.claim_listed(store, "a", *consumers.partitions)) == 2, "the consumer has its half")
     process.kill()
-    epochs = {p: each.epoch for p, each in consumers.snapshot().leases.items() if each.owner == "dead"}
+    epochs = {p: each.epoch for p, each in consumers.leases().items() if each.owner == "dead"}
 
     def dead() -> bool:
         theirs = [each for each in consumers.listed(store).values() if each["owner_id"] == "dead"]
@@ -517,8 +485,7 @@ def test_a_dead_querys_partitions_are_claimed_when_they_have_expired(consumers: 
 
 
 def test_a_drained_consumer_gives_back_what_is_idle_and_the_rest_with_its_checkpoints(consumers: Consumers) -> None:
-    store = consumers.store(handover_timeout=600.0)
-    consumers.own(store, "a")
+    store = consumers.owning("a", handover_timeout=600.0)
     consumers.group.append(1, 1)
     consumers.order(Drain(by=OPERATOR, at_ms=0, member="a"))
     wait_until(lambda: consumers.claim_listed(store, "a").keys() == {"0"}, "what is idle is let go")
@@ -529,16 +496,14 @@ def test_a_drained_consumer_gives_back_what_is_idle_and_the_rest_with_its_checkp
 
 
 def test_a_drained_consumer_without_checkpoints_gives_back_in_time(consumers: Consumers) -> None:
-    store = consumers.store(handover_timeout=1.0)
-    consumers.own(store, "a")
+    consumers.owning("a", handover_timeout=1.0)
     consumers.group.append(1, PARTITIONS)
     consumers.order(Drain(by=OPERATOR, at_ms=0, member="a"))
     wait_until(lambda: not consumers.shares(), "everything is given back")
 
 
 def test_a_client_begins_anew_where_an_operator_has_sought(consumers: Consumers) -> None:
-    store = consumers.store()
-    consumers.own(store, "a")
+    store = consumers.owning("a")
     consumers.order(Seek(by=OPERATOR, at_ms=0, partition="0", position=Position(-1), force=True))
     wait_until(lambda: consumers.listed(store)["0"]["etag"].startswith("2 "), "the consumer has seen the order")
     assert "0" not in consumers.claim_listed(store, "a"), "so that the client closes its receiver"
@@ -553,8 +518,7 @@ def test_a_client_begins_anew_where_an_operator_has_sought(consumers: Consumers)
 
 
 def test_a_client_that_was_taken_for_dead_does_not_checkpoint_what_it_read_before(consumers: Consumers) -> None:
-    store = consumers.store(partition_ownership_expiration_interval=1.0)
-    consumers.own(store, "a", "0", "1")
+    store = consumers.owning("a", "0", "1", partition_ownership_expiration_interval=1.0)
     wait_until(lambda: not consumers.snapshot().members, "the consumer has left")
     consumers.own(store, "a", "0")  # its receiver is still open, for all it knows
     with pytest.raises(OwnershipLostError):

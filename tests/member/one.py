@@ -85,6 +85,9 @@ class One:
         assert not outcome.refused
         self.replace_table(outcome.after)
 
+    def add(self, *leases: Lease) -> None:
+        self.replace_table(replace(self.table, leases={**self.table.leases, **{p.partition: p for p in leases}}))
+
     def replace_table(self, table: Snapshot) -> None:
         self.table = replace(table, version=self.table.version + 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -20,10 +21,15 @@ def measure(meter: LoadMeter, begin: int, end: int, rate: float, *, lag: int = 0
     last = None
     for now in range(begin, end + 1):
         count = first + round(rate * (now - begin))
-        loads = meter.update(now, {"0": count}, {"0": count - lag})
-        assert loads is not None
-        last = loads.get("0", last)
+        last = told(meter, now, {"0": count}, {"0": count - lag}).get("0", last)
     return last
+
+
+def told(meter: LoadMeter, now: float, ends: dict[str, int], read: dict[str, int] | None = None) -> Mapping[str, Load]:
+    """The loads; by default everything is read."""
+    loads = meter.update(now, ends, ends if read is None else read)
+    assert loads is not None
+    return loads
 
 
 def test_a_steady_rate_is_told_as_it_is_and_not_before_it_is_known() -> None:
@@ -37,21 +43,15 @@ def test_a_steady_rate_is_told_as_it_is_and_not_before_it_is_known() -> None:
 def test_a_partition_that_comes_later_has_a_beginning_of_its_own() -> None:
     meter = LoadMeter()
     measure(meter, 0, 60, 10.0)
-    assert meter.update(61, {"0": 610, "1": 7}, {"0": 610, "1": 7}) is not None
-    loads = meter.update(65, {"0": 650, "1": 7}, {"0": 650, "1": 7})
-    assert loads is not None
-    assert loads.keys() == {"0"}
-    loads = meter.update(71, {"0": 710, "1": 1007}, {"0": 710, "1": 1007})
-    assert loads is not None
-    assert loads["1"].rate == pytest.approx(100.0)
+    told(meter, 61, {"0": 610, "1": 7})
+    assert told(meter, 65, {"0": 650, "1": 7}).keys() == {"0"}
+    assert told(meter, 71, {"0": 710, "1": 1007})["1"].rate == pytest.approx(100.0)
 
 
 def test_a_change_is_followed_within_minutes_and_a_burst_hardly() -> None:
     meter = LoadMeter()
     measure(meter, 0, 300, 10.0)
-    burst = meter.update(301, {"0": 3010 + 300}, {"0": 3010 + 300})
-    assert burst is not None
-    assert burst["0"].rate < 16, "30 times the rate, for a second"
+    assert told(meter, 301, {"0": 3010 + 300})["0"].rate < 16, "30 times the rate, for a second"
     changed = measure(meter, 302, 602, 40.0, first=3310)
     assert changed is not None
     assert changed.rate == pytest.approx(40.0, rel=0.02)
@@ -62,9 +62,7 @@ def test_noise_is_averaged_out() -> None:
     rates = []
     for now in range(600):
         end += round(1000 * rng.uniform(0.8, 1.2))
-        loads = meter.update(now, {"0": end}, {"0": end})
-        assert loads is not None
-        rates += [load.rate for load in loads.values()]
+        rates += [load.rate for load in told(meter, now, {"0": end}).values()]
     assert 950 < min(rates[60:]) < max(rates[60:]) < 1050
 
 
@@ -87,11 +85,8 @@ def test_it_is_measured_once_a_second_at_the_most() -> None:
 def test_long_pauses_between_measurements_count_as_long() -> None:
     meter = LoadMeter()
     meter.update(0.0, {"0": 0}, {"0": 0})
-    loads = meter.update(60.0, {"0": 6000}, {"0": 6000})
-    assert loads == {"0": Load(100.0, 0.0)}
-    loads = meter.update(3660.0, {"0": 6000}, {"0": 6000})
-    assert loads is not None
-    assert loads["0"].rate == pytest.approx(0.0, abs=1e-9)
+    assert told(meter, 60.0, {"0": 6000}) == {"0": Load(100.0, 0.0)}
+    assert told(meter, 3660.0, {"0": 6000})["0"].rate == pytest.approx(0.0, abs=1e-9)
 
 
 def test_partitions_that_are_not_there_are_left_out_and_nothing_is_negative() -> None:
@@ -167,13 +162,13 @@ def test_a_host_that_does_not_tell_its_times_is_not_an_error(monkeypatch: pytest
 def test_a_host_tells_its_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     (tmp_path / "stat").write_text("cpu  1000 2000 3000 40000 5000 600 700 800 900 900\ncpu0 1 2 3 4\n")
-    told, tick = cpu_time(), os.sysconf("SC_CLK_TCK")
-    assert told is not None
-    assert told.busy * tick == pytest.approx(1000 + 2000 + 3000 + 600 + 700 + 800), "the guests' are in user and nice"
-    assert (told.total - told.busy) * tick == pytest.approx(40000 + 5000)
+    times, tick = cpu_time(), os.sysconf("SC_CLK_TCK")
+    assert times is not None
+    assert times.busy * tick == pytest.approx(1000 + 2000 + 3000 + 600 + 700 + 800), "the guests' are in user and nice"
+    assert (times.total - times.busy) * tick == pytest.approx(40000 + 5000)
 
 
 def test_this_host_tells_its_times() -> None:
-    told = cpu_time()
-    assert told is not None
-    assert 0 < told.busy < told.total
+    times = cpu_time()
+    assert times is not None
+    assert 0 < times.busy < times.total

@@ -27,6 +27,9 @@ from tests.stores.store_conformance import GROUP
 #: Seconds: a lease, between two looks, before a retry after a failure (the longest of `Pacing.pause`), and a step.
 LEASE, LOOK, PAUSE, STEP = 30.0, 1.0, 6.0, 0.5
 
+#: When the members start: by 0 each owns its share.
+BEGIN = -40.0
+
 #: A member, when its outage begins, and how long it lasts.
 Outage = tuple[int, float, float]
 
@@ -72,7 +75,7 @@ class Processes:
             Process(
                 Participant(Author(str(n), str(n)), Settings(STRATEGIES["cooperative"], LEASE), random.Random(n)),
                 [(begin, lasts) for member, begin, lasts in outages if member == n],
-                -100.0 + rng.uniform(0, LOOK),
+                BEGIN + rng.uniform(0, LOOK),
             )
             for n in range(3)
         ]
@@ -107,8 +110,12 @@ class Processes:
         return True
 
 
+def times(end: float) -> list[float]:
+    return [BEGIN + number * STEP for number in range(int((end - BEGIN) / STEP))]
+
+
 def outage() -> st.SearchStrategy[Outage]:
-    return st.tuples(st.integers(0, 2), st.floats(0, 120), st.floats(1, 150))
+    return st.tuples(st.integers(0, 2), st.floats(0, 90), st.floats(1, 100))
 
 
 ALL = [(0, 5.0, 100.0), (1, 5.0, 101.0), (2, 5.0, 103.0)]
@@ -126,8 +133,7 @@ def test_only_a_member_that_alone_could_not_write_is_taken_for_dead_and_it_has_s
     outages: list[Outage], seed: int
 ) -> None:
     group = Processes(outages, seed)
-    for number in range(int(400 / STEP)):
-        now = -100 + number * STEP
+    for now in times(230):
         group.step(now)
         reading = [process.reads(now) for process in group.all]
         assert sum(map(len, reading)) == len(set().union(*reading)), "nothing is read by two"
@@ -141,8 +147,7 @@ def test_only_a_member_that_alone_could_not_write_is_taken_for_dead_and_it_has_s
 
 def test_an_outage_of_all_moves_nothing_and_all_read_on_most_of_the_time() -> None:
     group, idle = Processes(ALL, 0), 0.0
-    for number in range(int(400 / STEP)):
-        now = -100 + number * STEP
+    for now in times(300):
         group.step(now)
         if now > 0:
             idle += STEP * sum(not process.reads(now) for process in group.all)
@@ -153,15 +158,14 @@ def test_an_outage_of_all_moves_nothing_and_all_read_on_most_of_the_time() -> No
 @pytest.mark.parametrize("failing", [0.05, 0.1])
 @pytest.mark.parametrize("seed", range(6))
 def test_occasional_failures_keep_nobody_from_taking_what_a_dead_member_had(failing: float, seed: int) -> None:
-    group, dies, now = Processes([], seed), 50.0, -100.0
+    group, dies = Processes([], seed), 50.0
     for number, process in enumerate(group.all):
         process.failing, process.rng = failing, random.Random(10 * seed + number)
     dead = group.all[2]
-    while now < dies + LEASE + LEASE / 3 + LOOK + PAUSE:
+    for now in times(dies + LEASE + LEASE / 3 + LOOK + PAUSE):
         if now == dies:
             group.all.remove(dead)
         group.step(now)
-        now += STEP
     assert not group.store.read().owned_by("2")
     assert {victim for _, victim, _, _ in group.taken} <= {2}, "nobody else is taken for dead"
     assert sum(len(process.reads(now)) for process in group.all) == 6

@@ -33,12 +33,20 @@ from tests.strategies.members import CYCLE, LEASE, Members
 
 EACH = pytest.mark.parametrize("strategy", EVEN)
 
-#: Seconds that never pass in a test.
-NEVER = 1e6
+#: Intervals that never pass in a test.
+SELDOM = dict.fromkeys(("look_interval", "handover_look_interval", "balance_interval"), 1e6)
 
 
 def claimed(transitions: list[Transition]) -> set[str]:
     return {each.partition for each in transitions if isinstance(each, Claim)}
+
+
+def older_bob(one: One) -> None:
+    """bob joins, as one who has been there before ann."""
+    one.others(Join(by=BOB, at_ms=AT_MS))
+    one.replace_table(
+        replace(one.table, members={**one.table.members, "bob": replace(one.table.members["bob"], joined=0)})
+    )
 
 
 # --- joining ---------------------------------------------------------------------------------------------------
@@ -94,7 +102,7 @@ def test_a_member_joins_with_its_strategy() -> None:
 
 
 def test_renewals_are_due_at_a_third_of_the_lease_and_go_along_from_half_that_time_on() -> None:
-    one = One(look_interval=NEVER, handover_look_interval=NEVER, balance_interval=NEVER)
+    one = One(**SELDOM)
     assert 0.8 * LEASE / 3 <= one.ann.due() - one.now <= LEASE / 3, "a little ahead, so that members spread out"
     one.now += LEASE / 6 - 0.1
     assert one.turn() == []
@@ -147,7 +155,7 @@ def test_progress_during_a_commit_is_not_lost() -> None:
 
 
 def test_a_defence_renews() -> None:
-    one = One(look_interval=NEVER, handover_look_interval=NEVER, balance_interval=NEVER)
+    one = One(**SELDOM)
     for _ in range(20):
         one.now += LEASE / 8
         turn = one.begin()
@@ -436,41 +444,38 @@ def test_all_changes_of_members_and_owners_are_a_reason_to_balance_at_once() -> 
 
 
 def test_new_partitions_are_read_from_their_first_event_and_the_first_ones_from_the_starting_position() -> None:
-    ann, table = participant(), table_of()
-    for number in range(3):
-        turn = ann.begin(table, Clocks(float(number), 0))
-        assert turn.added(("0", "1")) == (), "they are as old as the group"
-        ask_hub(turn, ("0", "1"))
-        outcome = apply(table, turn.transitions())
-        table = replace(outcome.after, version=number + 1)
-        ann.end(turn, replace(outcome, after=table), 0.0, float(number))
-    assert ann.owned.keys() == {"0", "1"}
-    turn = ann.begin(table, Clocks(9.0, 0))
+    one = One(0)
+    turn = one.begin()
+    assert turn.added(("0", "1")) == (), "they are as old as the group"
+    ask_hub(turn, ("0", "1"))
+    one.end(turn)
+    one.turn(balance=True)
+    assert one.ann.owned.keys() == {"0", "1"}
+    turn = one.begin()
     assert turn.added(("0", "1", "2")) == ("2",)
     assert turn.balance(("0", "1", "2"), {"2": Position(41)}) == [], "it is known where it begins"
-    after = apply(table, turn.transitions()).after
-    assert (after.leases["2"].owner, after.leases["2"].checkpoint) == ("ann", Position(41))
+    one.end(turn)
+    assert (one.table.leases["2"].owner, one.table.leases["2"].checkpoint) == ("ann", Position(41))
 
 
 def test_starting_positions_are_asked_for_some_partitions_at_a_time() -> None:
-    ann, table, asked = participant(), table_of(*(Lease(str(p)) for p in range(80))), []
-    for number in range(4):
-        turn = ann.begin(table, Clocks(float(number), 0))
-        unread = turn.balance(tuple(table.leases), {})
+    one, asked = One(0), []
+    one.add(*(Lease(str(p)) for p in range(80)))
+    for _ in range(3):
+        turn = one.begin()
+        unread = turn.balance(tuple(one.table.leases), {})
         turn.start_at({partition: Position(int(partition)) for partition in unread})
         assert turn.decision
         asked.append((len(unread), turn.decision.rebalance_now))
-        outcome = apply(table, turn.transitions())
-        assert not outcome.refused
-        table = replace(outcome.after, version=number + 1)
-        ann.end(turn, replace(outcome, after=table), 0.0, float(number))
-    assert asked == [(0, True), (32, True), (32, True), (16, True)]
-    assert all(lease.checkpoint == Position(int(p)) for p, lease in table.leases.items())
+        one.end(turn)
+        assert not one.refused
+    assert asked == [(32, True), (32, True), (16, True)]
+    assert all(lease.checkpoint == Position(int(p)) for p, lease in one.table.leases.items())
 
 
 def test_a_claim_whose_starting_position_is_unknown_is_left_for_later() -> None:
     one = One()
-    one.replace_table(replace(one.table, leases={**one.table.leases, "2": Lease("2"), "3": Lease("3")}))
+    one.add(Lease("2"), Lease("3"))
     turn = one.begin()
     assert turn.balance(("0", "1", "2", "3"), {}) == ["2", "3"]
     turn.start_at({"2": Position(5)})
@@ -480,23 +485,18 @@ def test_a_claim_whose_starting_position_is_unknown_is_left_for_later() -> None:
 
 
 def test_what_is_taken_from_an_owner_without_a_checkpoint_begins_where_the_hub_says() -> None:
-    table = table_of(*(Lease(str(p), owner="theirs", epoch=1, owned_since_ms=1) for p in range(2)))
-    ann = participant()
-    for number in range(2):
-        turn = ann.begin(table, Clocks(float(number), 0))
-        unread = turn.balance(tuple(table.leases), {})
-        turn.start_at(dict.fromkeys(unread, Position(41)))
-        outcome = apply(table, turn.transitions())
-        assert not outcome.refused
-        table = replace(outcome.after, version=number + 1)
-        ann.end(turn, replace(outcome, after=table), 0.0, float(number))
-    assert [type(each) for each in outcome.accepted] == [Steal]
-    assert [held.checkpoint for held in ann.owned.values()] == [Position(41)]
+    one = One(0)
+    one.add(*(Lease(str(p), owner="theirs", epoch=1, owned_since_ms=1) for p in range(2)))
+    turn = one.begin()
+    turn.start_at(dict.fromkeys(turn.balance(tuple(one.table.leases), {}), Position(41)))
+    assert [type(each) for each in one.end(turn)] == [Steal]
+    assert not one.refused
+    assert [held.checkpoint for held in one.ann.owned.values()] == [Position(41)]
 
 
 def test_while_the_hub_is_away_nothing_is_taken_and_what_is_owned_is_renewed() -> None:
     one = One()
-    one.replace_table(replace(one.table, leases={**one.table.leases, "2": Lease("2")}))
+    one.add(Lease("2"))
     one.now += LEASE / 3
     one.finish(9, "0")
     turn = one.begin()
@@ -509,7 +509,7 @@ def test_while_the_hub_is_away_nothing_is_taken_and_what_is_owned_is_renewed() -
 
 def test_a_settling_member_balances_at_once_until_there_is_nothing_more_to_take() -> None:
     one = One()
-    one.table = replace(one.table, leases={**one.table.leases, "2": Lease("2", checkpoint=START)})
+    one.add(Lease("2", checkpoint=START))
     assert not one.begin().balances
     one.ann.settle()
     cycles, settled = one.ann.cycles, one.ann.settled_cycles
@@ -562,9 +562,8 @@ def test_only_the_leader_tidies_up_when_the_table_has_changed_and_it_is_time() -
     one.replace_table(one.table)
     assert not one.ann.tidies(one.table, one.clocks)
     assert one.ann.tidies(replace(one.table, version=one.table.version + 300), one.clocks), "after many versions"
-    one.others(Join(by=BOB, at_ms=AT_MS))
-    older = {"bob": replace(one.table.members["bob"], joined=0)}
-    one.table = replace(one.table, members={**one.table.members, **older}, version=one.table.version + 600)
+    older_bob(one)
+    one.table = replace(one.table, version=one.table.version + 600)
     one.now += 60.0
     one.turn()
     assert not one.ann.tidies(one.table, one.clocks)
@@ -572,10 +571,8 @@ def test_only_the_leader_tidies_up_when_the_table_has_changed_and_it_is_time() -
 
 def test_the_next_oldest_leads_when_the_leader_is_dead_though_nobody_may_take_what_it_had() -> None:
     one = One(max_owned=2, tidy_interval=0.0)
-    one.others(Join(by=BOB, at_ms=AT_MS))
-    oldest = replace(one.table.members["bob"], joined=0)
-    leases = {**one.table.leases, "7": Lease("7", "bob", 1, checkpoint=START)}
-    one.table = replace(one.table, members={**one.table.members, "bob": oldest}, leases=leases)
+    older_bob(one)
+    one.add(Lease("7", "bob", 1, checkpoint=START))
     one.turn(balance=True)
     assert not one.ann.tidies(one.table, one.clocks)
     for _ in range(3):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.fixtures import emulator
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from tests.hub.receiving import handlers
 from tests.source.queries import Group
+from tests.source.support import CountedReceivers, hub_options
+from tests.waiting import wait_until
 
 __all__ = ["emulator", "group", "handlers"]
 
@@ -21,3 +24,27 @@ def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
     made = Group(emulator, tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def worker() -> Iterator[CountedReceivers]:
+    """A worker process's open receivers, which are closed in the end."""
+    receivers = CountedReceivers()
+    yield receivers
+    receivers.close()
+
+
+@pytest.fixture
+def rival(emulator: Emulator) -> Iterator[Callable[..., Receiver]]:
+    """Opens somebody else's receiver of a partition, with an owner level; it reads, until the end."""
+    made: list[Receiver] = []
+
+    def come(level: int, partition: str = "0", group: str = "$Default") -> Receiver:
+        source = PartitionAddress(hub_options(emulator).connection, group, partition)
+        made.append(Receiver(source, 0, owner_level=level, prefetch=1))
+        wait_until(lambda: made[-1].receive(1, 0.2).num_rows, "the other one reads")
+        return made[-1]
+
+    yield come
+    for each in made:
+        each.close()

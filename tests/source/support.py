@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.receiver import Receiver
+from spark_ehbalance.hub.rows import sequence_numbers
+from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.source.options import Options, stream_options
 from spark_ehbalance.source.receivers import RECEIVER_IDLE, Key, Receivers
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.position import Position
 from tests.waiting import wait_until
 
 HUB = "hub"
@@ -33,17 +42,45 @@ def receive(receiver: Receiver, count: int, most: int = 100) -> pa.Table:
     return pa.Table.from_batches(batches)
 
 
+def numbers(batches: Iterable[pa.RecordBatch]) -> list[int]:
+    """The sequence numbers of all rows."""
+    return [number for batch in batches for number in sequence_numbers(batch).to_pylist()]
+
+
+class HeldLease:
+    """A lease table in which `me` holds partition 0."""
+
+    def __init__(self, emulator: Emulator, path: Path, epoch: int) -> None:
+        self.path = path
+        self.table = DeltaStore(str(path))
+        self.table.create(hub_options(emulator).connection.group("$Default"))
+        self._write(Lease("0", owner="me", epoch=epoch, renewal=9, owned_since_ms=9, checkpoint=Position(-1)))
+
+    @property
+    def lease(self) -> Lease:
+        return self.table.read().leases["0"]
+
+    def claim(self, owner: str = "other") -> None:
+        """Have another member take the lease, or the query's next process."""
+        self._write(replace(self.lease, owner=owner, epoch=self.lease.epoch + 1))
+
+    def _write(self, lease: Lease) -> None:
+        base = self.table.read()
+        self.table.write(base, replace(base, leases={"0": lease}))
+
+
 class CountedReceivers(Receivers):
-    """The open receivers of a worker process; `opened` has the sequence numbers at which new ones were opened."""
+    """The open receivers of a worker process; `opened` has the sequence numbers at which new ones were opened, or the
+    offsets."""
 
     def __init__(self, *, check_interval: float = 0.2) -> None:
         super().__init__(check_interval=check_interval)
-        self.opened: list[int] = []
+        self.opened: list[Any] = []
         self._taken: list[Receiver] = []
 
     def take(self, key: Key, position: int, prefetch: int, after: str | None = None) -> Receiver:
         receiver = super().take(key, position, prefetch, after)
         if not any(receiver is each for each in self._taken):
             self._taken.append(receiver)
-            self.opened.append(position)
+            self.opened.append(position if after is None else after)
         return receiver

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from collections import Counter
@@ -18,11 +19,20 @@ from spark_ehbalance.errors import (
     StoreFormatError,
     StoreUnavailableError,
 )
+from spark_ehbalance.hub.watcher import HubWatcher
+from spark_ehbalance.source import assembly
 from spark_ehbalance.source.assembly import joined
 from spark_ehbalance.source.offsets import StreamOffset
 from tests.source.queries import PARTITIONS, Event, Group, Query, forget_processes
 from tests.source.support import HUB
 from tests.waiting import wait_until
+
+
+@pytest.fixture
+def quick_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planners ask for the list of partitions more often."""
+    monkeypatch.setattr(assembly, "HubWatcher", functools.partial(HubWatcher, list_interval=0.5))
+
 
 # --- several queries ------------------------------------------------------------------------------------------
 
@@ -142,33 +152,6 @@ def test_a_restarted_query_goes_on_after_the_last_finished_batch_without_its_che
     wait_until(lambda: set(group.checkpoints().values()) == {10}, "all is checkpointed")
 
 
-@pytest.mark.parametrize("orderly", [True, False])
-def test_a_logged_batch_is_replayed(group: Group, orderly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    group.append(10)
-    first = group.query("a")
-    group.wait_owned(8)
-    first.read(24, limit=24)
-    one, two = first.finished, first.batch(32)
-    if orderly:
-        first.stop()
-    else:
-        forget_processes(monkeypatch)
-    group.append(5)
-    again = group.query("a", one, two)
-    ranges = again.run(two)
-    assert {(r.partition, r.start, r.end) for r in ranges} == {
-        (r.partition, r.start, r.end) for r in two.ranges.values()
-    }
-    for each in ranges:
-        assert each.epoch > two.ranges[each.partition].epoch
-        assert each.epoch == group.leases()[each.partition].epoch
-    assert [r.partition for r in again.planner.ranges(two)] == [r.partition for r in ranges], "asked again"
-    again.read(120 - 24)
-    assert Counter(first.seen + again.seen) == group.everything()
-    again.planner.finish(again.finished)
-    wait_until(lambda: set(group.checkpoints().values()) == {15}, "all is checkpointed")
-
-
 # --- one query without a lease table --------------------------------------------------------------------------
 
 
@@ -208,21 +191,6 @@ def test_alone_the_first_offset_stores_where_reading_starts(group: Group) -> Non
     again = group.query("a", end, shared=False, startingPosition="latest")
     again.read(16)
     assert {number for _, number in again.seen} == {7, 8}
-
-
-def test_alone_a_logged_batch_is_replayed(group: Group) -> None:
-    group.append(10)
-    first = group.query("a", shared=False)
-    first.read(24, limit=24)
-    one, two = first.finished, first.batch(32)
-    first.stop()
-    group.append(5)
-    again = group.query("a", one, two, shared=False)
-    ranges = again.run(two)
-    moved = {(r.partition, r.start, r.end) for r in two.ranges.values() if len(r)}
-    assert {(r.partition, r.start, r.end) for r in ranges if len(r)} == moved
-    again.read(120 - 24)
-    assert Counter(first.seen + again.seen) == group.everything()
 
 
 def test_alone_the_first_batch_of_all_is_replayed(group: Group) -> None:
@@ -302,6 +270,7 @@ def test_lost_events_are_an_error_or_left_out(
     assert sorted(lenient.seen) == left
 
 
+@pytest.mark.usefixtures("quick_lists")
 def test_added_partitions_are_shared_and_read_from_their_first_event(group: Group) -> None:
     a = group.query("a", startingPosition="latest")
     b = group.query("b", startingPosition="latest")
@@ -312,31 +281,6 @@ def test_added_partitions_are_shared_and_read_from_their_first_event(group: Grou
     wait_until(lambda: len(a.owned()) == len(b.owned()) == 5, "they are shared")
     wait_until(lambda: (a.step(), b.step()) and len(a.seen + b.seen) >= 6, "they are read")
     assert Counter(a.seen + b.seen) == Counter({(str(p), n): 1 for p in (8, 9) for n in range(3)})
-
-
-def test_available_now_ends_while_events_keep_coming(group: Group) -> None:
-    group.append(50)
-    over = threading.Event()
-
-    def keep_sending() -> None:
-        while not over.is_set():
-            group.append(5)
-
-    sender = threading.Thread(target=keep_sending)
-    there = group.everything()
-    query = group.query("a")
-    sender.start()
-    try:
-        query.planner.fix_ends()
-        wait_until(lambda: query.step(200) == 0, "it ends")
-        assert query.plan() is None
-        query.planner.fix_ends()
-        assert query.plan() is None, "fixed once"
-    finally:
-        over.set()
-        sender.join()
-    assert not there - Counter(query.seen), "what was there in the beginning is read"
-    assert max(Counter(query.seen).values()) == 1
 
 
 def test_an_unreachable_hub_is_an_error_after_the_timeout(group: Group) -> None:

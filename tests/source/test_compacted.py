@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,11 @@ from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub import tail
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.rows import sequence_numbers
-from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.source import range_reader
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
-from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.values.position import Position
-from tests.source.support import HUB, CountedReceivers, hub_options
+from tests.source.support import HUB, CountedReceivers, HeldLease, hub_options, numbers
 from tests.waiting import wait_until
 
 #: More than a batch may take here: a range whose end is gone must not take as long.
@@ -37,6 +33,7 @@ KEYS = 5
 def _short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_reader, "_SILENCE", 0.5)
     monkeypatch.setattr(tail, "_QUIET", 1.5)
+    monkeypatch.setattr(tail, "_OPENING", 2.5)
 
 
 @pytest.fixture(autouse=True)
@@ -46,17 +43,10 @@ def hub(emulator: Emulator) -> None:
     send(emulator, range(20))
 
 
-def send(emulator: Emulator, numbers: range, *, tombstones: bool = False) -> None:
-    for number in numbers:
+def send(emulator: Emulator, sent: range, *, tombstones: bool = False) -> None:
+    for number in sent:
         value = None if tombstones else b"%d" % number
         emulator.append_from_kafka(HUB, 0, value, b"key %d" % (number % KEYS))
-
-
-@pytest.fixture
-def worker() -> Iterator[CountedReceivers]:
-    receivers = CountedReceivers()
-    yield receivers
-    receivers.close()
 
 
 def read(
@@ -201,7 +191,7 @@ def test_where_no_event_is_left_at_all_the_error_says_what_helps(
     emulator: Emulator, worker: CountedReceivers, start: int
 ) -> None:
     emulator.compact(HUB, 0, 0, 20)
-    options = hub_options(emulator, receiverTimeout="6 s")
+    options = hub_options(emulator, receiverTimeout="4 s")
     with pytest.raises(
         HubUnavailableError, match=r"If the event hub is compacted, .* as soon as another event is sent"
     ):
@@ -220,30 +210,25 @@ def test_where_events_come_the_hub_is_not_asked(
 
 
 def test_the_next_owner_ends_a_look_at_the_tail(
-    emulator: Emulator, worker: CountedReceivers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    emulator: Emulator,
+    worker: CountedReceivers,
+    rival: Callable[[int], Receiver],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """Nothing is taken for gone, and the receivers do not fight for the partition."""
     emulator.compact(HUB, 0, 15, 20)
-    options = hub_options(emulator, leaseTable=tmp_path / "leases")
-    store = DeltaStore(str(tmp_path / "leases"))
-    store.create(options.connection.group("$Default"))
-    lease = Lease("0", owner="me", epoch=3, renewal=9, owned_since_ms=9, checkpoint=Position(-1))
-    store.write(base := store.read(), replace(base, leases={"0": lease}))
-    next_owners = Receiver(PartitionAddress(options.connection, "$Default", "0"), 0, owner_level=4, prefetch=1)
+    held = HeldLease(emulator, tmp_path / "leases", epoch=3)
+    options = hub_options(emulator, leaseTable=held.path)
 
     def look(*arguments: Any) -> bool:
-        store.write(base := store.read(), replace(base, leases={"0": replace(lease, owner="other", epoch=4)}))
-        wait_until(lambda: next_owners.receive(1, 0.2).num_rows, "the next owner reads")
+        held.claim()
+        rival(4)
         return tail.is_bare(*arguments)
 
     monkeypatch.setattr(range_reader, "is_bare", look)
-    got: list[int] = []
-    for batch in read_range(options, Range("0", 3, 10, 20, 9), "me", 3, receivers=worker):
-        got += sequence_numbers(batch).to_pylist()
-    assert got == list(range(10, 15))
+    assert numbers(read_range(options, Range("0", 3, 10, 20, 9), "me", 3, receivers=worker)) == list(range(10, 15))
     assert emulator.readers(HUB, 0) == [4]
-    next_owners.close()
-    store.close()
 
 
 def test_a_look_at_the_tail_ends_with_its_task(

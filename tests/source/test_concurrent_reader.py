@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.hub.receiver import Receiver
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.source.concurrent_reader import Reader, read_together
@@ -25,7 +25,6 @@ from spark_ehbalance.source.receivers import RECEIVERS
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
 from tests.source.support import HUB, hub_options
-from tests.waiting import wait_until
 
 PARTITIONS, EVENTS = 4, 500
 
@@ -169,27 +168,14 @@ def test_a_task_closed_early_can_be_run_again(emulator: Emulator) -> None:
     assert [emulator.readers(HUB, partition) for partition in range(PARTITIONS)] == [[3]] * PARTITIONS
 
 
-@pytest.fixture
-def thief(emulator: Emulator) -> Iterator[Callable[[str], None]]:
-    """Opens a receiver with a higher owner level."""
-    made: list[Receiver] = []
-
-    def steal(partition: str) -> None:
-        source = PartitionAddress(hub_options(emulator).connection, "$Default", partition)
-        made.append(Receiver(source, 0, owner_level=6, prefetch=1))
-        wait_until(lambda: made[-1].receive(1, 0.2).num_rows, "the thief reads")
-
-    yield steal
-    for receiver in made:
-        receiver.close()
-
-
-def test_a_lost_lease_ends_only_its_own_range(emulator: Emulator, tmp_path: Path, thief: Callable[[str], None]) -> None:
+def test_a_lost_lease_ends_only_its_own_range(
+    emulator: Emulator, tmp_path: Path, rival: Callable[..., Receiver]
+) -> None:
     options = hub_options(emulator, leaseTable=tmp_path / "leases")
     with DeltaStore(str(tmp_path / "leases")) as store:
         store.create(options.connection.group("$Default"))
         base = store.read()
         mine = {str(p): Lease(str(p), owner="me", epoch=5, checkpoint=Position(-1)) for p in range(PARTITIONS)}
         store.write(base, replace(base, leases=mine | {"1": replace(mine["1"], owner="other", epoch=6)}))
-    thief("1")
+    rival(6, "1")
     assert by_partition(list(reading(options, owner="me", level=5))) == everything(0, 2, 3)

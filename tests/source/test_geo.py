@@ -12,15 +12,13 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.hub import resolve
-from spark_ehbalance.hub.receiver import Receiver
 from spark_ehbalance.source.offsets import HubReference, StreamOffset
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
-from spark_ehbalance.source.receivers import Key, Receivers
 from spark_ehbalance.values.position import names_event
 from tests.source.queries import Group, Query
-from tests.source.support import HUB
+from tests.source.support import HUB, CountedReceivers
 from tests.waiting import wait_until
 
 PARTITIONS = 2
@@ -41,32 +39,20 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolve, "QUIET", 0.3)
 
 
-class Worker(Receivers):
-    """A worker's receivers; `opened` has the offsets at which new ones were opened, or the sequence numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.opened: list[str | int] = []
-        self._taken: list[Receiver] = []
-
-    def take(self, key: Key, position: int, prefetch: int, after: str | None = None) -> Receiver:
-        receiver = super().take(key, position, prefetch, after)
-        if not any(receiver is each for each in self._taken):
-            self._taken.append(receiver)
-            self.opened.append(position if after is None else after)
-        return receiver
-
-
 class Reader:
-    """Runs the batches of queries of one group and keeps the bodies of what was read."""
+    """Runs the batches of queries of one group and keeps the bodies of what was `sent` to each partition and read."""
 
     def __init__(self, group: Group, *, shared: bool = True, **more: object) -> None:
         self.group = group
         self.shared = shared
         self.options: Options = group.options(shared=shared, **more)
-        self.worker = Worker()
+        self.worker = CountedReceivers()
         self.bodies: Counter[bytes] = Counter()
+        self.sent: set[bytes] = set()
         self._more = more
+
+    def send(self, label: str, count: int = SENT) -> None:
+        self.sent |= send(self.group.emulator, label, count)
 
     def query(self, before: Query | None = None, owner: str = "a") -> Query:
         """A query, or the next process of one that has been there before."""
@@ -90,16 +76,26 @@ class Reader:
                     then = None
         return ranges
 
-    def drain(self, query: Query, wanted: set[bytes]) -> None:
-        """Run batches until all of `wanted` was read and there is nothing more."""
+    def first(self) -> Query:
+        """A query that has read the first events."""
+        self.send("first")
+        query = self.query()
+        self.run(query)
+        return query
+
+    def drain(self, query: Query) -> None:
+        """Run batches until all that was sent was read and there is nothing more."""
 
         def done() -> bool:
             end = query.plan()
             if end is not None:
                 self.read(query, end)
-            return end is None and wanted <= self.bodies.keys()
+            return end is None and self.sent <= self.bodies.keys()
 
         wait_until(done, "everything was read", 20)
+
+    def assert_once(self) -> None:
+        assert self.bodies == Counter(self.sent)
 
     def close(self) -> None:
         self.worker.close()
@@ -155,31 +151,27 @@ def test_a_restarted_query_goes_on_at_the_offset_of_its_last_event(
 ) -> None:
     """Also where that was never the newest one of its partition."""
     reads = reader(shared=shared)
-    sent = send(emulator, "first", SENT)
+    reads.send("first")
     query = reads.query()
     ranges = reads.run(query, limit=limit)
     assert all(names_event(each.end_offset) for each in ranges)
     kill(query, reads)
-    sent |= send(emulator, "second", SENT)
-    again = reads.query(query)
-    reads.drain(again, sent)
-    assert reads.bodies == Counter(dict.fromkeys(sent, 1))
+    reads.send("second")
+    reads.drain(reads.query(query))
+    reads.assert_once()
     assert sorted(map(str, reads.worker.opened)) == sorted(str(each.end_offset) for each in ranges)
 
 
 def test_the_next_owner_goes_on_at_the_offset(emulator: Emulator, group: Group, reader: Callable[..., Reader]) -> None:
     reads = reader()
-    sent = send(emulator, "first", SENT)
-    one = reads.query()
-    reads.run(one)
+    one = reads.first()
     two = reads.query(owner="b")
     wait_until(lambda: (one.step() and False) or {len(one.owned()), len(two.owned())} == {1}, "each has a partition")
     reads.worker.opened.clear()
-    sent |= send(emulator, "second", SENT)
-    wait_until(lambda: two.plan() is not None, "there is something to read")
-    reads.read(two, two.logged)
-    reads.drain(one, sent)
-    assert reads.bodies == Counter(dict.fromkeys(sent, 1))
+    reads.send("second")
+    reads.run(two)
+    reads.drain(one)
+    reads.assert_once()
     assert any(names_event(str(each)) for each in reads.worker.opened)
     assert all(names_event(lease.checkpoint.offset) for lease in group.leases().values() if lease.checkpoint)
 
@@ -189,51 +181,47 @@ def test_a_broken_connection_is_taken_up_at_the_last_offset(
     emulator: Emulator, reader: Callable[..., Reader], *, fails: bool
 ) -> None:
     reads = reader(failOnDataLoss=fails, prefetch=2)
-    sent = send(emulator, "first", SENT)
-    query = reads.query()
-    reads.run(query, lambda: emulator.drop_connections(HUB))
-    assert reads.bodies == Counter(dict.fromkeys(sent, 1))
+    reads.send("first")
+    reads.run(reads.query(), lambda: emulator.drop_connections(HUB))
+    reads.assert_once()
     assert any(names_event(str(each)) for each in reads.worker.opened)
 
 
 def test_a_position_set_by_number_is_read_from_there(
     emulator: Emulator, group: Group, reader: Callable[..., Reader]
 ) -> None:
-    sent = send(emulator, "first", SENT)
     reads = reader(startingPosition="4")
-    reads.run(reads.query())
+    reads.first()
     assert reads.worker.opened == [4, 4]
-    assert reads.bodies.keys() == {each for each in sent if int(each[-1:]) >= 4}
+    assert reads.bodies.keys() == {each for each in reads.sent if int(each[-1:]) >= 4}
 
 
 @WAYS
 def test_an_aged_out_event_needs_no_check(emulator: Emulator, reader: Callable[..., Reader], *, shared: bool) -> None:
     reads = reader(shared=shared)
-    sent = send(emulator, "first", SENT)
-    query = reads.query()
-    reads.run(query)
+    query = reads.first()
     kill(query, reads)
-    sent |= send(emulator, "second", SENT)
+    reads.send("second")
     for partition in range(PARTITIONS):
         emulator.trim(HUB, partition, SENT)
-    reads.drain(reads.query(query), sent)
-    assert reads.bodies == Counter(dict.fromkeys(sent, 1))
+    reads.drain(reads.query(query))
+    reads.assert_once()
 
 
 @WAYS
 def test_in_a_compacted_hub_the_last_event_before_counts(
     emulator: Emulator, reader: Callable[..., Reader], *, shared: bool
 ) -> None:
-    sent = send(emulator, "first", SENT)
+    reads = reader(shared=shared, receiverTimeout="1s")
+    reads.send("first")
     for partition in range(PARTITIONS):
         emulator.compact(HUB, partition, 4, 8)
-    reads = reader(shared=shared, receiverTimeout="1s")
+    reads.sent = {each for each in reads.sent if not 4 <= int(each[-1:]) < 8}
     query = reads.query()
     assert {(each.start, each.end) for each in reads.run(query, limit=6 * PARTITIONS)} == {(0, 6)}
     kill(query, reads)
-    left = {each for each in sent if not 4 <= int(each[-1:]) < 8}
-    reads.drain(reads.query(query), left)
-    assert reads.bodies == Counter(left)
+    reads.drain(reads.query(query))
+    reads.assert_once()
 
 
 # --- promotions ------------------------------------------------------------------------------------------------
@@ -244,17 +232,15 @@ def test_a_promotion_without_loss_is_no_error_and_repeats_nothing(
     emulator: Emulator, reader: Callable[..., Reader], *, shared: bool
 ) -> None:
     reads = reader(shared=shared)
-    sent = send(emulator, "first", SENT)
-    query = reads.query()
-    reads.run(query)
+    query = reads.first()
     emulator.promote(HUB)
-    sent |= send(emulator, "second", SENT)
+    reads.send("second")
     reads.run(query, lambda: emulator.promote(HUB))
     kill(query, reads)
     emulator.promote(HUB)
-    sent |= send(emulator, "third", SENT)
-    reads.drain(reads.query(query), sent)
-    assert reads.bodies == Counter(dict.fromkeys(sent, 1))
+    reads.send("third")
+    reads.drain(reads.query(query))
+    reads.assert_once()
 
 
 #: New events after a promotion that lost LOST: the hub's last number is below, at and beyond that of the last event
@@ -303,26 +289,24 @@ def test_without_fail_on_data_loss_all_that_there_is_then_is_read(
 ) -> None:
     """Whatever the service does with the offset of a lost event."""
     reads = reader(shared=shared, failOnDataLoss=False)
-    sent = send(emulator, "first", SENT)
-    query = reads.query()
-    reads.run(query)
+    query = reads.first()
     kill(query, reads)
     emulator.promote(HUB, LOST, lost_offsets=lost_offsets)
-    sent |= send(emulator, "second", new)
+    reads.send("second", new)
     query = reads.query(query)
     if lost_offsets == "number" and 0 < new < LOST:
         assert query.plan() is None, "it cannot be told from a hub that has got no event since"
     else:
-        reads.drain(query, sent)
-    sent |= send(emulator, "third", 1)  # the first one after the promotion, if there is no other
+        reads.drain(query)
+    reads.send("third", 1)  # the first one after the promotion, if there is no other
     before = reads.bodies.copy()
-    reads.drain(query, sent)
+    reads.drain(query)
     assert (reads.bodies - before).keys() == {b"third 0 0", b"third 1 0"} or lost_offsets != "resume"
     warnings = [each.message for each in caplog.records if "because failOnDataLoss=false" in each.message]
     assert {each.split(":")[0] for each in warnings} == {"partition 0", "partition 1"}
     if lost_offsets == "resume":
         assert all(f"events {SENT - LOST} to {SENT - 1}" in each for each in warnings)
-        assert all(reads.bodies[each] == 1 for each in sent if each.startswith(b"first"))
+        assert all(reads.bodies[each] == 1 for each in reads.sent if each.startswith(b"first"))
 
 
 @WAYS
@@ -332,7 +316,7 @@ def test_a_promotion_while_a_batch_runs(
     emulator: Emulator, reader: Callable[..., Reader], *, shared: bool, when: str, lost: int
 ) -> None:
     reads = reader(shared=shared, failOnDataLoss=False, prefetch=2, receiverTimeout="2s")
-    sent = send(emulator, "first", 2 * SENT)
+    reads.send("first", 2 * SENT)
     query = reads.query()
     reads.run(query)
     send(emulator, "lost or not", SENT)
@@ -340,15 +324,14 @@ def test_a_promotion_while_a_batch_runs(
 
     def promote() -> None:
         emulator.promote(HUB, lost)
-        sent.update(send(emulator, "second", SENT))
+        reads.send("second")
 
     if when == "planned":
         promote()
         reads.read(query, end)
     else:
         reads.read(query, end, promote)
-    reads.drain(query, sent)
-    assert sent <= reads.bodies.keys()
+    reads.drain(query)
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -374,22 +357,19 @@ def test_a_logged_batch_is_run_again_after_a_promotion(
     emulator: Emulator, reader: Callable[..., Reader], *, shared: bool, fails: bool
 ) -> None:
     reads = reader(shared=shared, failOnDataLoss=fails, receiverTimeout="2s")
-    sent = send(emulator, "first", SENT)
-    query = reads.query()
-    reads.run(query)
+    query = reads.first()
     send(emulator, "second", SENT)
     query.batch()
     kill(query, reads)
     emulator.promote(HUB, SENT + LOST)
-    sent |= send(emulator, "third", 2)
+    reads.send("third", 2)
     again = reads.query(query)
     if fails:
         with pytest.raises(DataLossError, match=r"partition 0: .* partition 1: "):
             again.planner.ranges(query.logged)
         return
     assert reads.read(again, query.logged) == []
-    reads.drain(again, sent)
-    assert sent <= reads.bodies.keys()
+    reads.drain(again)
 
 
 def test_the_next_owner_notices_a_promotion(
@@ -397,13 +377,10 @@ def test_the_next_owner_notices_a_promotion(
 ) -> None:
     caplog.set_level(logging.WARNING)
     reads = reader(failOnDataLoss=False)
-    sent = send(emulator, "first", SENT)
-    one = reads.query()
-    reads.run(one)
-    kill(one, reads)
+    kill(reads.first(), reads)
     emulator.promote(HUB, LOST)
-    sent |= send(emulator, "second", LOST + 5)
-    reads.drain(reads.query(owner="b"), sent)
+    reads.send("second", LOST + 5)
+    reads.drain(reads.query(owner="b"))
     assert f"events {SENT - LOST} to {SENT - 1} were read and are gone" in caplog.text
 
 

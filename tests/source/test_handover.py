@@ -124,13 +124,7 @@ def test_everything_is_read_once_while_members_join_drain_and_leave(group: Group
     wait_until(lambda: len(a.owned()) == len(b.owned()) == 4, "the others have it")
     traffic.end()
 
-    everything = group.everything()
-    queries = (a, b)
-    wait_until(
-        lambda: [each.step() for each in queries] and sum(len(each.seen) for each in (a, b, c)) >= everything.total(),
-        "the rest is read",
-    )
-    assert Counter(a.seen + b.seen + c.seen) == everything
+    group.read_rest(a, b, ended=[c])
     assert all(each.seen for each in (a, b, c))
     with DeltaStore(str(group.table)) as store:
 
@@ -155,7 +149,7 @@ def test_each_partition_is_read_in_order_also_across_a_move(group: Group, traffi
 
 
 def test_nothing_moves_while_the_lease_table_is_away_for_three_lease_durations(group: Group, traffic: Traffic) -> None:
-    duration, interval = 4.0, 3.0
+    duration, interval = 3.0, 2.0
     group.raw |= {"leaseDuration": f"{duration:g}s", "balanceInterval": f"{interval:g}s"}
     a, b = traffic.run(group.query("a")), traffic.run(group.query("b"))
     group.wait_owned(4, 4)
@@ -234,7 +228,7 @@ def test_a_leaving_query_answers_no_until_everything_is_given_back(group: Group)
     assert snapshot.members["a"].state is MemberState.LEAVING
     assert a.plan() is None
     wait_until(lambda: len(b.owned()) == 8, "b has all")
-    drain_all(group, a, b)
+    group.read_rest(a, b)
     a.stop()
     assert a.tell(leave=True) is None
     assert group.snapshot().members.keys() == {"b"}
@@ -253,21 +247,11 @@ def test_queries_with_one_owner_id_in_different_groups_have_sockets_of_their_own
     assert set(group.checkpoints().values()) == {10}
 
 
-def drain_all(group: Group, *queries: Query) -> None:
-    """Run batches until everything is read, and check that nothing was read twice."""
-    everything = group.everything()
-    wait_until(
-        lambda: [each.step() for each in queries] and sum(len(each.seen) for each in queries) >= everything.total(),
-        "everything is read",
-    )
-    assert Counter(event for each in queries for event in each.seen) == everything
-
-
 def test_a_planner_works_without_a_socket(group: Group) -> None:
     socket_path(PlannerAddress("a")).parent.write_text("a file in the way")
     group.append(1)
     a = group.query("a")
-    wait_until(lambda: (a.step() and False) or len(a.seen) == PARTITIONS, "it reads")
+    a.read(PARTITIONS)
     assert a.tell(leave=True) is None
 
 
@@ -285,7 +269,7 @@ def test_a_query_that_returns_within_its_lease_duration_keeps_its_partitions(gro
     process.wait()
     a = group.query("a", planned)
     assert a.owned() == {p for p, owner in before.items() if owner == "a"}, "at once"
-    drain_all(group, a, b)
+    group.read_rest(a, b)
     assert {p: lease.owner for p, lease in group.leases().items()} == before
 
 
@@ -304,10 +288,7 @@ def test_a_replay_skips_what_was_finished_and_handed_over_meanwhile(group: Group
     wait_until(lambda: len(again.owned()) == len(b.owned()) == 4, "they share again")
     assert again.run(end) == []
     group.append(5)
-    wait_until(
-        lambda: [each.step() for each in (again, b)] and len(first.seen + again.seen + b.seen) >= 120, "all is read"
-    )
-    assert Counter(first.seen + again.seen + b.seen) == group.everything()
+    group.read_rest(again, b, ended=[first])
 
 
 # --- operators' orders ------------------------------------------------------------------------------------------
@@ -361,13 +342,13 @@ def test_seeking_back_in_a_running_query_reads_again_from_there(group: Group) ->
     group.append(10)
     a = group.query("a")
     group.wait_owned(8)
-    drain_all(group, a)
+    group.read_rest(a)
     wait_until(lambda: a.plan() is None and set(group.checkpoints().values()) == {10}, "all is checkpointed")
     order(group, seek("3", 4))
     wait_until(lambda: (a.step() and False) or len(numbers(a, "3")) == 16, "it reads again")
     assert numbers(a, "3") == [*range(10), *range(4, 10)]
     group.append(2)
-    wait_until(lambda: (a.step() and False) or len(a.seen) == 8 * 12 + 6, "and on")
+    a.read(8 * 12 + 6)
     assert numbers(a, "3") == [*range(10), *range(4, 12)]
     assert all(numbers(a, str(partition)) == list(range(12)) for partition in range(8) if partition != 3)
     wait_until(lambda: a.plan() is None and set(group.checkpoints().values()) == {12}, "all is checkpointed")
@@ -386,7 +367,7 @@ def test_a_seek_holds_although_the_batch_in_flight_ends_elsewhere(group: Group, 
     wait_until(lambda: a.planner.holdings()["3"].epoch == 2, "the keeper has seen it")
     assert a.planner.holdings()["3"].checkpoint.next == to
     a.run(in_flight)
-    wait_until(lambda: (a.step() and False) or len(a.seen) >= 7 * 30 + 10 + (30 - to), "the rest is read")
+    a.read(7 * 30 + 10 + (30 - to))
     assert numbers(a, "3") == [*range(10), *range(to, 30)], "what the operator has not skipped is not skipped"
     wait_until(lambda: a.plan() is None and set(group.checkpoints().values()) == {30}, "all is checkpointed")
     assert {len(numbers(a, str(partition))) for partition in range(8) if partition != 3} == {30}
@@ -404,7 +385,7 @@ def test_a_batch_that_was_logged_before_a_seek_is_not_replayed(group: Group, to:
     again = group.query("a", None, logged)
     wait_until(lambda: len(again.owned()) == 8, "all is its own again")
     again.run(logged)
-    wait_until(lambda: (again.step() and False) or len(again.seen) >= 7 * 15 + (15 - to), "all is read")
+    again.read(7 * 15 + (15 - to))
     assert numbers(again, "3") == list(range(to, 15))
     wait_until(lambda: again.plan() is None and set(group.checkpoints().values()) == {15}, "all is checkpointed")
 
@@ -419,6 +400,6 @@ def test_a_late_checkpoint_of_the_last_owner_does_not_undo_a_seek(group: Group) 
     first.stop()
     order(group, seek("3", 2, force=False))
     again = group.query("a", end)
-    wait_until(lambda: (again.step() and False) or len(again.seen) == 8, "it reads again from there")
+    again.read(8)
     assert again.seen == [("3", number) for number in range(2, 10)]
     assert {position for partition, position in group.checkpoints().items() if partition != "3"} == {10}

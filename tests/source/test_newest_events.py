@@ -14,7 +14,6 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub import watcher
 from spark_ehbalance.hub.poll_schedule import PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.source import newest_events
 from spark_ehbalance.source.datasource import StreamReader, Task
@@ -23,7 +22,7 @@ from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS, Key
-from tests.source.support import HUB, CountedReceivers, hub_options
+from tests.source.support import HUB, CountedReceivers, hub_options, numbers
 from tests.waiting import wait_until
 
 #: Partitions, and how often the hub is asked about one: once a minute about each.
@@ -110,29 +109,25 @@ def _close_kept() -> Iterator[None]:
 
 
 def test_a_kept_receiver_tells_when_there_is_another_event(
-    emulator: Emulator, heard: Heard, address: ListenerAddress
+    emulator: Emulator, heard: Heard, address: ListenerAddress, worker: CountedReceivers
 ) -> None:
     emulator.add_hub(HUB, 2)
-    options, worker = hub_options(emulator), CountedReceivers()
+    options = hub_options(emulator)
 
     def read(start: int, end: int) -> list[int]:
-        batches = read_range(options, Range("1", 0, start, end), None, 5, receivers=worker, news=address)
-        return [number for batch in batches for number in sequence_numbers(batch).to_pylist()]
+        return numbers(read_range(options, Range("1", 0, start, end), None, 5, receivers=worker, news=address))
 
-    try:
-        emulator.append(HUB, 1, [b"x"] * 4)
-        assert read(0, 3) == [0, 1, 2]
-        wait_until(lambda: heard.found.keys() == {"1"} and heard.found["1"].sequence_number == 3, "what was there")
-        assert read(3, 4) == [3], "the event that was sent ahead"
-        heard.found.clear()
-        emulator.append(HUB, 1, [b"y"])
-        wait_until(lambda: heard.found.keys() == {"1"}, "the next event is told of")
-        emulator.append(HUB, 1, [b"y"] * 500)
-        assert read(4, 505) == [*range(4, 505)]
-        assert worker.opened == [0], "one receiver has done all that"
-        wait_until(lambda: heard.found["1"].sequence_number == 504, "the newest of all")
-    finally:
-        worker.close()
+    emulator.append(HUB, 1, [b"x"] * 4)
+    assert read(0, 3) == [0, 1, 2]
+    wait_until(lambda: heard.found.keys() == {"1"} and heard.found["1"].sequence_number == 3, "what was there")
+    assert read(3, 4) == [3], "the event that was sent ahead"
+    heard.found.clear()
+    emulator.append(HUB, 1, [b"y"])
+    wait_until(lambda: heard.found.keys() == {"1"}, "the next event is told of")
+    emulator.append(HUB, 1, [b"y"] * 500)
+    assert read(4, 505) == [*range(4, 505)]
+    assert worker.opened == [0], "one receiver has done all that"
+    wait_until(lambda: heard.found["1"].sequence_number == 504, "the newest of all")
 
 
 def test_what_was_sent_ahead_while_it_was_put_away_is_told(

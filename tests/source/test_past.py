@@ -387,8 +387,7 @@ def test_two_queries_of_one_name_get_two(group: Group, caplog: pytest.LogCapture
     assert other.planner.owner.startswith("job-")
     assert f"another query of the group is called job: this one is called {other.planner.owner}" in caplog.text
     group.append(2)
-    wait_until(lambda: one.step() + other.step() + len(one.seen + other.seen) >= 2 * PARTITIONS, "all is read")
-    once_each(group, one, other)
+    group.read_rest(one, other)
     assert one.planner.address != other.planner.address
 
 

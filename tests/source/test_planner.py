@@ -240,6 +240,7 @@ def test_a_logged_batch_is_replayed(group: ValueGroup, orderly: bool, strategy: 
     moved = {(each.partition, each.start, each.end) for each in two.ranges.values() if len(each)}
     assert {(each.partition, each.start, each.end) for each in ranges if len(each)} == moved
     assert all(each.epoch > two.ranges[each.partition].epoch for each in ranges)
+    assert not shared or all(each.epoch == group.leases()[each.partition].epoch for each in ranges)
     assert again.planner.ranges(two) == ranges, "asked again"
     again.read(120 - 24)
     assert Counter(first.seen + again.seen) == group.hub.everything()
@@ -483,18 +484,6 @@ def test_a_control_message_of_another_batch_or_form_changes_nothing(group: Value
     assert all(lease.checkpoint and lease.checkpoint.next <= 5 for lease in group.leases().values()), (
         "none of it counts"
     )
-
-
-def test_a_leaving_query_answers_no_until_everything_is_given_back(group: ValueGroup) -> None:
-    group.hub.append(10)
-    a = group.query("a")
-    end = a.batch()
-    assert a.planner.handle(message(a.finished, leave=True)) is False
-    wait_until(lambda: not a.owned(), "it plans nothing more")
-    assert a.planner.handle(message(a.finished, leave=True)) is False, "its batch is in flight"
-    wait_until(lambda: a.planner.handle(message(end, leave=True)), "everything is given back")
-    assert not group.snapshot().owned_by("a")
-    assert a.planner.next_batch(end, None) is end
 
 
 # --- what a sink asks ------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,18 +19,17 @@ from spark_ehbalance.errors import (
     StoreUnavailableError,
 )
 from spark_ehbalance.hub import conditions
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.hub.receiver import Receiver
 from spark_ehbalance.hub.rows import sequence_numbers
-from spark_ehbalance.leases.model import Author, Lease
+from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.orders import Seek
 from spark_ehbalance.source import range_reader
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.stores.base import commit
-from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
-from tests.source.support import HUB, SOON, CountedReceivers, hub_options
+from tests.source.support import HUB, SOON, CountedReceivers, HeldLease, hub_options
 from tests.waiting import wait_until
 
 EVENTS = 5000
@@ -248,8 +246,8 @@ def test_no_event_for_the_receiver_timeout_fails_the_batch(emulator: Emulator) -
 
 def test_an_unreachable_hub_fails_the_batch_after_the_receiver_timeout(emulator: Emulator) -> None:
     emulator.refuse_connections()
-    with pytest.raises(HubUnavailableError, match=r"partition 0: .*receiverTimeout=3 s.*no connection"):
-        read(hub_options(emulator, receiverTimeout="3 s"), 0, 10)
+    with pytest.raises(HubUnavailableError, match=r"partition 0: .*receiverTimeout=1 s.*no connection"):
+        read(hub_options(emulator, receiverTimeout="1 s"), 0, 10)
 
 
 def test_the_time_of_a_slow_sink_does_not_count(emulator: Emulator) -> None:
@@ -277,205 +275,141 @@ def test_a_wrong_key_is_an_error_that_does_not_show_it(emulator: Emulator) -> No
 # --- leases and other readers ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def table(emulator: Emulator, tmp_path: Path) -> DeltaStore:
-    """A lease table in which `me` holds partition 0 with epoch 5."""
-    options = hub_options(emulator)
-    store = DeltaStore(str(tmp_path / "leases"))
-    store.create(options.connection.group("$Default"))
-    base = store.read()
-    lease = Lease("0", owner="me", epoch=5, renewal=9, owned_since_ms=9, checkpoint=Position(-1))
-    store.write(base, replace(base, leases={"0": lease}))
-    return store
+class Held(HeldLease):
+    """And how its tasks read."""
 
+    def __init__(self, emulator: Emulator, path: Path) -> None:
+        super().__init__(emulator, path, epoch=5)
+        self._emulator = emulator
 
-def lose(table: DeltaStore, owner: str | None = "other") -> None:
-    """Have another member take the lease."""
-    base = table.read()
-    table.write(base, replace(base, leases={"0": replace(base.leases["0"], owner=owner, epoch=6)}))
-
-
-class Intruder:
-    """Somebody else's receiver of partition 0."""
-
-    def __init__(self, options: Options, level: int) -> None:
-        self._source = PartitionAddress(options.connection, "$Default", "0")
-        self._level = level
-        self._receiver: Receiver | None = None
-
-    def come(self) -> None:
-        self._receiver = Receiver(self._source, 0, owner_level=self._level, prefetch=1)
-        wait_until(lambda: self._receiver and self._receiver.receive(1, 0.2).num_rows, "the intruder reads")
-
-    def go(self) -> None:
-        if self._receiver is not None:
-            self._receiver.close()
+    def read(
+        self,
+        end: int = EVENTS,
+        *,
+        level: int | None = 5,
+        since_ms: int = 0,
+        then: Callable[[], object] | None = None,
+        **raw: object,
+    ) -> list[int]:
+        options = hub_options(self._emulator, leaseTable=self.path, prefetch=100, **raw)
+        return read(options, 0, end, epoch=5, owner="me", level=level, since_ms=since_ms, then=then)
 
 
 @pytest.fixture
-def intruder(emulator: Emulator) -> Iterator[Callable[[int], Intruder]]:
-    made: list[Intruder] = []
-
-    def make(level: int) -> Intruder:
-        made.append(Intruder(hub_options(emulator), level))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.go()
+def held(emulator: Emulator, tmp_path: Path) -> Held:
+    return Held(emulator, tmp_path / "leases")
 
 
-def shared(emulator: Emulator, tmp_path: Path, **raw: object) -> Options:
-    return hub_options(emulator, leaseTable=tmp_path / "leases", prefetch=100, **raw)
+Rival = Callable[..., Receiver]
 
 
-def test_a_lease_lost_while_reading_ends_the_range_early_without_an_error(
-    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
-) -> None:
+def test_a_lease_lost_while_reading_ends_the_range_early_without_an_error(held: Held, rival: Rival) -> None:
     def taken_over() -> None:
-        lose(table)
-        intruder(6).come()
+        held.claim()
+        rival(6)
 
-    got = read(shared(emulator, tmp_path), 0, EVENTS, epoch=5, owner="me", level=5, then=taken_over)
+    got = held.read(then=taken_over)
     assert 0 < len(got) < EVENTS
     assert got == list(range(len(got)))
 
 
-def test_a_lease_lost_before_reading_is_an_empty_range(
-    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
-) -> None:
-    lose(table)
-    intruder(6).come()
-    assert read(shared(emulator, tmp_path), 0, EVENTS, epoch=5, owner="me", level=5) == []
+def test_a_lease_lost_before_reading_is_an_empty_range(held: Held, rival: Rival) -> None:
+    held.claim()
+    rival(6)
+    assert held.read() == []
 
 
-def test_a_later_process_of_the_query_fails_the_batch_instead_of_ending_it_early(
-    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
-) -> None:
+def test_a_later_process_of_the_query_fails_the_batch_instead_of_ending_it_early(held: Held, rival: Rival) -> None:
     """That process runs the batch again, and a sink that had this one, cut short, for the whole batch would skip it."""
 
     def claimed_again() -> None:
-        lose(table, owner="me")
-        intruder(6).come()
+        held.claim("me")
+        rival(6)
 
     with pytest.raises(FencedError, match="partition 0: a later process of this query, me, reads it now"):
-        read(shared(emulator, tmp_path), 0, EVENTS, epoch=5, owner="me", level=5, since_ms=9, then=claimed_again)
+        held.read(since_ms=9, then=claimed_again)
 
 
-def test_a_lost_lease_does_not_end_the_range_before_the_new_owner_reads(
-    emulator: Emulator, tmp_path: Path, table: DeltaStore
-) -> None:
-    got = read(shared(emulator, tmp_path), 0, 500, epoch=5, owner="me", level=5, then=lambda: lose(table))
-    assert got == list(range(500))
+def test_a_lost_lease_does_not_end_the_range_before_the_new_owner_reads(held: Held) -> None:
+    assert held.read(500, then=held.claim) == list(range(500))
 
 
-def test_a_seek_neither_ends_the_range_nor_fails_the_batch(
-    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
-) -> None:
+def test_a_seek_neither_ends_the_range_nor_fails_the_batch(held: Held, rival: Rival) -> None:
     def sought() -> None:
         seek = Seek(by=Author("operator", ""), at_ms=0, partition="0", position=Position(7), force=True)
-        assert commit(table, table.read(), [seek]).accepted
-        reader = intruder(6)  # such as another seek's, to a time
-        reader.come()
-        reader.go()
+        assert commit(held.table, held.table.read(), [seek]).accepted
+        rival(6).close()  # such as another seek's, to a time
 
-    got = read(shared(emulator, tmp_path), 0, EVENTS, epoch=5, owner="me", level=5, since_ms=9, then=sought)
-    assert got == list(range(EVENTS))
+    assert held.read(since_ms=9, then=sought) == list(range(EVENTS))
 
 
 @pytest.mark.parametrize("while_reading", [True, False])
 def test_a_reader_outside_the_group_fails_the_batch(
-    emulator: Emulator,
-    tmp_path: Path,
-    table: DeltaStore,
-    intruder: Callable[[int], Intruder],
-    while_reading: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    held: Held, rival: Rival, while_reading: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(range_reader, "_DEAD_READER", 1.0)
-    other = intruder(77)
     if not while_reading:
-        other.come()
+        rival(77)
     with pytest.raises(ForeignReaderError) as caught:
-        read(
-            shared(emulator, tmp_path),
-            0,
-            EVENTS,
-            epoch=5,
-            owner="me",
-            level=5,
-            then=other.come if while_reading else None,
-        )
+        held.read(then=(lambda: rival(77)) if while_reading else None)
     message = str(caught.value)
     assert "\n" not in message
     for part in ("partition 0", "owner level 77", "holds it with 5", "another consumer group"):
         assert part in message
-    assert table.read().leases["0"].owner == "me"
+    assert held.lease.owner == "me"
 
 
 def test_a_reader_with_a_level_shuts_out_one_without(
-    emulator: Emulator, intruder: Callable[[int], Intruder], monkeypatch: pytest.MonkeyPatch
+    emulator: Emulator, rival: Rival, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(range_reader, "_DEAD_READER", 1.0)
-    intruder(0).come()
+    rival(0)
     with pytest.raises(ForeignReaderError, match=r"partition 0: .*owner level 0"):
         read(hub_options(emulator), 0, 100)
 
 
 def test_without_level_a_kept_receiver_of_the_former_owner_is_waited_for(
-    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder], opened: list[int]
+    held: Held, rival: Rival, opened: list[int]
 ) -> None:
-    former = intruder(4)
-    former.come()
+    former = rival(4)
     done = threading.Event()
 
     def leave() -> None:
         wait_until(lambda: len(opened) > 1 or done.is_set(), "the range was refused, and is tried again")
-        former.go()
+        former.close()
 
     leaving = threading.Thread(target=leave)
     leaving.start()
     try:
-        got = read(shared(emulator, tmp_path, minPartitions=2), 0, 500, epoch=5, owner="me")
+        got = held.read(500, level=None, minPartitions=2)
     finally:
         done.set()
         leaving.join()
     assert got == list(range(500))
 
 
-def test_without_level_a_lower_level_that_stays_is_an_error(
-    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder], opened: list[int]
-) -> None:
-    intruder(4).come()
-    options = shared(emulator, tmp_path, minPartitions=2, receiverTimeout="6 s")
+def test_without_level_a_lower_level_that_stays_is_an_error(held: Held, rival: Rival, opened: list[int]) -> None:
+    rival(4)
     with pytest.raises(ForeignReaderError, match=r"owner level 4, while this query holds it with 5"):
-        read(options, 0, 100, epoch=5, owner="me")
+        held.read(100, level=None, minPartitions=2, receiverTimeout="2 s")
     assert len(opened) > 1
 
 
-def test_a_disconnect_while_the_table_is_away_fails_the_batch(
-    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
-) -> None:
-    table.close()
-    (tmp_path / "leases").rename(tmp_path / "away")
-    intruder(77).come()
+def test_a_disconnect_while_the_table_is_away_fails_the_batch(held: Held, rival: Rival) -> None:
+    held.table.close()
+    held.path.rename(held.path.with_name("away"))
+    rival(77)
     with pytest.raises(StoreUnavailableError):
-        read(shared(emulator, tmp_path), 0, 100, epoch=5, owner="me", level=5)
+        held.read(100)
 
 
-def test_the_kept_receiver_of_another_worker_is_taken_over(
-    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
-) -> None:
-    intruder(5).come()
-    options = shared(emulator, tmp_path)
-    assert read(options, 0, 500, epoch=5, owner="me", level=5) == list(range(500))
+def test_the_kept_receiver_of_another_worker_is_taken_over(held: Held, rival: Rival) -> None:
+    rival(5)
+    assert held.read(500) == list(range(500))
 
 
-def test_the_same_task_run_twice_at_once_completes_in_one_of_them(
-    emulator: Emulator, tmp_path: Path, table: DeltaStore, intruder: Callable[[int], Intruder]
-) -> None:
-    got = read(shared(emulator, tmp_path), 0, EVENTS, epoch=5, owner="me", level=5, then=intruder(5).come)
-    assert got == list(range(EVENTS))
+def test_the_same_task_run_twice_at_once_completes_in_one_of_them(held: Held, rival: Rival) -> None:
+    assert held.read(then=lambda: rival(5)) == list(range(EVENTS))
 
 
 # --- events that are gone --------------------------------------------------------------------------------------
@@ -524,8 +458,8 @@ def _make_hub_anew(emulator: Emulator) -> None:
 def test_a_hub_recreated_after_planning_is_loss(emulator: Emulator) -> None:
     _make_hub_anew(emulator)
     with pytest.raises(DataLossError, match=r"partition 0: .*made anew"):
-        read(hub_options(emulator, receiverTimeout="3 s"), 10, 200)
-    options = hub_options(emulator, receiverTimeout="3 s", failOnDataLoss=False)
+        read(hub_options(emulator, receiverTimeout="1 s"), 10, 200)
+    options = hub_options(emulator, receiverTimeout="1 s", failOnDataLoss=False)
     assert read(options, 10, 200) == list(range(10, 50))
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,11 +18,10 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVER_IDLE, RECEIVERS, Key, Receivers
-from tests.source.support import HUB, SOON, CountedReceivers, hub_options
+from tests.source.support import HUB, SOON, CountedReceivers, hub_options, numbers
 from tests.waiting import wait_until
 
 LEVEL = 5
@@ -40,8 +39,7 @@ def hub(emulator: Emulator) -> Iterator[None]:
 
 def read(emulator: Emulator, start: int, end: int, partition: str = "0", worker: Receivers = RECEIVERS) -> list[int]:
     """The sequence numbers that a task with an owner level reads, in a process with these receivers."""
-    batches = read_range(hub_options(emulator), Range(partition, 0, start, end), None, LEVEL, receivers=worker)
-    return [number for batch in batches for number in sequence_numbers(batch).to_pylist()]
+    return numbers(read_range(hub_options(emulator), Range(partition, 0, start, end), None, LEVEL, receivers=worker))
 
 
 def kept(emulator: Emulator, position: int) -> Receiver:
@@ -58,17 +56,13 @@ def none_is_open(emulator: Emulator) -> bool:
     return emulator.connections() == 0
 
 
-def test_a_receiver_disconnected_by_another_closes_by_itself(emulator: Emulator) -> None:
+def test_a_receiver_disconnected_by_another_closes_by_itself(
+    emulator: Emulator, rival: Callable[[int], Receiver]
+) -> None:
     read(emulator, 0, 10)
     assert emulator.connections() == 1
-    other = Receiver(
-        PartitionAddress(hub_options(emulator).connection, "$Default", "0"), 10, owner_level=LEVEL, prefetch=10
-    )
-    try:
-        assert other.receive(1, 5.0, 1).num_rows == 1
-        wait_until(lambda: emulator.connections() == 1, "only the other worker's is open", SOON)
-    finally:
-        other.close()
+    rival(LEVEL)
+    wait_until(lambda: emulator.connections() == 1, "only the other worker's is open", SOON)
 
 
 def test_an_unused_receiver_closes_by_itself(emulator: Emulator) -> None:
@@ -89,39 +83,33 @@ def test_the_idle_time_is_seconds() -> None:
     assert RECEIVER_IDLE <= 10
 
 
-def test_a_receiver_whose_token_is_about_to_expire_closes_by_itself(emulator: Emulator, handlers: list[Any]) -> None:
-    worker = CountedReceivers()
-    read(emulator, 0, 10, worker=worker)
-    token = handlers[0]._cbs_authenticator
-    token._expires_on = int(time.time()) + token._refresh_window
-    wait_until(lambda: none_is_open(emulator), "it is closed", SOON)
+def goes_on(emulator: Emulator, worker: CountedReceivers) -> None:
+    """The next task has a new receiver."""
     assert read(emulator, 10, 20, worker=worker) == list(range(10, 20))
     worker.close()
     assert worker.opened == [0, 10]
 
 
-def test_a_receiver_whose_token_is_about_to_expire_is_not_used_again(emulator: Emulator, handlers: list[Any]) -> None:
-    worker = CountedReceivers(check_interval=60.0)  # too late to close it before it is needed
+@pytest.mark.parametrize("checked", [True, False], ids=["closes by itself", "is not used again"])
+def test_a_receiver_whose_token_is_about_to_expire(emulator: Emulator, handlers: list[Any], checked: bool) -> None:
+    worker = CountedReceivers(check_interval=0.2 if checked else 60.0)
     read(emulator, 0, 10, worker=worker)
     token = handlers[0]._cbs_authenticator
     token._expires_on = int(time.time()) + token._refresh_window
-    assert read(emulator, 10, 20, worker=worker) == list(range(10, 20))
-    worker.close()
-    assert worker.opened == [0, 10]
+    if checked:
+        wait_until(lambda: none_is_open(emulator), "it is closed", SOON)
+    goes_on(emulator, worker)
 
 
-@pytest.mark.parametrize("how", ["dropped", "detached"])
-def test_a_disconnected_receiver_is_not_used_again(emulator: Emulator, how: str) -> None:
+@pytest.mark.parametrize("disconnect", [Emulator.drop_connections, lambda emulator: emulator.detach(HUB, 0)])
+def test_a_disconnected_receiver_is_not_used_again(
+    emulator: Emulator, disconnect: Callable[[Emulator], object]
+) -> None:
     worker = CountedReceivers(check_interval=60.0)
     read(emulator, 0, 10, worker=worker)
-    if how == "dropped":
-        emulator.drop_connections()
-    else:
-        emulator.detach(HUB, 0)
+    disconnect(emulator)
     wait_until(lambda: emulator.readers(HUB, 0) == [], "the hub has let go of it")
-    assert read(emulator, 10, 20, worker=worker) == list(range(10, 20))
-    worker.close()
-    assert worker.opened == [0, 10]
+    goes_on(emulator, worker)
 
 
 def test_a_receiver_with_a_full_buffer_is_closed(emulator: Emulator, handlers: list[Any]) -> None:

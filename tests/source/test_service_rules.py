@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from spark_ehbalance.hub.conditions import Meaning, busy_wait, meaning
 from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.poll_schedule import PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.server_busy import BUSY
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.source.options import Options
@@ -27,23 +26,15 @@ from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.values.starting_positions import StartingPositions
 from tests.source.queries import Group
-from tests.source.support import HUB, CountedReceivers, hub_options
+from tests.source.support import HUB, CountedReceivers, hub_options, numbers
 from tests.waiting import wait_until
 
 GROUP = "readers"
 
 
-@pytest.fixture
-def receivers() -> Iterator[CountedReceivers]:
-    made = CountedReceivers()
-    yield made
-    made.close()
-
-
-def read(options: Options, receivers: CountedReceivers, end: int, start: int = 0, *, partition: str = "0") -> list[int]:
+def read(options: Options, worker: CountedReceivers, end: int, start: int = 0, *, partition: str = "0") -> list[int]:
     """The sequence numbers that a task reads, with an owner level."""
-    batches = read_range(options, Range(partition, 0, start, end), None, 3, receivers=receivers)
-    return [number for batch in batches for number in sequence_numbers(batch).to_pylist()]
+    return numbers(read_range(options, Range(partition, 0, start, end), None, 3, receivers=worker))
 
 
 @pytest.fixture
@@ -56,23 +47,23 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("settled", [True, False], ids=["settled", "unsettled"])
-def test_all_events_are_read_however_they_are_settled(settled: bool, receivers: CountedReceivers) -> None:
+def test_all_events_are_read_however_they_are_settled(settled: bool, worker: CountedReceivers) -> None:
     """In frames of 64 KiB, over receivers that are kept from one range to the next."""
     with Emulator({HUB: 1}, settled=settled) as emulator:
         emulator.append(HUB, 0, [b"x"] * 400 + [b"x" * 200_000] * 3 + [b"x"] * 400)
         options = hub_options(emulator, prefetch=100)
         for start, end in ((0, 300), (300, 803)):
-            assert read(options, receivers, end, start) == list(range(start, end))
+            assert read(options, worker, end, start) == list(range(start, end))
 
 
-def test_a_receiver_that_was_detached_because_it_was_idle_is_opened_again(receivers: CountedReceivers) -> None:
+def test_a_receiver_that_was_detached_because_it_was_idle_is_opened_again(worker: CountedReceivers) -> None:
     with Emulator({HUB: 1}, idle_link_timeout=1.0) as emulator:
         emulator.append(HUB, 0, [b"x"] * 10)
         options = hub_options(emulator)
-        assert read(options, receivers, 5) == list(range(5))
+        assert read(options, worker, 5) == list(range(5))
         wait_until(lambda: emulator.readers(HUB, 0) == [], "the kept receiver was detached")
-        assert read(options, receivers, 10, 5) == list(range(5, 10))
-        assert receivers.opened == [0, 5]
+        assert read(options, worker, 10, 5) == list(range(5, 10))
+        assert worker.opened == [0, 5]
 
 
 def test_events_of_kafka_clients(emulator: Emulator) -> None:
@@ -134,19 +125,17 @@ def hub(emulator: Emulator) -> Options:
 
 
 @pytest.mark.parametrize("what", ["hub", "group", "disabled", "partition"])
-def test_a_reader_names_what_is_missing(
-    emulator: Emulator, hub: Options, receivers: CountedReceivers, what: str
-) -> None:
+def test_a_reader_names_what_is_missing(emulator: Emulator, hub: Options, worker: CountedReceivers, what: str) -> None:
     missing(emulator, what)
     with pytest.raises(MissingError, match=NAMED[what]):
-        read(hub, receivers, 10, partition="7" if what == "partition" else "0")
+        read(hub, worker, 10, partition="7" if what == "partition" else "0")
 
 
 @pytest.mark.parametrize("what", ["hub", "group", "disabled"])
 def test_a_reader_that_has_begun_names_what_is_missing(
-    emulator: Emulator, hub: Options, receivers: CountedReceivers, what: str
+    emulator: Emulator, hub: Options, worker: CountedReceivers, what: str
 ) -> None:
-    with contextlib.closing(read_range(hub, Range("0", 0, 0, 20), None, 3, receivers=receivers)) as batches:
+    with contextlib.closing(read_range(hub, Range("0", 0, 0, 20), None, 3, receivers=worker)) as batches:
         assert next(batches).num_rows
         missing(emulator, what)
         with pytest.raises(MissingError, match=NAMED[what]):
@@ -154,12 +143,12 @@ def test_a_reader_that_has_begun_names_what_is_missing(
 
 
 def test_a_hub_that_is_missing_for_a_moment_fails_no_reader(
-    emulator: Emulator, hub: Options, receivers: CountedReceivers
+    emulator: Emulator, hub: Options, worker: CountedReceivers
 ) -> None:
     emulator.disable_hub(HUB)
     enabling = threading.Timer(0.7, emulator.disable_hub, (HUB, False))
     enabling.start()
-    assert read(hub, receivers, 10) == list(range(10))
+    assert read(hub, worker, 10) == list(range(10))
     enabling.join()
 
 
@@ -238,16 +227,16 @@ def test_a_busy_server_is_left_alone_for_four_to_five_seconds() -> None:
 
 
 def test_a_reader_waits_for_a_busy_server_and_counts(
-    emulator: Emulator, hub: Options, receivers: CountedReceivers, monkeypatch: pytest.MonkeyPatch
+    emulator: Emulator, hub: Options, worker: CountedReceivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conditions, "_BUSY_WAIT", 2.0)
     name = hub.connection.hub_name
     before = BUSY.of(name)
     emulator.server_busy(seconds=3.0)
-    assert read(hub, receivers, 10) == list(range(10))
+    assert read(hub, worker, 10) == list(range(10))
     refused = BUSY.of(name) - before
     assert 1 <= refused <= 2, "it does not come again at once"
-    assert len(receivers.opened) == refused + 1
+    assert len(worker.opened) == refused + 1
 
 
 @pytest.mark.usefixtures("short_waits")
@@ -276,7 +265,7 @@ def test_a_server_that_stays_busy_is_an_error(
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_waits_for_a_connection_that_the_namespace_can_spare(receivers: CountedReceivers) -> None:
+def test_a_reader_waits_for_a_connection_that_the_namespace_can_spare(worker: CountedReceivers) -> None:
     with Emulator({HUB: 2}, max_connections=1) as emulator:
         emulator.append(HUB, 0, [b"x"] * 10)
         options = hub_options(emulator)
@@ -284,12 +273,12 @@ def test_a_reader_waits_for_a_connection_that_the_namespace_can_spare(receivers:
         other.receive(1, 0.1)
         leaving = threading.Timer(1.0, other.close)
         leaving.start()
-        assert read(options, receivers, 10) == list(range(10))
+        assert read(options, worker, 10) == list(range(10))
         leaving.join()
 
 
 def test_a_start_with_many_partitions_asks_no_more_than_the_hub_answers(emulator: Emulator) -> None:
-    partitions = 110
+    partitions = 70  # more than the hub answers in a second
     emulator.add_hub(HUB, partitions)
     options = hub_options(emulator)
     before = BUSY.of(options.connection.hub_name)
@@ -357,7 +346,7 @@ def test_two_queries_that_start_at_once_are_refused_nothing(emulator: Emulator, 
 
 
 def test_who_waits_for_a_batch_is_served_while_all_partitions_are_asked_about(emulator: Emulator) -> None:
-    emulator.add_hub(HUB, 60)
+    emulator.add_hub(HUB, 40)
     connection = hub_options(emulator).connection
     schedule = PollSchedule(most_requests=10)
     watcher = HubWatcher(connection, "$Default", StartingPositions.parse("latest"), 60.0, schedule=schedule)
@@ -386,31 +375,16 @@ def caught_up(watcher: HubWatcher) -> int:
 # --- readers of others ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def foreign(hub: Options) -> Iterator[Callable[[], Receiver]]:
-    """A reader of partition 0 with a higher owner level than the query's."""
-    made: list[Receiver] = []
-
-    def come() -> Receiver:
-        made.append(Receiver(PartitionAddress(hub.connection, GROUP, "0"), 0, owner_level=500, prefetch=1))
-        wait_until(lambda: made[-1].receive(1, 0.2).num_rows, "it reads")
-        return made[-1]
-
-    yield come
-    for each in made:
-        each.close()
-
-
 def test_a_foreign_reader_that_goes_is_waited_for(
-    hub: Options, receivers: CountedReceivers, foreign: Callable[[], Receiver]
+    hub: Options, worker: CountedReceivers, rival: Callable[..., Receiver]
 ) -> None:
-    other = foreign()
+    other = rival(500, group=GROUP)
 
     def go() -> None:
-        wait_until(lambda: len(receivers.opened) > 2, "the range was refused, and is tried again")
+        wait_until(lambda: len(worker.opened) > 2, "the range was refused, and is tried again")
         other.close()
 
     going = threading.Thread(target=go)
     going.start()
-    assert read(hub, receivers, 10) == list(range(10))
+    assert read(hub, worker, 10) == list(range(10))
     going.join()
