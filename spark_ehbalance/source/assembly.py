@@ -26,7 +26,7 @@ from spark_ehbalance.source.load_reporter import LoadReporter
 from spark_ehbalance.source.newest_events import NewestEventsListener
 from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
 from spark_ehbalance.source.options import Options
-from spark_ehbalance.source.past import free_name
+from spark_ehbalance.source.past import described_older_checkpoint, free_name
 from spark_ehbalance.source.planner import Planner, PlannerTimings
 from spark_ehbalance.source.processes import is_alive, jvm_pid, process_identity
 from spark_ehbalance.source.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
@@ -61,14 +61,15 @@ class _Logged(NamedTuple):
 
 class _Joined(NamedTuple):
     """As whom a query joins its group, the incarnation of a dead member whose name that was, what the query has
-    finished and the table may not know, the query's last finished batch that it knows, and up to which batch number
-    nothing is read."""
+    finished and the table may not know, the query's last finished batch that it knows, up to which batch number
+    nothing is read, and whether the logged batch is run again."""
 
     author: Author
     over: str
     progress: Mapping[str, Progress]
     batch: int = 0
     empty_until: int = 0
+    replays: bool = True
 
 
 def start_planner(
@@ -123,6 +124,7 @@ def start_planner(
         finished=finished,
         finished_batch=place.batch,
         empty_until=place.empty_until,
+        replays=place.replays,
         fail_on_data_loss=options.fail_on_data_loss,
         hub_name=options.connection.hub_name,
         news=NewestEventsListener(hub.note_newest, hub.round_time, options.connection.namespace.partition(":")[0]),
@@ -228,7 +230,9 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
     record = found.queries.get(query.lineage)
     progress = progress_beyond(found, recorded) | progress
     batch = record.batch if record else 0
-    return _Joined(replace(author, id=name), over, progress, batch, passed_over(known, found))
+    # A sink that has another batch of its number would leave it out: the next batch has its events.
+    replays = not described_older_checkpoint(known, found)
+    return _Joined(replace(author, id=name), over, progress, batch, passed_over(known, found), replays)
 
 
 def _check_former_table(options: Options, logged: _Logged, hub: HubReference) -> None:

@@ -99,6 +99,7 @@ class Planner:
         finished: StreamOffset | None = None,
         finished_batch: int = 0,
         empty_until: int = 0,
+        replays: bool = True,
         fail_on_data_loss: bool = True,
         hub_name: str = "",
         news: NewestEventsListener | None = None,
@@ -107,7 +108,8 @@ class Planner:
     ) -> None:
         """`keeper` and `hub` set `changed` when what they return may have changed. `finished` is the end of the last
         batch that the sink finished in an earlier process of the query, `finished_batch` the number of the last one
-        that the lease table knows. New batches up to number `empty_until` read nothing. `hub_name` tells the event hub
+        that the lease table knows. New batches up to number `empty_until` read nothing, and without `replays` nor does
+        a batch of an earlier process. `hub_name` tells the event hub
         from all others. `news` listens to what tasks hear of new events. `owner_level` is that of the query's readers,
         by the lease's epoch."""
         self._keeper = keeper
@@ -123,6 +125,7 @@ class Planner:
         self._last_finished = finished
         self._finished_batch = finished_batch
         self._empty_until = empty_until
+        self._replays = replays
         self._last_start: StreamOffset | None = None
         #: Replaced as a whole: the control socket's thread reads it without the lock.
         self._in_flight: BatchInFlight | None = None
@@ -238,7 +241,7 @@ class Planner:
         if batch is not None and batch.planned and batch.end == end:
             return list(batch.read.values())
         holdings = self._keeper.holdings()
-        replay = plan_replay(end.ranges, holdings, finished=end.batch <= self._finished_batch)
+        replay = plan_replay(end.ranges, holdings, finished=end.batch <= self._finished_batch) if self._replays else {}
         replay = self._events.without_lost(replay)
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in replay.items()})
         # Spark's log keeps the old epochs; these ranges, with the new ones, are checkpointed once the batch has ended.
