@@ -17,6 +17,7 @@ from spark_ehbalance.delta.java import java
 from spark_ehbalance.delta.marks import Extent, Extents, Marks
 from spark_ehbalance.delta.target import MADE_ANEW
 from spark_ehbalance.errors import EhBalanceError, TargetError
+from spark_ehbalance.installed import Py4JError
 from spark_ehbalance.source.control_socket import PlannerAddress, ask
 from spark_ehbalance.source.offsets import StreamOffset
 
@@ -39,6 +40,7 @@ class MicroBatch:
         #: Identifies the query since its last start.
         self.run = str(query.runId())
         self._end = _end(query, batch_id)
+        self._logged = query.offsetLog().get(batch_id).get()
         # Not by what the offset says of who has planned it: that may be an earlier process, or the one of a copy.
         self._planner = PlannerAddress(self._end.lineage, java(df.sparkSession._jvm).pid)
         #: Where Spark keeps a state for the query, if it has one.
@@ -47,8 +49,6 @@ class MicroBatch:
         #: What is read, by partition.
         self.read: Extents = {}
         self.last: Mapping[str, str] = {}
-        #: An earlier process of the query has planned it.
-        self.again = True
         # A batch of another source, or of Spark's state: run again, it does not even start our planner.
         if batch_id > 0 and _logged(query, batch_id - 1) == [self._end]:
             return
@@ -56,11 +56,18 @@ class MicroBatch:
         #: The event hub, with its namespace, and when it was created, in milliseconds since 1970, if that is known.
         self.hub: str = answer["hub"]
         self.created: int | None = answer["created"]
-        self.again = not answer["planned"]
         self.read = {p: Extent(*each) for p, each in answer["ranges"].items()}
         self._offsets: dict[str, list[str | None]] = answer.get("offsets", {})
         #: In a geo-replicated hub, the offset of the last event of each partition.
         self.last = {partition: last for partition, (_, last) in self._offsets.items() if last is not None}
+
+    def begun_ms(self) -> int:
+        """When the batch was begun for the first time, by the driver's clock, in milliseconds since 1970."""
+        try:
+            metadata = self._logged.metadataOpt()
+        except Py4JError:  # before Spark 4.2
+            metadata = self._logged.metadata()
+        return int(metadata.get().batchTimestampMs())
 
     def offset_of(self, partition: str, sequence_number: int) -> str | None:
         """The offset that an event has in a geo-replicated hub now; None if it was there before the batch, or if there

@@ -128,25 +128,33 @@ class Target:
         """The same for all names of the table."""
         return str(self._log.dataPath().toString())
 
-    def appended(self, query: str, batch: int, *, again: bool) -> bool:
-        """Whether Delta's own sink has written that batch of the query, whose id is its transaction identifier. `again`
-        says that the batch is run again.
+    def appended(self, query: str, batch: int, begun_ms: int) -> bool:
+        """Whether Delta's own sink has written that batch, which was begun at `begun_ms` (milliseconds since 1970), of
+        the query, whose id is its transaction identifier.
 
-        Raises `TargetError` if the target has a later one, or this one although it is new or was not written by Delta's
-        own sink: then what is there may be other events.
+        Raises `TargetError` if the target has a later one, or one of this number that is older or was not written by
+        Delta's own sink: then what is there may be other events.
         """
-        last = self._log.startTransaction(self._catalog, self._java.none).txnVersion(query)
-        if last < batch:
+        snapshot = self._log.startTransaction(self._catalog, self._java.none).snapshot()
+        last = snapshot.transactions().get(query)
+        if last.isEmpty() or last.get() < batch:
             return False
-        if last == batch and again and self._is_of_own_sink(query, batch):
+        if last.get() == batch and self._since(snapshot, query) >= begun_ms and self._is_of_own_sink(query, batch):
             return True
         raise TargetError(
-            f"target {self._name!r} has batch {last} of this query already, under the query's id as Delta's own sink "
-            f"writes it, and this is {'' if again else 'a new '}batch {batch}. If foreachBatch appends with the "
-            "query's id as txnAppId, give that another text, such as the id and a word. Else the query's checkpoint "
-            "was set back: give the query a new checkpointLocation, with which it goes on at the lease table's "
-            "position, or without a lease table at startingPosition. Nothing of this batch was written"
+            f"target {self._name!r} has batch {last.get()} of this query already, under the query's id as Delta's own "
+            f"sink writes it, and this batch {batch} may have other events. If foreachBatch appends with the query's "
+            "id as txnAppId, give that another text, such as the id and a word. Else the query's checkpoint was set "
+            "back: give the query a new checkpointLocation, with which it goes on at the lease table's position, or "
+            "without a lease table at startingPosition. Nothing of this batch was written"
         )
+
+    @staticmethod
+    def _since(snapshot: Any, query: str) -> int:
+        """When the query's last batch was written, by the clock of the driver that wrote it, like `begun_ms`."""
+        found = snapshot.setTransactions()
+        times = {found.apply(n).appId(): found.apply(n).lastUpdated() for n in range(found.size())}
+        return int(times[query].get()) if times[query].isDefined() else 0
 
     def _is_of_own_sink(self, query: str, batch: int) -> bool:
         newest = self._session.sql(f"DESCRIBE HISTORY delta.`{self.location}` LIMIT {_MOST_COMMITS}")

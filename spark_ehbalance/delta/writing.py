@@ -118,7 +118,7 @@ def _write(
             f"batch {batch_id} is already in {target!r}: its events are marked as written, so that nothing of a second "
             "frame would be. Write the union of the frames, or give the second one another `source`"
         )
-    if done not in _written and table.appended(batch.query, batch_id, again=batch.again):
+    if done not in _written and table.appended(batch.query, batch_id, batch.begun_ms()):
         df = df.limit(0)  # by an earlier version of the query, without marks: they are set
     try:
         result = _run(df, batch, table)

@@ -320,9 +320,8 @@ class Planner:
         event: tuple[str, int] | None = None,
     ) -> dict[str, Any]:
         """What the sink has to know of the batch that ends at `end`: the `hub` and when it was `created` (milliseconds
-        since 1970), the `ranges` that are read, which in a replay are not those in the offset, whether this process has
-        `planned` it, and the `ends` of these partitions in the hub as last known, or with `refresh` as asked for after
-        this call.
+        since 1970), the `ranges` that are read, which in a replay are not those in the offset, and the `ends` of these
+        partitions in the hub as last known, or with `refresh` as asked for after this call.
 
         With `look` also which partitions are `lost`, by a look at the lease table that has begun after this call; None
         if that takes too long. A range ends early only after another member has taken its lease, and then its
@@ -347,7 +346,6 @@ class Planner:
             self._hub.refresh(read)
         ends, bounds = self.latest(), {p: [each.start, each.end] for p, each in read.items()}
         answer: dict[str, Any] = {"hub": self._hub_name, "created": self._hub.created_ms(), "ranges": bounds}
-        answer["planned"] = batch.planned
         answer["ends"] = {p: ends[p] for p in read}
         if any(each.end_offset is not None for each in read.values()):
             answer["offsets"] = {p: [each.start_offset, each.end_offset] for p, each in read.items()}

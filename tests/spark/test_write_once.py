@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -218,25 +219,27 @@ def test_marks_that_delta_would_forget_are_refused(spark: SparkSession, tmp_path
         run(spark, target, {"0": Extent(1, 2)})
 
 
-def test_only_a_batch_that_deltas_own_sink_has_written_and_that_is_run_again_is_known(
+def test_only_a_batch_that_deltas_own_sink_has_written_since_it_was_begun_is_known(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path, checkpoint = str(tmp_path / "target"), str(tmp_path / "checkpoint")
     rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     writer = rates.selectExpr("'0' AS partition", "value AS sequenceNumber").writeStream.format("delta")
     for _ in range(2):
+        begun = time.time_ns() // 1_000_000
         query = writer.option("checkpointLocation", checkpoint).trigger(once=True).start(path)
         assert query.awaitTermination(120)
     rows, id = spark.sql("SELECT '0' AS partition, 0L AS sequenceNumber"), str(query.id)
     rows.write.format("delta").mode("append").options(txnAppId="of a user", txnVersion=5).save(path)
     target = Target(rows, path, "namespace/hub", {}, None, remembers=True)
-    assert [target.appended(id, batch, again=True) for batch in (1, 2)] == [True, False]
-    assert not target.appended(id, 2, again=False)
-    for batch, again, what in ((1, False, "a new batch 1"), (0, True, "batch 0"), (0, False, "a new batch 0")):
-        with pytest.raises(TargetError, match=rf"has batch 1 of this query .* and this is {what}\. .* was set back"):
-            target.appended(id, batch, again=again)
+    assert [target.appended(id, batch, begun) for batch in (1, 2)] == [True, False]
+    assert not target.appended("of nobody", 0, begun)
+    later = time.time_ns() // 1_000_000 + 1
+    for batch, since in ((1, later), (0, begun), (0, later)):
+        with pytest.raises(TargetError, match=rf"has batch 1 of this query .* and this batch {batch} may have other"):
+            target.appended(id, batch, since)
     with pytest.raises(TargetError, match="give that another text"):
-        target.appended("of a user", 5, again=True)
+        target.appended("of a user", 5, begun)
 
 
 # --- MERGE -----------------------------------------------------------------------------------------------------
