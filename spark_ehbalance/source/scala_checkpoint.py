@@ -63,7 +63,10 @@ def _positions(folder: CheckpointFolder, hub: str) -> dict[str, int]:
     if source >= 0:
         return _initial(folder, source, hub)
     names = f"its sources have read {', '.join(sorted(others))}" if others else "no source of it is the connector's"
-    raise _Unusable(f"{names}; allowed is the checkpointLocation of a query that has read event hub {hub}")
+    raise _Unusable(
+        f"{names}; allowed is the checkpointLocation of a query that has read event hub {hub} with the Scala "
+        "connector. That of an ehbalance query is for `ehbalance init --from-checkpoint`"
+    )
 
 
 def _of_hub(

@@ -19,4 +19,6 @@ def check_private(folder: Path) -> None:
     """Raise `OSError` unless only this user can use the folder: others could read what is there, or change it."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} must be a folder, no link, that only this user can use: remove it")
+        raise PermissionError(
+            f"{folder} must be a folder, no link, that only this user can use: remove it, or set TMPDIR"
+        )
