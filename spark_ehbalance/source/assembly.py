@@ -28,7 +28,7 @@ from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_nam
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.past import described_older_checkpoint, free_name
 from spark_ehbalance.source.planner import Planner, PlannerTimings
-from spark_ehbalance.source.processes import is_alive, jvm_pid, process_identity
+from spark_ehbalance.source.processes import has_ended_query, is_alive, jvm_pid, process_identity
 from spark_ehbalance.source.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
 from spark_ehbalance.source.start_checks import check_alone, check_hub, check_past, check_start, join_table, passed_over
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, SHARED_LEVEL, LeaseStore
@@ -219,7 +219,7 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
         if not options.keeps_all:
             logged = _Logged(*(each.without_epochs() for each in logged))
         known, recorded = logged.last, logged.recorded()
-        check_past(store, options, known, query.hub, is_alive, finished=logged.unfinished.is_initial)
+        check_past(store, options, known, query.hub, is_alive, has_ended_query, finished=logged.unfinished.is_initial)
         join_table(store, options, known, recorded, hub, author)
         if not options.keeps_all:
             return _Joined(author, "", progress)
@@ -248,7 +248,7 @@ def _check_former_table(options: Options, logged: _Logged, hub: HubReference) ->
             raise OptionError("it is in another storage, for which leaseTable's credentials are not used")
         with _open(options, former) as store:
             former_options, finished = replace(options, lease_table=former), logged.unfinished.is_initial
-            check_past(store, former_options, logged.last, hub, is_alive, finished=finished)
+            check_past(store, former_options, logged.last, hub, is_alive, has_ended_query, finished=finished)
     except (OptionError, StoreError) as error:
         _LOG.warning(
             "this query's lease table was at %s before. Whether it is used there cannot be told: %s. Two queries with "

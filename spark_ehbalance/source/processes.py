@@ -74,12 +74,19 @@ def _machine() -> str:
         return f"{uuid.getnode():x}:{psutil.boot_time():.0f}"
 
 
-def jvm_pid() -> int:
-    """The process id of the JVM that is an ancestor of this process; 0 if there is none, or it cannot be found."""
+def jvm_pid(pid: int | None = None) -> int:
+    """The process id of the JVM that is an ancestor of a process, by default of this one; 0 if there is none, or it
+    cannot be found."""
     try:
-        return next((each.pid for each in psutil.Process().parents() if each.name() == "java"), 0)
+        return next((each.pid for each in psutil.Process(pid).parents() if each.name() == "java"), 0)
     except (OSError, psutil.Error):
         return 0
+
+
+def has_ended_query(planner: str) -> bool:
+    """Whether the query of a planner that lives on this machine (a `process_identity`) has ended: its driver's JVM has,
+    or is this process's, in which Spark runs no two queries of one id."""
+    return jvm_pid(int(planner.rsplit(":", 2)[1])) in (0, jvm_pid())
 
 
 def started_settings() -> dict[str, str] | None:

@@ -142,6 +142,7 @@ def check_past(
     known: StreamOffset,
     hub: HubReference,
     alive: Callable[[str], bool | None],
+    has_ended_query: Callable[[str], bool],
     *,
     finished: bool,
 ) -> None:
@@ -149,8 +150,9 @@ def check_past(
     offset is `known`, or with a copy of it, and check that the table knows no more of the query.
 
     `finished` says whether that batch is finished, by the checkpoint. `alive` tells whether a `QueryRecord.process`
-    lives, as far as that can be told here; else its signs of life in the table do. Raises `FencedError` if it goes on,
-    or has gone on after the checkpoint was read, and `DataLossError` if the table is that of another hub or if the
+    lives, as far as that can be told here; else its signs of life in the table do. `has_ended_query` tells of one that
+    lives whether its query does not, so that it is about to end. Raises `FencedError` if it goes on, or has gone on
+    after the checkpoint was read, and `DataLossError` if the table is that of another hub or if the
     checkpoint was set back.
     """
     found = store.read() if store.exists() else None
@@ -158,12 +160,13 @@ def check_past(
         _check_table_hub(options, found.described_other_hub(hub.created_ms))
     counter: object = None
     begun = since = time.monotonic()
-    told = ran = False
+    told = ran = ending = False
     record = None
     while found is not None and (run := earlier_run(known, found)) is not None:
         (record, member), now = run, time.monotonic()
         lives, patience = alive(record.process), (member.lease_duration_ms or 0) / 1000 or options.lease_duration
-        ran = ran or lives is True or counter not in (None, member.counter)
+        ending = lives is True and has_ended_query(record.process)
+        ran = not ending and (ran or lives is True or counter not in (None, member.counter))
         if counter != member.counter:
             counter, since = member.counter, now
         if lives is False or (lives is None and now - since > patience):
@@ -178,7 +181,7 @@ def check_past(
         time.sleep(_LOOK_INTERVAL)
         found = store.read()
     else:
-        ran = told
+        ran = told and not ending
     older = "" if found is None else described_older_checkpoint(known, found)
     if record is not None and ran and (older or not finished):  # nothing was set back, and no batch has to run again
         raise FencedError(read_too_early(record))

@@ -347,6 +347,25 @@ def test_in_a_rolling_restart_the_new_one_waits_for_the_old_one(
     assert {*group.snapshot().members} == {"pod-2"}
 
 
+def test_a_query_that_is_started_again_while_its_last_planner_ends_runs_the_batch_again(
+    group: Group, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a sink that has failed: Spark has ended the query before it has read the log for the new one."""
+    monkeypatch.setattr(assembly, "has_ended_query", lambda planner: True)
+    old = group.query("a", leaseDuration="60s")
+    (end,) = run(group, old)
+    group.append(1)
+    unfinished = old.batch()
+    with ThreadPoolExecutor(1) as starting:
+        new = starting.submit(group.query, "a", end, unfinished, leaseDuration="60s")
+        wait_until(lambda: "seems to run already" in caplog.text or new.done(), "the new one waits")
+        old.stop()
+        query = new.result()
+    query.run(unfinished)
+    run(group, query)
+    once_each(group, old, query)
+
+
 def test_of_a_cloned_machine_the_later_one_goes_on(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the identity of the host, as one that is resumed from a snapshot of its memory has it: it takes the process
     of the other machine for a dead one of its own."""
