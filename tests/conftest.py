@@ -21,7 +21,8 @@ _FIRST = (
     "second spark",
     "spark processes",
     "processors/test_sharing.py",
-    "source/test_malformed.py",
+    "source/test_past_combinations.py",
+    "source/test_seek.py",
     "own spark",
     "source/test_range_reader.py",
 )
