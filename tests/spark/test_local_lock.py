@@ -134,7 +134,9 @@ def test_who_can_write_the_folder_can_lock_and_nobody_else(
         assert tried == ["locked" if who in locking else "refused"] * 2, who
 
 
-@pytest.mark.parametrize(("blocked", "cause"), [("_delta_log", "File exists"), (".ehbalance-lock", "it is no plain file")])
+@pytest.mark.parametrize(
+    ("blocked", "cause"), [("_delta_log", "File exists"), (".ehbalance-lock", "it is no plain file")]
+)
 def test_a_file_that_cannot_be_locked(spark: SparkSession, tmp_path: Path, blocked: str, cause: str) -> None:
     if blocked == "_delta_log":
         (tmp_path / "_delta_log").touch()
