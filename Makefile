@@ -23,9 +23,9 @@ setup: ## Check what is needed, make .venv and fetch Delta's jars (again only wh
 run: setup ## Run the demo, `ehbalance demo`: make run ARGS="--seconds 100"
 	@.venv/bin/ehbalance demo $(ARGS)
 
-# Three groups of tests keep the cores busy with Spark, all others mostly wait: so six run at once on two cores.
+# Three groups of tests keep the cores busy with Spark, all others mostly wait: so five run at once on two cores.
 test: setup ## Run the tests: make test ARGS="-k lease"
-	@.venv/bin/python -m pytest --numprocesses=6 --dist=loadgroup --no-loadscope-reorder $(ARGS)
+	@.venv/bin/python -m pytest --numprocesses=5 --dist=loadgroup --no-loadscope-reorder $(ARGS)
 
 test-azure: setup ## What can be run against a real event hub, which the environment names: docs/real-service.md
 	@EHBALANCE_TEST_AZURE=1 .venv/bin/python -m pytest tests/service $(ARGS)
