@@ -23,7 +23,7 @@ from spark_ehbalance.source.spark_checkpoint import read_checkpoint
 from spark_ehbalance.stores.base import LeaseStore
 from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.values.group import Group
-from spark_ehbalance.values.locations import storage_of
+from spark_ehbalance.values.locations import may_get_credentials
 from spark_ehbalance.values.position import Position
 
 FromCheckpoint = Annotated[
@@ -75,8 +75,7 @@ def recover(checkpoints: Sequence[str], replaces: str | None, options: Options) 
         given = "is not given" if replaces is None else f"={wanted} is wrong"
         raise OptionError(f"--replaces {given}: the queries have last read with {', '.join(tables)}")
     table = wanted or tables[0]
-    # Whoever can write a checkpoint could name a server of theirs, which would get the credentials.
-    if wanted is None and storage_of(table) not in ("", storage_of(options.lease_table or "")):
+    if wanted is None and not may_get_credentials(table, options.lease_table or ""):
         raise OptionError(
             f"--replaces is not given: the queries have last read with {table}, in another storage than the new table, "
             "and its history is read with the same credentials if --replaces names it"

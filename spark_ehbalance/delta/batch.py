@@ -40,7 +40,7 @@ class MicroBatch:
         #: Identifies the query since its last start.
         self.run = str(query.runId())
         self._end = _end(query, batch_id)
-        self._logged = query.offsetLog().get(batch_id).get()
+        self._log, self._number = query.offsetLog(), batch_id
         # Not by what the offset says of who has planned it: that may be an earlier process, or the one of a copy.
         self._planner = PlannerAddress(self._end.lineage, java(df.sparkSession._jvm).pid)
         #: Where Spark keeps a state for the query, if it has one.
@@ -63,10 +63,11 @@ class MicroBatch:
 
     def begun_ms(self) -> int:
         """When the batch was begun for the first time, by the driver's clock, in milliseconds since 1970."""
+        logged = self._log.get(self._number).get()
         try:
-            metadata = self._logged.metadataOpt()
+            metadata = logged.metadataOpt()
         except Py4JError:  # before Spark 4.2
-            metadata = self._logged.metadata()
+            metadata = logged.metadata()
         return int(metadata.get().batchTimestampMs())
 
     def offset_of(self, partition: str, sequence_number: int) -> str | None:

@@ -36,7 +36,7 @@ from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.strategies import REACTIVE, strategy
 from spark_ehbalance.text import logger
-from spark_ehbalance.values.locations import storage_of
+from spark_ehbalance.values.locations import may_get_credentials
 
 _LOG = logger(__name__)
 
@@ -243,8 +243,7 @@ def _check_former_table(options: Options, logged: _Logged, hub: HubReference) ->
     if former is None or options.lease_table is None or former == options.lease_table:
         return
     try:
-        # Whoever can write the checkpoint could name a server of theirs, which would get the credentials.
-        if storage_of(former) not in ("", storage_of(options.lease_table)):
+        if not may_get_credentials(former, options.lease_table):
             raise OptionError("it is in another storage, for which leaseTable's credentials are not used")
         with _open(options, former) as store:
             former_options, finished = replace(options, lease_table=former), logged.unfinished.is_initial

@@ -9,6 +9,7 @@ from typing import Protocol
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.hub.resolve import Unlocated
+from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.source.batch_planning import (
     BatchPlan,
     PlanInputs,
@@ -56,8 +57,7 @@ class EventCheck:
     def located(self, inputs: PlanInputs) -> PlanInputs:
         """The inputs with where the hub goes on after the doubtful positions, as far as that could be found out."""
         doubtful, lost, states = doubtful_positions(inputs), lost_positions(inputs), inputs.states
-        levels = {partition: self._owner_level(inputs.holdings[partition].epoch) for partition in doubtful}
-        located = dict(self._hub.locate(doubtful, levels))
+        located = dict(self._hub.locate(doubtful, self._levels(inputs.holdings, doubtful)))
         for partition in [p for p, found in located.items() if found is Unlocated.NOTHING_YET]:
             position, end = self._awaited.pop(partition, (None, 0))
             if partition not in lost:
@@ -113,5 +113,5 @@ class EventCheck:
         """The offset of an event of a partition that is `read`; None if it was not found in time."""
         return self._hub.offsets({partition: number}, self._levels(read, [partition])).get(partition)
 
-    def _levels(self, ranges: Mapping[str, Range], partitions: Iterable[str]) -> dict[str, int | None]:
-        return {partition: self._owner_level(ranges[partition].epoch) for partition in partitions}
+    def _levels(self, owned: Mapping[str, Range | Holding], partitions: Iterable[str]) -> dict[str, int | None]:
+        return {partition: self._owner_level(owned[partition].epoch) for partition in partitions}
