@@ -97,6 +97,11 @@ class HubWatcher:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="ehbalance-hub-watcher", daemon=True)
 
+    @property
+    def name(self) -> str:
+        """The hub's name with its namespace, which tells it from all others."""
+        return self._connection.hub_name
+
     def start(self) -> None:
         """Request the states of all partitions, then start the thread. To be called once.
 

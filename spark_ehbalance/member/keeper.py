@@ -79,7 +79,7 @@ class Keeper:
         self._participant = participant
         self._open_store = open_store
         self._hub = hub
-        self._changed = changed or threading.Event()
+        self.changed = changed or threading.Event()
         self._lock = threading.Condition()
         self._error: EhBalanceError | None = None
         self._stopping = False
@@ -469,13 +469,13 @@ class Keeper:
             before = self._participant.plannable()
             yield
             if self._participant.plannable() != before:
-                self._changed.set()
+                self.changed.set()
             self._lock.notify_all()
 
     def _fail(self, error: EhBalanceError) -> None:
         with self._lock:
             self._error = error
-            self._changed.set()
+            self.changed.set()
             self._lock.notify_all()
 
 

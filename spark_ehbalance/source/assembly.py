@@ -22,7 +22,7 @@ from spark_ehbalance.member.turn import Participant
 from spark_ehbalance.source.batch_planning import progress_of
 from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress, progress_beyond
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
-from spark_ehbalance.source.load_reporter import LoadReporter
+from spark_ehbalance.source.event_check import EventCheck
 from spark_ehbalance.source.newest_events import NewestEventsListener
 from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
 from spark_ehbalance.source.options import Options
@@ -30,6 +30,7 @@ from spark_ehbalance.source.past import described_older_checkpoint, free_name
 from spark_ehbalance.source.planner import Planner, PlannerTimings
 from spark_ehbalance.source.processes import has_ended_query, is_alive, jvm_pid, process_identity
 from spark_ehbalance.source.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
+from spark_ehbalance.source.replay import EarlierBatches
 from spark_ehbalance.source.start_checks import check_alone, check_hub, check_past, check_start, join_table, passed_over
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, SHARED_LEVEL, LeaseStore
 from spark_ehbalance.stores.memory import MemoryStore
@@ -61,15 +62,12 @@ class _Logged(NamedTuple):
 
 class _Joined(NamedTuple):
     """As whom a query joins its group, the incarnation of a dead member whose name that was, what the query has
-    finished and the table may not know, the query's last finished batch that it knows, up to which batch number
-    nothing is read, and whether the logged batch is run again."""
+    finished and the table may not know, and what its earlier processes have left, by the table."""
 
     author: Author
     over: str
     progress: Mapping[str, Progress]
-    batch: int = 0
-    empty_until: int = 0
-    replays: bool = True
+    earlier: EarlierBatches = EarlierBatches()
 
 
 def start_planner(
@@ -118,17 +116,10 @@ def start_planner(
         keeper,
         hub,
         policy,
-        LoadReporter(keeper.measure),
-        changed=changed,
+        EventCheck(hub, partial(_owner_level, options), fail_on_data_loss=options.fail_on_data_loss),
+        earlier=replace(place.earlier, finished=finished),
         control=control,
-        finished=finished,
-        finished_batch=place.batch,
-        empty_until=place.empty_until,
-        replays=place.replays,
-        fail_on_data_loss=options.fail_on_data_loss,
-        hub_name=options.connection.hub_name,
         news=NewestEventsListener(hub.note_newest, hub.round_time, options.connection.namespace.partition(":")[0]),
-        owner_level=partial(_owner_level, options),
         timings=timings,
     )
     try:
@@ -232,7 +223,8 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
     batch = record.batch if record else 0
     # A sink that has another batch of its number would leave it out: the next batch has its events.
     replays = not described_older_checkpoint(known, found)
-    return _Joined(replace(author, id=name), over, progress, batch, passed_over(known, found), replays)
+    earlier = EarlierBatches(None, batch, passed_over(known, found), replays)
+    return _Joined(replace(author, id=name), over, progress, earlier)
 
 
 def _check_former_table(options: Options, logged: _Logged, hub: HubReference) -> None:

@@ -193,43 +193,6 @@ def _with_offsets(planned: Range, before: Position, state: PartitionState) -> Ra
     return replace(planned, start_offset=start, end_offset=end if len(planned) else start) if start or end else planned
 
 
-def plan_replay(
-    ranges: Mapping[str, Range], holdings: Mapping[str, Holding], *, finished: bool = False
-) -> dict[str, Range]:
-    """What to read again of a batch that an earlier process of the query has logged, with the new epochs.
-
-    That is each partition whose checkpoint is still at the start of its range, and that the query has owned without a
-    break since it was logged. Whoever owns or has owned one of the others reads or has read it. If nobody has read it
-    meanwhile, the next batch does: the earlier process may have read and written a part of the range only, and a sink
-    that has written a batch of this number skips this one.
-
-    Of a partition that was sought since then the checkpoint tells nothing: it is read unless the table knows that the
-    batch is `finished`.
-    """
-
-    def unread(each: Range, holding: Holding) -> bool:
-        return not finished if sought_since(each, holding) else holding.checkpoint.next == each.start
-
-    return {
-        partition: replace(each, epoch=holdings[partition].epoch, since_ms=holdings[partition].since_ms)
-        for partition, each in ranges.items()
-        if partition in holdings
-        and unread(each, holdings[partition])
-        and _owned_without_break(each, holdings[partition])
-    }
-
-
-def sought_since(logged: Range, holding: Holding) -> bool:
-    """Whether the partition was sought after its range was logged, so that reading goes on elsewhere."""
-    return logged.epoch < holding.sought
-
-
-def _owned_without_break(logged: Range, holding: Holding) -> bool:
-    """Whether nobody else can have owned the partition since the range was logged: the query's new process made the
-    only claim since then, or none of the claims since then was another member's."""
-    return holding.epoch <= logged.epoch + 1 or 0 < logged.since_ms == holding.since_ms
-
-
 def _range(partition: str, holding: Holding, start: int, end: int) -> Range:
     return Range(partition, holding.epoch, start, end, holding.since_ms)
 

@@ -45,13 +45,13 @@ class EventCheck:
     def __init__(self, hub: Hub, owner_level: Callable[[int], int | None], *, fail_on_data_loss: bool) -> None:
         self._hub = hub
         self._owner_level = owner_level
-        self._fail_on_data_loss = fail_on_data_loss
+        self.fail_on_data_loss = fail_on_data_loss
         self._verified: dict[str, tuple[int, float]] = {}
         self._awaited: dict[str, tuple[Position, int]] = {}
 
     def known(self, inputs: PlanInputs) -> PlanInputs:
         """The inputs with what is known already."""
-        awaited = {} if self._fail_on_data_loss else dict(self._awaited)
+        awaited = {} if self.fail_on_data_loss else dict(self._awaited)
         return replace(inputs, verified=self._verified, connection=self._hub.connected_at(), awaited=awaited)
 
     def located(self, inputs: PlanInputs) -> PlanInputs:
@@ -83,7 +83,7 @@ class EventCheck:
             for p, found in located.items()
             if found not in (starts[p].next, Unlocated.NOTHING_YET)
         }
-        if gone and self._fail_on_data_loss:
+        if gone and self.fail_on_data_loss:
             raise DataLossError(f"{'; '.join(each.what for each in gone.values())}. {PROMOTION_HELP}")
         return {partition: each for partition, each in replay.items() if partition not in gone}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -19,14 +19,7 @@ from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.source import event_check
 from spark_ehbalance.source.batch_in_flight import BatchInFlight
-from spark_ehbalance.source.batch_planning import (
-    BatchPlan,
-    PlanInputs,
-    Request,
-    plan_batch,
-    plan_replay,
-    sought_since,
-)
+from spark_ehbalance.source.batch_planning import BatchPlan, PlanInputs, Request, plan_batch
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.source.event_check import EventCheck
 from spark_ehbalance.source.load_reporter import LoadReporter
@@ -35,6 +28,7 @@ from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.past import described_other_hub, other_hub_help
 from spark_ehbalance.source.progress_policy import ProgressPolicy
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.source.replay import EarlierBatches, sought_since
 from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import partition_order
 
@@ -65,6 +59,8 @@ class PlannerTimings:
 class Hub(event_check.Hub, Protocol):
     """What the planner asks the hub watcher; see `HubWatcher`."""
 
+    @property
+    def name(self) -> str: ...
     def watch(self, partitions: Iterable[str], members: int = 1) -> None: ...
     def rest(self) -> None: ...
     def catch_up(self, patience: float) -> None: ...
@@ -92,45 +88,30 @@ class Planner:
         keeper: Keeper,
         hub: Hub,
         policy: ProgressPolicy,
-        loads: LoadReporter,
+        events: EventCheck,
         *,
-        changed: threading.Event,
+        earlier: EarlierBatches | None = None,
         control: PlannerControl | None = None,
-        finished: StreamOffset | None = None,
-        finished_batch: int = 0,
-        empty_until: int = 0,
-        replays: bool = True,
-        fail_on_data_loss: bool = True,
-        hub_name: str = "",
         news: NewestEventsListener | None = None,
-        owner_level: Callable[[int], int | None] = lambda epoch: epoch,
         timings: PlannerTimings | None = None,
     ) -> None:
-        """`keeper` and `hub` set `changed` when what they return may have changed. `finished` is the end of the last
-        batch that the sink finished in an earlier process of the query, `finished_batch` the number of the last one
-        that the lease table knows. New batches up to number `empty_until` read nothing, and without `replays` nor does
-        a batch of an earlier process. `hub_name` tells the event hub
-        from all others. `news` listens to what tasks hear of new events. `owner_level` is that of the query's readers,
-        by the lease's epoch."""
+        """`keeper` and `hub` set `keeper.changed` when what they return may have changed. `earlier` is what earlier
+        processes of the query have left. `news` listens to what tasks hear of new events."""
         self._keeper = keeper
         self._hub = hub
         self._policy = policy
-        self._loads = loads
-        self._changed = changed
+        self._events = events
+        self._earlier = earlier or EarlierBatches()
         self._control = control
-        self._fail_on_data_loss = fail_on_data_loss
-        self._events = EventCheck(hub, owner_level, fail_on_data_loss=fail_on_data_loss)
+        self._news = news
         self._timings = timings or PlannerTimings()
+        self._loads = LoadReporter(keeper.measure)
+        self._changed = keeper.changed
         self._progress: dict[str, Progress] = {}
-        self._last_finished = finished
-        self._finished_batch = finished_batch
-        self._empty_until = empty_until
-        self._replays = replays
+        self._last_finished = self._earlier.finished
         self._last_start: StreamOffset | None = None
         #: Replaced as a whole: the control socket's thread reads it without the lock.
         self._in_flight: BatchInFlight | None = None
-        self._hub_name = hub_name
-        self._news = news
         self._fixed_ends: dict[str, int] | None = None
         self._idle = _NothingToRead()
         self._idle_answers = 0
@@ -204,7 +185,7 @@ class Planner:
         self._last_start = start
         self._move_to_retained(plan)
         self._loads.update(self.latest(), {partition: each.start for partition, each in plan.ranges.items()})
-        to_be_empty = start.batch < self._empty_until
+        to_be_empty = start.batch < self._earlier.empty_until
         named = {} if to_be_empty else self._policy.named(start, plan.ranges)
         if named or to_be_empty:
             return self._begin_batch(start, named, plan.ranges, holdings) or start
@@ -241,8 +222,7 @@ class Planner:
         if batch is not None and batch.planned and batch.end == end:
             return list(batch.read.values())
         holdings = self._keeper.holdings()
-        replay = plan_replay(end.ranges, holdings, finished=end.batch <= self._finished_batch) if self._replays else {}
-        replay = self._events.without_lost(replay)
+        replay = self._events.without_lost(self._earlier.replay(end, holdings))
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in replay.items()})
         # Spark's log keeps the old epochs; these ranges, with the new ones, are checkpointed once the batch has ended.
         again = {partition: each for partition, each in replay.items() if partition in reserved}
@@ -345,7 +325,7 @@ class Planner:
         if refresh:
             self._hub.refresh(read)
         ends, bounds = self.latest(), {p: [each.start, each.end] for p, each in read.items()}
-        answer: dict[str, Any] = {"hub": self._hub_name, "created": self._hub.created_ms(), "ranges": bounds}
+        answer: dict[str, Any] = {"hub": self._hub.name, "created": self._hub.created_ms(), "ranges": bounds}
         answer["ends"] = {p: ends[p] for p in read}
         if any(each.end_offset is not None for each in read.values()):
             answer["offsets"] = {p: [each.start_offset, each.end_offset] for p, each in read.items()}
@@ -369,7 +349,7 @@ class Planner:
         if not read.is_another(found):
             return
         lost = described_other_hub("until just now this query", read, found)
-        if self._fail_on_data_loss:
+        if self._events.fail_on_data_loss:
             raise DataLossError(f"{lost}. {other_hub_help(shared=bool(self._policy.query.group))}")
         _LOG.warning("%s. Its positions are kept, because failOnDataLoss=false", lost)
         self._other_hub_told = True
@@ -381,7 +361,7 @@ class Planner:
             self._progress,
             self._fixed_ends,
             limit,
-            self._fail_on_data_loss,
+            self._events.fail_on_data_loss,
             batch_ended=batch_ended,
         )
         inputs = self._events.known(inputs)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from spark_ehbalance.errors import DataLossError, FencedError, OptionError
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.leases.model import Author
+from spark_ehbalance.leases.model import Author, QueryRecord
 from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
 from spark_ehbalance.leases.transitions import NoteHub, Restore
 from spark_ehbalance.source.continuity import RecordedProgress, describe_loss, restore_transitions, skipped_events
@@ -158,34 +158,49 @@ def check_past(
     found = store.read() if store.exists() else None
     if found is not None and found.group == options.group:  # `create` refuses a table of another group
         _check_table_hub(options, found.described_other_hub(hub.created_ms))
+    found, ran = _await_earlier_run(store, options, known, found, alive, has_ended_query)
+    older = "" if found is None else described_older_checkpoint(known, found)
+    if ran is not None and (older or not finished):  # nothing was set back, and no batch has to run again
+        raise FencedError(read_too_early(ran))
+    _check_age(options, older)
+
+
+def _await_earlier_run(
+    store: LeaseStore,
+    options: Options,
+    known: StreamOffset,
+    found: Snapshot | None,
+    alive: Callable[[str], bool | None],
+    has_ended_query: Callable[[str], bool],
+) -> tuple[Snapshot | None, QueryRecord | None]:
+    """Wait until the process that reads with this checkpoint has ended. Returns the table then, and that process's
+    record if it may have planned further batches after the checkpoint was read."""
     counter: object = None
     begun = since = time.monotonic()
-    told = ran = ending = False
-    record = None
+    ran: QueryRecord | None = None
+    waited = ending = False
     while found is not None and (run := earlier_run(known, found)) is not None:
         (record, member), now = run, time.monotonic()
         lives, patience = alive(record.process), (member.lease_duration_ms or 0) / 1000 or options.lease_duration
         ending = lives is True and has_ended_query(record.process)
-        ran = not ending and (ran or lives is True or counter not in (None, member.counter))
+        if ending:
+            ran = None
+        elif lives is True or counter not in (None, member.counter):
+            ran = record
         if counter != member.counter:
             counter, since = member.counter, now
         if lives is False or (lives is None and now - since > patience):
-            break
+            return found, ran
         if record.begun > known.batch or now - begun > _PATIENCE * patience:
             raise FencedError(running(record))
-        if not told:
+        if not waited:
             _LOG.warning(
                 "this query seems to run already, as %s: waiting up to %g s for that to end", record.owner, patience
             )
-        told = True
+        waited = True
         time.sleep(_LOOK_INTERVAL)
-        found = store.read()
-    else:
-        ran = told and not ending
-    older = "" if found is None else described_older_checkpoint(known, found)
-    if record is not None and ran and (older or not finished):  # nothing was set back, and no batch has to run again
-        raise FencedError(read_too_early(record))
-    _check_age(options, older)
+        found, last = store.read(), record
+    return found, last if waited and not ending else None
 
 
 def passed_over(known: StreamOffset, found: Snapshot) -> int:

@@ -499,7 +499,7 @@ def test_a_sink_is_told_what_its_batch_reads_and_what_was_taken_meanwhile(group:
     end = a.batch()
     a.run(end)
     everything = {
-        "hub": "", "created": 1, "ranges": {p: [0, 10] for p in EVERYTHING}, "ends": dict.fromkeys(EVERYTHING, 10),
+        "hub": "namespace/hub", "created": 1, "ranges": {p: [0, 10] for p in EVERYTHING}, "ends": dict.fromkeys(EVERYTHING, 10),
     }  # fmt: skip
     assert a.planner.handle(question(end)) == everything
     group.hub.append(5)

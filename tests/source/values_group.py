@@ -17,10 +17,11 @@ from spark_ehbalance.member.membership import Resumed
 from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.member.turn import Participant
 from spark_ehbalance.source.batch_planning import progress_of
-from spark_ehbalance.source.load_reporter import LoadReporter
+from spark_ehbalance.source.event_check import EventCheck
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.planner import Planner, PlannerTimings
 from spark_ehbalance.source.progress_policy import AloneProgress, SharedProgress
+from spark_ehbalance.source.replay import EarlierBatches
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.strategies import REACTIVE, strategy
@@ -58,6 +59,8 @@ class ValueHub:
 class ValueWatcher:
     """What one planner knows of the hub: everything, as soon as it happens; or, unless it `follows`, what it has asked
     for. `asked` is what it was asked for."""
+
+    name = "namespace/hub"
 
     def __init__(self, hub: ValueHub, changed: threading.Event, *, follows: bool = True) -> None:
         self._hub = hub
@@ -165,10 +168,8 @@ class ValueGroup:
             keeper,
             watcher,
             SharedProgress(StreamOffset(owner), "/leases") if shared else alone,
-            LoadReporter(keeper.measure),
-            changed=changed,
-            finished=finished,
-            fail_on_data_loss=fail_on_data_loss,
+            EventCheck(watcher, lambda epoch: epoch, fail_on_data_loss=fail_on_data_loss),
+            earlier=EarlierBatches(finished),
             timings=timings,
         )
         self.queries.append(Query(planner, owner, finished, unfinished))
