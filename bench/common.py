@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_ehbalance.emulator.control import EmulatorControl
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import AMQP, WEBSOCKET, Network
+from spark_ehbalance.spark_versions import UNIX_SOCKET
 
 HUB, GROUP = "hub", "$Default"
 
@@ -135,6 +136,7 @@ def session(folder: Path, cores: int = 2) -> SparkSession:
         SparkSession.builder.master(f"local[{cores}]")
         .appName("ehbalance bench")
         .config("spark.ui.enabled", "false")
+        .config(UNIX_SOCKET, "true")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.extraJavaOptions", f"-XX:+UseSerialGC -Djava.io.tmpdir={folder}")
         .config("spark.log.level", "ERROR")

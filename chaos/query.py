@@ -43,6 +43,7 @@ from spark_ehbalance.delta.marks import Extents, missing
 from spark_ehbalance.delta.protocol import Begin, Commit, Confirm, Step
 from spark_ehbalance.delta.target import Target
 from spark_ehbalance.delta.writing import Batch, carry_out
+from spark_ehbalance.spark_versions import UNIX_SOCKET
 
 #: Seconds before a failed query is restarted.
 _RESTART_AFTER = 1.0
@@ -155,6 +156,7 @@ def _session(settings: Settings) -> SparkSession:
         SparkSession.builder.master(f"local[{settings.threads}, 4]")
         .appName("chaos")
         .config("spark.ui.enabled", "false")
+        .config(UNIX_SOCKET, "true")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "512m")
         .config("spark.driver.extraJavaOptions", java)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_ehbalance.spark_versions import UNIX_SOCKET
+
 #: With pytest-xdist tests that share one of these run one after the other in one process: a Spark, and processes with
 #: Spark, are kept from test to test. All others are grouped by file; a file may name a group of its own.
 _SHARED = {"spark": "spark", "processes": "spark processes", "pair": "spark processes"}
@@ -58,6 +60,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         SparkSession.builder.master("local[2]")
         .appName("ehbalance tests")
         .config("spark.ui.enabled", "false")
+        .config(UNIX_SOCKET, "true")
         # Java compiles less well but sooner, which counts for a process that lives for minutes.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.databricks.delta.snapshotPartitions", "2")

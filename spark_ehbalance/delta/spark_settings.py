@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pyspark
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.source.processes import settings_of, started_settings
-from spark_ehbalance.spark_versions import NEWEST_WITH_DELTA, delta_for
+from spark_ehbalance.spark_versions import NEWEST_WITH_DELTA, UNIX_SOCKET, delta_for
 
 #: What Delta's jar depends on and Spark has already, in newer versions: Delta's would conflict. For example, the shims
 #: jar of RoaringBitmap 0.9 has a class that is also in Spark's RoaringBitmap 1.6.
@@ -34,6 +35,9 @@ def spark_settings() -> dict[str, str]:
     Unless Delta is among the jars of the installed Spark, `spark.jars.packages` names the Delta that goes with it,
     which Spark then fetches from Maven once. Databricks, Fabric and the like have Delta and need no settings.
 
+    `spark.python.unix.domain.socket.enabled` is true where the system has Unix sockets, unless you have set it where
+    Spark is started: rows come faster from the Python workers.
+
     For a local master there are two more, unless you have set them where Spark is started (spark-defaults.conf,
     spark-submit, `PYSPARK_SUBMIT_ARGS`): `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions`
     are the number of cores. The master is local if nothing there names another: what the program itself gives to
@@ -47,7 +51,7 @@ def spark_settings() -> dict[str, str]:
     """
     _be_python3()
     home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
-    settings = SESSION | _local(home)
+    settings = SESSION | _unless_given(home)
     if any(Path(home, "jars").glob("delta-spark_*.jar")):
         return settings
     delta = delta_for(pyspark.__version__)
@@ -60,14 +64,15 @@ def spark_settings() -> dict[str, str]:
     return settings | {"spark.jars.packages": delta.jar, "spark.jars.excludes": ",".join(EXCLUDES)}
 
 
-def _local(home: str) -> dict[str, str]:
-    """Those for a local master. A setting of the builder would win over what the user has set where Spark starts."""
+def _unless_given(home: str) -> dict[str, str]:
+    """What is set unless it is where Spark starts. A setting of the builder would win over that."""
     # Either spark-submit has started Spark and this program, or this program will start Spark, by spark-submit.
     words = [*shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")), "org.apache.spark.deploy.SparkSubmit"]
     given = started_settings() or settings_of(words, {**os.environ, "SPARK_HOME": home})
-    if not given.get("spark.master", "").startswith("local"):
-        return {}
-    return {name: str(os.cpu_count() or 1) for name in TASKS if name not in given}
+    wanted = {UNIX_SOCKET: "true"} if hasattr(socket, "AF_UNIX") else {}
+    if given.get("spark.master", "").startswith("local"):
+        wanted |= dict.fromkeys(TASKS, str(os.cpu_count() or 1))
+    return {name: value for name, value in wanted.items() if name not in given}
 
 
 def _be_python3() -> None:

@@ -40,6 +40,7 @@ from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.spark_api import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_ehbalance.source.tasks import plan_tasks
 from spark_ehbalance.source.two_sources import check_one_source, two_sources
+from spark_ehbalance.source.worker_memory import freeze_modules
 from spark_ehbalance.values.locations import is_relative
 from spark_ehbalance.values.secrets import shown
 
@@ -112,6 +113,8 @@ class Task(InputPartition):
 
 def _read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
     set_up_logging()
+    if options.gc_freeze:
+        freeze_modules()
     readers = [partial(read_range, options, wanted, task.owner, level, news=task.news) for wanted, level in task.ranges]
     with told_in_one_line():
         if task.checks is not None:

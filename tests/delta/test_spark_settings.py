@@ -14,6 +14,7 @@ import pytest
 from spark_ehbalance.delta import spark_settings
 from spark_ehbalance.delta.spark_settings import SESSION, TASKS
 from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.spark_versions import UNIX_SOCKET
 
 #: The function has its name.
 MODULE = sys.modules["spark_ehbalance.delta.spark_settings"]
@@ -31,7 +32,7 @@ def spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_spark_with_delta_fetches_nothing(spark_home: Path) -> None:
     (spark_home / "jars" / "delta-spark_4.2_2.13-4.4.0.jar").touch()
-    assert spark_settings() == SESSION | dict.fromkeys(TASKS, str(os.cpu_count()))
+    assert spark_settings() == SESSION | {UNIX_SOCKET: "true"} | dict.fromkeys(TASKS, str(os.cpu_count()))
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,8 @@ def test_a_local_master_gets_as_many_tasks_as_cores(monkeypatch: pytest.MonkeyPa
 def test_what_the_user_has_set_is_left_alone(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A setting of the builder would win over it."""
     snapshot, shuffle = TASKS
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--conf {UNIX_SOCKET}=false pyspark-shell")
+    assert UNIX_SOCKET not in spark_settings()
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--conf {shuffle}=8 pyspark-shell")
     assert snapshot in spark_settings()
     assert shuffle not in spark_settings()

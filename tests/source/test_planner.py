@@ -499,8 +499,11 @@ def test_a_sink_is_told_what_its_batch_reads_and_what_was_taken_meanwhile(group:
     end = a.batch()
     a.run(end)
     everything = {
-        "hub": "namespace/hub", "created": 1, "ranges": {p: [0, 10] for p in EVERYTHING}, "ends": dict.fromkeys(EVERYTHING, 10),
-    }  # fmt: skip
+        "hub": "namespace/hub",
+        "created": 1,
+        "ranges": {p: [0, 10] for p in EVERYTHING},
+        "ends": dict.fromkeys(EVERYTHING, 10),
+    }
     assert a.planner.handle(question(end)) == everything
     group.hub.append(5)
     assert a.planner.handle(question(end, refresh=True)) == {**everything, "ends": dict.fromkeys(EVERYTHING, 15)}
