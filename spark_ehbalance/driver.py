@@ -121,7 +121,7 @@ class BatchEndListener(StreamingQueryListener):
         ends = list(_ends(progress))
         groups = Counter(end.group for end in ends if end.group)
         for end in ends:
-            _report_end(end, self._driver, self._relay_for(end), twice=groups[end.group] > 1)
+            _report_end(end, self._driver, self._relay_for(end), twice=groups[end.group] > 1, cores=self._cores())
         if progress["id"] not in self._warned and (warning := _sink_warning(progress, ends)):
             self._warned.add(progress["id"])
             _LOG.warning(warning)
@@ -131,6 +131,13 @@ class BatchEndListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         pass
+
+    def _cores(self) -> int | None:
+        """How many tasks Spark runs at the same time; executors may have come or gone."""
+        if self._session is None:
+            return None
+        cores: int = self._session.sparkContext().defaultParallelism()
+        return cores
 
     def _relay_for(self, end: StreamOffset) -> SparkSession | None:
         """The session by which this report may be relayed."""
@@ -273,12 +280,12 @@ def _add_listener(spark: Any, listener: StreamingQueryListener) -> None:
 
 
 def _report_end(
-    end: StreamOffset, driver: int, remote: SparkSession | None = None, *, leave: bool = False, twice: bool = False
+    end: StreamOffset, driver: int, remote: SparkSession | None = None, **more: bool | int | None
 ) -> bool | None:
     """Report to its planner, beside the JVM with the process id `driver`, that the sink has finished the batch that
-    ends at `end`, through the session `remote` if it is on another machine; `twice`: that its query has another source
-    with this lease table. Returns the planner's answer, or None."""
-    message = {"finished": end.to_json(), "leave": leave, "twice": twice}
+    ends at `end`, through the session `remote` if it is on another machine; `more` is as for `Planner.handle`. Returns
+    the planner's answer, or None."""
+    message = {"finished": end.to_json(), **more}
     answer = send(PlannerAddress(end.lineage, driver), message)
     if answer is None and remote is not None:
         try:

@@ -34,7 +34,7 @@ from spark_ehbalance.source.no_such_option import NO_SINK
 from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import Options, batch_options, check_options, stream_options
 from spark_ehbalance.source.planner import Planner
-from spark_ehbalance.source.processes import mint_owner_id, spark_master
+from spark_ehbalance.source.processes import local_cores, mint_owner_id, spark_master
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.spark_api import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -132,7 +132,8 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The tasks. Called once per read, beside the driver. Raises what `batch_ranges` raises."""
         level = self._options.owner_level
-        tasks = plan_tasks(batch_ranges(self._options), self._options.min_partitions)
+        cores = self._options.parallelism or local_cores(spark_master())
+        tasks = plan_tasks(batch_ranges(self._options), self._options.min_partitions, cores)
         # Spark would make a task of its own of no tasks.
         return [Task(tuple((each, level) for each in ranges), None) for ranges in tasks or [()]]
 
@@ -152,6 +153,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._planner: Planner | None = None
+        self._local_cores: int | None = None
         self._owner, self._lineage = options.owner_id, uuid.uuid4().hex
         self._available_now = False
         self._told: NewestBatch | None = NewestBatch()  # None with a Spark that tells the start of each batch
@@ -232,7 +234,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         to = StreamOffset.from_json(end)
         planner = self._running_planner(StreamOffset.from_json(start), to)
-        tasks = plan_tasks([] if start == end else planner.ranges(to), self._options.min_partitions)
+        cores = self._options.parallelism or planner.cores or self._local_cores
+        tasks = plan_tasks([] if start == end else planner.ranges(to), self._options.min_partitions, cores)
         shared = self._options.lease_table is not None
         # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
         leveled = shared and self._options.min_partitions is None
@@ -270,6 +273,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Spark asks for an initial offset also where batch 0 was logged and is to be run again.
             last = unfinished if unfinished is not None and finished.is_initial else finished
             owner = self._options.owner_id or last.owner
+            self._local_cores = local_cores(spark_master())
             self._planner = start_planner(self._options, owner, finished, unfinished)
         return self._planner
 

@@ -188,6 +188,13 @@ class Options:
         whole(1),
         "least number of Spark tasks that read a batch: large ranges are split (and read without owner level)",
     )
+    parallelism: int | None = declared(
+        None,
+        whole(1),
+        "the cores that read a batch at the same time: more tasks than that only cost. Without `minPartitions`",
+        shown="those of a local master; of a cluster what `spark_ehbalance.register(spark)` finds, else as many tasks "
+        "as large ranges",
+    )
     max_partitions_owned: int | None = declared(
         None,
         whole(1),
@@ -281,6 +288,8 @@ class Options:
             raise OptionError(
                 "minPartitions cannot be set together with ownerLevel: Event Hubs allows one reader with an owner level"
             )
+        if self.min_partitions is not None and self.parallelism is not None:
+            raise OptionError("minPartitions cannot be set together with parallelism: both set the number of tasks")
         if self.blob_namespace is not None and self.keeps_all:
             raise OptionError("blobNamespace needs a container of the Azure SDKs' checkpoint store as leaseTable")
         if self.lease_table is None and self.storage_options:

@@ -120,6 +120,8 @@ class Planner:
         self.query: str | None = None
         #: Whether the driver has said that the query has another source with this lease table.
         self.is_one_of_two = False
+        #: How many tasks the query's Spark runs at the same time, as the driver has said.
+        self.cores: int | None = None
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._ended.set()
@@ -253,8 +255,8 @@ class Planner:
     def handle(self, message: dict[str, Any]) -> bool | dict[str, Any]:
         """Carry out a control message: `finished` is the end of a batch that the sink has finished, and with `leave`
         the query leaves its group. Returns whether that is done; leaving takes until the batch in flight has ended.
-        With `twice` the query has another source with this lease table. Or it asks about the batch in flight, see
-        `about_batch`, or comes from a task, see `is_of_query`.
+        With `twice` the query has another source with this lease table; `cores` is how many tasks Spark runs at the
+        same time. Or it asks about the batch in flight, see `about_batch`, or comes from a task, see `is_of_query`.
 
         Raises `EhBalanceError` for a malformed message.
         """
@@ -274,6 +276,8 @@ class Planner:
         if message.get("twice") is True:
             self.is_one_of_two = True
             self._changed.set()
+        if type(cores := message.get("cores")) is int and cores > 0:
+            self.cores = cores
         end = StreamOffset.from_json(message.get("finished", {}))
         if self._in_flight is not None and end == self._in_flight.end:
             self.finish(end)

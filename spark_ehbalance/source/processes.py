@@ -40,6 +40,19 @@ def spark_master() -> str | None:
     return (started_settings() or {}).get(_MASTER)
 
 
+def local_cores(master: str | None) -> int | None:
+    """How many tasks run at the same time in a Spark with that master; None for a cluster, or if it is not known."""
+    if master == "local":
+        return 1
+    cluster = re.match(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,", master or "")
+    if cluster:
+        return int(cluster[1]) * int(cluster[2])
+    threads = re.match(r"local\[\s*(\d+|\*)\s*[,\]]", master or "")
+    if threads:
+        return (os.cpu_count() or 1) if threads[1] == "*" else int(threads[1])
+    return None
+
+
 def process_identity() -> str:
     """Identifies this process among all of all machines, in words of its machine: `is_alive` says whether it lives."""
     return f"{_machine()}:{os.getpid()}:{_started(os.getpid())}"

@@ -12,11 +12,12 @@ EVENTS_PER_TASK = 10_000
 MAX_RANGES = 32
 
 
-def plan_tasks(ranges: list[Range], min_tasks: int | None) -> list[tuple[Range, ...]]:
+def plan_tasks(ranges: list[Range], min_tasks: int | None, cores: int | None = None) -> list[tuple[Range, ...]]:
     """The ranges of each task; every event is in exactly one.
 
     With `min_tasks` (`minPartitions`) large ranges are cut until there are so many tasks, and each piece is a task.
-    Without, consecutive ranges share a task while they have fewer than `EVENTS_PER_TASK` events together.
+    Without, consecutive ranges share a task while they have fewer than `EVENTS_PER_TASK` events together. If these are
+    more tasks than the `cores` that read at the same time, there are as many as cores, with about as many events each.
     """
     if min_tasks is not None:
         return [(piece,) for piece in split(ranges, min_tasks)]
@@ -29,4 +30,18 @@ def plan_tasks(ranges: list[Range], min_tasks: int | None) -> list[tuple[Range, 
         else:
             tasks.append([each])
             events = len(each)
+    if cores is not None and len(tasks) > cores:
+        tasks = _shared_evenly(ranges, cores)
     return [tuple(task) for task in tasks]
+
+
+def _shared_evenly(ranges: list[Range], count: int) -> list[list[Range]]:
+    """Consecutive ranges in `count` tasks, or more where these would have too many ranges. A range belongs to the task
+    in whose share of all events its middle lies: so a partition stays in its task while backlogs change little, and
+    the worker that has its receiver may read it again."""
+    total, before = sum(map(len, ranges)), 0
+    tasks: list[list[Range]] = [[] for _ in range(count)]
+    for each in ranges:
+        tasks[int((before + len(each) / 2) / total * count)].append(each)
+        before += len(each)
+    return [task[i : i + MAX_RANGES] for task in tasks for i in range(0, len(task), MAX_RANGES)]

@@ -59,3 +59,30 @@ def test_with_a_minimum_number_of_tasks_nothing_is_packed(ranges: list[Range], l
 def test_tasks_by_hand(lengths: list[int], tasks: list[int]) -> None:
     ranges = [Range(str(partition), 1, 0, length) for partition, length in enumerate(lengths)]
     assert list(map(len, plan_tasks(ranges, None))) == tasks
+
+
+@given(some_ranges(), st.integers(1, 20))
+def test_there_are_no_more_tasks_than_cores_and_their_threads_need(ranges: list[Range], cores: int) -> None:
+    tasks = plan_tasks(ranges, None, cores)
+    assert [each for task in tasks for each in task] == ranges
+    assert len(tasks) <= cores + len(ranges) // MAX_RANGES
+    assert all(1 <= len(task) <= MAX_RANGES for task in tasks)
+    if len(plan_tasks(ranges, None)) <= cores:
+        assert tasks == plan_tasks(ranges, None), "small tasks stay together"
+
+
+@given(some_ranges(), st.integers(1, 20))
+def test_cores_share_the_events_evenly(ranges: list[Range], cores: int) -> None:
+    total, largest = sum(map(len, ranges)), max(map(len, ranges), default=0)
+    for task in plan_tasks(ranges, None, cores):
+        assert sum(map(len, task)) <= max(total / cores + largest, EVENTS_PER_TASK)
+
+
+def test_a_partition_stays_in_its_task_while_backlogs_change_little() -> None:
+    def tasks(lengths: list[int]) -> list[list[str]]:
+        ranges = [Range(str(partition), 1, 0, length) for partition, length in enumerate(lengths)]
+        return [[each.partition for each in task] for task in plan_tasks(ranges, None, cores=2)]
+
+    halves = [["0", "1", "2", "3"], ["4", "5", "6", "7"]]
+    assert tasks([30_000] * 8) == tasks([31_000, 28_000, 30_000, 33_000] * 2) == halves
+    assert tasks([90_000, 1_000, 1_000, 88_000]) == [["0"], ["1", "2", "3"]]
