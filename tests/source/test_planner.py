@@ -493,6 +493,15 @@ def question(end: StreamOffset, **more: object) -> dict[str, object]:
     return {"batch": end.to_json(), **more}
 
 
+def test_the_driver_says_how_many_tasks_run_at_the_same_time(group: ValueGroup) -> None:
+    group.hub.append(10)
+    a = group.query("a")
+    end = a.batch()
+    for said, known in ((None, None), (6, 6), (0, 6), ("8", 6), (True, 6), (2, 2)):
+        a.planner.handle(message(end) | {"cores": said})
+        assert a.planner.cores == known
+
+
 def test_a_sink_is_told_what_its_batch_reads_and_what_was_taken_meanwhile(group: ValueGroup) -> None:
     group.hub.append(10)
     a = group.query("a")
