@@ -23,6 +23,7 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.rows import SPARK_SCHEMA
 from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.batch_read import batch_ranges
+from spark_ehbalance.source.columns import ALL_COLUMNS, Columns
 from spark_ehbalance.source.concurrent_reader import read_together
 from spark_ehbalance.source.control_socket import PlannerAddress
 from spark_ehbalance.source.error_line import told_in_one_line
@@ -72,15 +73,15 @@ class EhBalanceDataSource(WithImportPath, DataSource):
     @told_in_one_line()
     def reader(self, schema: StructType) -> BatchReader:
         """The reader of a `spark.read`. Raises `OptionError`."""
-        _check_schema(schema)
-        return BatchReader(batch_options(self.options))
+        columns = _columns(schema)
+        return BatchReader(batch_options(self.options), columns)
 
     @told_in_one_line()
     def streamReader(self, schema: StructType) -> StreamReader:
         """The reader of a `spark.readStream`. Called once for the planner, and once more to pickle the reader for the
         executors. Raises `OptionError`."""
-        _check_schema(schema)
-        return StreamReader(stream_options(self.options))
+        columns = _columns(schema)
+        return StreamReader(stream_options(self.options), columns)
 
     @told_in_one_line()
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
@@ -93,11 +94,9 @@ class EhBalanceDataSource(WithImportPath, DataSource):
         raise OptionError(NO_SINK)
 
 
-def _check_schema(schema: StructType) -> None:
-    """Raise `OptionError` if the user has given a schema that is not that of the source."""
-    if schema.simpleString() != f"struct<{SPARK_SCHEMA.replace(', ', ',').replace(' ', ':')}>":
-        names = ", ".join(each.split()[0] for each in SPARK_SCHEMA.split(", "))
-        raise OptionError(f"the columns are always {names}: leave .schema() out, and select from them after load()")
+def _columns(schema: StructType) -> Columns:
+    """What the user asks for with `.schema(...)`, or all columns. Raises `OptionError`."""
+    return Columns.of((each.name, each.dataType.simpleString()) for each in schema)
 
 
 @dataclass
@@ -111,7 +110,7 @@ class Task(InputPartition):
     checks: PlannerAddress | None = None
 
 
-def _read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
+def _read(options: Options, columns: Columns, task: Task) -> Iterator[pa.RecordBatch]:
     set_up_logging()
     if options.gc_freeze:
         freeze_modules()
@@ -119,14 +118,14 @@ def _read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
     with told_in_one_line():
         if task.checks is not None:
             check_one_source(options.lease_table, task.checks)
-        yield from read_together(readers)
+        yield from map(columns.select, read_together(readers))
 
 
 class BatchReader(DataSourceReader):
     """Reads all partitions once, from the starting to the ending positions, and stores no progress."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
+    def __init__(self, options: Options, columns: Columns = ALL_COLUMNS) -> None:
+        self._options, self._columns = options, columns
 
     @told_in_one_line()
     def partitions(self) -> list[InputPartition]:
@@ -140,7 +139,7 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task. Called once per attempt of the task, in an executor's Python worker."""
         assert isinstance(partition, Task)
-        return _read(self._options, partition)
+        return _read(self._options, self._columns, partition)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -150,8 +149,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     call that needs the planner starts it.
     """
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
+    def __init__(self, options: Options, columns: Columns = ALL_COLUMNS) -> None:
+        self._options, self._columns = options, columns
         self._planner: Planner | None = None
         self._local_cores: int | None = None
         self._owner, self._lineage = options.owner_id, uuid.uuid4().hex
@@ -283,7 +282,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one task. Called once per attempt of the task, in an executor's Python worker, where this reader
         has no planner. Raises what `read_range` raises."""
         assert isinstance(partition, Task)
-        return _read(self._options, partition)
+        return _read(self._options, self._columns, partition)
 
 
 def _exit_on_sigterm(signum: int, frame: FrameType | None) -> None:

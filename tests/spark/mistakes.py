@@ -68,7 +68,7 @@ def _load_path_in_batch(at: Place) -> None:
 
 
 def _schema(at: Place) -> None:
-    at.start(at.spark.readStream.format("ehbalance").options(**at.right).schema("body string").load())
+    at.start(at.spark.readStream.format("ehbalance").options(**at.right).schema("body int").load())
 
 
 def _write_stream(at: Place) -> None:
@@ -146,7 +146,7 @@ MISTAKES: dict[str, tuple[Callable[[Place], None], str]] = {
         r"a position is given for partition '77': the hub has 0, 1",
     ),
     "lease table is a file": (_file, r"lease table"),
-    "schema": (_schema, r"the columns are always body, .*: leave \.schema\(\) out"),
+    "schema": (_schema, r"\.schema\(\) has body int: allowed are body binary, .*"),
     "writeStream": (_write_stream, r"ehbalance only reads an event hub: to write into one use EventHubProducerClient"),
     "write": (_write, r"ehbalance only reads an event hub: to write into one use EventHubProducerClient"),
     "CREATE TABLE": (_create_table, r"ehbalance has no tables in a catalog.*use CREATE TEMPORARY VIEW"),

@@ -38,6 +38,13 @@ def test_start_and_end_positions(spark: SparkSession, hub: Emulator, options: di
     assert found.schema == spark.createDataFrame([], SPARK_SCHEMA).schema
 
 
+def test_a_schema_says_which_columns_are_read(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
+    hub.append(HUB, "0", ["größer".encode(), b""])
+    schema = "body string, sequenceNumber long, partition string"
+    found = spark.read.format("ehbalance").options(**options).schema(schema).load()
+    assert_df_equality(found, spark.createDataFrame([("größer", 0, "0"), ("", 1, "0")], schema), ignore_row_order=True)
+
+
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 def test_a_hub_without_events_has_no_rows(
     spark: SparkSession, hub: Emulator, options: dict[str, str], start: str
