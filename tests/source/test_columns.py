@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.errors import OptionError
@@ -24,6 +24,7 @@ def batch_of(bodies: list[bytes | None]) -> pa.RecordBatch:
     return record_batch(events, "7", json_properties=False)
 
 
+@settings(deadline=None)  # the first example imports
 @given(bodies, st.lists(st.sampled_from(list(TYPES)), min_size=1, unique=True))
 def test_any_columns_in_any_order(bodies: list[bytes | None], names: list[str]) -> None:
     batch = batch_of(bodies)
