@@ -20,6 +20,7 @@ from rich.table import Table
 from bench import (
     connections,
     exactly_once,
+    kafka,
     latency,
     leases,
     partitions,
@@ -34,7 +35,7 @@ from bench.common import Log, Row, session
 from bench.shapes import SHAPES
 
 _ALL = reader, connections, leases, processors, simulator, planner, latency, throughput, exactly_once, tasks, partitions
-SUBJECTS = {each.SUBJECT: each for each in _ALL}
+SUBJECTS = {each.SUBJECT: each for each in (*_ALL, kafka)}
 
 
 def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterator[Row]:
@@ -55,8 +56,15 @@ def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterato
         yield from simulator.measure(log, cycles=1 if short else 100, runs=1)
     if not {*subjects} - {each.SUBJECT for each in (reader, connections, leases, processors, simulator)}:
         return
+    jars = None
+    if kafka.SUBJECT in subjects:
+        log("fetching Kafka's broker and connector")
+        try:
+            jars = kafka.fetch(folder / "jars")
+        except kafka.Unavailable as why:
+            log(f"kafka is left out: {why}")
     log("starting Spark")
-    spark = session(folder)
+    spark = session(folder, jars=jars.connector if jars else ())
     try:
         if planner.SUBJECT in subjects:
             yield from planner.measure(spark, folder, log, seconds=1 if short else 8, runs=1 if short else 3)
@@ -76,6 +84,10 @@ def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterato
         if partitions.SUBJECT in subjects:
             size = {"partitions": 150, "seconds": 5} if short else {"partitions": 1024, "seconds": 60}
             yield from partitions.measure(spark, folder, log, **size)
+        if jars is not None:
+            few = {"cases": kafka.CASES[:1], "share": 0.01, "seconds": 2, "runs": 1}
+            all_ = {"cases": kafka.CASES, "share": 1.0, "seconds": 15, "runs": 5}
+            yield from kafka.measure(spark, jars, folder, log, **(few if short else all_))
     finally:
         spark.stop()
 
@@ -105,7 +117,9 @@ def _short(value: float) -> str:
 
 
 def main(
-    subjects: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(SUBJECTS)}. Default: all.")] = None,
+    subjects: Annotated[
+        list[str] | None, typer.Argument(help=f"Any of {', '.join(SUBJECTS)}. Default: all but kafka.")
+    ] = None,
     short: Annotated[
         bool, typer.Option("--short", help="Only check that every part works; bars do not count.")
     ] = False,
@@ -128,7 +142,7 @@ def main(
                 if not console.is_terminal:
                     console.print(f"{time.time() - began:5.0f} s  {what}", highlight=False)
 
-            found += rows(subjects or [*SUBJECTS], Path(folder), log, short=short)  # row by row
+            found += rows(subjects or [each.SUBJECT for each in _ALL], Path(folder), log, short=short)  # row by row
     finally:  # also report what was measured before an error or an interruption
         after = os.getloadavg()
         console.print(report(found))

@@ -9,7 +9,7 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -97,6 +97,10 @@ class Emulator:
         assert endpoint is not None
         return endpoint[1] or 0
 
+    def append(self, partition: int | str, bodies: list[bytes]) -> None:
+        """Append events with these bodies."""
+        self.control.append(HUB, partition, bodies)
+
     def fill(self, partition: int | str, body: bytes, events: int, properties: Mapping[str, Any] | None = None) -> None:
         """Append `events` equal events."""
         for some, copies in ((_SENT, events // _SENT), (events % _SENT, 1)):
@@ -128,8 +132,8 @@ def emulator(partitions: int, *, tls: bool = False, websocket: bool = False) -> 
             process.terminate()
 
 
-def session(folder: Path, cores: int = 2) -> SparkSession:
-    """A Spark session on this machine that keeps its progress reports."""
+def session(folder: Path, cores: int = 2, jars: Sequence[Path] = ()) -> SparkSession:
+    """A Spark session on this machine, with these jars, that keeps its progress reports."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.pop("SPARK_HOME", None)
     spark = (
@@ -140,6 +144,7 @@ def session(folder: Path, cores: int = 2) -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.extraJavaOptions", f"-XX:+UseSerialGC -Djava.io.tmpdir={folder}")
         .config("spark.log.level", "ERROR")
+        .config("spark.jars", ",".join(map(str, jars)))
         .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
@@ -157,10 +162,13 @@ def start(
     *,
     source: str = "ehbalance",
     sink: str = "noop",
+    columns: str | None = None,
     available_now: bool = False,
 ) -> StreamingQuery:
-    """Start a query from `source` to `sink`, with its checkpoint and its output under `folder`."""
-    writer = spark.readStream.format(source).options(**options).load().writeStream.format(sink)
+    """Start a query from `source`, with all columns or with these, to `sink`, with its checkpoint and its output under
+    `folder`."""
+    reader = spark.readStream.format(source).options(**options)
+    writer = (reader if columns is None else reader.schema(columns)).load().writeStream.format(sink)
     writer = writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(folder / "sink"))
     return (writer.trigger(availableNow=True) if available_now else writer).start()
 

@@ -15,7 +15,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.common import HUB, Bar, Log, Row, batches, emulator, start
-from spark_ehbalance.emulator.control import EmulatorControl
+from bench.common import Bar, Log, Row, batches, emulator, start
 
 SUBJECT = "latency"
 PARTITIONS, RATE = 8, 1000.0
@@ -43,8 +42,9 @@ _TINY, _MEDIAN = "batch with one event", "event to sink, median"
 class Producer:
     """Appends events to all partitions in turn and records their arrival times."""
 
-    def __init__(self, control: EmulatorControl, partitions: int) -> None:
-        self._control, self._partitions = control, partitions
+    def __init__(self, append: Callable[[int, list[bytes]], None], partitions: int) -> None:
+        """`append` appends bodies to a partition, and returns when they have arrived."""
+        self._append, self._partitions = append, partitions
         self.sent = 0
         #: By partition: the sequence number after each send's last event, and the time of the send.
         self.ends: dict[str, list[int]] = defaultdict(lambda: [0])
@@ -57,7 +57,7 @@ class Producer:
         for partition in range(self._partitions):
             mine = len(range((partition - first) % self._partitions, count, self._partitions))
             if mine:
-                self._control.append(HUB, partition, [_BODY] * mine)
+                self._append(partition, [_BODY] * mine)
                 self.ends[str(partition)].append(self.ends[str(partition)][-1] + mine)
                 self.times[str(partition)].append(time.time())
 
@@ -76,9 +76,9 @@ def latencies(progress: list[Mapping[str, Any]], producer: Producer) -> list[flo
     """The time from arrival to the end of its batch, of every event in these batches."""
     found = []
     for batch in progress:
-        finished = _finished(batch)
-        for partition, each in _offset(batch)["partitions"].items():
-            found += [finished - producer.arrival(partition, n) for n in range(each["from"], each["to"])]
+        end = finished(batch)
+        for partition, each in offset_of(batch)["partitions"].items():
+            found += [end - producer.arrival(partition, n) for n in range(each["from"], each["to"])]
     return found
 
 
@@ -88,17 +88,17 @@ def measure(spark: SparkSession, folder: Path, log: Log, *, seconds: float, runs
     for run in range(runs + 1):
         log(f"latency: run {run} of {runs}, {seconds if run else 0:g} s of {RATE:,.0f} events/s")
         with emulator(PARTITIONS) as server:
-            producer = Producer(server.control, PARTITIONS)
+            producer = Producer(server.append, PARTITIONS)
             producer.send(PARTITIONS)
             run_folder = folder / f"latency-{run}"
             read = {"connectionString": server.address, "startingPosition": "earliest"}
             began = time.time()
             query = start(spark, {**read, "leaseTable": f"{run_folder / 'leases'}"}, run_folder)
-            first = _wait_for(query, producer.sent)
+            first = wait_for(query, producer.sent)
             if run:
-                found["start to the first events in the sink, warm session"].append(_finished(first[0]) - began)
+                found["start to the first events in the sink, warm session"].append(finished(first[0]) - began)
                 found[_TINY].append(_tiny(query, producer))
-                under = _under_load(query, producer, seconds)
+                under = under_load(query, producer, seconds)
                 found[f"batch at {RATE:,.0f} events/s"].append(statistics.median(map(_took, under)))
                 times = latencies(under, producer)
                 cuts = statistics.quantiles(times, n=100)
@@ -120,11 +120,11 @@ def _tiny(query: StreamingQuery, producer: Producer) -> float:
     """The median time of a batch with one event."""
     for _ in range(20):
         producer.send(1)
-        _wait_for(query, producer.sent)
+        wait_for(query, producer.sent)
     return statistics.median(map(_took, batches(query)[-10:]))
 
 
-def _under_load(query: StreamingQuery, producer: Producer, seconds: float) -> list[Mapping[str, Any]]:
+def under_load(query: StreamingQuery, producer: Producer, seconds: float) -> list[Mapping[str, Any]]:
     """The batches of `seconds` at a steady rate, after the warm-up."""
     stopped, before, warm_up = threading.Event(), len(batches(query)), min(_WARM_UP, seconds)
     producing = threading.Thread(target=producer.run, args=(RATE, stopped))
@@ -134,12 +134,12 @@ def _under_load(query: StreamingQuery, producer: Producer, seconds: float) -> li
     finally:
         stopped.set()
         producing.join()
-    _wait_for(query, producer.sent)
+    wait_for(query, producer.sent)
     under = batches(query)[before:]
     return [each for each in under if began(each) - began(under[0]) > warm_up]
 
 
-def _wait_for(query: StreamingQuery, rows: int, timeout: float = 120.0) -> list[Mapping[str, Any]]:
+def wait_for(query: StreamingQuery, rows: int, timeout: float = 120.0) -> list[Mapping[str, Any]]:
     """Wait until the batches have `rows` rows in all. Returns the batches."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline and query.isActive:
@@ -155,7 +155,8 @@ def began(batch: Mapping[str, Any]) -> float:
     return datetime.fromisoformat(batch["timestamp"].replace("Z", "+00:00")).timestamp()
 
 
-def _finished(batch: Mapping[str, Any]) -> float:
+def finished(batch: Mapping[str, Any]) -> float:
+    """When a batch has ended, in seconds since 1970."""
     return began(batch) + _took(batch)
 
 
@@ -163,7 +164,8 @@ def _took(batch: Mapping[str, Any]) -> float:
     return float(batch["durationMs"]["triggerExecution"]) / 1000
 
 
-def _offset(batch: Mapping[str, Any]) -> Mapping[str, Any]:
+def offset_of(batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The end of a batch."""
     end = batch["sources"][0]["endOffset"]
     decoded: Mapping[str, Any] = json.loads(end) if isinstance(end, str) else end
     return decoded

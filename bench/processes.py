@@ -11,7 +11,12 @@ from typing import NamedTuple
 import psutil
 
 #: The part of the system that a process belongs to, by a piece of its command line.
-_PARTS = {"org.apache.spark": "JVM", "pyspark": "Python", "spark_ehbalance.emulator": "emulator"}
+_PARTS = {
+    "kafka.Kafka": "broker",
+    "org.apache.spark": "JVM",
+    "pyspark": "Python",
+    "spark_ehbalance.emulator": "emulator",
+}
 
 #: Pieces of the command lines of a reading worker and of a streaming query's planner.
 _WORKER, _PLANNER = "pyspark.worker", "python_streaming_source_runner"
