@@ -28,7 +28,7 @@ def measure(spark: SparkSession, folder: Path, log: Log, *, partitions: int, sec
     for how in (_ASKED, _TOLD):
         log(f"{partitions} partitions, {how}: {warm_up + seconds:.0f} s")
         with emulator(partitions) as server:
-            producer, stopped, run_folder = Producer(server.control, partitions), threading.Event(), folder / how
+            producer, stopped, run_folder = Producer(server.append, partitions), threading.Event(), folder / how
             options = {"connectionString": server.address, "startingPosition": "earliest"}
             options |= {"leaseTable": str(run_folder / "leases")} if how == _TOLD else {}
             query = start(spark, options, run_folder)
