@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, ParamSpec, TypeVar
 
-from . import service_errors
+from . import service_errors as errors
 from .amqp.errors import AmqpError
 from .broker import Broker, check_hub
 from .geo_replication import LostOffsets
 from .message import build_events, iot_hub_event, kafka_event
 from .partition_log import PartitionLog
 from .server import Server
+from .service_errors import service_error
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -118,7 +119,7 @@ class Administration(ABC):
     def delete_hub(self, name: str) -> None:
         """Delete a hub and its events, and detach its links."""
         hub = self._broker.delete_hub(name)
-        self._detach(service_errors.deleted(hub.name), hub.name)
+        self._detach(service_error(errors.DELETED, entity=hub.name), hub.name)
 
     @operation
     def add_partitions(self, hub: str, count: int) -> None:
@@ -139,7 +140,7 @@ class Administration(ABC):
         """Delete a consumer group, and detach its readers. $Default cannot be deleted."""
         found = self._broker.hub(hub)
         found.delete_group(name)
-        self._detach(service_errors.deleted(f"{found.name}|{name}"), found.name, group=name)
+        self._detach(service_error(errors.DELETED, entity=f"{found.name}|{name}"), found.name, group=name)
 
     @operation
     def disable_hub(self, name: str, disable: bool = True) -> None:
@@ -148,7 +149,7 @@ class Administration(ABC):
         hub = self._broker.hub(name)
         hub.disabled = disable
         if disable:
-            self._detach(service_errors.disabled(hub.name), hub.name)
+            self._detach(service_error(errors.DISABLED, hub=hub.name), hub.name)
 
     @operation
     def trim(self, hub: str, partition: str | int, before_sequence_number: int) -> None:
@@ -285,7 +286,7 @@ class Administration(ABC):
         group: str | None = None,
     ) -> None:
         """Detach the publishers and readers of a hub or partition with an error; with a group, only its readers."""
-        self._detach(service_errors.service_error(condition, description), hub, partition, group)
+        self._detach(service_error((condition, "{text}"), text=description), hub, partition, group)
 
     @operation
     def server_busy(self, count: int = 0, seconds: float = 0.0) -> None:
@@ -305,12 +306,12 @@ class Administration(ABC):
     def pause(self, hub: str, partition: str | int) -> None:
         """Deliver nothing from a partition until `resume`; it can still be sent to."""
         self._log(hub, partition)
-        self._broker.faults.pause(hub, str(partition))
+        self._broker.hub(hub).paused.add(str(partition))
 
     @operation
     def resume(self, hub: str, partition: str | int) -> None:
         """End `pause`."""
-        self._broker.faults.resume(hub, str(partition))
+        self._broker.hub(hub).paused.discard(str(partition))
         for _, endpoint in self._server.endpoints(hub, partition):
             endpoint.on_room()
 

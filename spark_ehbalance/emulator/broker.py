@@ -13,10 +13,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Protocol
 
-from . import service_errors
+from . import service_errors as errors
 from .amqp.errors import AmqpError
 from .faults import Faults
 from .partition_log import LogCorruptError, PartitionLog
+from .service_errors import service_error
 from .settings import Settings
 
 DEFAULT_GROUP = "$Default"
@@ -59,23 +60,25 @@ class Hub:
     created_at: datetime
     directory: Path | None
     geo_replicated: bool
+    faults: Faults
     partitions: list[PartitionLog] = field(default_factory=list)
     groups: dict[str, str] = field(default_factory=dict)
     disabled: bool = False  # until enabled, or until the emulator ends
+    paused: set[str] = field(default_factory=set)  # partitions that deliver nothing
     _readers: dict[tuple[str, str], list[Reader]] = field(default_factory=dict)
     _next_partition: int = 0
 
     def partition(self, partition: str) -> PartitionLog:
         """Raises AmqpError (com.microsoft:argument-out-of-range) for an id that the hub does not have."""
         if not re.fullmatch("0|[1-9][0-9]{0,3}", partition) or int(partition) >= len(self.partitions):
-            raise service_errors.no_such_partition(len(self.partitions))
+            raise service_error(errors.NO_SUCH_PARTITION, last=len(self.partitions) - 1)
         return self.partitions[int(partition)]
 
     def group(self, group: str) -> str:
         """The name with which the group was created; `group` may be in any case. Raises AmqpError (amqp:not-found)."""
         name = self.groups.get(group.lower())
         if name is None:
-            raise service_errors.group_not_found(self.name, group[:50])
+            raise service_error(errors.GROUP_NOT_FOUND, hub=self.name.lower(), group=group[:50])
         return name
 
     def route(self, partition_key: str | None) -> str:
@@ -144,14 +147,16 @@ class Hub:
         highest = max((other.epoch for other in present if other.epoch is not None), default=None)
         if reader.epoch is None:
             if highest is not None:
-                raise service_errors.epoch_required(highest)
+                raise service_error(errors.EPOCH_REQUIRED, highest=highest)
             if len(present) >= MAX_READERS_WITHOUT_EPOCH:
-                raise service_errors.too_many_readers(MAX_READERS_WITHOUT_EPOCH, [other.name for other in present])
+                names = ", ".join(other.name for other in present)
+                raise service_error(errors.TOO_MANY_READERS, allowed=MAX_READERS_WITHOUT_EPOCH, names=names)
         elif highest is not None and highest > reader.epoch:
-            raise service_errors.epoch_too_low(highest, reader.epoch)
+            raise service_error(errors.EPOCH_TOO_LOW, highest=highest, epoch=reader.epoch)
         else:
             for other in list(present):
-                other.detach(service_errors.replaced((other.name, other.epoch), (reader.name, reader.epoch)))
+                values = {"old": other.name, "old_epoch": other.epoch or 0, "new": reader.name, "epoch": reader.epoch}
+                other.detach(service_error(errors.REPLACED, **values))
         present.append(reader)
 
 
@@ -179,14 +184,14 @@ class Broker:
         """Raises AmqpError (amqp:not-found) for a hub that does not exist; `path` is what a client has asked for."""
         hub = self._hubs.get(name.lower())
         if hub is None:
-            raise service_errors.not_found((path or name)[:300])
+            raise service_error(errors.NOT_FOUND, path=(path or name)[:300])
         return hub
 
     def open_hub(self, name: str, path: str | None = None) -> Hub:
         """A hub that a client asks for. Raises AmqpError as `hub` does, and if it is disabled."""
         hub = self.hub(name, path)
         if hub.disabled:
-            raise service_errors.disabled(hub.name)
+            raise service_error(errors.DISABLED, hub=hub.name)
         return hub
 
     def add_hub(self, name: str, partitions: int) -> None:
@@ -197,9 +202,12 @@ class Broker:
             directory = self._directory and self._directory / name.lower()
             if directory is not None:
                 _check_unused(directory)
-            hub = Hub(name, datetime.now(timezone.utc), directory, self._geo_replicated)
+            hub = self._new(name, datetime.now(timezone.utc), directory)
             self._hubs[name.lower()] = hub
         hub.extend(partitions - len(hub.partitions), self._groups)
+
+    def _new(self, name: str, created_at: datetime, directory: Path | None) -> Hub:
+        return Hub(name, created_at, directory, self._geo_replicated, self.faults)
 
     def delete_hub(self, name: str) -> Hub:
         """Delete a hub with its events. The caller disconnects its readers."""
@@ -225,7 +233,7 @@ class Broker:
             description = json.loads(path.read_text())
             name, partitions = description["name"], description["partitions"]
             check_hub(name, partitions)
-            hub = Hub(name, datetime.fromisoformat(description["created_at"]), path.parent, self._geo_replicated)
+            hub = self._new(name, datetime.fromisoformat(description["created_at"]), path.parent)
             groups = (*description["consumer_groups"], *self._groups)
         except (ValueError, KeyError, TypeError) as error:
             raise LogCorruptError(f"{path} is damaged: {error!r}") from None

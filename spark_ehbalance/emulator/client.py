@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import cast
 
 from . import management, service_errors
@@ -20,11 +21,9 @@ from .amqp.frames import EMPTY_FRAME, Attach, terminus
 from .amqp.session import Endpoint, IncomingLink, Link, OutgoingLink
 from .broker import Broker
 from .cbs import Tokens
-from .hub_endpoint import HubEndpoint
+from .endpoints import HubEndpoint, PublisherEndpoint, ReaderEndpoint, RequestEndpoint, ResponseEndpoint
 from .message import Response, Sections
-from .publisher import PublisherEndpoint
-from .reader import ReaderEndpoint
-from .request_response import RequestEndpoint, ResponseEndpoint
+from .service_errors import service_error
 from .settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -112,7 +111,7 @@ class Client(Connection, asyncio.Protocol):
 
     def on_open(self, heartbeat_interval: float | None) -> None:
         if len(self._clients) > self._settings.max_connections:
-            raise service_errors.too_many_connections()
+            raise service_error(service_errors.TOO_MANY_CONNECTIONS)
         if heartbeat_interval is not None:
             self._send_heartbeats(heartbeat_interval)
 
@@ -136,14 +135,14 @@ class Client(Connection, asyncio.Protocol):
                 return ResponseEndpoint(link, node)
             return RequestEndpoint(link, node, self._answers[node])
         if not self._tokens.allow(path.lower()):
-            raise service_errors.unauthorized(path, reads)
+            raise service_error(service_errors.UNAUTHORIZED, claim="Listen" if reads else "Send", path=path)
         entity = parse_entity(address)
         hub = self._broker.open_hub(entity.hub, path)
         self._broker.faults.check_busy()
         if isinstance(link, IncomingLink):
-            return PublisherEndpoint(link, hub, entity, self._broker.faults)
+            return PublisherEndpoint(link, hub, entity)
         link.settled = self._settings.settled
-        return ReaderEndpoint(link, attach, hub, entity, self._broker.faults)
+        return ReaderEndpoint(link, attach, hub, entity)
 
     def on_error(self, error: AmqpError) -> None:
         _log.warning("connection %d: %s", self._id, error)
@@ -183,9 +182,13 @@ class Client(Connection, asyncio.Protocol):
             self._end()
         for endpoint in self.hub_endpoints():
             if not self._tokens.allow(endpoint.path):
-                endpoint.detach(service_errors.unauthorized(endpoint.path, endpoint.reads, expired=True))
+                claim = "Listen" if endpoint.reads else "Send"
+                endpoint.detach(service_error(service_errors.TOKEN_EXPIRED, claim=claim, path=endpoint.path))
             elif now - endpoint.last_active > settings.idle_link_timeout:
-                endpoint.detach(service_errors.idle(endpoint.path, endpoint.reads, settings.idle_link_timeout))
+                kind = "Consumer" if endpoint.reads else "Publisher"
+                values = {"path": endpoint.path, "kind": kind, "lower": kind.lower()}
+                timeout = f"{timedelta(seconds=int(settings.idle_link_timeout))!s:0>8}"
+                endpoint.detach(service_error(service_errors.IDLE, **values, timeout=timeout))
 
     def _end(self) -> None:
         """The protocol has ended: send the last bytes and close the socket."""

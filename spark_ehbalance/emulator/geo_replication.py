@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
-from .service_errors import invalid_offset
+from .service_errors import INVALID_OFFSET, service_error
 
 _FORM = re.compile(r"(\d{1,9}):(-1|\d{1,19}):(-1|\d{1,19})")
 
@@ -56,10 +56,10 @@ class ReplicatedOffsets:
         """
         match = _FORM.fullmatch(offset)
         if match is None:
-            raise invalid_offset(offset)
+            raise service_error(INVALID_OFFSET, offset=offset)
         region, position, number = (int(part) for part in match.groups())
         if not 1 <= region <= len(self._firsts):
-            raise invalid_offset(offset)
+            raise service_error(INVALID_OFFSET, offset=offset)
         if number < 0:
             return 0
         after = number if inclusive else number + 1
@@ -67,7 +67,7 @@ class ReplicatedOffsets:
             return after
         first_new = min(self._firsts[region:], default=number + 1)
         if number < first_new or self._lost_offsets is LostOffsets.REFUSE:
-            raise invalid_offset(offset)
+            raise service_error(INVALID_OFFSET, offset=offset)
         return min(after, next_number) if self._lost_offsets is LostOffsets.NUMBER else first_new
 
     def _region(self, sequence_number: int) -> int:

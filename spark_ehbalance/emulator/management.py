@@ -6,15 +6,15 @@ import time
 from collections import deque
 from typing import Any
 
-from . import service_errors
 from .amqp.codec import Array, Int, Timestamp
 from .amqp.errors import NOT_FOUND, AmqpError
 from .broker import Broker, Hub
 from .cbs import Tokens
 from .message import Response, Sections
+from .service_errors import BUSY, SERVER_BUSY, service_error
 
 _NEVER_MS = -62_135_596_800_000  # the year 1 in milliseconds since 1970: Azure's value for "never"
-_STATUS = {NOT_FOUND: 404, service_errors.SERVER_BUSY: 503}
+_STATUS = {NOT_FOUND: 404, BUSY: 503}
 
 
 class RequestLimit:
@@ -30,7 +30,7 @@ class RequestLimit:
             return
         answered, now = self._answered.setdefault(hub.lower(), deque(maxlen=self._most)), time.monotonic()
         if len(answered) == self._most and now - answered[0] < 1.0:
-            raise service_errors.server_busy()
+            raise service_error(SERVER_BUSY)
         answered.append(now)
 
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 
 from .broker import Broker
 from .client import Client
-from .hub_endpoint import HubEndpoint
+from .endpoints import HubEndpoint, ReaderEndpoint
 from .management import RequestLimit
-from .reader import ReaderEndpoint
 from .settings import Settings
 
 _log = logging.getLogger(__name__)

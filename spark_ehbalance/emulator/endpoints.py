@@ -1,0 +1,255 @@
+"""What serves a client's links: publishers, readers, and the nodes that answer requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from .addresses import Entity, start_position
+from .amqp.codec import Array, Described, Int, Symbol, Timestamp
+from .amqp.errors import INTERNAL_ERROR, NOT_ALLOWED, RESOURCE_LIMIT, AmqpError, DecodeError
+from .amqp.frames import ACCEPTED, TRANSFER_HEADER_SIZE, Attach, rejected, terminus
+from .amqp.session import Endpoint, IncomingLink, Link, OutgoingLink
+from .broker import Hub
+from .management import time_of
+from .message import (
+    BATCH_FORMAT,
+    PUBLISHER,
+    Event,
+    Response,
+    Sections,
+    build_response,
+    parse_batch,
+    parse_event,
+    parse_sections,
+    with_delivery_annotations,
+)
+from .partition_log import LogCorruptError
+
+_log = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 256 * 1024  # one write: large enough that its fixed cost does not count, small enough to be fair
+_TURN_BYTES = 4 * _CHUNK_BYTES  # after this much, other connections have their turn
+_RUNTIME_METRIC = "com.microsoft:enable-receiver-runtime-metric"
+_MAX_RESPONSES = 100  # responses that wait for a client's credit; clients have one request in flight
+
+
+class HubEndpoint(Endpoint):
+    """Serves a link on which a client publishes or reads events; all methods run on the server's loop."""
+
+    reads = False
+
+    def __init__(self, link: Link, hub: Hub, partition: str | None, path: str) -> None:
+        """A token must cover `path`, in lower case. Raises AmqpError if the hub has no such partition."""
+        if partition is not None:
+            hub.partition(partition)
+        self.hub = hub
+        self.partition = partition
+        self.path = path
+        #: On the monotonic clock: when the client last sent something or asked for something, or got a message.
+        self.last_active = time.monotonic()
+        self._link = link
+
+    def detach(self, error: AmqpError | None = None) -> None:
+        """End the link and send the client the reason; ignored if it has ended."""
+        self._link.detach(error)
+        self._link.session.output.flush()
+
+
+class PublisherEndpoint(HubEndpoint):
+    """Takes single events and batches for a hub or for one of its partitions, and settles each message."""
+
+    _link: IncomingLink
+
+    def __init__(self, link: IncomingLink, hub: Hub, entity: Entity) -> None:
+        """Raises AmqpError if the hub has no such partition, or if the address is not one to send to."""
+        if entity.group is not None:
+            raise AmqpError(NOT_ALLOWED, "Events cannot be sent to a consumer group.")
+        super().__init__(link, hub, entity.partition, hub.name.lower())
+        self._publisher = entity.publisher
+
+    def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
+        """Append the events of a message. Raises DecodeError for malformed messages: those close the connection."""
+        self.last_active = time.monotonic()
+        if message_format == BATCH_FORMAT:
+            events, partition_key = parse_batch(message)
+        else:
+            events = [parse_event(message)]
+            partition_key = events[0].partition_key
+        outcome = ACCEPTED
+        partition = self.partition
+        try:
+            self.hub.faults.check_busy()
+            partition = partition or self.hub.route(partition_key or self._publisher)
+            self._append(partition, events, partition_key)
+        except AmqpError as error:
+            outcome = rejected(error)
+        delay = self.hub.faults.delay_of(self.hub.name, partition) if partition else 0.0
+        if delay:
+            asyncio.get_running_loop().call_later(delay, self._settle_late, delivery_id, outcome)
+        else:
+            self._link.settle(delivery_id, outcome)
+
+    def _settle_late(self, delivery_id: int | None, outcome: Described) -> None:
+        self._link.settle(delivery_id, outcome)
+        self._link.session.output.flush()
+
+    def _append(self, partition: str, events: list[Event], partition_key: str | None) -> None:
+        if partition_key is not None:
+            events = [event._replace(partition_key=partition_key) for event in events]
+        if self._publisher is not None:
+            events = [event.annotated(PUBLISHER, self._publisher) for event in events]
+        try:
+            self.hub.partition(partition).append(events)
+        except OSError as error:
+            _log.error("hub %s, partition %s: cannot append: %s", self.hub.name, partition, error)
+            raise AmqpError(INTERNAL_ERROR, "The events could not be stored.") from error
+
+
+class ReaderEndpoint(HubEndpoint):
+    """Sends the events of one partition from a start position on, as fast as credit, windows and the socket allow."""
+
+    reads = True
+    partition: str
+    _link: OutgoingLink
+
+    def __init__(self, link: OutgoingLink, attach: Attach, hub: Hub, entity: Entity) -> None:
+        """Admit the reader to its partition. Raises AmqpError if it may not read there."""
+        if entity.group is None or entity.partition is None:
+            raise AmqpError(NOT_ALLOWED, "A receiver must name a consumer group and a partition.")
+        self.group = hub.group(entity.group)
+        path = f"{hub.name}/consumergroups/{self.group}/partitions/{entity.partition}".lower()
+        super().__init__(link, hub, entity.partition, path)
+        self._output = link.session.output
+        self._log = hub.partition(entity.partition)
+        properties = attach.properties or {}
+        self.epoch: int | None = properties.get("com.microsoft:epoch")
+        if not isinstance(self.epoch, int | None):
+            raise DecodeError("com.microsoft:epoch is not a number")
+        self.name = str(properties.get("com.microsoft:receiver-name") or "nil")[:64]
+        capabilities = attach.desired_capabilities
+        self._with_metrics = _RUNTIME_METRIC in (capabilities if isinstance(capabilities, Array) else [capabilities])
+        self._next = start_position(terminus(attach.source)[1], self._log)
+        self._turn: asyncio.Handle | None = None
+        hub.admit(self, self.group, entity.partition)
+
+    def on_detached(self) -> None:
+        self.hub.readers(self.group, self.partition).remove(self)
+        self._log.on_append.discard(self.on_room)
+        if self._turn:
+            self._turn.cancel()
+
+    def on_room(self) -> None:
+        """Send in a separate turn of the loop; with an injected delay, later."""
+        self.last_active = time.monotonic()
+        if self._turn is None:
+            loop = asyncio.get_running_loop()
+            delay = self.hub.faults.delay_of(self.hub.name, self.partition)
+            self._turn = loop.call_later(delay, self._send_turn) if delay else loop.call_soon(self._send_turn)
+
+    def _send_turn(self) -> None:
+        self._turn = None
+        if self.partition in self.hub.paused:
+            return
+        try:
+            self._send_events()
+        except AmqpError as error:
+            self.detach(error)
+        except (OSError, LogCorruptError) as error:
+            _log.error("hub %s, partition %s: cannot read: %s", self.hub.name, self.partition, error)
+            self.detach(AmqpError(INTERNAL_ERROR, "The events could not be read."))
+        self._output.flush()
+
+    def _send_events(self) -> None:
+        sent = 0
+        while self._output.writable and self._link.continue_message() and (room := self._link.room):
+            self._next = self._log.readable(self._next)
+            if self._next >= self._log.next_sequence_number:
+                self._link.finish_drain()
+                self._log.on_append.add(self.on_room)
+                return
+            self.hub.faults.check_busy()
+            sent += self._send_some(room)
+            self.last_active = time.monotonic()
+            self._output.flush()  # updates `writable`
+            if sent >= _TURN_BYTES:
+                self.on_room()
+                return
+
+    def _send_some(self, room: int) -> int:
+        """Send the next events; returns their size in bytes."""
+        if self._with_metrics or not self._link.settled or self._log.largest_record > self._output.max_frame_size:
+            chunk = self._log.read(self._next, 1, _CHUNK_BYTES)
+            message = bytes(chunk.data[TRANSFER_HEADER_SIZE:])
+            self._next += 1
+            self._link.send(with_delivery_annotations(message, self._metrics()) if self._with_metrics else message)
+        else:
+            chunk = self._log.read(self._next, room, _CHUNK_BYTES)
+            self._next += len(chunk.starts) - 1
+            self._link.send_records(chunk.data, chunk.starts)
+        return len(chunk.data)
+
+    def _metrics(self) -> dict[Symbol, object]:
+        return {
+            Symbol("last_enqueued_sequence_number"): self._log.next_sequence_number - 1,
+            Symbol("last_enqueued_offset"): self._log.last_offset,
+            Symbol("last_enqueued_time_utc"): time_of(self._log.last_enqueued_ms),
+            Symbol("runtime_info_retrieval_time_utc"): Timestamp(time.time_ns() // 1_000_000),
+        }
+
+
+class ResponseEndpoint(Endpoint):
+    """Serves the client's receiver for the responses of a node."""
+
+    def __init__(self, link: OutgoingLink, node: str) -> None:
+        self.node = node
+        self._link = link
+        self.responses: deque[bytes] = deque()
+
+    def send(self, response: bytes) -> None:
+        """Send a response as soon as the client grants credit."""
+        self.responses.append(response)
+        self.on_room()
+
+    def on_room(self) -> None:
+        while self._link.continue_message() and self.responses and self._link.room:
+            self._link.send(self.responses.popleft())
+        if not self.responses:
+            self._link.finish_drain()
+
+
+class RequestEndpoint(Endpoint):
+    """Serves the client's sender of requests to a node, which answers them on the same session's `ResponseEndpoint`."""
+
+    def __init__(self, link: IncomingLink, node: str, answer: Callable[[Sections], Response]) -> None:
+        self._link = link
+        self._node = node
+        self._answer = answer
+
+    def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
+        """Respond to a request. Raises DecodeError for malformed ones."""
+        request = parse_sections(message)
+        endpoints = [link.endpoint for link in self._link.session.links()]
+        receivers = (each for each in endpoints if isinstance(each, ResponseEndpoint) and each.node == self._node)
+        receiver = next(receivers, None)
+        if receiver is None or len(receiver.responses) >= _MAX_RESPONSES:
+            text = f"There is no receiver for the responses of {self._node} with room for one more."
+            self._link.settle(delivery_id, rejected(AmqpError(RESOURCE_LIMIT, text)))
+            return
+        self._link.settle(delivery_id, ACCEPTED)
+        response = self._answer(request)
+        # $cbs and $management, and clients of different ages, use different names
+        application: dict[str, Any] = {
+            "status-code": Int(response.status),
+            "statusCode": Int(response.status),
+            "status-description": response.description,
+            "statusDescription": response.description,
+        }
+        if response.condition is not None:
+            application["error-condition"] = Symbol(response.condition)
+        message_id = request.properties[0] if request.properties else None
+        receiver.send(build_response(message_id, application, response.value))
