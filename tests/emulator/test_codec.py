@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import time
 import uuid
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.emulator.amqp import codec, frames
 from spark_ehbalance.emulator.amqp.codec import Array, Described, Symbol, ULong, decode, encode, skip
-from spark_ehbalance.emulator.amqp.errors import AmqpError, DecodeError
+from spark_ehbalance.emulator.amqp.errors import DecodeError
 from spark_ehbalance.emulator.amqp.frames import TRANSFER_HEADER_SIZE, fill_transfer_headers
 from spark_ehbalance.emulator.message import build_event, parse_batch, parse_event, parse_sections
 
@@ -96,31 +97,15 @@ def test_truncated_values_raise(value: Any, data: st.DataObject) -> None:
         decode(raw[:cut])
 
 
-def _only_decode_errors(raw: bytes) -> None:
-    for function in (decode, parse_event, parse_batch, parse_sections, frames.decode_performative):
-        try:
-            function(raw)
-        except DecodeError:
-            pass
-        except AmqpError as error:
-            pytest.fail(f"{function.__name__}: {error}")
-
-
 @GENEROUS
-@given(st.binary(max_size=200))
-def test_random_bytes_raise_decode_error_or_return_a_value(raw: bytes) -> None:
-    _only_decode_errors(raw)
-    _only_decode_errors(b"\x00\x53\x72" + raw)
-    _only_decode_errors(b"\x00\x53\x12" + raw)
-
-
-@GENEROUS
-@given(VALUES, st.sampled_from([0x70, 0x72, 0x73, 0x74, 0x75, 0x76, 0x77]), st.data())
-def test_mutated_messages_raise_decode_error_or_return_a_value(value: Any, section: int, data: st.DataObject) -> None:
-    raw = bytearray(b"\x00\x53" + bytes([section]) + encode(value) + build_event(b"x", {"a": 1}, "key").tail)
-    for _ in range(data.draw(st.integers(1, 4))):
+@given(VALUES.map(encode) | st.binary(max_size=200), st.sampled_from([0x12, *range(0x70, 0x78)]), st.data())
+def test_mutated_messages_raise_decode_error_or_return_a_value(value: bytes, code: int, data: st.DataObject) -> None:
+    raw = bytearray(b"\x00\x53" + bytes([code]) + value + build_event(b"x", {"a": 1}, "key").tail)
+    for _ in range(data.draw(st.integers(0, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    _only_decode_errors(bytes(raw))
+    for function in (decode, parse_event, parse_batch, parse_sections, frames.decode_performative):
+        with contextlib.suppress(DecodeError):
+            function(bytes(raw))
 
 
 HOSTILE = {
@@ -165,15 +150,20 @@ def test_keys_of_a_map_that_a_sender_can_make_collide_are_few(kind: Callable[[in
     assert len(decode(encode({f"key {n}": None for n in range(10_000)}))[0]) == 10_000
 
 
-@pytest.mark.parametrize("value", [codec.UByte(256), codec.UInt(-1), 2**63, codec.Short(40_000)])
-def test_numbers_out_of_range_cannot_be_encoded(value: Any) -> None:
-    with pytest.raises(ValueError, match="out of range"):
-        encode(value)
-
-
-@pytest.mark.parametrize("value", [object(), {1}, Array([1, "a"])])
-def test_types_that_amqp_does_not_have_cannot_be_encoded(value: Any) -> None:
-    with pytest.raises(TypeError):
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (codec.UByte(256), ValueError),
+        (codec.UInt(-1), ValueError),
+        (2**63, ValueError),
+        (codec.Short(40_000), ValueError),
+        (object(), TypeError),
+        ({1}, TypeError),
+        (Array([1, "a"]), TypeError),
+    ],
+)
+def test_what_amqp_does_not_have_cannot_be_encoded(value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
         encode(value)
 
 
@@ -207,24 +197,6 @@ def test_unusual_descriptors_are_normalized() -> None:
 def test_frames_with_invalid_fields_raise(body: Any) -> None:
     with pytest.raises(DecodeError):
         frames.decode_performative(encode(body))
-
-
-def test_performatives_have_every_field() -> None:
-    samples = [
-        (frames.Open("x"), 10),
-        (frames.Begin(None, 0, 0, 0), 8),
-        (frames.Attach("x", 0, True), 14),
-        (frames.Flow(0, 0, 0, 0), 11),
-        (frames.Transfer(0), 11),
-        (frames.Disposition(True, 0), 6),
-        (frames.Detach(0), 3),
-        (frames.End(), 1),
-        (frames.Close(), 1),
-    ]
-    for performative, count in samples:
-        value, _ = decode(frames.encode_frame(0, performative)[8:])
-        assert len(value.value) == count
-    assert len(frames.error_field(AmqpError("a", "b")).value) == 3  # type: ignore[union-attr]
 
 
 def test_transfer_headers_written_in_bulk_equal_encoded_frames() -> None:

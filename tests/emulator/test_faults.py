@@ -78,7 +78,7 @@ def test_server_busy_detaches_a_receiver_with_a_reason(emulator: Emulator, conne
     assert numbers(read(connection, 1)) == [0]
 
 
-def test_server_busy_refuses_attaches_and_sends(emulator: Emulator, connection: str) -> None:
+def test_server_busy_refuses_attaches_sends_and_requests_for_properties(emulator: Emulator, connection: str) -> None:
     emulator.server_busy(seconds=60)
     assert "throttled" in str(refusal(connection))
     emulator.server_busy()
@@ -87,6 +87,8 @@ def test_server_busy_refuses_attaches_and_sends(emulator: Emulator, connection: 
         emulator.server_busy(seconds=60)
         with pytest.raises(EventHubError, match="throttled"):
             client.send_event(EventData(b"refused"), partition_id="0")
+        with pytest.raises(EventHubError, match="Please wait 4 seconds"):
+            client.get_eventhub_properties()
         emulator.server_busy()
         client.send_event(EventData(b"1"), partition_id="0")
     assert emulator.partition_state("hub", 0).next_sequence_number == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from azure.eventhub.exceptions import ConnectError
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.codec import Array, Int, Long, Timestamp, encode
@@ -47,12 +46,10 @@ PARTITION_ANSWER = {
 }
 
 
-@pytest.mark.parametrize("events", [0, 3, 300])
 @pytest.mark.parametrize(("asked", "types"), [("eventhub", HUB_ANSWER), ("partition", PARTITION_ANSWER)])
 def test_every_key_of_an_answer_has_the_type_that_sdks_accept(
-    emulator: Emulator, connection: str, events: int, asked: str, types: dict[str, type]
+    emulator: Emulator, connection: str, asked: str, types: dict[str, type]
 ) -> None:
-    emulator.append("hub", 1, [b"x"] * events)
     answer = _answer(emulator, operation="READ", name="hub", type=f"com.microsoft:{asked}", partition="1")
     assert {key: type(value) for key, value in answer.items()} == types
     assert {type(key) for key in answer} == {str}
@@ -74,38 +71,22 @@ def _answer(emulator: Emulator, **asked: str) -> dict[str, object]:
     return answer.value
 
 
-def test_an_empty_partition(connection: str) -> None:
-    with producer(connection) as client:
-        properties = client.get_partition_properties("1")
-    assert properties["is_empty"] is True
-    assert properties["beginning_sequence_number"] == 0
-    assert properties["last_enqueued_sequence_number"] == -1
-    assert properties["last_enqueued_offset"] == "-1"
-    assert properties["last_enqueued_time_utc"] == datetime.min.replace(tzinfo=timezone.utc)
-
-
-@pytest.mark.parametrize("trimmed", [0, 4, 10])
-def test_a_partition_with_events_and_after_trimming(emulator: Emulator, connection: str, trimmed: int) -> None:
-    emulator.append("hub", 1, [b"x"] * 10)
+@pytest.mark.parametrize(("count", "trimmed"), [(0, 0), (10, 0), (10, 4), (10, 10)])
+def test_partition_properties(emulator: Emulator, connection: str, count: int, trimmed: int) -> None:
+    if count:
+        emulator.append("hub", 1, [b"x"] * count)
     state = emulator.partition_state("hub", 1)
     emulator.trim("hub", 1, trimmed)
     with producer(connection) as client:
         properties = client.get_partition_properties("1")
     assert properties["id"] == "1"
-    assert properties["is_empty"] is (trimmed == 10)
+    assert properties["is_empty"] is (trimmed == count)
     assert properties["beginning_sequence_number"] == trimmed
-    assert properties["last_enqueued_sequence_number"] == state.last_sequence_number == 9
+    assert properties["last_enqueued_sequence_number"] == state.last_sequence_number == count - 1
     assert properties["last_enqueued_offset"] == state.last_offset
-    assert properties["last_enqueued_time_utc"] == state.last_enqueued_time
-
-
-@pytest.mark.parametrize(("hub", "partition", "status"), [("nohub", "0", 404), ("hub", "7", 400), ("hub", "²", 400)])
-def test_an_unknown_partition_is_refused(
-    emulator: Emulator, connection: str, hub: str, partition: str, status: int
-) -> None:
-    string = emulator.connection_string(hub)
-    with producer(string, retry_total=0) as client, pytest.raises(ConnectError, match=str(status)):
-        client.get_partition_properties(partition)
+    assert (state.last_offset == "-1") is (count == 0)
+    never = datetime.min.replace(tzinfo=timezone.utc)
+    assert properties["last_enqueued_time_utc"] == (state.last_enqueued_time or never)
 
 
 def test_partitions_are_added_while_clients_are_connected(emulator: Emulator, connection: str) -> None:
@@ -179,6 +160,7 @@ def test_old_events_are_deleted() -> None:
         (lambda emulator: emulator.add_consumer_group("hub", "a b"), "consumer group 'a b'"),
         (lambda emulator: emulator.partition_state("nohub", 0), "/nohub' could not be found"),
         (lambda emulator: emulator.trim("hub", 5, 1), "It should be between 0 and 3"),
+        (lambda emulator: emulator.append("hub", 0, [b"x"], copies=0), "copies=0"),
     ],
 )
 def test_invalid_calls_raise(emulator: Emulator, connection: str, call: object, text: str) -> None:
