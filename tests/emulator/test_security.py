@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from azure.core.credentials import AccessToken, AzureSasCredential
+from azure.core.credentials import AccessToken
 from azure.eventhub import EventData, EventHubConsumerClient
 from azure.eventhub._pyamqp.utils import generate_sas_token
-from azure.eventhub.exceptions import AuthenticationError, EventHubError
+from azure.eventhub.exceptions import AuthenticationError
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.codec import Symbol
@@ -35,12 +35,6 @@ def guarded() -> Iterator[Emulator]:
 
 def _sas(hub: str, seconds: float) -> str:
     return str(generate_sas_token(f"sb://localhost/{hub}", KEY, SECRET, int(time.time() + seconds)))
-
-
-def _with_token(guarded: Emulator, token: str) -> str:
-    """A connection string for `hub` with a token instead of a key."""
-    string = guarded.connection_string("hub").split("SharedAccessKeyName")[0]
-    return f"{string}SharedAccessSignature={token};UseDevelopmentEmulator=true;EntityPath=hub"
 
 
 def test_the_right_key(guarded: Emulator) -> None:
@@ -65,24 +59,16 @@ def test_a_wrong_key_is_refused_and_not_logged(
     assert "sig=" not in caplog.text
 
 
-def test_an_expired_token_is_refused(guarded: Emulator) -> None:
-    credential = AzureSasCredential(_sas("hub", -10))
-    client = EventHubConsumerClient("localhost", "hub", "$Default", credential, use_tls=False, **FAST)
-    with client, pytest.raises((AuthenticationError, EventHubError)):
+@pytest.mark.parametrize(("hub", "seconds"), [("hub", -10), ("other", 60)], ids=["expired", "for another hub"])
+def test_a_token_that_grants_nothing_is_refused(guarded: Emulator, hub: str, seconds: float) -> None:
+    with _client(guarded, _sas(hub, seconds)) as client, pytest.raises(AuthenticationError):
         client.get_partition_ids()
 
 
-def test_a_token_for_another_hub_is_refused(guarded: Emulator) -> None:
+def test_without_a_token_a_receiver_is_refused(guarded: Emulator) -> None:
     with RawPeer.opened(guarded) as peer:
         peer.attach_receiver(f"{PARTITION}0")
         assert condition(peer.expect(Detach)) == "amqp:unauthorized-access"
-    with pytest.raises(AuthenticationError), reader(_with_token(guarded, _sas("other", 60))):
-        pass
-
-
-def test_a_link_ends_when_its_token_expires(guarded: Emulator) -> None:
-    with reader(_with_token(guarded, _sas("hub", 2))) as events:
-        assert "xpired" in str(detached(events))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +168,6 @@ def test_a_renewed_token_extends_the_link(emulator: Emulator, connection: str) -
 
 
 def test_connections_are_counted(emulator: Emulator, connection: str) -> None:
-    assert emulator.connections() == 0
     with reader(connection), reader(connection):
         assert emulator.connections() == 2
     wait_until(lambda: emulator.connections() == 0, "both are closed")
