@@ -87,15 +87,9 @@ def described(moves: Collection[Move]) -> list[str]:
     kinds: dict[tuple[str, str], list[Move]] = {}
     for move in moves:
         kinds.setdefault((move.before or "nobody", move.after or "nobody"), []).append(move)
-    return [
-        f"partition{'s'[: len(alike) > 1]} {', '.join(_names(alike))}: {before} → {after}, epoch {_epochs(alike)}"
-        for (before, after), alike in kinds.items()
-    ]
-
-
-def _names(moves: list[Move]) -> list[str]:
-    return sorted((move.partition for move in moves), key=partition_order)
-
-
-def _epochs(moves: list[Move]) -> str:
-    return ", ".join(map(str, sorted({move.epoch for move in moves})))
+    lines = []
+    for (before, after), alike in kinds.items():
+        names = ", ".join(sorted((move.partition for move in alike), key=partition_order))
+        epochs = ", ".join(map(str, sorted({move.epoch for move in alike})))
+        lines.append(f"partition{'s'[: len(alike) > 1]} {names}: {before} → {after}, epoch {epochs}")
+    return lines

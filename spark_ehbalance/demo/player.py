@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 
+import pandas as pd
 from azure.eventhub import EventData, EventDataBatch, EventHubProducerClient
 
-from .flights import partitions_of
+from . import flights
 
 #: Seconds of events that are sent together, in one batch per partition.
 SLICE = 0.5
 
 
 class Player:
-    """Sends `bodies`, in their order within each partition, over `seconds`, in its own thread. It waits for `resume`
-    before it sends the last part, from `pause_at` of all on.
+    """Sends `data`, in its order within each partition, over `seconds`, in its own thread. It waits for `resume` before
+    it sends the last part, from `pause_at` of all on.
 
     Sending each event by its key would be one call per event. Here the partition is chosen by the key as a hub would
     choose it, and each event carries its key as the annotation that a hub puts on it.
@@ -27,8 +27,7 @@ class Player:
         connection_string: str,
         hub: str,
         partitions: int,
-        bodies: Sequence[str],
-        keys: Sequence[str | None],
+        data: pd.DataFrame,
         seconds: float,
         pause_at: float,
     ) -> None:
@@ -36,10 +35,10 @@ class Player:
         self._client = EventHubProducerClient.from_connection_string(
             connection_string, eventhub_name=hub, socket_timeout=0.02
         )
-        self._bodies, self._keys = bodies, keys
-        self._partitions = partitions_of(keys, partitions)
+        self._bodies, self._keys = flights.bodies(data), flights.keys(data)
+        self._partitions = flights.partitions_of(self._keys, partitions)
         self._seconds = seconds
-        self._pause_at = pause_at * len(bodies)
+        self._pause_at = pause_at * len(data)
         self._resumed = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="player", daemon=True)
@@ -82,22 +81,21 @@ class Player:
             self._send(range(start, min(start + size, len(self._bodies))))
 
     def _send(self, events: range) -> None:
-        by_partition: dict[int, list[int]] = {}
-        for event in events:
-            by_partition.setdefault(self._partitions[event], []).append(event)
-        for partition, numbers in by_partition.items():
-            self._send_to(partition, [self._event(number) for number in numbers])
-
-    def _send_to(self, partition: int, events: list[EventData]) -> None:
-        batch = self._client.create_batch(partition_id=str(partition))
-        for event in events:
+        batches: dict[int, EventDataBatch] = {}
+        for number in events:
+            partition, event = self._partitions[number], self._event(number)
             try:
-                batch.add(event)
+                self._batch(batches, partition).add(event)
             except ValueError:  # full
-                self._flush(partition, batch)
-                batch = self._client.create_batch(partition_id=str(partition))
-                batch.add(event)
-        self._flush(partition, batch)
+                self._flush(partition, batches.pop(partition))
+                self._batch(batches, partition).add(event)
+        for partition, batch in batches.items():
+            self._flush(partition, batch)
+
+    def _batch(self, batches: dict[int, EventDataBatch], partition: int) -> EventDataBatch:
+        if partition not in batches:
+            batches[partition] = self._client.create_batch(partition_id=str(partition))
+        return batches[partition]
 
     def _flush(self, partition: int, batch: EventDataBatch) -> None:
         self._client.send_batch(batch)

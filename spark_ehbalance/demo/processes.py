@@ -40,6 +40,7 @@ class Child:
 
     def __init__(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str], log: Path) -> None:
         self.name = name
+        self.may_end = False  # whether it was asked to end, or ends by itself
         self._log = log
         with log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -57,6 +58,7 @@ class Child:
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM to the process itself: a job stops its own processes in the right order."""
+        self.may_end = True
         self._process.terminate()
 
     def printed(self) -> str:
@@ -70,6 +72,7 @@ class Child:
 
     def kill(self) -> None:
         """Send SIGKILL to the process and to all that it started (Spark's Python workers have groups of their own)."""
+        self.may_end = True
         if self._process.poll() is not None:
             return
         os.killpg(self._process.pid, signal.SIGSTOP)  # so that it starts no more
@@ -103,14 +106,17 @@ def start_fetching(settings: Mapping[str, str], folder: Path) -> Child:
     """Start fetching what `settings` name as `spark.jars.packages` with Spark's Ivy, which keeps it for next time."""
     script = folder / "print_jars.py"
     script.write_text(_PRINT_JARS)
-    return _spark_submit("the fetching of Delta Lake", settings, {}, [script], folder)
+    fetching = _spark_submit("the fetching of Delta Lake", settings, {}, [script], folder)
+    fetching.may_end = True
+    return fetching
 
 
-def fetched_jars(fetching: Child, package: str) -> list[Path]:
-    """The jars that a process of `start_fetching`, which has ended, has fetched. Raises `DemoError` if it has not."""
+def fetched_jars(fetching: Child, package: str) -> str:
+    """The jars that a process of `start_fetching`, which has ended, has fetched, with commas between them. Raises
+    `DemoError` if it has not."""
     found = re.search(r"^Jars: (\S+)$", fetching.printed(), re.MULTILINE)
     if fetching.ended() == 0 and found:
-        return [Path(jar) for jar in found[1].split(",")]
+        return found[1]
     if re.search(r"unresolved dependenc|UnknownHost|ConnectException|SocketTimeout|Network is un", fetching.printed()):
         raise DemoError(
             f"Delta Lake ({package}) could not be fetched from Maven: the first run needs a network, or Delta's "

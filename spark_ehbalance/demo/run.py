@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from .processes import DemoError, Interrupted
-from .screen import Dashboard, Lines
+from .screen import Screen
 from .show import Result, Show
 from .verdict import show
 
@@ -24,7 +24,7 @@ def run(*, seconds: float, limit: float, plain: bool, at_end: Callable[[str], No
     """
     os.environ.pop("SPARK_HOME", None)  # it may be of another Spark than pyspark
     console = Console()
-    screen = Dashboard(console) if console.is_terminal and not plain else Lines(console)
+    screen = Screen(console, live=console.is_terminal and not plain)
     with tempfile.TemporaryDirectory(prefix="ehbalance-demo-", ignore_cleanup_errors=True) as folder:
         demo = Show(Path(folder), screen, play_seconds=seconds, limit=limit)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -51,18 +51,15 @@ def run(*, seconds: float, limit: float, plain: bool, at_end: Callable[[str], No
 def _report(result: Result, console: Console) -> int:
     verdict, ownership = result.verdict, result.ownership
     show(verdict, console)
-    lines = [
+    passed = verdict.complete and result.most_readers <= 1
+    for line in (
         f"Looked {ownership.looks} times at the leases: no partition had two owners or an unknown one, and no epoch or "
         f"checkpoint fell. At the hub a partition had at most {result.most_readers} reader at once.",
         f"In {ownership.looks_with_a_gap} of these looks a partition had no owner, "
         f"for at most {ownership.longest_gap:.1f} s. {result.without_reader:.1f} s after the SIGKILL A had the "
         "leases of B, which had expired.",
-    ]
-    passed = verdict.complete and result.most_readers <= 1
-    lines.append(
         f"{'OK' if passed else 'FAILED'}: {verdict.expected:,} flights: {verdict.missing:,} missing, "
-        f"{verdict.duplicates:,} duplicates, {ownership.moves} moves of ownership, {result.seconds:.0f} s"
-    )
-    for line in lines:
+        f"{verdict.duplicates:,} duplicates, {ownership.moves} moves of ownership, {result.seconds:.0f} s",
+    ):
         console.print(line, highlight=False, soft_wrap=True)
     return 0 if passed else 1

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -18,9 +15,6 @@ from spark_ehbalance.leases.model import Lease
 
 #: Seconds between two plain lines of progress.
 _LINE_INTERVAL = 5.0
-
-#: Lines of the event log: as many as fit on a small terminal below the rest.
-_LOG_LINES = 8
 
 _COLOURS = {"A": "cyan", "B": "magenta", None: "dim"}
 
@@ -37,87 +31,49 @@ class Picture:
     leases: Mapping[str, Lease]
 
 
-class Screen(ABC):
-    """Shows pictures and log lines. A context manager."""
+class Screen:
+    """Shows pictures and log lines: a live picture below the lines, or without `live` a line every few seconds. A
+    context manager, which leaves the last picture on the screen."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, *, live: bool) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False) if live else None
+        self._line_at = 0.0
 
-    @abstractmethod
+    def __enter__(self) -> Screen:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
     def show(self, picture: Picture) -> None:
         """Show the present state."""
+        if self._live:
+            head = Text(f"{picture.seconds:5.1f} s  {picture.phase}", style="bold")
+            self._live.update(Group(head, _bars(picture), _lanes(picture)), refresh=True)
+        elif picture.seconds >= self._line_at:
+            self._line_at = picture.seconds + _LINE_INTERVAL
+            self.log(picture.seconds, _line(picture))
 
-    @abstractmethod
     def log(self, seconds: float, text: str) -> None:
         """Show an event that happened."""
-
-    def __enter__(self) -> Screen:
-        return self
-
-    def __exit__(  # noqa: B027 most screens have nothing to close
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Leave the last picture on the screen."""
+        self._console.print(f"{seconds:6.1f} s  {text}", highlight=False, soft_wrap=True, markup=False)
+        self._console.file.flush()
 
 
-class Lines(Screen):
-    """Plain lines for logs: events at once, progress every few seconds."""
-
-    _shown_at = float("-inf")
-
-    def show(self, picture: Picture) -> None:
-        if picture.seconds - self._shown_at < _LINE_INTERVAL:
-            return
-        self._shown_at = picture.seconds
-        owners: dict[str | None, list[str]] = {}
-        for partition, lease in picture.leases.items():
-            owners.setdefault(lease.owner, []).append(partition)
-        who = ", ".join(f"{owner or 'nobody'} {' '.join(owners[owner])}" for owner in sorted(owners, key=str))
-        sent, read = sum(picture.sent), sum(picture.read)
-        self.log(
-            picture.seconds,
-            f"sent {sent:,} ({_percent(sent, picture)}), read {read:,} ({_percent(read, picture)}), "
-            f"lag {sent - read:,}; owners: {who or 'no leases yet'}",
-        )
-
-    def log(self, seconds: float, text: str) -> None:
-        self.console.print(f"{seconds:6.1f} s  {text}", highlight=False, soft_wrap=True, markup=False)
-        self.console.file.flush()
-
-
-class Dashboard(Screen):
-    """Progress bars, a lane per partition in its owner's colour, and the latest events."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self._live = Live(console=console, auto_refresh=False)
-        self._lines: deque[Text] = deque(maxlen=_LOG_LINES)
-        self._top: list[RenderableType] = []  # nothing before the first picture
-
-    def __enter__(self) -> Screen:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._live.stop()
-
-    def show(self, picture: Picture) -> None:
-        head = Text(f"{picture.seconds:5.1f} s  {picture.phase}", style="bold")
-        self._top = [head, _bars(picture), _lanes(picture)]
-        self._refresh()
-
-    def log(self, seconds: float, text: str) -> None:
-        self._lines.append(Text(f"{seconds:6.1f} s  {text}", overflow="ellipsis", no_wrap=True))
-        self._refresh()
-
-    def _refresh(self) -> None:
-        self._live.update(Group(*self._top, *self._lines), refresh=True)
-
-
-def _percent(events: int, picture: Picture) -> str:
-    return f"{events / picture.total:.0%}"
+def _line(picture: Picture) -> str:
+    owners: dict[str, list[str]] = {}
+    for partition, lease in picture.leases.items():
+        owners.setdefault(lease.owner or "nobody", []).append(partition)
+    who = ", ".join(f"{owner} {' '.join(owners[owner])}" for owner in sorted(owners))
+    sent, read = sum(picture.sent), sum(picture.read)
+    return (
+        f"sent {sent:,} ({sent / picture.total:.0%}), read {read:,} ({read / picture.total:.0%}), "
+        f"lag {sent - read:,}; owners: {who or 'no leases yet'}"
+    )
 
 
 def _bars(picture: Picture) -> Table:
@@ -130,15 +86,14 @@ def _bars(picture: Picture) -> Table:
 
 def _lanes(picture: Picture) -> Table:
     lanes = Table(box=None, padding=(0, 2, 0, 0))
-    for column, justify in (("partition", "right"), ("owner", "left"), ("epoch", "right"), ("read", "right")):
-        lanes.add_column(column, justify=justify)  # type: ignore[arg-type]
-    lanes.add_column("lag", justify="right")
+    for name in ("partition", "owner", "epoch", "read", "lag"):
+        lanes.add_column(name, justify="left" if name == "owner" else "right")
     lanes.add_column("", width=24)
-    most = max((sent - read for sent, read in zip(picture.sent, picture.read, strict=True)), default=0)
-    for number, (sent, read) in enumerate(zip(picture.sent, picture.read, strict=True)):
+    lags = [sent - read for sent, read in zip(picture.sent, picture.read, strict=True)]
+    for number, (read, lag) in enumerate(zip(picture.read, lags, strict=True)):
         lease = picture.leases.get(str(number), Lease(str(number)))
         colour = _COLOURS.get(lease.owner, "red")
-        lag: RenderableType = Text("▪" * round(24 * (sent - read) / max(most, 1)), style=colour)
+        bar = Text("▪" * round(24 * lag / max(1, *lags)), style=colour)
         owner = Text(f"■ {lease.owner or 'nobody'}{' → ' + lease.handover.to if lease.handover else ''}", style=colour)
-        lanes.add_row(str(number), owner, str(lease.epoch), f"{read:,}", f"{sent - read:,}", lag)
+        lanes.add_row(str(number), owner, str(lease.epoch), f"{read:,}", f"{lag:,}", bar)
     return lanes

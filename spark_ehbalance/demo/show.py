@@ -77,10 +77,8 @@ class Show:
         self._ownership = Ownership(QUERIES)
         self.leases = str(folder / "leases")
         self._store = open_store(self.leases)
-        self._jars: list[Path] = []
+        self._jars = ""  # of Delta Lake, where Spark has none
         self._most_readers = 0
-        self._phase = ""
-        self._stopped: set[Child] = set()
         self._interrupted_by: int | None = None
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
@@ -95,24 +93,15 @@ class Show:
         emulator = self._started(start_emulator(HUB, PARTITIONS, self._folder))
         self._connection, port = emulator_address(emulator)
         with EmulatorControl("127.0.0.1", port) as self._control:
-            return self._play_all()
+            return self._play()
 
-    def _play_all(self) -> Result:
+    def _play(self) -> Result:
         self._log(f"starting query A; balanceInterval {BALANCE_INTERVAL}, leaseDuration {LEASE_DURATION} for this demo")
         query_a = self._start_query("A")
         data = flights.load()
-        total = len(data)
-        self.player = player = Player(
-            self._connection,
-            HUB,
-            PARTITIONS,
-            flights.bodies(data),
-            flights.keys(data),
-            self._play_seconds,
-            _BEFORE_BOTH,
-        )
+        self._total = total = len(data)
+        self.player = player = Player(self._connection, HUB, PARTITIONS, data, self._play_seconds, _BEFORE_BOTH)
         self._log(f"sending {total:,} flights, {total / self._play_seconds:,.0f} a second")
-        self._total = total
         player.start()
         self._until(lambda: len(self._ownership.owned_by("A")) == PARTITIONS, "A starts")
         self._until(lambda: sum(player.sent) >= total / 3 and sum(self._read()) > 0, "A reads all")
@@ -123,7 +112,7 @@ class Show:
         self._share()
         self._log("killing B: SIGKILL to all its processes")
         killed = self._seconds()
-        self._kill(query_b)
+        query_b.kill()
         self._until(lambda: len(self._ownership.owned_by("A")) == PARTITIONS, "B is killed, its leases expire")
         without_reader = self._seconds() - killed
         self._log(f"{without_reader:.1f} s after the kill A has all partitions: starting B again, from its checkpoint")
@@ -139,7 +128,8 @@ class Show:
         self._stop(query_b, "B stops")
         seconds = self._seconds()
         self._log("counting the rows of the Delta table")
-        verdict = judge(self._table, self._ends(), data)
+        states = [self._control.partition_state(HUB, partition) for partition in range(PARTITIONS)]
+        verdict = judge(self._table, [state.next_sequence_number for state in states], data)
         return Result(verdict, self._ownership, self._most_readers, without_reader, seconds)
 
     def _fetch_delta(self, settings: Mapping[str, str]) -> None:
@@ -150,9 +140,7 @@ class Show:
         fetching = self._started(start_fetching(settings, self._folder))
         while fetching.ended() is None:
             time.sleep(_LOOK_INTERVAL)
-            self._check_interrupted()
-            self._check_limit("Delta Lake is fetched")
-        self._stopped.add(fetching)
+            self._check("Delta Lake is fetched")
         self._jars = fetched_jars(fetching, settings["spark.jars.packages"])
 
     # --- the processes -----------------------------------------------------------------------------------------
@@ -166,7 +154,7 @@ class Show:
         settings = {
             "spark.master": "local[2]",
             "spark.ui.enabled": "false",
-            **({"spark.jars": ",".join(map(str, self._jars))} if self._jars else {}),
+            **({"spark.jars": self._jars} if self._jars else {}),
             "spark.driver.extraJavaOptions": f"{QUICK_START} -Dlog4j2.configurationFile={root / LOG4J}",
             "spark.databricks.delta.snapshotPartitions": "2",  # 50 by default: too many for so small a table
             f"{job}table": self._table,
@@ -182,15 +170,10 @@ class Show:
         return self._started(start_job(name, root, settings, self._connection, self._folder))
 
     def _stop(self, query: Child, phase: str) -> None:
-        self._stopped.add(query)
         query.ask_to_stop()
         self._until(lambda: query.ended() is not None, phase)
         if query.ended() != 0:
             raise query.failure(f"was asked to stop and ended with exit code {query.ended()}")
-
-    def _kill(self, query: Child) -> None:
-        self._stopped.add(query)
-        query.kill()
 
     # --- progress ----------------------------------------------------------------------------------------------
 
@@ -200,20 +183,18 @@ class Show:
 
     def _until(self, condition: Callable[[], bool], phase: str) -> None:
         """Refresh the screen until `condition` holds."""
-        self._phase = phase
-        self._look()
+        self._look(phase)
         while not condition():
             time.sleep(_LOOK_INTERVAL)
-            self._look()
+            self._look(phase)
 
-    def _look(self) -> None:
+    def _look(self, phase: str) -> None:
         assert self.player is not None
-        self._check_interrupted()
-        self._check_limit(self._phase)
+        self._check(phase)
         if self.player.error is not None:
             raise DemoError(f"the flights cannot be sent: {self.player.error}")
         for child in self.children:
-            if child.ended() is not None and child not in self._stopped:
+            if child.ended() is not None and not child.may_end:
                 raise child.failure(f"has ended with exit code {child.ended()}")
         try:
             leases = self._store.read().leases
@@ -226,9 +207,7 @@ class Show:
             raise DemoError("the rules of ownership were broken: " + "; ".join(self._ownership.violations))
         readers = [len(self._control.readers(HUB, partition)) for partition in range(PARTITIONS)]
         self._most_readers = max(self._most_readers, *readers)
-        self._screen.show(
-            Picture(self._seconds(), self._phase, self._total, list(self.player.sent), self._read(), leases)
-        )
+        self._screen.show(Picture(self._seconds(), phase, self._total, list(self.player.sent), self._read(), leases))
 
     def _read(self) -> list[int]:
         """The number of events of each partition in the Delta table, according to the lease table."""
@@ -236,18 +215,13 @@ class Show:
         checkpoints = [leases[str(p)].checkpoint if str(p) in leases else None for p in range(PARTITIONS)]
         return [checkpoint.next if checkpoint else 0 for checkpoint in checkpoints]
 
-    def _ends(self) -> list[int]:
-        return [self._control.partition_state(HUB, partition).next_sequence_number for partition in range(PARTITIONS)]
-
     def _log(self, text: str) -> None:
-        self._check_interrupted()
+        self._check(text)
         self._screen.log(self._seconds(), text)
 
-    def _check_interrupted(self) -> None:
+    def _check(self, phase: str) -> None:
         if self._interrupted_by is not None:
             raise Interrupted(self._interrupted_by)
-
-    def _check_limit(self, phase: str) -> None:
         if self._seconds() > self._limit:
             raise DemoError(f"the time limit of {self._limit:g} s is over while {phase}: see --limit")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 from deltalake import DeltaTable
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from .flights import Delays, by_airport, missing_and_surplus, parse
 
@@ -49,8 +49,9 @@ def judge(table: str, ends: Sequence[int], flights: pd.DataFrame) -> Verdict:
     """Compare the Delta table with the hub, whose partitions have `ends` events, and with the data set."""
     columns = ["partition", "sequenceNumber", "partitionKey", "body"]
     rows = DeltaTable(table).to_pyarrow_table(columns=columns).to_pandas()
-    distinct = rows.drop_duplicates(["partition", "sequenceNumber"])
-    missing = sum(ends) - sum(_between(distinct, partition, end) for partition, end in enumerate(ends))
+    again = rows.duplicated(["partition", "sequenceNumber"])
+    distinct = rows[~again]
+    sent = distinct["sequenceNumber"].between(0, distinct["partition"].astype(int).map(dict(enumerate(ends))) - 1)
     found = parse(rows["body"])
     missing_flights, duplicate_flights = missing_and_surplus(flights, found)
     tails = found["tailnum"].to_numpy()
@@ -58,20 +59,15 @@ def judge(table: str, ends: Sequence[int], flights: pd.DataFrame) -> Verdict:
     return Verdict(
         expected=len(flights),
         rows=len(rows),
-        missing_events=missing,
-        duplicate_events=len(rows) - len(distinct),
+        missing_events=sum(ends) - int(sent.sum()),
+        duplicate_events=int(again.sum()),
         missing_flights=missing_flights,
         duplicate_flights=duplicate_flights,
-        twice=_ranges(rows[rows.duplicated(["partition", "sequenceNumber"])]),
+        twice=_ranges(rows[again]),
         wrong_keys=int(((tails != keys) & ~(pd.isna(tails) & pd.isna(keys))).sum()),
         airports=by_airport(found.loc[distinct.index]),
         airports_expected=by_airport(flights),
     )
-
-
-def _between(events: pd.DataFrame, partition: int, end: int) -> int:
-    numbers = events.loc[events["partition"] == str(partition), "sequenceNumber"]
-    return int(numbers.between(0, end - 1).sum())
 
 
 def _ranges(events: pd.DataFrame) -> list[str]:
@@ -84,18 +80,8 @@ def _ranges(events: pd.DataFrame) -> list[str]:
 
 def show(verdict: Verdict, console: Console) -> None:
     """Print the tables."""
-    airports = Table(title="Flights of 2013 by airport, read from the Delta table", title_justify="left")
-    names = (
-        "airport",
-        "flights",
-        "departure delay",
-        "arrival delay",
-        "over 15 min late",
-        "cancelled",
-        "as in data set",
-    )
-    for name in names:
-        airports.add_column(name, justify="left" if name == "airport" else "right")
+    numbers = ("flights", "departure delay", "arrival delay", "over 15 min late", "cancelled", "as in data set")
+    airports = _table("Flights of 2013 by airport, read from the Delta table", "airport", *numbers)
     for airport, delays in verdict.airports.items():
         airports.add_row(
             airport,
@@ -106,10 +92,8 @@ def show(verdict: Verdict, console: Console) -> None:
             f"{delays.cancelled:,}",
             "yes" if verdict.airports_expected.get(airport) == delays else "[red]NO[/red]",
         )
-    title = f"{verdict.rows:,} rows for {verdict.expected:,} flights"
-    counts = Table(title=title, title_justify="left", min_width=70)
-    for name in ("counted by", "missing", "duplicates"):
-        counts.add_column(name, justify="left" if name == "counted by" else "right")
+    counts = _table(f"{verdict.rows:,} rows for {verdict.expected:,} flights", "counted by", "missing", "duplicates")
+    counts.min_width = 70
     counts.add_row("partition, sequenceNumber", f"{verdict.missing_events:,}", f"{verdict.duplicate_events:,}")
     counts.add_row("flight", f"{verdict.missing_flights:,}", f"{verdict.duplicate_flights:,}")
     console.print(airports, counts)
@@ -117,3 +101,7 @@ def show(verdict: Verdict, console: Console) -> None:
         console.print(f"More than once in the table: {'; '.join(verdict.twice)}", highlight=False, soft_wrap=True)
     if verdict.wrong_keys:
         console.print(f"{verdict.wrong_keys:,} events have a partitionKey that is not their tail number")
+
+
+def _table(title: str, first: str, *numbers: str) -> Table:
+    return Table(first, *(Column(name, justify="right") for name in numbers), title=title, title_justify="left")

@@ -6,18 +6,18 @@ import io
 
 from rich.console import Console
 
-from spark_ehbalance.demo.screen import Dashboard, Picture
+from spark_ehbalance.demo.screen import Picture, Screen
 
 
 def test_what_happens_is_shown_at_once() -> None:
     shown = io.StringIO()
-    with Dashboard(Console(file=shown, force_terminal=True, width=100)) as dashboard:
-        dashboard.log(0.1, "fetching")
+    with Screen(Console(file=shown, force_terminal=True, width=100), live=True) as screen:
+        screen.log(0.1, "fetching")
         assert "fetching" in shown.getvalue()
-        dashboard.show(Picture(1.0, "A starts", 100, [5, 5], [1, 2], {}))
+        screen.show(Picture(1.0, "A starts", 100, [5, 5], [1, 2], {}))
         assert "A starts" in shown.getvalue()
         before = len(shown.getvalue())
-        dashboard.log(2.0, "a third has been sent")
+        screen.log(2.0, "a third has been sent")
         again = shown.getvalue()[before:]
         assert "A starts" in again
         assert "a third has been sent" in again
