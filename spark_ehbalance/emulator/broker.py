@@ -7,6 +7,7 @@ import json
 import re
 import time
 import zlib
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -52,6 +53,22 @@ class Reader(Protocol):
         """Disconnect it, with the reason."""
 
 
+class RequestLimit:
+    """How many requests a hub answers in any second; the others are refused. None: all are answered."""
+
+    def __init__(self, most: int | None) -> None:
+        self._answered = None if most is None else deque[float](maxlen=most)  # times of the last answers
+
+    def check(self) -> None:
+        """Call it before each answer. Raises AmqpError (com.microsoft:server-busy)."""
+        if (answered := self._answered) is None:
+            return
+        now = time.monotonic()
+        if len(answered) == answered.maxlen and now - answered[0] < 1.0:
+            raise service_error(errors.SERVER_BUSY)
+        answered.append(now)
+
+
 @dataclass
 class Hub:
     """A hub: its partitions in order, and its consumer groups by lower-case name."""
@@ -61,6 +78,7 @@ class Hub:
     directory: Path | None
     geo_replicated: bool
     faults: Faults
+    requests: RequestLimit
     partitions: list[PartitionLog] = field(default_factory=list)
     groups: dict[str, str] = field(default_factory=dict)
     disabled: bool = False  # until enabled, or until the emulator ends
@@ -167,8 +185,7 @@ class Broker:
         """Open the hubs in the data directory. Raises LogCorruptError, ValueError for an invalid consumer group,
         OSError (also if the directory is in use)."""
         self.faults = Faults()
-        self._geo_replicated = settings.geo_replicated
-        self._retention = settings.retention
+        self._settings = settings
         self._groups = (DEFAULT_GROUP, *settings.consumer_groups)
         for group in self._groups:
             _check_group(group)
@@ -207,7 +224,8 @@ class Broker:
         hub.extend(partitions - len(hub.partitions), self._groups)
 
     def _new(self, name: str, created_at: datetime, directory: Path | None) -> Hub:
-        return Hub(name, created_at, directory, self._geo_replicated, self.faults)
+        requests = RequestLimit(self._settings.management_requests)
+        return Hub(name, created_at, directory, self._settings.geo_replicated, self.faults, requests)
 
     def delete_hub(self, name: str) -> Hub:
         """Delete a hub with its events. The caller disconnects its readers."""
@@ -218,7 +236,7 @@ class Broker:
 
     def expire(self) -> None:
         """Delete all events older than the retention time."""
-        before_ms = int((time.time() - self._retention.total_seconds()) * 1000)
+        before_ms = int((time.time() - self._settings.retention.total_seconds()) * 1000)
         for hub in self._hubs.values():
             for log in hub.partitions:
                 log.expire(before_ms)

@@ -39,9 +39,7 @@ _ids = itertools.count(1)
 class Client(Connection, asyncio.Protocol):
     """Moves bytes between the socket and the AMQP protocol, and decides what the client may do."""
 
-    def __init__(
-        self, settings: Settings, broker: Broker, limit: management.RequestLimit, clients: set[Client]
-    ) -> None:
+    def __init__(self, settings: Settings, broker: Broker, clients: set[Client]) -> None:
         """`clients` are those that are connected."""
         super().__init__("ehbalance-emulator", settings.idle_timeout)
         self._settings = settings
@@ -50,7 +48,7 @@ class Client(Connection, asyncio.Protocol):
         self._tokens = Tokens(settings.sas_keys)
         self._answers: dict[str, Callable[[Sections], Response]] = {
             "$cbs": lambda request: self._tokens.put(request, broker.faults.token_life),
-            "$management": lambda request: management.answer(request, broker, limit, self._tokens),
+            "$management": lambda request: management.answer(request, broker, self._tokens),
         }
         self._id = next(_ids)
         self._silent = False  # by an injected fault: nothing is ever answered

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import Any
 
 from .amqp.codec import Array, Int, Timestamp
@@ -11,30 +10,13 @@ from .amqp.errors import NOT_FOUND, AmqpError
 from .broker import Broker, Hub
 from .cbs import Tokens
 from .message import Response, Sections
-from .service_errors import BUSY, SERVER_BUSY, service_error
+from .service_errors import BUSY
 
 _NEVER_MS = -62_135_596_800_000  # the year 1 in milliseconds since 1970: Azure's value for "never"
 _STATUS = {NOT_FOUND: 404, BUSY: 503}
 
 
-class RequestLimit:
-    """How many requests a hub answers in any second; the others are refused. None: all are answered."""
-
-    def __init__(self, most: int | None) -> None:
-        self._most = most
-        self._answered: dict[str, deque[float]] = {}  # times of the last answers, by hub in lower case
-
-    def check(self, hub: str) -> None:
-        """Call it before each answer. Raises AmqpError (com.microsoft:server-busy)."""
-        if self._most is None:
-            return
-        answered, now = self._answered.setdefault(hub.lower(), deque(maxlen=self._most)), time.monotonic()
-        if len(answered) == self._most and now - answered[0] < 1.0:
-            raise service_error(SERVER_BUSY)
-        answered.append(now)
-
-
-def answer(request: Sections, broker: Broker, limit: RequestLimit, tokens: Tokens) -> Response:
+def answer(request: Sections, broker: Broker, tokens: Tokens) -> Response:
     """Answer a READ of a hub or a partition. `tokens` are those of the client."""
     fields = request.application
     name, partition = fields.get("name"), fields.get("partition")
@@ -46,7 +28,7 @@ def answer(request: Sections, broker: Broker, limit: RequestLimit, tokens: Token
     try:
         hub = broker.open_hub(name)
         broker.faults.check_busy()
-        limit.check(hub.name)
+        hub.requests.check()
         if fields.get("type") == "com.microsoft:eventhub":
             return Response(200, "OK", _hub(hub))
         if fields.get("type") == "com.microsoft:partition":

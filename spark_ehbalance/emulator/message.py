@@ -16,19 +16,11 @@ from .amqp.errors import DecodeError
 BATCH_FORMAT = 0x80013700  # Event Hubs' own message format: each data section of the body is an encoded message
 
 _HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION, _DATA, _SEQUENCE, _VALUE, _FOOTER = range(0x70, 0x79)
-# section -> the other form of its descriptor, and the type of its value
-_SECTIONS: dict[int, tuple[str, type]] = {
-    _HEADER: ("amqp:header:list", list),
-    _DELIVERY: ("amqp:delivery-annotations:map", dict),
-    _ANNOTATIONS: ("amqp:message-annotations:map", dict),
-    _PROPERTIES: ("amqp:properties:list", list),
-    _APPLICATION: ("amqp:application-properties:map", dict),
-    _DATA: ("amqp:data:binary", bytes),
-    _SEQUENCE: ("amqp:amqp-sequence:list", list),
-    _VALUE: ("amqp:amqp-value:*", object),
-    _FOOTER: ("amqp:footer:map", dict),
+_TYPES = {
+    **dict.fromkeys((_HEADER, _PROPERTIES, _SEQUENCE), list),
+    **dict.fromkeys((_DELIVERY, _ANNOTATIONS, _APPLICATION, _FOOTER), dict),
+    _VALUE: object,
 }
-_BY_NAME = {name: section for section, (name, _) in _SECTIONS.items()}
 PARTITION_KEY, PUBLISHER, KAFKA_KEY = "x-opt-partition-key", "x-opt-publisher", "x-opt-kafka-key"
 _SERVICE_KEYS = {"x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time", PARTITION_KEY, PUBLISHER}
 _SEQUENCE_KEY = encode(Symbol("x-opt-sequence-number")) + b"\x81"
@@ -120,7 +112,8 @@ def _sections(message: bytes) -> list[tuple[int, int, int]]:
         elif message[pos]:
             raise DecodeError("a message section without a descriptor")
         else:
-            section, start = _descriptor(message, pos)
+            descriptor, start = decode(message, pos + 1)
+            section = descriptor if isinstance(descriptor, ULong) else 0  # a name: no client writes one
         repeated = section == last and section in (_DATA, _SEQUENCE)
         second_body = last in (_DATA, _SEQUENCE, _VALUE) and section in (_DATA, _SEQUENCE, _VALUE)
         if not _HEADER <= section <= _FOOTER or (not repeated and (section <= last or second_body)):
@@ -131,14 +124,6 @@ def _sections(message: bytes) -> list[tuple[int, int, int]]:
     return sections
 
 
-def _descriptor(message: bytes, pos: int) -> tuple[int, int]:
-    """The section code of a descriptor in an unusual form, 0 if unknown, and the start of the section's value."""
-    descriptor, start = decode(message, pos + 1)
-    if isinstance(descriptor, Symbol):
-        return _BY_NAME.get(descriptor, 0), start
-    return (min(descriptor, 0xFF) if isinstance(descriptor, ULong) else 0), start
-
-
 def _checked_end(message: bytes, section: int, start: int) -> int:
     if section == _DATA:
         if message[start : start + 1] not in (b"\xa0", b"\xb0"):
@@ -146,7 +131,7 @@ def _checked_end(message: bytes, section: int, start: int) -> int:
         return skip(message, start)
     # decoded only so that no reader receives a malformed section
     value, end = decode(message, start)
-    if not isinstance(value, _SECTIONS[section][1]):
+    if not isinstance(value, _TYPES[section]):
         raise DecodeError(f"message section 0x{section:02x} is of the wrong type")
     return end
 
@@ -210,15 +195,11 @@ def _application_properties(properties: Mapping[str, Any] | None) -> bytes:
     return b"\x00\x53\x74" + encode(dict(properties)) if properties else b""
 
 
-def build_event(body: bytes, properties: Mapping[str, Any] | None = None, partition_key: str | None = None) -> Event:
-    """An event that no client has published. Raises TypeError for a property value that AMQP has no type for."""
-    return build_events([body], [properties], partition_key)[0]
-
-
 def build_events(
-    bodies: Sequence[bytes], properties: Sequence[Mapping[str, Any] | None], partition_key: str | None
+    bodies: Sequence[bytes], properties: Sequence[Mapping[str, Any] | None] = (None,), partition_key: str | None = None
 ) -> list[Event]:
-    """Like `build_event`, for many. Raises ValueError unless `properties` has one for each body or one for all."""
+    """Events that no client has published. Raises ValueError unless `properties` has one for each body or one for all,
+    TypeError for a property value that AMQP has no type for."""
     sections = [_application_properties(each) for each in properties]
     if len(sections) == 1:
         sections *= len(bodies)
@@ -237,7 +218,7 @@ def kafka_event(value: bytes | None, key: bytes | None, headers: Mapping[str, by
 
 def iot_hub_event(body: bytes, device: str, properties: Mapping[str, Any] | None) -> Event:
     """An event as an IoT Hub passes it on from `device`, with the annotations that it adds to telemetry."""
-    event = build_event(body, properties)
+    (event,) = build_events([body], [properties])
     method = '{"scope":"device","type":"sas","issuer":"iothub","acceptingIpFilterRule":null}'
     for name, value in (
         ("iothub-connection-device-id", device),

@@ -18,7 +18,7 @@ import time
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -333,35 +333,29 @@ class PartitionLog:
             self.first_sequence_number = min(first, self.next_sequence_number)
 
     def _scan(self, path: Path, is_last: bool) -> None:
-        """Index the intact records in the last segment's file."""
-        data, segment, end = path.read_bytes(), self._segments[-1], 0
-        for start, end, sequence_number, enqueued_ms in self._intact(data, segment.position):
-            self._mark_lost(sequence_number, segment.position + start, enqueued_ms)
-            self._extend_index([segment.position + end], [enqueued_ms])
-        if end != len(data) and is_last:
-            _log.warning("%s: cut off %d damaged bytes at the end", path, len(data) - end)
-            segment.truncate(end)
-
-    def _intact(self, data: bytes, position: int) -> Iterator[tuple[int, int, int, int]]:
-        """Start, end, sequence number and time of the intact records in `data`, which is at `position` in the log.
+        """Index the intact records in the last segment's file.
 
         An event's own annotations must agree with the record's header, so that nothing else is taken for a record.
         """
-        start = 0
+        data, segment, start, intact = path.read_bytes(), self._segments[-1], 0, 0
         while (start := data.find(_MAGIC, start)) >= 0 and start + HEADER_SIZE <= len(data):
             _, length, check, sequence_number, enqueued_ms = _RECORD.unpack_from(data, start)
             end = start + HEADER_SIZE + length
-            payload = data[start + HEADER_SIZE : end]
+            payload, position = data[start + HEADER_SIZE : end], segment.position + start
             if (
                 end <= len(data)
                 and zlib.crc32(payload) == check
-                and has_position(payload, sequence_number, self._offset(sequence_number, position + start), enqueued_ms)
+                and has_position(payload, sequence_number, self._offset(sequence_number, position), enqueued_ms)
                 and sequence_number >= self.next_sequence_number
             ):
-                yield start, end, sequence_number, enqueued_ms
-                start = end
+                self._mark_lost(sequence_number, position, enqueued_ms)
+                self._extend_index([segment.position + end], [enqueued_ms])
+                start = intact = end
             else:
                 start += 1
+        if intact != len(data) and is_last:
+            _log.warning("%s: cut off %d damaged bytes at the end", path, len(data) - intact)
+            segment.truncate(intact)
 
     def _mark_lost(self, until: int, position: int, enqueued_ms: int) -> None:
         """Index the events before sequence number `until` that were not found, as lost; `until` is at `position`."""

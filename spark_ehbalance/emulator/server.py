@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from .broker import Broker
 from .client import Client
 from .endpoints import HubEndpoint, ReaderEndpoint
-from .management import RequestLimit
 from .settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -31,7 +30,6 @@ class Server:
         self.websocket_port = settings.websocket_port
         self.broker = Broker(settings)
         self.clients: set[Client] = set()
-        self._request_limit = RequestLimit(settings.management_requests)
         self._tls = tls
         self._listeners: list[asyncio.Server] = []
         self._ticker: asyncio.Task[None] | None = None
@@ -49,7 +47,7 @@ class Server:
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
 
     def _make_client(self) -> Client:
-        return Client(self.settings, self.broker, self._request_limit, self.clients)
+        return Client(self.settings, self.broker, self.clients)
 
     async def _listen(self, make: Callable[[], asyncio.Protocol], port: int) -> int:
         """Listen on `port`, which is returned; 0 takes a free one."""

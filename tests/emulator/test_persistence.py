@@ -10,7 +10,7 @@ import pytest
 from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator, LogCorruptError
-from spark_ehbalance.emulator.message import build_event
+from spark_ehbalance.emulator.message import build_events
 from spark_ehbalance.emulator.partition_log import PartitionLog
 
 from .clients import bodies, numbers, read, reader
@@ -27,7 +27,7 @@ def _fill(directory: Path, sent: list[bytes], segment_bytes: int) -> list[str]:
     log = PartitionLog(directory / "hub" / "0", segment_bytes)
     offsets = []
     for body in sent:
-        log.append([build_event(body)])
+        log.append(build_events([body]))
         offsets.append(log.last_offset)
     return offsets
 
@@ -195,7 +195,7 @@ def test_many_partitions_need_few_open_files(tmp_path: Path) -> None:
 def test_reading_crosses_segments_and_trimming_deletes_them(tmp_path: Path, in_files: bool) -> None:
     log = PartitionLog(tmp_path if in_files else None, 1000)
     for number in range(50):
-        log.append([build_event(b"%03d" % number * 50)])
+        log.append(build_events([b"%03d" % number * 50]))
     held = log.bytes_held
     read, number = [], 0
     while number < 50:

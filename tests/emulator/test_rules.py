@@ -11,7 +11,7 @@ import pytest
 from azure.eventhub import EventData
 from azure.eventhub.exceptions import ConnectError, EventHubError
 
-from spark_ehbalance.emulator import Emulator, EmulatorControl, management
+from spark_ehbalance.emulator import Emulator, EmulatorControl, broker
 from spark_ehbalance.emulator.amqp.errors import AmqpError
 from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, Attach, Close, Detach, Open, Transfer
 
@@ -77,15 +77,14 @@ def test_more_requests_than_a_hub_answers_in_a_second_are_refused() -> None:
 
 def test_fifty_requests_are_answered_in_a_second_and_no_more(emulator: Emulator, monkeypatch: Any) -> None:
     now = 100.0
-    monkeypatch.setattr(management.time, "monotonic", lambda: now)
-    limit = management.RequestLimit(50)
+    monkeypatch.setattr(broker.time, "monotonic", lambda: now)
+    limit = broker.RequestLimit(50)
     for _ in range(50):
-        limit.check("hub")
+        limit.check()
     with pytest.raises(AmqpError, match="server-busy"):
-        limit.check("HUB")
-    limit.check("other")
+        limit.check()
     now += 1.0
-    limit.check("hub")
+    limit.check()
 
 
 def test_what_is_announced_is_what_the_service_announces(emulator: Emulator) -> None:
