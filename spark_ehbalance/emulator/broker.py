@@ -54,10 +54,10 @@ class Reader(Protocol):
 
 
 class RequestLimit:
-    """How many requests a hub answers in any second; the others are refused. None: all are answered."""
+    """How many requests a hub answers in any second; the others are refused. None or 0: all are answered."""
 
     def __init__(self, most: int | None) -> None:
-        self._answered = None if most is None else deque[float](maxlen=most)  # times of the last answers
+        self._answered = deque[float](maxlen=most) if most else None  # times of the last answers
 
     def check(self) -> None:
         """Call it before each answer. Raises AmqpError (com.microsoft:server-busy)."""

@@ -84,7 +84,7 @@ class ServiceOptions:
         """Fields of `Settings`. Raises `ValueError`."""
         return {
             "max_connections": _number("--max-connections", self.max_connections, 1),
-            "management_requests": _number("--management-requests", self.management_requests, 0) or None,
+            "management_requests": _number("--management-requests", self.management_requests, 0),
             "idle_link_timeout": _duration("--idle-link-timeout", self.idle_link_timeout).total_seconds(),
             "settled": not self.unsettled,
             "geo_replicated": self.geo_replicated,

@@ -6,13 +6,13 @@ import asyncio
 import ssl
 import tempfile
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from .administration import Administration
 from .broker import check_hub
-from .certificates import LOCAL_NAMES, make, server_context
+from .certificates import CA_FILE, LOCAL_NAMES, make, server_context
 from .control import ControlServer
 from .message import Event
 from .server import Server
@@ -42,7 +42,6 @@ class Emulator(Administration):
         self._running: Server | None = None
         self._control: ControlServer | None = None
         self._certificates: tempfile.TemporaryDirectory[str] | None = None
-        self._ca_file: Path | None = None
 
     def start(self) -> None:
         """Listen. Raises OSError if port or data directory are not available, LogCorruptError for damaged data."""
@@ -74,7 +73,6 @@ class Emulator(Administration):
         made = make(Path(self._certificates.name), (*LOCAL_NAMES, *others, *settings.tls_names))
         context = server_context(made.server_file)
         made.server_file.unlink()  # it holds the private key
-        self._ca_file = made.ca_file
         return context
 
     def stop(self) -> None:
@@ -92,7 +90,7 @@ class Emulator(Administration):
         loop.close()
         if self._certificates is not None:
             self._certificates.cleanup()
-            self._certificates = self._ca_file = None
+            self._certificates = None
 
     def __enter__(self) -> Emulator:
         self.start()
@@ -116,9 +114,9 @@ class Emulator(Administration):
     @property
     def ca_file(self) -> Path:
         """The certificate by which clients verify the one that was made. Raises RuntimeError unless one was."""
-        if self._ca_file is None:
+        if self._certificates is None:
             raise RuntimeError("the emulator has made no certificate")
-        return self._ca_file
+        return Path(self._certificates.name) / CA_FILE
 
     def connection_string(self, hub: str | None = None, key_name: str | None = None, key: str | None = None) -> str:
         """The connection string for clients. `key_name` and `key` default to the first of `sas_keys`."""
@@ -141,11 +139,7 @@ class Emulator(Administration):
 
     def append_encoded(self, hub: str, partition: str | int, *events: Event) -> None:
         """Store `events` as they are, also such as no sender could send; for tests of readers."""
-
-        async def append() -> None:
-            self._log(hub, partition).append(events)
-
-        self._wait_for(append())
+        self._on_loop(lambda: self._log(hub, partition).append(events))
 
     @property
     def _server(self) -> Server:
@@ -159,8 +153,10 @@ class Emulator(Administration):
 
     def _invoke(self, call: str, arguments: Mapping[str, Any]) -> Any:
         _ = self._server
+        return self._on_loop(lambda: self._execute(call, arguments))
 
-        async def on_loop() -> Any:
-            return self._execute(call, arguments)
+    def _on_loop(self, run: Callable[[], _T]) -> _T:
+        async def call() -> _T:
+            return run()
 
-        return self._wait_for(on_loop())
+        return self._wait_for(call())

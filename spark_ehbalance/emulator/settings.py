@@ -25,7 +25,7 @@ class Settings:
     tls_names: Iterable[str] = ()  # more host names of that certificate
     websocket_port: int | None = None  # also take AMQP over websocket; 0: a free port
     max_connections: int = 5000
-    management_requests: int | None = 50  # answered by each hub in a second; None: all
+    management_requests: int | None = 50  # answered by each hub in a second; None or 0: all
     settled: bool = True  # False: events are delivered unsettled, each with a tag of its own
     idle_link_timeout: float = 1800.0  # a link on which nothing happens for longer is detached
     geo_replicated: bool = False  # offsets are no numbers, and `promote` can lose events

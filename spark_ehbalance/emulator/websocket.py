@@ -33,7 +33,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._make = make
         self._handshake_timeout = handshake_timeout
         self._websocket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=_LARGEST)
-        self._inner: asyncio.Protocol | None = None
+        self._inner = asyncio.Protocol()  # which ignores all, until the client has asked
 
     # --- what asyncio calls
 
@@ -43,8 +43,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
-        if self._inner is not None:
-            self._inner.connection_lost(exc)
+        self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._websocket.receive_data(data)
@@ -56,12 +55,10 @@ class WebSocketConnection(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        if self._inner is not None:
-            self._inner.pause_writing()
+        self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        if self._inner is not None:
-            self._inner.resume_writing()
+        self._inner.resume_writing()
 
     def _handle_events(self) -> None:
         for event in self._websocket.events_received():
@@ -72,7 +69,7 @@ class WebSocketConnection(asyncio.Protocol):
         self.flush()
         if self._transport.get_write_buffer_size() > WRITE_LIMIT:  # of pongs
             self._transport.pause_reading()
-        if self._websocket.close_expected() and self._inner is None:
+        if self._websocket.close_expected() and type(self._inner) is asyncio.Protocol:
             self._transport.close()
 
     def _answer(self, request: Request) -> None:
@@ -107,7 +104,7 @@ class WebSocketConnection(asyncio.Protocol):
     def _handle_frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.TEXT:
             self._websocket.fail(CloseCode.UNSUPPORTED_DATA, "AMQP is binary")
-        elif frame.opcode in (Opcode.BINARY, Opcode.CONT) and self._inner is not None:
+        elif frame.opcode in (Opcode.BINARY, Opcode.CONT):
             self._inner.data_received(bytes(frame.data))
 
     def flush(self) -> None:

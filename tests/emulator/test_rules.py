@@ -85,6 +85,8 @@ def test_fifty_requests_are_answered_in_a_second_and_no_more(emulator: Emulator,
         limit.check()
     now += 1.0
     limit.check()
+    for none in (None, 0):
+        broker.RequestLimit(none).check()
 
 
 def test_what_is_announced_is_what_the_service_announces(emulator: Emulator) -> None:
