@@ -19,32 +19,6 @@ from .clients import DEADLINE, FAST, Reader, bodies, detached, numbers, reader, 
 from .raw import PARTITION, RawPeer
 
 
-def test_the_async_client_sends_and_receives(connection: str) -> None:
-    async def run() -> list[EventData]:
-        events: list[EventData] = []
-        done = asyncio.Event()
-
-        async def on_batch(context: Any, batch: list[EventData]) -> None:
-            events.extend(batch)
-            if len(events) >= 20:
-                done.set()
-
-        async with AsyncProducerClient.from_connection_string(connection) as sender:
-            batch = await sender.create_batch(partition_id="2")
-            for number in range(20):
-                batch.add(EventData(str(number)))
-            await sender.send_batch(batch)
-        async with AsyncConsumerClient.from_connection_string(connection, "$Default", socket_timeout=0.02) as receiver:
-            task = asyncio.create_task(
-                receiver.receive_batch(on_batch, partition_id="2", starting_position="-1", max_wait_time=0.1)
-            )
-            await asyncio.wait_for(done.wait(), DEADLINE)
-            task.cancel()
-        return events
-
-    assert [event.body_as_str() for event in asyncio.run(run())] == [str(number) for number in range(20)]
-
-
 def test_large_and_small_events_mixed(emulator: Emulator, connection: str) -> None:
     sizes = [10, 1_048_000, 10, 1_048_300, 100_000, 10]
     emulator.append("hub", 0, [b"x" * size for size in sizes])
@@ -146,27 +120,33 @@ def test_tracking_may_be_one_of_several_capabilities(emulator: Emulator, connect
         assert b"last_enqueued_offset" in peer.expect(Transfer)[1]
 
 
-def test_an_async_reader_is_disconnected_too(emulator: Emulator, connection: str) -> None:
-    async def run() -> Any:
+def test_the_async_client_sends_receives_and_is_disconnected(connection: str) -> None:
+    async def run() -> tuple[list[EventData], Any]:
+        events: list[EventData] = []
+        done = asyncio.Event()
         failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def on_batch(context: Any, batch: list[EventData]) -> None:
+            events.extend(batch)
+            if len(events) >= 20:
+                done.set()
 
         async def on_error(context: Any, error: Exception) -> None:
             if not failed.done():
                 failed.set_result(error)
 
-        async def on_event(context: Any, events: Any) -> None:
-            pass
-
-        client = AsyncConsumerClient.from_connection_string(connection, "$Default", **FAST)
-        task = asyncio.create_task(
-            client.receive_batch(on_event, partition_id="0", owner_level=1, on_error=on_error, max_wait_time=0.1)
-        )
-        await asyncio.to_thread(wait_until, lambda: emulator.readers("hub", 0) == [1], "the reader is attached")
-        thief = await asyncio.to_thread(Reader(connection, owner_level=2).open)
-        error = await asyncio.wait_for(failed, DEADLINE)
-        task.cancel()
-        await client.close()
+        async with AsyncProducerClient.from_connection_string(connection) as sender:
+            await sender.send_batch([EventData(str(number)) for number in range(20)], partition_id="2")
+        async with AsyncConsumerClient.from_connection_string(connection, "$Default", **FAST) as receiver:
+            options = {"partition_id": "2", "owner_level": 1, "starting_position": "-1", "max_wait_time": 0.1}
+            task = asyncio.create_task(receiver.receive_batch(on_batch, on_error=on_error, **options))
+            await asyncio.wait_for(done.wait(), DEADLINE)
+            thief = await asyncio.to_thread(Reader(connection, "2", owner_level=2).open)
+            error = await asyncio.wait_for(failed, DEADLINE)
+            task.cancel()
         thief.close()
-        return error
+        return events, error
 
-    assert asyncio.run(run()).error == "link:stolen"
+    events, error = asyncio.run(run())
+    assert [event.body_as_str() for event in events] == [str(number) for number in range(20)]
+    assert error.error == "link:stolen"

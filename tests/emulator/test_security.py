@@ -97,11 +97,6 @@ def test_sasl(guarded: Emulator, mechanism: str, response: bytes, code: int) -> 
                 assert peer.close_condition() is None
 
 
-def test_without_keys_every_token_passes(emulator: Emulator, connection: str) -> None:
-    with producer(emulator.connection_string("hub", "any", "key")) as client:
-        assert len(client.get_partition_ids()) == 4
-
-
 def test_keys_are_not_shown() -> None:
     emulator = Emulator(sas_keys=KEYS)
     assert SECRET not in repr(emulator) + repr(vars(emulator))
