@@ -152,7 +152,6 @@ class Hub:
                 self.directory.rmdir()
 
     def readers(self, group: str, partition: str) -> list[Reader]:
-        """The readers of a partition in a consumer group."""
         return self._readers.setdefault((group.lower(), partition), [])
 
     def admit(self, reader: Reader, group: str, partition: str) -> None:

@@ -92,10 +92,10 @@ class Client(Connection, asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        self.output.writable = False
+        self.writable = False
 
     def resume_writing(self) -> None:
-        self.output.writable = True
+        self.writable = True
         if not self.closed:
             self._transport.resume_reading()
             for link in list(self.links):
@@ -114,8 +114,8 @@ class Client(Connection, asyncio.Protocol):
             self._send_heartbeats(heartbeat_interval)
 
     def _send_heartbeats(self, interval: float) -> None:
-        if self.output.writable:  # else enough bytes wait for the client already
-            self.output.write(EMPTY_FRAME)
+        if self.writable:  # else enough bytes wait for the client already
+            self.write(EMPTY_FRAME)
             self.flush()
         self._heartbeat = asyncio.get_running_loop().call_later(interval, self._send_heartbeats, interval)
 
@@ -146,14 +146,13 @@ class Client(Connection, asyncio.Protocol):
         _log.warning("connection %d: %s", self._id, error)
 
     def flush(self) -> None:
-        data = self.output.take()
+        data = self.take()
         if data and not self._transport.is_closing():
             self._transport.write(data)
 
     # --- what the server calls
 
     def hub_endpoints(self) -> Iterator[HubEndpoint]:
-        """The attached publishers and readers."""
         return (link.endpoint for link in list(self.links) if isinstance(link.endpoint, HubEndpoint))
 
     def drop(self) -> None:

@@ -36,7 +36,6 @@ class ControlServer:
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Close all connections."""
         if self._listener:
             self._listener.close()
         for writer in list(self._writers):
@@ -47,10 +46,11 @@ class ControlServer:
         try:
             while line := await reader.readline():
                 request = _request(line)
-                writer.write(_refusal(line) if request is None else _encode(self._reply(*request)))
-                await writer.drain()
                 if request is None:
+                    writer.write(_refusal(line))
                     break
+                writer.write(_encode(self._reply(*request)))
+                await writer.drain()
         except (OSError, ValueError):
             pass  # the peer has disconnected, or a line exceeds the limit
         finally:

@@ -57,7 +57,7 @@ class HubEndpoint(Endpoint):
     def detach(self, error: AmqpError | None = None) -> None:
         """End the link and send the client the reason; ignored if it has ended."""
         self._link.detach(error)
-        self._link.session.output.flush()
+        self._link.session.connection.flush()
 
 
 class PublisherEndpoint(HubEndpoint):
@@ -96,7 +96,7 @@ class PublisherEndpoint(HubEndpoint):
 
     def _settle_late(self, delivery_id: int | None, outcome: Described) -> None:
         self._link.settle(delivery_id, outcome)
-        self._link.session.output.flush()
+        self._link.session.connection.flush()
 
     def _append(self, partition: str, events: list[Event], partition_key: str | None) -> None:
         if partition_key is not None:
@@ -124,7 +124,7 @@ class ReaderEndpoint(HubEndpoint):
         self.group = hub.group(entity.group)
         path = f"{hub.name}/consumergroups/{self.group}/partitions/{entity.partition}".lower()
         super().__init__(link, hub, entity.partition, path)
-        self._output = link.session.output
+        self._connection = link.session.connection
         self._log = hub.partition(entity.partition)
         properties = attach.properties or {}
         self.epoch: int | None = properties.get("com.microsoft:epoch")
@@ -162,11 +162,11 @@ class ReaderEndpoint(HubEndpoint):
         except (OSError, LogCorruptError) as error:
             _log.error("hub %s, partition %s: cannot read: %s", self.hub.name, self.partition, error)
             self.detach(AmqpError(INTERNAL_ERROR, "The events could not be read."))
-        self._output.flush()
+        self._connection.flush()
 
     def _send_events(self) -> None:
         sent = 0
-        while self._output.writable and self._link.continue_message() and (room := self._link.room):
+        while self._connection.writable and self._link.continue_message() and (room := self._link.room):
             self._next = self._log.readable(self._next)
             if self._next >= self._log.next_sequence_number:
                 self._link.finish_drain()
@@ -175,14 +175,14 @@ class ReaderEndpoint(HubEndpoint):
             self.hub.faults.check_busy()
             sent += self._send_some(room)
             self.last_active = time.monotonic()
-            self._output.flush()  # updates `writable`
+            self._connection.flush()  # updates `writable`
             if sent >= _TURN_BYTES:
                 self.on_room()
                 return
 
     def _send_some(self, room: int) -> int:
         """Send the next events; returns their size in bytes."""
-        if self._with_metrics or not self._link.settled or self._log.largest_record > self._output.max_frame_size:
+        if self._with_metrics or not self._link.settled or self._log.largest_record > self._connection.max_frame_size:
             chunk = self._log.read(self._next, 1, _CHUNK_BYTES)
             message = bytes(chunk.data[TRANSFER_HEADER_SIZE:])
             self._next += 1

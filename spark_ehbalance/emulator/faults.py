@@ -9,7 +9,7 @@ from .service_errors import SERVER_BUSY, service_error
 
 
 class Faults:
-    """Initially without faults. Hub names are case-insensitive."""
+    """Initially without faults. Its methods do as the operations of `Administration` of the same names say."""
 
     def __init__(self) -> None:
         self.refuse_connections = False
@@ -20,7 +20,6 @@ class Faults:
         self._delays: dict[tuple[str | None, str | None], float] = {}
 
     def server_busy(self, count: int, seconds: float) -> None:
-        """Refuse the next `count` requests, and all requests for `seconds`."""
         self._busy_count = count
         self._busy_until = time.monotonic() + seconds
 
@@ -34,7 +33,6 @@ class Faults:
         raise service_error(SERVER_BUSY)
 
     def delay(self, seconds: float, hub: str | None, partition: str | None) -> None:
-        """Delay deliveries and the settling of published messages; 0 ends it. None means every hub or partition."""
         self._delays[hub and hub.lower(), partition] = seconds
 
     def delay_of(self, hub: str, partition: str) -> float:

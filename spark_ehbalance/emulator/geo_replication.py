@@ -46,7 +46,6 @@ class ReplicatedOffsets:
             self._file.write_text(json.dumps(self._firsts))
 
     def text(self, sequence_number: int, position: int) -> str:
-        """The offset of an event."""
         return f"{self._region(sequence_number)}:{position}:{sequence_number}"
 
     def start(self, offset: str, inclusive: bool, next_number: int, holds: Callable[[int, int], bool]) -> int:

@@ -57,7 +57,6 @@ class Server:
         return bound
 
     async def stop(self) -> None:
-        """Close all connections and files."""
         for listener in self._listeners:
             listener.close()
         if self._ticker:

@@ -61,7 +61,7 @@ class Peer(Connection):
         self.events.append(("error", error.condition))
 
     def flush(self) -> None:
-        self.sent += self.output.take()
+        self.sent += self.take()
 
     def feed(self, data: bytes) -> list[tuple[Any, ...]]:
         """The events of `data`."""
@@ -231,7 +231,7 @@ def test_what_an_open_may_ask_for(fields: dict[str, Any], refused: bool) -> None
     peer = Peer()
     peer.feed(f.AMQP_HEADER + encode_frame(0, Open("client", **fields)))
     assert conditions(peer.received()) == ["amqp:not-allowed"] * refused
-    assert refused or peer.output.max_frame_size == (fields["max_frame_size"] or MAX_FRAME_SIZE)
+    assert refused or peer.max_frame_size == (fields["max_frame_size"] or MAX_FRAME_SIZE)
 
 
 # --- sessions and links
@@ -370,7 +370,7 @@ def test_records_are_sent_in_place() -> None:
     data, starts = _records(3)
     link.send_records(data, starts)
     assert link.room == 0
-    assert peer.output.take() is data
+    assert peer.take() is data
     assert [frame.delivery_id for frame, _ in split_frames(bytes(data))] == [0, 1, 2]
 
 

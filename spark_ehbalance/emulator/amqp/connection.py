@@ -5,12 +5,12 @@ Whatever a peer sends, the worst that happens is that its own connection is clos
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 from . import frames
 from .errors import FRAMING_ERROR, NOT_ALLOWED, UNAUTHORIZED, AmqpError, DecodeError
-from .frames import Attach, encode_frame, error_field
-from .session import MAX_FRAME_SIZE, Endpoint, Link, Output, Session
+from .frames import encode_frame, error_field
+from .session import MAX_FRAME_SIZE, BaseConnection, Session
 
 _SASL_FRAME_SIZE = 512  # bytes; by the specification, until the opens have been exchanged
 _MIN_FRAME_SIZE = 512  # bytes; by the specification every peer takes frames of this size
@@ -18,15 +18,13 @@ _CHANNEL_MAX = 4999  # the highest channel of a session, as Azure announces
 _MIN_IDLE_TIMEOUT_MS = 200  # a shorter one would cost more heartbeats than anything else
 
 
-class Connection(ABC):
+class Connection(BaseConnection):
     """The server's end of one connection. Subclasses decide what the peer may do, and send the bytes."""
 
     def __init__(self, container_id: str, idle_timeout: float) -> None:
         """`idle_timeout` in seconds is announced to the peer; the subclass enforces it."""
+        super().__init__()
         self.opened = False
-        self.closed = False
-        self.output = Output(self.flush)
-        self.links: set[Link] = set()  # that are attached
         self._container_id = container_id
         self._idle_timeout = idle_timeout
         self._sessions: dict[int, Session] = {}
@@ -44,16 +42,8 @@ class Connection(ABC):
         refuse it."""
 
     @abstractmethod
-    def make_endpoint(self, link: Link, attach: Attach) -> Endpoint:
-        """What serves a link that the peer asks for. Raises AmqpError to refuse the link."""
-
-    @abstractmethod
     def on_error(self, error: AmqpError) -> None:
         """`error` has ended a session or, if it is `closed`, the connection."""
-
-    @abstractmethod
-    def flush(self) -> None:
-        """Send what `output` holds."""
 
     def receive_data(self, data: bytes) -> None:
         """Process the peer's bytes. An incomplete frame waits for the next call; a closed connection ignores all."""
@@ -70,8 +60,8 @@ class Connection(ABC):
             return
         if self._sasl_done:
             self._send_open()
-            self.output.write(encode_frame(0, frames.Close(error_field(error))))
-        self.closed = self.output.closed = True
+            self.write(encode_frame(0, frames.Close(error_field(error))))
+        self.closed = True
         self._received.clear()
         for session in self._sessions.values():
             session.close()
@@ -104,13 +94,13 @@ class Connection(ABC):
         del self._received[:length]
         if header == frames.SASL_HEADER and not self._sasl_done:
             self._frame_type = frames.SASL_FRAME
-            self.output.write(frames.SASL_HEADER + encode_frame(0, frames.SASL_MECHANISMS))
+            self.write(frames.SASL_HEADER + encode_frame(0, frames.SASL_MECHANISMS))
         elif header == frames.AMQP_HEADER:
             # without SASL a peer is anonymous; attaching a link decides what it may do
             self._frame_type, self._sasl_done = frames.AMQP_FRAME, True
-            self.output.write(frames.AMQP_HEADER)
+            self.write(frames.AMQP_HEADER)
         else:
-            self.output.write(frames.SASL_HEADER)
+            self.write(frames.SASL_HEADER)
             raise AmqpError(FRAMING_ERROR, f"{header!r} is not an AMQP 1.0 header")
         return True
 
@@ -119,7 +109,7 @@ class Connection(ABC):
         if not isinstance(init, frames.SaslInit):
             raise DecodeError("a SASL frame that is not sasl-init")
         passed = self.authenticate(init.mechanism, init.initial_response or b"")
-        self.output.write(encode_frame(0, frames.SaslOutcome(0 if passed else 1)))
+        self.write(encode_frame(0, frames.SaslOutcome(0 if passed else 1)))
         if not passed:
             raise AmqpError(UNAUTHORIZED, "SASL authentication failed")
         self._frame_type, self._sasl_done = None, True
@@ -148,7 +138,7 @@ class Connection(ABC):
         if peer.max_frame_size is not None:  # the smaller of the two limits holds for both directions
             if peer.max_frame_size < _MIN_FRAME_SIZE:
                 raise AmqpError(NOT_ALLOWED, f"max-frame-size {peer.max_frame_size} is below {_MIN_FRAME_SIZE}")
-            self.output.max_frame_size = min(peer.max_frame_size, MAX_FRAME_SIZE)
+            self.max_frame_size = min(peer.max_frame_size, MAX_FRAME_SIZE)
         if peer.idle_time_out and peer.idle_time_out < _MIN_IDLE_TIMEOUT_MS:
             raise AmqpError(NOT_ALLOWED, f"an idle-time-out of less than {_MIN_IDLE_TIMEOUT_MS} ms")
         self.on_open(peer.idle_time_out / 2000 if peer.idle_time_out else None)
@@ -158,12 +148,12 @@ class Connection(ABC):
             self._open_sent = True
             idle_ms = round(self._idle_timeout * 1000)
             opened = frames.Open(self._container_id, None, MAX_FRAME_SIZE, _CHANNEL_MAX, idle_ms)
-            self.output.write(encode_frame(0, opened))
+            self.write(encode_frame(0, opened))
 
     def _on_begin(self, channel: int, begin: frames.Begin) -> None:
         if channel > _CHANNEL_MAX or channel in self._sessions:
             raise AmqpError(NOT_ALLOWED, f"a begin on channel {channel}, which is in use or above {_CHANNEL_MAX}")
-        self._sessions[channel] = Session(self.output, self.links, channel, begin, self.make_endpoint)
+        self._sessions[channel] = Session(self, channel, begin)
 
     def _on_session_frame(self, channel: int, performative: frames.Performative, payload: bytes) -> None:
         session = self._sessions.get(channel)

@@ -104,22 +104,16 @@ class Disposition(NamedTuple):
 
 
 class Detach(NamedTuple):
-    """Ends a link."""
-
     handle: _UInt
     closed: bool | None = None
     error: Any = None
 
 
 class End(NamedTuple):
-    """Ends a session."""
-
     error: Any = None
 
 
 class Close(NamedTuple):
-    """Ends a connection."""
-
     error: Any = None
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from . import frames
 from .codec import Described, UInt, ULong
@@ -26,16 +27,23 @@ def _difference(one: int, other: int) -> int:
     return (one - other + ID_SPAN // 2) % ID_SPAN - ID_SPAN // 2
 
 
-class Output:
-    """The encoded frames of a connection that wait to be sent."""
+class BaseConnection(ABC):
+    """A connection as its sessions see it: the encoded frames that wait to be sent, and the attached links."""
 
-    def __init__(self, flush: Callable[[], None]) -> None:
-        """`flush` sends them; call it after each change outside an event of the peer's."""
-        self.flush = flush
+    def __init__(self) -> None:
         self.writable = True  # whether the socket takes more
         self.closed = False  # later frames are ignored
         self.max_frame_size = MAX_FRAME_SIZE
+        self.links: set[Link] = set()
         self._frames: list[bytes | bytearray] = []
+
+    @abstractmethod
+    def make_endpoint(self, link: Link, attach: Attach) -> Endpoint:
+        """What serves a link that the peer asks for. Raises AmqpError to refuse the link."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Send what `take` returns; call it after each change outside an event of the peer's."""
 
     def write(self, encoded: bytes | bytearray) -> None:
         if not self.closed:
@@ -102,10 +110,9 @@ class _Link:
             self.end()
 
     def end(self) -> None:
-        """Mark the link as detached."""
         if not self.detached:
             self.detached = True
-            self.session.attached.discard(self)
+            self.session.connection.links.discard(self)
             self.endpoint.on_detached()
 
 
@@ -173,7 +180,6 @@ class OutgoingLink(_Link):
         self._rest: bytes = b""  # of a message whose first frames are sent; waits for the session's window
 
     def accept(self, attach: Attach) -> None:
-        """Answer the peer's `attach`."""
         self.answer(attach, _SETTLED if self.settled else _UNSETTLED)
 
     def on_flow(self, flow: Flow) -> None:
@@ -223,7 +229,7 @@ class OutgoingLink(_Link):
         return not self._rest
 
     def _send_frame(self, transfer: Transfer) -> None:
-        fits = self.session.output.max_frame_size - _TRANSFER_OVERHEAD
+        fits = self.session.connection.max_frame_size - _TRANSFER_OVERHEAD
         part, self._rest = self._rest[:fits], self._rest[fits:]
         transfer = transfer._replace(settled=self.settled, more=bool(self._rest))
         self.session.write_transfers(encode_frame(self.session.number, transfer, part), 1)
@@ -243,22 +249,12 @@ Link = IncomingLink | OutgoingLink
 class Session:
     """A session that the peer has begun: its ids, windows and links. Both directions use the peer's channel number."""
 
-    def __init__(
-        self,
-        output: Output,
-        attached: set[Link],
-        number: int,
-        begin: Begin,
-        make_endpoint: Callable[[Link, Attach], Endpoint],
-    ) -> None:
-        """Answer the peer's `begin`. `attached` are the links of all sessions. `make_endpoint` raises AmqpError to
-        refuse a link."""
+    def __init__(self, connection: BaseConnection, number: int, begin: Begin) -> None:
+        """Answer the peer's `begin`."""
         self.number = number
-        self.output = output
+        self.connection = connection
         self.remote_window = begin.incoming_window
-        self.attached = attached
         self._links: dict[int, Link] = {}  # by handle; one that this side has detached until the peer detaches it
-        self._make_endpoint = make_endpoint
         self._next_outgoing_id = 0  # counts transfer frames
         self.next_delivery_id = 0
         self._next_incoming_id = begin.next_outgoing_id
@@ -268,8 +264,7 @@ class Session:
     # --- what links call
 
     def write(self, performative: frames.Performative) -> None:
-        """Send a frame on this channel."""
-        self.output.write(encode_frame(self.number, performative))
+        self.connection.write(encode_frame(self.number, performative))
 
     def write_flow(
         self, handle: int | None = None, count: int | None = None, credit: int | None = None, drain: bool = False
@@ -284,7 +279,7 @@ class Session:
         """Send `count` encoded transfer frames."""
         self._next_outgoing_id = (self._next_outgoing_id + count) % ID_SPAN
         self.remote_window -= count
-        self.output.write(encoded)
+        self.connection.write(encoded)
 
     def links(self) -> list[Link]:
         """The attached links of this session."""
@@ -322,14 +317,14 @@ class Session:
             raise AmqpError(HANDLE_IN_USE, f"handle {attach.handle} is in use")
         link = (OutgoingLink if attach.role else IncomingLink)(self, attach.handle)
         try:
-            link.endpoint = self._make_endpoint(link, attach)
+            link.endpoint = self.connection.make_endpoint(link, attach)
         except AmqpError as error:
             self._links.pop(attach.handle, None)
             link.answer(attach)
             link.detach(error)
         else:
             self._links[attach.handle] = link
-            self.attached.add(link)
+            self.connection.links.add(link)
             link.accept(attach)
 
     def _on_transfer(self, transfer: Transfer, payload: bytes) -> None:
