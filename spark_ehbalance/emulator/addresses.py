@@ -66,12 +66,10 @@ def start_position(filters: dict[Any, Any], log: PartitionLog) -> int:
     if not _INTEGER.fullmatch(value):
         raise AmqpError(ARGUMENT_ERROR, f"The supplied {what} '{value}' is invalid.")
     position = int(value)
-    if field == "enqueued-time":
-        return log.after_time(position, inclusive)
-    if field == "offset":
-        if position > log.end:
-            raise _beyond_end(what, value, log.last_offset)
-        return log.after_offset(position, inclusive)
+    if field == "offset" and position > log.end:
+        raise _beyond_end(what, value, log.last_offset)
+    if field != "sequence-number":
+        return log.after(position, inclusive, is_time=field == "enqueued-time")
     start = position if inclusive else position + 1
     if start > log.next_sequence_number:
         raise _beyond_end(what, value, str(log.next_sequence_number - 1))

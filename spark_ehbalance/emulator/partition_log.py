@@ -203,17 +203,11 @@ class PartitionLog:
         """The offset of the next event, where offsets are numbers."""
         return self._positions[-1]
 
-    def after_offset(self, offset: int, inclusive: bool) -> int:
-        """The sequence number of the first retained event at (if `inclusive`) or after `offset`."""
-        return self._first_after(self._positions, offset, inclusive)
-
-    def after_time(self, milliseconds: int, inclusive: bool) -> int:
-        """The sequence number of the first retained event enqueued at (if `inclusive`) or after a time since 1970."""
-        return self._first_after(self._times, milliseconds, inclusive)
-
-    def _first_after(self, index: Sequence[int], value: int, inclusive: bool) -> int:
-        bisect = bisect_left if inclusive else bisect_right
-        return max(self._indexed_from + bisect(index, value, 0, len(self._times)), self.first_sequence_number)
+    def after(self, position: int, inclusive: bool, *, is_time: bool) -> int:
+        """The sequence number of the first retained event at (if `inclusive`) or after an offset, or a time in
+        milliseconds since 1970."""
+        index, bisect = self._times if is_time else self._positions, bisect_left if inclusive else bisect_right
+        return max(self._indexed_from + bisect(index, position, 0, len(self._times)), self.first_sequence_number)
 
     def trim(self, before_sequence_number: int) -> None:
         """Delete the events before `before_sequence_number`, as far as there are any."""

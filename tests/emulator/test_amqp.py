@@ -224,6 +224,7 @@ def test_an_error_of_the_peer_closes_the_connection_and_ends_its_links() -> None
         ({"max_frame_size": 511}, True),
         ({"max_frame_size": 512}, False),
         ({"max_frame_size": None}, False),
+        ({"max_frame_size": 1 << 20}, False),
         ({"idle_time_out": 199}, True),
     ],
 )
@@ -231,7 +232,7 @@ def test_what_an_open_may_ask_for(fields: dict[str, Any], refused: bool) -> None
     peer = Peer()
     peer.feed(f.AMQP_HEADER + encode_frame(0, Open("client", **fields)))
     assert conditions(peer.received()) == ["amqp:not-allowed"] * refused
-    assert refused or peer.max_frame_size == (fields["max_frame_size"] or MAX_FRAME_SIZE)
+    assert refused or peer.max_frame_size == min(fields["max_frame_size"] or 1 << 20, MAX_FRAME_SIZE)
 
 
 # --- sessions and links

@@ -96,20 +96,6 @@ def test_what_is_announced_is_what_the_service_announces(emulator: Emulator) -> 
     assert (opened.max_frame_size, opened.channel_max, opened.idle_time_out) == (65_536, 4_999, 240_000)
 
 
-def test_a_large_event_comes_in_frames_of_at_most_64_kib(emulator: Emulator, connection: str) -> None:
-    emulator.append("hub", 0, [b"x" * 200_000])
-    with RawPeer.opened(emulator, max_frame_size=1 << 20) as peer:
-        peer.attach_receiver(f"{PARTITION}0")
-        peer.credit(10)
-        payloads, more = [], True
-        while more:
-            transfer, payload = peer.expect(Transfer)
-            payloads.append(payload)
-            more = bool(transfer.more)
-        assert sum(map(len, payloads)) > 200_000
-        assert max(map(len, payloads)) <= 65_536
-
-
 # --- deliveries
 
 
