@@ -49,11 +49,8 @@ def test_parsed_flights_equal_the_sent_ones(some_flights: pd.DataFrame) -> None:
     assert by_airport(parsed) == by_airport(some_flights)
 
 
-def test_events_with_a_key_go_to_the_partition_that_a_hub_chooses() -> None:
+def test_events_go_by_key_to_the_partition_that_a_hub_chooses_and_without_one_to_all() -> None:
     assert partitions_of(["N1", "N2", "N1"], 8) == [zlib.crc32(key.encode()) % 8 for key in ("N1", "N2", "N1")]
-
-
-def test_events_without_a_key_go_to_all_partitions() -> None:
     assert set(partitions_of([None] * 8, 8)) == set(range(8))
 
 
