@@ -179,13 +179,11 @@ class Client(Connection, asyncio.Protocol):
             self._end()
         for endpoint in self.hub_endpoints():
             if not self._tokens.allow(endpoint.path):
-                claim = "Listen" if endpoint.reads else "Send"
-                endpoint.detach(service_error(service_errors.TOKEN_EXPIRED, claim=claim, path=endpoint.path))
+                endpoint.detach(service_error(service_errors.TOKEN_EXPIRED, claim=endpoint.claim, path=endpoint.path))
             elif now - endpoint.last_active > settings.idle_link_timeout:
-                kind = "Consumer" if endpoint.reads else "Publisher"
-                values = {"path": endpoint.path, "kind": kind, "lower": kind.lower()}
-                timeout = f"{timedelta(seconds=int(settings.idle_link_timeout))!s:0>8}"
-                endpoint.detach(service_error(service_errors.IDLE, **values, timeout=timeout))
+                kind, timeout = endpoint.kind, f"{timedelta(seconds=int(settings.idle_link_timeout))!s:0>8}"
+                values = {"path": endpoint.path, "kind": kind, "lower": kind.lower(), "timeout": timeout}
+                endpoint.detach(service_error(service_errors.IDLE, **values))
 
     def _end(self) -> None:
         """The protocol has ended: send the last bytes and close the socket."""

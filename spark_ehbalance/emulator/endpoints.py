@@ -41,7 +41,8 @@ _MAX_RESPONSES = 100  # responses that wait for a client's credit; clients have 
 class HubEndpoint(Endpoint):
     """Serves a link on which a client publishes or reads events; all methods run on the server's loop."""
 
-    reads = False
+    kind: str  # in the service's errors
+    claim: str  # which a token must have for it
 
     def __init__(self, link: Link, hub: Hub, partition: str | None, path: str) -> None:
         """A token must cover `path`, in lower case. Raises AmqpError if the hub has no such partition."""
@@ -63,6 +64,7 @@ class HubEndpoint(Endpoint):
 class PublisherEndpoint(HubEndpoint):
     """Takes single events and batches for a hub or for one of its partitions, and settles each message."""
 
+    kind, claim = "Publisher", "Send"
     _link: IncomingLink
 
     def __init__(self, link: IncomingLink, hub: Hub, entity: Entity) -> None:
@@ -113,7 +115,7 @@ class PublisherEndpoint(HubEndpoint):
 class ReaderEndpoint(HubEndpoint):
     """Sends the events of one partition from a start position on, as fast as credit, windows and the socket allow."""
 
-    reads = True
+    kind, claim = "Consumer", "Listen"
     partition: str
     _link: OutgoingLink
 
