@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.hub.rows import Event, UnreadableError, record_batch, unreadable
-from spark_ehbalance.hub.wire import arrays, templates
 from spark_ehbalance.hub.wire import decoder as decoder_module
+from spark_ehbalance.hub.wire import scan
 from spark_ehbalance.hub.wire.decoder import Decoder
 from spark_ehbalance.hub.wire.messages import parse
 from tests.hub.encodings import (
@@ -215,7 +215,7 @@ def service_annotations(number: int, encoded: bytes | None = None) -> bytes:
 def test_properties_of_which_few_are_alike_are_read_at_once(
     make: partial[Decoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrays, "read_application", lambda _: pytest.fail("a section was read alone"))
+    monkeypatch.setattr(decoder_module, "read_application", lambda _: pytest.fail("a section was read alone"))
     sent = []
     for number in range(300):
         pairs = text(b"id") + text(b"%08d" % number) + text("größe".encode()) + text(b"x" * (number * 5))
@@ -356,8 +356,8 @@ def test_a_stream_that_begins_with_numbers_in_a_short_form_is_read_by_a_template
 def test_a_stream_of_ever_new_shapes_keeps_few_templates(
     make: partial[Decoder], tiers: Callable[[], Counter[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learned: list[bytes] = []
-    monkeypatch.setattr(decoder_module, "learn", lambda message: learned.append(message) or templates.learn(message))
+    learned, learn = list[bytes](), scan.learn
+    monkeypatch.setattr(scan, "learn", lambda message: learned.append(message) or learn(message))
     decoder = make(False)
 
     def read(batch: int) -> Counter[str]:
