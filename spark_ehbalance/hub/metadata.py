@@ -30,8 +30,7 @@ from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, Pace
 from spark_ehbalance.hub.server_busy import BUSY
-from spark_ehbalance.hub.socket_timeout import cut_off_after
-from spark_ehbalance.hub.wire.client import check_open, private_calls, unusable
+from spark_ehbalance.hub.wire.client import check_open, cut_off_after, private_calls, unusable
 from spark_ehbalance.hub.wire.management import Management, ManagementRequest, management_incompatibility
 from spark_ehbalance.text import logger
 

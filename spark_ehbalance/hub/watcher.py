@@ -11,13 +11,10 @@ from datetime import datetime, timezone
 
 from spark_ehbalance.errors import HubUnavailableError, MissingError
 from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.disconnecting import disconnect_readers
-from spark_ehbalance.hub.group_check import check_group
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.offsets import find_offset
 from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, PollSchedule
-from spark_ehbalance.hub.receiver import PartitionAddress
-from spark_ehbalance.hub.resolve import Unlocated, locate, resolve
+from spark_ehbalance.hub.receiver import PartitionAddress, check_group, disconnect_readers
+from spark_ehbalance.hub.resolve import Unlocated, find_offset, locate, resolve
 from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import START_OFFSET, Position, names_event

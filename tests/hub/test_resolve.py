@@ -10,8 +10,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.offsets import find_offset
-from spark_ehbalance.hub.resolve import position_of, resolve
+from spark_ehbalance.hub.resolve import find_offset, position_of, resolve
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.starting_positions import Edge, UnresolvedPosition
 from tests.hub.receiving import address_of, reading

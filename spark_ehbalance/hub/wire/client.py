@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import socket
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import azure.eventhub
@@ -74,6 +75,25 @@ def private_calls() -> Iterator[None]:
         if not frame.f_globals["__name__"].startswith("spark_ehbalance."):  # raised in the client, by what has come
             raise
         raise unusable(f"its client is not as expected: {error}") from error
+
+
+@contextlib.contextmanager
+def cut_off_after(seconds: float, connection: Callable[[], Any]) -> Iterator[None]:
+    """Shut down the socket of the client's `connection` if the block takes longer than `seconds`: a read from it fails
+    then. The client has no time limit while a peer is silent in SASL."""
+
+    def cut_off() -> None:
+        with contextlib.suppress(AttributeError, OSError):  # there may be no socket yet, or it may be closed
+            opened = connection()._transport.sock
+            getattr(opened, "sock", opened).shutdown(socket.SHUT_RDWR)  # a websocket has one below
+
+    timer = threading.Timer(seconds, cut_off)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def check_open(connection: Any, session: Any, link: Any) -> None:
