@@ -26,12 +26,16 @@ class PollIntervals(NamedTuple):
     """Seconds between two requests.
 
     While the query waits: min(max(`shortest`, _GROWTH * seconds without a change), `longest`). The longest is about
-    what the batch takes that the first event has to itself. While a batch runs: `resting`, for metrics and loads.
+    what the batch takes that the first event has to itself. While a batch runs: `resting`, for metrics and loads. Of
+    the list of partitions, to which people add some now and then, with the states of those that are not watched:
+    `listing`. While the hub does not answer: `retry`.
     """
 
     shortest: float = 0.1
     longest: float = 0.5
     resting: float = 1.0
+    listing: float = 5.0
+    retry: float = 1.0
 
 
 INTERVALS = PollIntervals()
@@ -67,7 +71,7 @@ class PollSchedule:
 
     def __init__(self, intervals: PollIntervals = INTERVALS, *, most_requests: float = MOST_REQUESTS) -> None:
         self.requested_at = 0.0  # time of the last request that was answered
-        self._intervals = intervals
+        self.intervals = intervals
         self._most_requests = most_requests
         self._watched: frozenset[str] = frozenset()
         # Requests a second of this member. Before it knows the group: as if another one started at the same time.
@@ -110,7 +114,7 @@ class PollSchedule:
 
     def due(self) -> float:
         """When the next request is due, as things are."""
-        shortest, longest, resting = self._intervals
+        shortest, longest, resting, *_ = self.intervals
         waiting = min(max(shortest, _GROWTH * (self.requested_at - self._changed_at)), longest)
         pause = 0.0 if self._wanted or self._stale else resting if self._resting else waiting
         return max(self.not_before, self.requested_at + pause)

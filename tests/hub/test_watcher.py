@@ -31,7 +31,7 @@ def start(emulator: Emulator) -> Iterator[Start]:
 
     def make(positions: str = "latest", timeout: float = 20.0, **settings: Any) -> HubWatcher:
         connection, parsed = hub_options(emulator).connection, StartingPositions.parse(positions)
-        settings = {"list_interval": 0.3, "retry_interval": 0.1, **settings}
+        settings = {"schedule": PollSchedule(PollIntervals(listing=0.3, retry=0.1)), **settings}
         watchers.append(HubWatcher(connection, "$Default", parsed, timeout, **settings))
         watchers[-1].start()
         return watchers[-1]
@@ -98,7 +98,7 @@ def test_refresh_is_fresh(emulator: Emulator, start: Start) -> None:
 
 
 def test_refresh_tries_again_after_an_error(emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    watcher = start(timeout=10, list_interval=3600.0)
+    watcher = start(timeout=10, schedule=PollSchedule(PollIntervals(listing=3600.0, retry=0.1)))
     failures = iter([HubUnavailableError("for once")])
     partition_ids = HubMetadata.partition_ids
 
@@ -230,7 +230,7 @@ def test_the_thread_ends(start: Start) -> None:
 
 def on_demand() -> dict[str, Any]:
     """Settings with which nothing is requested by time alone."""
-    return {"schedule": PollSchedule(PollIntervals(3600.0, 3600.0, 3600.0)), "list_interval": 3600.0}
+    return {"schedule": PollSchedule(PollIntervals(3600.0, 3600.0, 3600.0, listing=3600.0, retry=0.1))}
 
 
 def test_catching_up_requests_at_once(emulator: Emulator, start: Start) -> None:
@@ -272,7 +272,7 @@ def test_requests_stay_within_the_limit_and_none_is_forgotten(
         requested.append(len(partitions))
         return partition_states(metadata, partitions)
 
-    watcher = start(schedule=PollSchedule(most_requests=limit))
+    watcher = start(schedule=PollSchedule(PollIntervals(listing=0.3), most_requests=limit))
     monkeypatch.setattr(HubMetadata, "partition_states", counted)
     for partition in range(30):
         emulator.append(HUB, partition, [b"x"])
@@ -293,6 +293,6 @@ def test_latest_is_as_late_as_each_of_many_partitions_can_be_asked_about(
 ) -> None:
     monkeypatch.setattr(watcher_module, "MOST_REQUESTS", 0.001)  # as with very many partitions
     emulator.append(HUB, 1, [b"x"] * 3)
-    watcher = start(list_interval=0.0)
+    watcher = start(schedule=PollSchedule(PollIntervals(listing=0.0)))
     monkeypatch.setattr(HubMetadata, "partition_states", None)  # nothing more is asked
     assert watcher.starting_positions(["1"]) == {"1": Position(2, watcher.states()["1"].last_offset)}
