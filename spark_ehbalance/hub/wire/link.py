@@ -1,7 +1,6 @@
-"""Reads a link's transfers from the client's socket, in place of the client.
+"""Reads a link's transfers from the client's socket, in place of the client, which has opened connection and link.
 
-The client has opened and authenticated the connection and attached the link. Frames other than transfers to the link go
-to the client's own handlers, and the client does the sending.
+Other frames go to the client's own handlers, and the client does the sending.
 """
 
 from __future__ import annotations
@@ -42,16 +41,13 @@ _FLOW = b"\x00\x53\x13"
 
 
 class LinkReader:
-    """Reads the transfers to `link` in large pieces from the socket or websocket of the client's `handler`.
+    """Reads the transfers to `link` of the client's `handler`, for which `client.incompatibility` has returned None.
 
-    `client.incompatibility` must have returned None for both.
-
-    Raises what the client itself raises in the same situation, OSError or `MalformedError`; after that the connection
-    is of no more use.
+    `prefetch` is the most credit that is granted at a time. Raises what the client itself raises in the same situation,
+    OSError or `MalformedError`; after that the connection is of no more use.
     """
 
     def __init__(self, handler: Any, link: Any, prefetch: int) -> None:
-        """`prefetch` is the most credit that is granted at a time."""
         self._token = handler._cbs_authenticator
         self._connection, self._session, self._link = handler._connection, handler._session, link
         self._transport = self._connection._transport
