@@ -104,8 +104,8 @@ class Receiver:
     `json_properties` is as for `rows.record_batch`, `on_malformed` as for `unreadable.settle`. With `track` the service
     says with each event which one is the partition's newest.
 
-    Sequence numbers of a hub that is not compacted have no gaps, so a gap in what comes is not passed over: the rows
-    before it are returned, and the receiver is closed. One that starts at the gap tells whether there are such events.
+    Unless `gaps` is set, because the hub is compacted, a gap in the sequence numbers ends the receiver after the rows
+    before it: one that starts at the gap shows whether there are such events.
 
     It connects at the first call of `receive`. For one thread at a time. Receiving raises `Disconnected`,
     `Unreachable`, `MalformedEventError`, `RefusedError`, `NetworkError`, `MissingError` or `ClientVersionError`, and
@@ -132,7 +132,6 @@ class Receiver:
         #: With `track`: the partition's newest event when the last one of these was sent.
         self.newest: Newest | None = None
         self.closed = False
-        #: Whether gaps are passed over, because the hub is compacted.
         self.gaps = gaps
         self._began = False  # events have come
         self._address = address

@@ -110,12 +110,6 @@ def test_a_time_that_cannot_be_resolved_is_an_error_after_the_timeout(hub: Hub) 
         assert part in message
 
 
-def test_a_time_leaves_no_receiver_open(hub: Hub) -> None:
-    moment = hub.append(3)
-    hub.resolve(moment)
-    wait_until(lambda: not hub.emulator.readers(HUB, 0), "the reader is gone")
-
-
 @pytest.mark.parametrize("level", [None, 6])
 def test_a_time_takes_no_owner_level_above_the_highest_given(hub: Hub, level: int | None) -> None:
     moment = hub.append(3)

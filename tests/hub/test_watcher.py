@@ -71,14 +71,6 @@ def test_start_raises_an_error_without_a_response(emulator: Emulator, start: Sta
     assert time.monotonic() - begun < 5
 
 
-def test_watched_partitions_are_kept_up_to_date(emulator: Emulator, start: Start) -> None:
-    watcher = start()
-    watcher.watch(["1"])
-    for partition in (0, 1):
-        emulator.append(HUB, partition, [b"x"])
-    wait_until(lambda: watcher.states()["1"].end == 1, "the event is seen")
-
-
 def test_new_partitions_show_up(emulator: Emulator, start: Start) -> None:
     watcher = start()
     emulator.add_partitions(HUB, 2)
@@ -87,14 +79,6 @@ def test_new_partitions_show_up(emulator: Emulator, start: Start) -> None:
     wait_until(lambda: watcher.partition_ids() == ("0", "1", "2", "3"), "they are listed")
     assert watcher.states()["3"].end == 5
     assert watcher.earliest_position("3").next == 2
-
-
-def test_refresh_is_fresh(emulator: Emulator, start: Start) -> None:
-    watcher = start()
-    for count in range(1, 20):
-        emulator.append(HUB, 0, [b"x"])
-        watcher.refresh()
-        assert watcher.states()["0"].end == count
 
 
 def test_refresh_tries_again_after_an_error(emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,14 +166,6 @@ def test_an_error_of_any_kind_is_raised_and_passes(
     assert watcher.states().keys() == {"0", "1"}
 
 
-def test_a_short_error_is_not_raised(emulator: Emulator, start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    watcher = start(timeout=20)
-    emulator.refuse_connections()
-    emulator.drop_connections()
-    wait_until(lambda: "Trying again" in caplog.text, "there is an error")
-    assert watcher.states().keys() == {"0", "1"}
-
-
 @pytest.mark.parametrize(("positions", "begin"), [("earliest", 2), ("latest", 5), ("4", 4), ('{"0": 3, "*": 4}', 3)])
 def test_starting_positions(emulator: Emulator, start: Start, positions: str, begin: int) -> None:
     emulator.append(HUB, 0, [b"x"] * 5)
@@ -216,13 +192,6 @@ def test_an_unknown_partition_is_an_error(start: Start) -> None:
     watcher = start()
     with pytest.raises(HubUnavailableError, match="the state of partition 9"):
         watcher.earliest_position("9")
-
-
-def test_the_thread_ends(start: Start) -> None:
-    watcher = start()
-    assert len(running()) == 1
-    watcher.stop()
-    wait_until(lambda: not running(), "it has ended")
 
 
 # --- when it requests -----------------------------------------------------------------------------------------

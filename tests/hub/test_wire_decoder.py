@@ -329,17 +329,6 @@ def test_pairs_that_are_not_simple_are_what_they_are_alone(
     assert make(False).record_batch(in_buffer(sent)).batch.equals(expected(sent))
 
 
-def test_an_unreadable_message_is_found_among_many_of_which_no_two_are_alike(
-    make: partial[Decoder], tiers: Callable[[], Counter[str]]
-) -> None:
-    sent = [ordinary(number, bytes((0x55, number % 100))) for number in range(400)]
-    sent[300] = ordinary(300, b"\x41")
-    made = make(False).record_batch(in_buffer(sent))
-    assert tiers()["slow path"] == 1
-    assert made.batch.equals(expected(sent))
-    assert list(made.unreadable) == [300]
-
-
 def test_a_stream_that_begins_with_numbers_in_a_short_form_is_read_by_a_template_later(
     make: partial[Decoder], tiers: Callable[[], Counter[str]]
 ) -> None:

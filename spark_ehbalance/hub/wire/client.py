@@ -1,7 +1,4 @@
-"""The private parts of azure-eventhub that are used, and whether the installed version has them.
-
-Any version that has them is used; for another one there is a `ClientVersionError`, before anything is read.
-"""
+"""The private parts of azure-eventhub that are used: any version that has them is taken, no other is read with."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from spark_ehbalance.hub.wire.sources import incompatible_transport
 #: The version of azure-eventhub with which this package's tests pass.
 TESTED = "5.15.1"
 
-#: The attributes of the client's objects.
+#: The attributes of the client's objects, in the order of `incompatibility`.
 _USED = {
     "handler": "_connection _session _cbs_authenticator _keep_alive_thread",
     "connection": "_transport _incoming_endpoints _process_incoming_frame _get_remote_timeout _max_frame_size "
@@ -31,11 +28,6 @@ _USED = {
     "transport": "sock _read_buffer close",
     "token": "handle_token _expires_on _refresh_window",
 }
-
-_COUNTERS = [
-    *(("session", name) for name in _USED["session"].split()[:4]),
-    *(("link", name) for name in _USED["link"].split()[1:3]),
-]
 
 _PYAMQP = "azure.eventhub._pyamqp"
 
@@ -117,17 +109,11 @@ def incompatibility(handler: Any, link: Any, *, granted: int = 0) -> str | None:
     `granted` is the credit that the client should have granted on the link already.
     """
     try:
-        connection, session = handler._connection, handler._session
+        connection, session, token = handler._connection, handler._session, handler._cbs_authenticator
         transport = connection._transport
-        parts = {
-            "handler": handler,
-            "connection": connection,
-            "session": session,
-            "link": link,
-            "transport": transport,
-            "token": handler._cbs_authenticator,
-        }
-        missing = [f"{part}.{name}" for part, names in _USED.items() for name in _lacks(parts[part], names)]
+        objects = (handler, connection, session, link, transport, token)
+        used = zip(_USED.items(), objects, strict=True)
+        missing = [f"{what}.{name}" for (what, names), each in used for name in _lacks(each, names)]
         for module, names in _IMPORTED.items():
             missing += [f"{module}.{name}" for name in _lacks(importlib.import_module(f"{_PYAMQP}.{module}"), names)]
         if missing:
@@ -140,7 +126,10 @@ def incompatibility(handler: Any, link: Any, *, granted: int = 0) -> str | None:
             return "its session has no channel"
         if handler._keep_alive_thread is not None:
             return "a thread of its own reads the same socket"
-        counters = [getattr(parts[part], name) for part, name in _COUNTERS]
+        counters = (
+            session.next_incoming_id, session.incoming_window, session.target_incoming_window,
+            session.remote_outgoing_window, link.delivery_count,
+        )  # fmt: skip
         if not all(isinstance(each, int) for each in counters) or link.current_link_credit != granted:
             return "its counters are not as expected"
     except (AttributeError, ImportError) as error:

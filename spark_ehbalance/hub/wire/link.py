@@ -66,11 +66,7 @@ class LinkReader:
         self._answered = False  # a flow frame has come
 
     def receive(self, most: int, wait: float, wanted: int | None = None) -> RawMessages:
-        """Up to `most` messages, which are valid until `release`; none if none came within `wait` seconds.
-
-        Waits for more only while they come without a pause. `wanted` is the number of messages for this call and later
-        ones, if it is known: the peer sends no more.
-        """
+        """`Receiver.receive`, with messages, which are valid until `release`."""
         transfers = self._transfers
         if self._returned == len(transfers):
             self._wanted = sys.maxsize if wanted is None else wanted
@@ -107,8 +103,7 @@ class LinkReader:
     def is_usable(self, ahead: int = 0) -> bool:
         """Whether `receive` can be called later: not if the token is about to expire, or if the small buffer is full.
 
-        Handles the frames that have come meanwhile. The peer may send `ahead` messages before they are asked for.
-        Raises as `receive` does.
+        Handles the frames that have come, and raises as `receive` does. The peer may send `ahead` messages unasked.
         """
         if time.time() >= self._token._expires_on - self._token._refresh_window:
             return False
@@ -154,7 +149,6 @@ class LinkReader:
                 return
 
     def _clear(self) -> None:
-        """Forget the messages found, all of which have been returned."""
         self._transfers.clear()
         self._returned = 0
 
@@ -170,7 +164,6 @@ class LinkReader:
             self._check()
 
     def _count(self) -> None:
-        """Update the client's counters for the frames that it has not seen."""
         frames, deliveries = self._transfers.counted()
         session, link = self._session, self._link
         session.next_incoming_id = (session.next_incoming_id + frames) & _ID_MASK
@@ -180,7 +173,6 @@ class LinkReader:
         link.current_link_credit -= deliveries
 
     def _other_frame(self, channel: int, frame: bytes) -> None:
-        """Pass a frame to the client."""
         from azure.eventhub._pyamqp._decode import decode_empty_frame, decode_frame
 
         self._count()  # first, because a flow frame sets the same counters

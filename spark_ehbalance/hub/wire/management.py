@@ -1,7 +1,6 @@
 """Requests to a hub's `$management`, all in one write, and their responses, in few reads.
 
-The client has opened and authenticated the connection and attached the two links. It encodes each request once; later
-requests differ only in the id in it.
+The client has opened connection and links. It encodes each request once; later ones differ only in the id.
 """
 
 from __future__ import annotations

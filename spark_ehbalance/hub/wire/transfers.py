@@ -31,25 +31,19 @@ _HANDLE, _ID, _TAG, _MORE, _ABORTED = 0, 1, 2, 5, 9
 _RUN_PAYS, _RUN_PAUSE = 40, 20
 
 
-class RawMessages:
-    """Messages of one buffer. Message i lies in `data` from `starts[i]` to `ends[i]`.
+_Positions = npt.NDArray[np.int64]
 
-    A message that came in several frames is `joined[-1 - starts[i]]`. `data` has `SLACK` more bytes than the last end.
+
+class RawMessages:
+    """Messages of one buffer: from `starts[i]` to `ends[i]` in `data`, which has `SLACK` more bytes than the last end.
+
+    A message that came in several frames is `joined[-1 - starts[i]]`.
     """
 
     __slots__ = ("data", "ends", "joined", "starts")  # no dataclass: a frozen one takes 2 µs to make
 
-    def __init__(
-        self,
-        data: bytearray,
-        starts: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64],
-        joined: Sequence[bytes] = (),
-    ) -> None:
-        self.data = data
-        self.starts = starts
-        self.ends = ends
-        self.joined = joined
+    def __init__(self, data: bytearray, starts: _Positions, ends: _Positions, joined: Sequence[bytes] = ()) -> None:
+        self.data, self.starts, self.ends, self.joined = data, starts, ends, joined
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -88,11 +82,8 @@ class Transfers:
         self._starts = array("q")  # not lists: an integer of many does not become a Python object
         self._ends = array("q")
         self._joined: list[bytes] = []
-        self._frames = 0
-        self._deliveries = 0
-        self._channel = channel
-        self._handle = handle
-        self._max_frame = max_frame
+        self._frames = self._deliveries = 0
+        self._channel, self._handle, self._max_frame = channel, handle, max_frame
         self._head: _Head | None = None
         self._run_pays, self._run_pause = run_pays, run_pause
         self._pause = 0  # buffers in which runs are not looked for
