@@ -91,10 +91,8 @@ class Connection:
         return Group.of(self.namespace, self.hub, consumer_group)
 
     def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
-        """A new client; `settings` are more keyword arguments of `EventHubConsumerClient`. Connects later.
-
-        Raises `NetworkError` if this machine cannot read the CA file, or may not connect without TLS.
-        """
+        """A new client, which connects later; `settings` are more of its arguments. Raises `NetworkError` if this
+        machine cannot read the CA file, or may not connect without TLS."""
         if problem := self._plaintext_problem():
             raise NetworkError(problem)
         settings = self.network.client_settings(self.namespace) | settings

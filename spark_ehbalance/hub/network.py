@@ -1,7 +1,6 @@
 """The way to the hub: transport, proxy, address and trusted certificates; and what is in the way, in words.
 
-azure-eventhub 5.15.1 opens the connection. What it does with these settings decides what is refused here:
-a proxy works with a websocket only; without a port a custom address means 443 for a websocket and 5671 otherwise; the
+What azure-eventhub does with these settings decides what is refused here: a proxy works with a websocket only; the
 server's certificate must be for the host that is called, so for the custom address where there is one.
 """
 
@@ -14,7 +13,6 @@ import os
 import re
 import socket
 import ssl
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -124,10 +122,7 @@ class Network:
         return self.transport == WEBSOCKET
 
     def client_settings(self, namespace: str) -> dict[str, Any]:
-        """The keyword arguments of azure-eventhub's clients of `namespace`.
-
-        Raises `NetworkError` if this machine has no readable CA file where the option says.
-        """
+        """The keyword arguments of the client. Raises `NetworkError` if this machine cannot read the CA file."""
         settings: dict[str, Any] = {
             # always said, because a custom address alone would mean a websocket
             "transport_type": TransportType.AmqpOverWebsocket if self.websocket else TransportType.Amqp,
@@ -171,15 +166,13 @@ class Network:
         path = self.ca_file or certifi.where()
         try:
             found = os.stat(path)
-            with open(path, "rb"):
-                pass
-        except OSError as error:
+            return _context(path, (found.st_mtime_ns, found.st_size))
+        except OSError as error:  # also one of ssl
             option = f"option caFile={path}" if self.ca_file else f"the list of authorities of certifi, {path},"
             raise NetworkError(
                 f"{option} cannot be read on {socket.gethostname()}, which connects to {namespace}: {error.strerror}. "
                 "The file must be at this path on the driver's machine and on each executor's"
             ) from None
-        return _context(path, (found.st_mtime_ns, found.st_size))
 
     # --- what is in the way ----------------------------------------------------------------------------------------
 
@@ -388,18 +381,9 @@ def _ca_file(given: str) -> str:
 
 
 class _Context(ssl.SSLContext):
-    """A client's context that reads its authorities when it is first used, and that limits the time of a handshake."""
-
-    # set by `_context`, because the constructor belongs to ssl
-    authorities: str
-    _loading: threading.Lock
-    _loaded = False
+    """A client's context that limits the time of a handshake."""
 
     def wrap_socket(self, sock: socket.socket, *arguments: Any, **settings: Any) -> ssl.SSLSocket:
-        with self._loading:
-            if not self._loaded:
-                self.load_verify_locations(self.authorities)
-                self._loaded = True
         before = sock.gettimeout()
         if before is None:  # the client would wait for ever
             sock.settimeout(_STEP)
@@ -413,7 +397,7 @@ def _context(path: str, _: tuple[int, int]) -> ssl.SSLContext:
     """One for all connections of the process, as long as the file is the same: to read certifi's takes more time than
     the rest of opening a connection. Strictness is that of the client's own context."""
     context = _Context(ssl.PROTOCOL_TLS_CLIENT)
-    context.authorities, context._loading = path, threading.Lock()
+    context.load_verify_locations(path)
     return context
 
 

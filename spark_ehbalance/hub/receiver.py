@@ -72,8 +72,7 @@ class Unreachable(Exception):
 
 
 class Busy(Unreachable):
-    """The service was too busy to serve the receiver, which is counted. A new one is to be opened after
-    `conditions.busy_wait`."""
+    """The service was too busy, which is counted: a new receiver is to be opened after `conditions.busy_wait`."""
 
 
 class OffsetRefused(Unreachable):
@@ -155,8 +154,7 @@ class Receiver:
         self._client_error: Any = None  # the client's conversion of an error
 
     def receive(self, most: int, wait: float, wanted: int | None = None) -> pa.RecordBatch:
-        """Up to `most` rows of `rows.ARROW_SCHEMA`; an empty batch if none came within `wait` seconds, or if it is
-        closed.
+        """Up to `most` rows of `rows.ARROW_SCHEMA`; none if none came within `wait` seconds, or if it is closed.
 
         Waits for more events only while they come without a pause. `wanted` is the number of events for this call and
         later ones, if it is known: the hub sends no more.
@@ -311,11 +309,10 @@ class Receiver:
 
 
 def check_group(address: PartitionAddress) -> None:
-    """Raise `MissingError` if the consumer group does not exist; the hub is known to exist.
+    """Raise `MissingError` if the consumer group of an existing hub does not exist; `ClientVersionError` too. Whatever
+    else is wrong is left to those who read.
 
-    Opens a receiver of a partition that the hub has, because answers to requests do not depend on the group; without an
-    owner level, so that it disconnects nobody. Raises `ClientVersionError` too. Whatever else is wrong is left to those
-    who read.
+    Opens a receiver without an owner level: answers to requests do not depend on the group.
     """
     try:
         with contextlib.closing(Receiver(address, 0, owner_level=None, prefetch=1)) as receiver:

@@ -1,7 +1,6 @@
 """Caches the tokens of one credential; fetches the next one before one expires, or after one was refused.
 
-Credentials differ in what they keep: those of azure-identity hand a token out again until it has five minutes left, one
-from a callable may fetch one at every call. All users of a process get their tokens here.
+Those of azure-identity hand a token out again until it has five minutes left, one from a callable may keep none.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ class Tokens(TokenCredential):
     """A credential that keeps the tokens of another one: the `first` one, or which `make` makes when a token is needed;
     after `renew` it makes another. For several threads.
 
-    Each fetch has a thread of its own: the next token is fetched before the one in hand ends, without a wait for a
-    service that does not answer, and a callable may never return.
+    Each fetch has a thread of its own, because nobody waits while the token in hand is good, and a callable may never
+    return.
     """
 
     def __init__(self, make: Callable[[], TokenCredential], first: TokenCredential | None = None) -> None:

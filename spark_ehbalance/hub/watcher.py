@@ -41,11 +41,8 @@ _MISSING_FOR = 2.0
 
 
 class HubWatcher:
-    """The current state of a hub's partitions, for several threads.
-
-    `start` requests it once, in the caller's thread; after that a thread does, until `stop`. `changed` is set when
-    `states` returns something else than before, or may raise an error.
-    """
+    """The current state of a hub's partitions, for several threads; a thread of its own requests it from `start` to
+    `stop`. `changed` is set when `states` returns something else than before, or may raise an error."""
 
     def __init__(
         self,
@@ -92,14 +89,11 @@ class HubWatcher:
         return self._connection.hub_name
 
     def start(self) -> None:
-        """Request the states of all partitions, then start the thread. To be called once.
-
-        Raises `HubUnavailableError` if no response comes, `MissingError` if hub or consumer group do not exist,
-        `OptionError` if the starting positions do not match the hub's partitions.
-        """
+        """Request the states of all partitions, then start the thread. Raises `HubUnavailableError`, `MissingError` if
+        hub or consumer group do not exist, `OptionError` if the starting positions do not match the partitions."""
         with HubMetadata(self._connection, self._consumer_group) as metadata, ThreadPoolExecutor(1) as beside:
             group = beside.submit(check_group, self._address("0"))
-            self._poll(metadata, everything=True)
+            self._poll(metadata, listing=True)
             group.result()
         self._starting_positions.check(self._partitions)
         self._thread.start()
@@ -122,22 +116,18 @@ class HubWatcher:
             self._schedule.rest()
 
     def catch_up(self, patience: float) -> None:
-        """Wait for the response to a request made after this call, of as many watched partitions as the limit allows.
-
-        At most `patience` seconds; not at all if the limit allows no request within them.
-        """
+        """Wait for the response to a request made after this call, of as many watched partitions as the limit allows,
+        for at most `patience` seconds, and not at all if the limit allows no request within them."""
         with self._condition:
             since, schedule = time.monotonic(), self._schedule
-            schedule.want()
+            schedule.wanted = True
             if schedule.due() <= since + patience:
                 self._condition.notify_all()
                 self._condition.wait_for(lambda: schedule.requested_at > since or self._stopping, patience)
 
     def states(self) -> Mapping[str, PartitionState]:
-        """The last known state of each partition: the same mapping until one has changed.
-
-        Raises `HubUnavailableError` if the hub has been silent for the timeout, and `MissingError` if it is gone.
-        """
+        """The last known state of each partition: the same mapping until one has changed. Raises `HubUnavailableError`
+        if the hub has been silent for the timeout, and `MissingError` if it is gone."""
         with self._condition:
             if self._last_error is not None and (self._gone() or time.monotonic() - self._answered_at > self._timeout):
                 raise self._last_error
@@ -149,11 +139,8 @@ class HubWatcher:
             return self._schedule.round_time()
 
     def note_newest(self, newest: Mapping[str, Newest]) -> None:
-        """Take over the newest event of each partition, as receivers know it.
-
-        A response with an older one is ignored for `_TRUST_RECEIVERS` seconds: it was overtaken, unless the hub was
-        deleted and created again.
-        """
+        """Take over the newest event of each partition, as receivers know it. A response with an older one, which was
+        overtaken unless the hub was created again, is ignored for `_TRUST_RECEIVERS` seconds."""
         now = time.monotonic()
         with self._condition:
             known = {p: self._states[p] for p in newest if p in self._states}
@@ -233,10 +220,8 @@ class HubWatcher:
         return Position.before(self._state(partition).begin)
 
     def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
-        """What `startingPosition` means now in those of `partitions` where it can be resolved in time; at least one.
-
-        A time takes a connection for each partition. Raises `HubUnavailableError` if it can be resolved in none.
-        """
+        """What `startingPosition` means now in those of `partitions` where it can be resolved in time. Raises
+        `HubUnavailableError` if there is none."""
         deadline = time.monotonic() + self._patience
         with self._condition:
             oldest = min(map(self._schedule.known_at, partitions), default=float("inf"))
@@ -292,10 +277,8 @@ class HubWatcher:
         look: Callable[[PartitionAddress, float], _T | None],
         needed: bool = False,
     ) -> dict[str, _T]:
-        """What `look`, which takes the seconds that are left, finds in each partition, if it finds anything.
-
-        What fails is logged; if nothing is found but `needed`, the first error is raised.
-        """
+        """What `look`, which takes the seconds that are left, finds in each partition, if it finds anything. Failures
+        are logged; the first one is raised if nothing is found but `needed`."""
         errors: list[HubUnavailableError] = []
 
         def found(partition: str) -> _T | None:
@@ -361,12 +344,12 @@ class HubWatcher:
         """When the next request is due: for a caller of `refresh` as soon as the limit allows."""
         return self._schedule.not_before if self._listed_at <= self._list_since else self._schedule.due()
 
-    def _poll(self, metadata: HubMetadata, *, everything: bool = False, listing: bool = False) -> None:
-        began, listing = time.monotonic(), everything or listing
+    def _poll(self, metadata: HubMetadata, *, listing: bool) -> None:
+        began, first = time.monotonic(), not self._partitions
         partitions = metadata.partition_ids() if listing else self._partitions
         with self._condition:
-            requested = self._schedule.choose(partitions, everything=everything, also_others=listing)
-        states, ended = metadata.partition_states(requested), time.monotonic() if everything else None
+            requested = self._schedule.choose(partitions, also_others=listing)
+        states, ended = metadata.partition_states(requested), time.monotonic() if first else None
         with self._condition:
             if metadata.opened_at != self._connected_at:
                 self._connected_at = metadata.opened_at

@@ -122,14 +122,6 @@ def test_credit_for_responses_is_granted_again_and_again(
     assert len(clients) == 1
 
 
-def test_more_partitions_than_are_requested_at_once(emulator: Emulator, metadata: HubMetadata) -> None:
-    emulator.add_partitions(HUB, 57)
-    for partition in range(60):
-        emulator.append(HUB, partition, [b"x"] * partition)
-    states = metadata.partition_states(metadata.partition_ids())
-    assert {int(partition): state.end for partition, state in states.items()} == {n: n for n in range(60)}
-
-
 def test_one_refused_request_among_many(metadata: HubMetadata) -> None:
     with pytest.raises(HubUnavailableError, match="event hub 'hub'"):
         metadata.partition_states(["0", "99", "1"])

@@ -183,14 +183,6 @@ def test_epoch_in_a_hub_s_name_does_not_mean_disconnected(emulator: Emulator) ->
         receive_until_error(reader, 0.5)
 
 
-def test_refused_connections_are_unreachable(emulator: Emulator, receiver: Open) -> None:
-    emulator.refuse_connections()
-    begun = time.monotonic()
-    with pytest.raises(Unreachable, match="no connection could be made to localhost"):
-        receiver().receive(1, 20.0)
-    assert time.monotonic() - begun < 10, "it has not waited for events"
-
-
 def test_a_wrong_key_is_refused_and_not_shown() -> None:
     with Emulator({HUB: 1}, sas_keys={"reader": "theRightKey"}) as emulator:
         wrong = emulator.connection_string(HUB, key="theWrongKey")

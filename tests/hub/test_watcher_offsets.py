@@ -41,12 +41,6 @@ def told(emulator: Emulator, partition: str) -> dict[int, str]:
     return dict(zip(rows.column("sequenceNumber").to_pylist(), rows.column("offset").to_pylist(), strict=True))
 
 
-def test_of_any_event(emulator: Emulator, watcher: HubWatcher) -> None:
-    offsets = {partition: told(emulator, partition) for partition in "01"}
-    for wanted in ({"0": 9, "1": 9}, {"0": 4, "1": 9}, {"0": 0, "1": 7}):
-        assert watcher.offsets(wanted, LEVEL) == {p: offsets[p][number] for p, number in wanted.items()}
-
-
 def test_of_events_that_have_been_the_last_one_without_a_receiver(emulator: Emulator, watcher: HubWatcher) -> None:
     known = watcher.offsets({"0": 9}, LEVEL)
     emulator.append(HUB, 0, [b"x"] * 5)

@@ -16,17 +16,19 @@ from spark_ehbalance.hub.rows import OFFSET, SEQUENCE_NUMBER, Event, UnreadableE
 from spark_ehbalance.hub.wire.messages import parse
 from spark_ehbalance.hub.wire.values import decode
 from tests.hub.client_decoder import decoded_by_client
-from tests.hub.encodings import VALUES, compound, contradictions, long, messages, section, text, timestamp
-
-REQUIRED = (
-    text(b"x-opt-sequence-number", 0xA3)
-    + long(7)
-    + text(b"x-opt-offset", 0xA3)
-    + text(b"4711")
-    + text(b"x-opt-enqueued-time", 0xA3)
-    + timestamp(1_700_000_000_000)
+from tests.hub.encodings import (
+    VALUES,
+    compound,
+    contradictions,
+    long,
+    messages,
+    section,
+    service_annotations,
+    text,
+    timestamp,
 )
-ANNOTATIONS = section(0x72, compound(0xC1, 6, REQUIRED))
+
+ANNOTATIONS = section(0x72, compound(0xC1, 6, service_annotations(7)))
 
 
 def rows(*events: Event, json_properties: bool = False) -> object:
@@ -88,20 +90,16 @@ def test_an_impossible_value_is_one_clear_error(value: bytes) -> None:
 #: Bytes that are repeated up to 60 KB, and what they are repeated in.
 HOSTILE = {
     "empty lists": (b"\x45", lambda body, count: compound(0xC0, count, body, True)),
-    "nothings in arrays": (b"\xe0\x03\xff\x40", lambda body, count: compound(0xC0, count, body, True)),
     "arrays that lie": (
         b"\x00\x00\xff\xff\x00\x00\x00\xff\x40",
         lambda body, count: compound(0xE0, count, b"\xf0" + body),
     ),
     "array of arrays": (b"\xff\xff", lambda body, count: compound(0xE0, 60_000, b"\xe0" + body, True)),
-    "outcomes": (b"\x00\x53\x24\x40", lambda body, count: compound(0xC0, count, body, True)),
     "outcomes of arrays": (
         b"\x01",
         lambda body, count: compound(0xE0, count, b"\x00\x53\x24" * 9 + b"\x50" + body, True),
     ),
     "descriptors": (b"\x00", lambda body, count: body),
-    "lists in lists": (b"\xc0\xff\x01", lambda body, count: body),
-    "small numbers": (b"\x80", lambda body, count: compound(0xE0, count, b"\x51" + body, True)),
     "empty binary": (b"\x00", lambda body, count: compound(0xE0, count, b"\xa0" + body, True)),
 }
 
@@ -140,12 +138,12 @@ def test_a_message_that_is_not_an_event_is_one_clear_error(message: bytes) -> No
 
 @pytest.mark.parametrize("poison", [b"\xff", b"\xa5\x01x", b"\xc0\x02\x01" * 3000, compound(0xC1, 2, b"\x45\x41")])
 def test_the_annotations_are_found_behind_an_unreadable_value_of_known_size(poison: bytes) -> None:
-    pairs = compound(0xC1, 8, text(b"bad", 0xA3) + poison + REQUIRED)
+    pairs = compound(0xC1, 8, text(b"bad", 0xA3) + poison + service_annotations(7))
     with pytest.raises(UnreadableError) as caught:
         parse(section(0x72, pairs) + section(0x75, text(b"x", 0xA0)))
     known = caught.value.known
     assert (known.get(SEQUENCE_NUMBER), known.get(OFFSET)) == (
-        (7, b"4711") if poison[:1] in (b"\xa5", b"\xc1") else (None, None)
+        (7, b"7000") if poison[:1] in (b"\xa5", b"\xc1") else (None, None)
     )
 
 
@@ -157,7 +155,7 @@ def test_sections_may_have_symbolic_descriptors() -> None:
     symbolic = named(b"amqp:properties:list", compound(0xC0, 1, text(b"id")))
     symbolic += named(b"amqp:application-properties:map", compound(0xC1, 2, text(b"a") + text(b"b")))
     head = named(b"amqp:header:list", compound(0xC0, 1, b"\x41"))
-    annotations = named(b"amqp:message-annotations:map", compound(0xC1, 6, REQUIRED))
+    annotations = named(b"amqp:message-annotations:map", compound(0xC1, 6, service_annotations(7)))
     for name, code, value in (
         (b"amqp:data:binary", 0x75, text(b"x", 0xA0)),
         (b"amqp:amqp-sequence:list", 0x76, compound(0xC0, 1, b"\x41")),

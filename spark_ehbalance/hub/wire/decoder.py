@@ -1,7 +1,7 @@
 """Messages become a record batch: tiers in a sequence, each of which takes the messages that it can read.
 
-All tiers return the same rows. The first ones are the fast path, in which numpy reads many messages at once; the last
-one is the slow path, which reads each message alone and takes all that are left.
+In the first tiers, the fast path, numpy reads many messages at once; the last one, the slow path, reads each of those
+that are left alone. All return the same rows.
 """
 
 from __future__ import annotations

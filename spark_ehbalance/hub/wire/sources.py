@@ -1,7 +1,6 @@
 """Where the bytes of AMQP come from: a socket, a TLS socket, or the frames of a websocket, behind one interface.
 
-The client has opened the connection, and still does the sending. Here everything that has come is read in large
-pieces, straight into the reader's buffer.
+Everything that has come is read in large pieces, straight into the reader's buffer. The client does the sending.
 """
 
 from __future__ import annotations
