@@ -309,10 +309,8 @@ class HubWatcher:
     def _run(self) -> None:
         with HubMetadata(self._connection, self._consumer_group) as metadata:
             while self._wait():
-                began = time.monotonic()
-                listing = (
-                    self._listed_at <= self._list_since or began - self._listed_at > self._schedule.intervals.listing
-                )
+                age = time.monotonic() - self._listed_at
+                listing = self._listed_at <= self._list_since or age > self._schedule.intervals.listing
                 try:
                     self._poll(metadata, listing=listing)
                 except BaseException as error:  # a thread that ends would leave the query idle without a message
@@ -353,7 +351,10 @@ class HubWatcher:
         with self._condition:
             if metadata.opened_at != self._connected_at:
                 self._connected_at = metadata.opened_at
-                self._forget_replicated()
+                # A geo-replicated hub may have been promoted: what was known of its newest events is over then.
+                for partition in [p for p, state in self._states.items() if names_event(state.last_offset)]:
+                    self._offsets.pop(partition, None)
+                    self._noted_at.pop(partition, None)
             states = {p: self._newest_of(p, state) for p, state in states.items()}
             self._remember_offsets(states)
             created_ms = metadata.created_ms or self._created_ms
@@ -370,13 +371,6 @@ class HubWatcher:
             if listing:
                 self._listed_at = began
             self._condition.notify_all()
-
-    def _forget_replicated(self) -> None:
-        """The hub may have been promoted, if it is geo-replicated: what was known of its newest events is over then."""
-        replicated = [p for p, state in self._states.items() if names_event(state.last_offset)]
-        for partition in replicated:
-            self._offsets.pop(partition, None)
-            self._noted_at.pop(partition, None)
 
     def _newest_of(self, partition: str, answered: PartitionState) -> PartitionState:
         """The state `answered` by the hub, unless a receiver has known a newer event just before."""

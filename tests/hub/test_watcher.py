@@ -14,10 +14,12 @@ from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.hub import watcher as watcher_module
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.poll_schedule import PollIntervals, PollSchedule
+from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.starting_positions import StartingPositions
-from tests.source.support import HUB, hub_options
+from tests.hub.receiving import reading
+from tests.source.support import HUB, hub_options, receive
 from tests.waiting import wait_until
 
 Start = Callable[..., HubWatcher]
@@ -265,3 +267,56 @@ def test_latest_is_as_late_as_each_of_many_partitions_can_be_asked_about(
     watcher = start(schedule=PollSchedule(PollIntervals(listing=0.0)))
     monkeypatch.setattr(HubMetadata, "partition_states", None)  # nothing more is asked
     assert watcher.starting_positions(["1"]) == {"1": Position(2, watcher.states()["1"].last_offset)}
+
+
+# --- offsets of events whose sequence numbers are known -------------------------------------------------------
+
+
+#: The owner level of all readers of the group.
+LEVEL = 0
+
+
+@pytest.fixture
+def remembering(emulator: Emulator, start: Start) -> HubWatcher:
+    """Of a hub whose partitions have ten events each; it knows the last ones only."""
+    for partition in range(2):
+        emulator.append(HUB, partition, [b"x"] * 10)
+    return start(patience=2.0, remembered_offsets=100)
+
+
+def sent(emulator: Emulator, partition: str) -> dict[int, str]:
+    """The offsets by sequence number, as events have them."""
+    address = PartitionAddress(hub_options(emulator).connection, "$Default", partition)
+    with reading(address, owner_level=LEVEL) as receiver:
+        rows = receive(receiver, 10)
+    return dict(zip(rows["sequenceNumber"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+
+
+def test_of_events_that_have_been_the_last_one_without_a_receiver(emulator: Emulator, remembering: HubWatcher) -> None:
+    known = remembering.offsets({"0": 9}, LEVEL)
+    emulator.append(HUB, 0, [b"x"] * 5)
+    remembering.watch(["0"])
+    wait_until(lambda: remembering.states()["0"].end == 15, "the new events are seen")
+    emulator.pause(HUB, 0)  # nothing is received
+    assert remembering.offsets({"0": 9}, LEVEL) == known
+    assert remembering.offsets({"0": 14}, LEVEL)
+    assert remembering.offsets({"0": 12}, LEVEL) == {}, "not in time"
+
+
+def test_before_the_first_retained_event_it_is_the_start(emulator: Emulator, remembering: HubWatcher) -> None:
+    emulator.trim(HUB, 0, 6)
+    remembering.refresh()
+    assert remembering.offsets({"0": 4}, LEVEL) == {"0": "-1"}
+
+
+def test_an_event_that_there_is_not_delays_no_other(emulator: Emulator, remembering: HubWatcher) -> None:
+    assert remembering.offsets({"0": 100, "1": 5}, LEVEL) == {"1": sent(emulator, "1")[5]}
+
+
+def test_of_a_hub_made_anew_nothing_earlier_is_remembered(emulator: Emulator, remembering: HubWatcher) -> None:
+    emulator.delete_hub(HUB)
+    emulator.add_hub(HUB, 2)
+    emulator.append(HUB, 0, [b"x"] * 5)
+    remembering.refresh()
+    emulator.append(HUB, 0, [b"longer" * 100] * 10)
+    assert remembering.offsets({"0": 9}, LEVEL) == {"0": sent(emulator, "0")[9]}
