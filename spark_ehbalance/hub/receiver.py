@@ -103,7 +103,7 @@ class Receiver:
     `json_properties` is as for `rows.record_batch`, `on_malformed` as for `unreadable.settle`. With `track` the service
     says with each event which one is the partition's newest.
 
-    Unless `gaps` is set, because the hub is compacted, a gap in the sequence numbers ends the receiver after the rows
+    Unless `gaps` is set, for a compacted hub, a gap in the sequence numbers ends the receiver after the rows
     before it: one that starts at the gap shows whether there are such events.
 
     It connects at the first call of `receive`. For one thread at a time. Receiving raises `Disconnected`,
@@ -122,7 +122,6 @@ class Receiver:
         on_malformed: str = FAIL,
         track: bool = False,
         inclusive: bool = True,
-        gaps: bool = False,
     ) -> None:
         #: The lowest sequence number that the next event can have, None if it is not known.
         self.next = start if isinstance(start, int) and inclusive else None
@@ -131,7 +130,7 @@ class Receiver:
         #: With `track`: the partition's newest event when the last one of these was sent.
         self.newest: Newest | None = None
         self.closed = False
-        self.gaps = gaps
+        self.gaps = False
         self._began = False  # events have come
         self._address = address
         self._start = start

@@ -167,6 +167,7 @@ def _received(
     *,
     level: int | None = None,
     highest_level: int | None = None,
+    gaps: bool = False,
     **settings: Any,
 ) -> _T:
     """What `read` returns for a receiver that begins at `start`, and for the deadline; it is tried again with a new
@@ -179,6 +180,7 @@ def _received(
         try:
             settings = {"prefetch": 1, **settings}
             receiver = Receiver(address, start, owner_level=level, on_malformed=KEEP, **settings)
+            receiver.gaps = gaps
             with contextlib.closing(receiver):
                 found = read(receiver, deadline)
             if found is not None:

@@ -57,7 +57,8 @@ def _look(
     """Whether events before `position` come from `start` on, and then none; None if none comes at all."""
     begun = last = time.monotonic()
     wait, quiet, found = _OPENING, _QUIET, None
-    receiver = Receiver(address, start, owner_level=owner_level, prefetch=_PREFETCH, on_malformed=KEEP, gaps=True)
+    receiver = Receiver(address, start, owner_level=owner_level, prefetch=_PREFETCH, on_malformed=KEEP)
+    receiver.gaps = True
     with contextlib.closing(receiver):
         while (now := time.monotonic()) < last + wait:
             numbers = sequence_numbers(receiver.receive(_MOST, 0.5))
