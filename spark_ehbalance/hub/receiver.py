@@ -103,8 +103,8 @@ class Receiver:
     `json_properties` is as for `rows.record_batch`, `on_malformed` as for `unreadable.settle`. With `track` the service
     says with each event which one is the partition's newest.
 
-    Unless `gaps` is set, for a compacted hub, a gap in the sequence numbers ends the receiver after the rows
-    before it: one that starts at the gap shows whether there are such events.
+    Unless `gaps` is set, for a compacted hub, a gap in the sequence numbers ends the receiver after the rows before it:
+    one that starts at the gap shows whether there are such events.
 
     It connects at the first call of `receive`. For one thread at a time. Receiving raises `Disconnected`,
     `Unreachable`, `MalformedEventError`, `RefusedError`, `NetworkError`, `MissingError` or `ClientVersionError`, and
@@ -137,7 +137,6 @@ class Receiver:
         self._inclusive = inclusive
         self._owner_level = owner_level
         self._prefetch = prefetch
-        self._json = json_properties
         self._on_malformed = on_malformed
         self._track = track
         self._waiting: bytes | None = None  # the event that was sent ahead
@@ -159,7 +158,7 @@ class Receiver:
         later ones, if it is known: the hub sends no more.
         """
         if self.closed:
-            return rows.record_batch([], self._address.partition, json_properties=self._json)
+            return rows.record_batch([], self._address.partition, json_properties=False)
         if self._failure is not None:
             self._fail(self._failure)
         with self._errors():
