@@ -32,8 +32,8 @@ from spark_ehbalance.errors import (
     StoreUnavailableError,
 )
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.hub.offsets import find_offset
 from spark_ehbalance.hub.receiver import PartitionAddress
+from spark_ehbalance.hub.resolve import find_offset
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.values.position import START_OFFSET, Position

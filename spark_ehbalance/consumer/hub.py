@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.disconnecting import disconnect_readers
 from spark_ehbalance.hub.metadata import HubMetadata
-from spark_ehbalance.hub.receiver import PartitionAddress
+from spark_ehbalance.hub.receiver import PartitionAddress, disconnect_readers
 from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.starting_positions import StartingPositions

@@ -1,7 +1,4 @@
-"""Classifies the service's errors by their AMQP condition, or by their text where there is none. Pure.
-
-The answers to requests for properties have an HTTP status and a text. Where the service writes a condition, it counts.
-"""
+"""Classifies the service's errors by their AMQP condition, or by status and text where there is none. Pure."""
 
 from __future__ import annotations
 
@@ -13,18 +10,12 @@ import re
 class Meaning(enum.Enum):
     """What an error of the service means."""
 
-    #: The hub or the consumer group does not exist.
-    MISSING = enum.auto()
-    #: The consumer group does not exist.
-    NO_GROUP = enum.auto()
-    #: The hub has no such partition.
-    NO_PARTITION = enum.auto()
-    #: The hub was disabled by its owner.
-    DISABLED = enum.auto()
-    #: More was asked of the hub than it carries: to be asked again after `busy_wait`.
-    BUSY = enum.auto()
-    #: Anything else, which may pass.
-    OTHER = enum.auto()
+    MISSING = "the hub or the consumer group does not exist"
+    NO_GROUP = "the consumer group does not exist"
+    NO_PARTITION = "the hub has no such partition"
+    DISABLED = "the hub was disabled by its owner"
+    BUSY = "more was asked of the hub than it carries: to be asked again after `busy_wait`"
+    OTHER = "anything else, which may pass"
 
 
 #: Those that stay until somebody changes the hub or the query.
@@ -77,18 +68,13 @@ def explained(what: Meaning, namespace: str, hub: str, consumer_group: str, part
     if what is Meaning.DISABLED:
         return f"{where} is disabled: enable it (its status in the portal), then start the query again"
     if what is Meaning.NO_GROUP:
-        return (
-            f"consumer group {consumer_group!r} does not exist in {where}: create it, or set consumerGroup to one that "
-            "exists"
-        )
+        return f"consumer group {consumer_group!r} does not exist in {where}: create it, or set consumerGroup"
     if what is Meaning.NO_PARTITION:
         return f"partition {partition} does not exist in {where}: it has fewer partitions than the query has read from"
     if partition is None:
         return f"{where} does not exist: check eventHubName and the namespace"
-    return (
-        f"{where} or its consumer group {consumer_group!r} does not exist: check eventHubName, consumerGroup and the "
-        "namespace"
-    )
+    group = f"its consumer group {consumer_group!r}"
+    return f"{where} or {group} does not exist: check eventHubName, consumerGroup and the namespace"
 
 
 def busy_wait() -> float:

@@ -36,10 +36,7 @@ class Connection:
     @classmethod
     def from_options(cls, options: Mapping[str, str | None], network: Network | None = None) -> Connection:
         """From `connectionString`, or `fullyQualifiedNamespace` with the options of a credential; `eventHubName`; and
-        `network`, or what `Network.from_options` takes.
-
-        The connection string may be a reference to a secret. Raises `OptionError`, which never repeats it.
-        """
+        `network`, or what `Network.from_options` takes. Raises `OptionError`, which never repeats a secret."""
         text, namespace = options["connectionString"], options["fullyQualifiedNamespace"]
         if text is None and namespace is None:
             raise OptionError("neither connectionString nor fullyQualifiedNamespace is set: one of them is needed")
@@ -67,13 +64,11 @@ class Connection:
         if not is_server(parts.fully_qualified_namespace):
             raise OptionError(f"option connectionString has no host name as its Endpoint: allowed is {_FORM}")
         hub, inside = options["eventHubName"], parts.eventhub_name
-        if hub is None and inside is None:
+        if (name := hub or inside) is None:
             raise OptionError("eventHubName is not set, and connectionString has no EntityPath: one of them is needed")
         if hub is not None and inside is not None and hub.lower() != inside.lower():
             raise OptionError(f"eventHubName={shown(hub)} contradicts EntityPath={shown(inside)} in connectionString")
-        return cls(
-            parts.fully_qualified_namespace, _hub_name(str(inside) if hub is None else hub), connection_string=text
-        )
+        return cls(parts.fully_qualified_namespace, _hub_name(name), connection_string=text)
 
     @classmethod
     def _by_identity(cls, namespace: str, options: Mapping[str, str | None]) -> Connection:
@@ -96,10 +91,8 @@ class Connection:
         return Group.of(self.namespace, self.hub, consumer_group)
 
     def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
-        """A new client; `settings` are more keyword arguments of `EventHubConsumerClient`. Connects later.
-
-        Raises `NetworkError` if this machine cannot read the CA file, or may not connect without TLS.
-        """
+        """A new client, which connects later; `settings` are more of its arguments. Raises `NetworkError` if this
+        machine cannot read the CA file, or may not connect without TLS."""
         if problem := self._plaintext_problem():
             raise NetworkError(problem)
         settings = self.network.client_settings(self.namespace) | settings

@@ -1,11 +1,11 @@
 """Credentials of Entra ID: one of azure-identity by name, or one that a function of the user makes.
 
-What travels from the driver to planner and workers is names alone: each process makes the credential, and fetches its
-tokens, by itself.
+Only names travel from the driver to planner and workers: each process makes the credential, and fetches its tokens.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import os
@@ -74,8 +74,8 @@ class Identity:
         for name, id in zip(names[1:], (client, tenant), strict=True):
             if id is not None and not re.fullmatch(r"[\w.-]{1,200}", id, re.ASCII):
                 raise OptionError(f"option {name}={shown(id)} is wrong: allowed are letters, digits and any of _ - .")
-        if ":" in wanted:
-            identity = cls(wanted, client, tenant)
+        identity = cls(wanted, client, tenant)
+        if identity.is_callable:
             identity._check_callable(names)
             return identity
         known = {name.lower(): name for name in CREDENTIALS}.get(wanted.lower())
@@ -84,15 +84,12 @@ class Identity:
                 f"option {names[0]}={shown(wanted)} is wrong: allowed is one of {', '.join(CREDENTIALS)}, or "
                 "package.module:callable, which returns a TokenCredential"
             )
-        kind = CREDENTIALS[known]
-        for name, id, arguments, who in (
-            (names[1], client, kind.client_id, [k for k, each in CREDENTIALS.items() if each.client_id]),
-            (names[2], tenant, kind.tenant_id, [k for k, each in CREDENTIALS.items() if each.tenant_id]),
-        ):
-            if id is not None and not arguments:
+        for name, field, id in ((names[1], "client_id", client), (names[2], "tenant_id", tenant)):
+            if id is not None and not getattr(CREDENTIALS[known], field):
+                who = ", ".join(k for k, each in CREDENTIALS.items() if getattr(each, field))
                 raise OptionError(
-                    f"option {name}={shown(id)} is wrong: {names[0]}={known} takes none; allowed is one with "
-                    f"{', '.join(who)} or a callable"
+                    f"option {name}={shown(id)} is wrong: {names[0]}={known} takes none; allowed is one with {who} or "
+                    "a callable"
                 )
         return cls(known, client, tenant)
 
@@ -154,9 +151,10 @@ class Identity:
             raise OptionError(f"{wrong} {path} of the module {module} raises {_unspoken(error)}") from None
         if not callable(function):
             raise OptionError(f"{wrong} the module {module} has no callable {path}")
-        given = self._arguments(function, names)
+        self._check_arguments(function, names)
+        ids = {"client_id": self.client_id, "tenant_id": self.tenant_id}
         try:
-            made = function(**given)
+            made = function(**{name: id for name, id in ids.items() if id is not None})
             get_token = getattr(made, "get_token", None)
         except EhBalanceError:
             raise
@@ -170,22 +168,16 @@ class Identity:
         credential: TokenCredential = made
         return credential
 
-    def _arguments(self, function: Any, names: tuple[str, str, str]) -> dict[str, str]:
-        ids = {"client_id": (names[1], self.client_id), "tenant_id": (names[2], self.tenant_id)}
-        given = {argument: (name, id) for argument, (name, id) in ids.items() if id is not None}
-        if not given:
-            return {}
-        try:
-            taken = inspect.signature(function).parameters.values()
-        except (Exception, SystemExit):  # one that Python cannot look into
-            taken = ()  # type: ignore[assignment]
-        by_name = {each.name for each in taken if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
-        for argument, (name, id) in given.items():
-            if argument not in by_name and not any(each.kind is each.VAR_KEYWORD for each in taken):
-                raise OptionError(
-                    f"option {name}={shown(str(id))} is wrong: {self.credential} takes no argument {argument}"
-                )
-        return {argument: str(id) for argument, (_, id) in given.items()}
+    def _check_arguments(self, function: Any, names: tuple[str, str, str]) -> None:
+        """Raise `OptionError` if the function does not take an id that is given."""
+        taken, any_name = set[str](), False
+        with contextlib.suppress(Exception, SystemExit):  # of a function that Python cannot look into
+            for each in inspect.signature(function).parameters.values():
+                any_name = any_name or each.kind is each.VAR_KEYWORD
+                taken |= {each.name} if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) else set()
+        for name, argument, id in ((names[1], "client_id", self.client_id), (names[2], "tenant_id", self.tenant_id)):
+            if id is not None and not any_name and argument not in taken:
+                raise OptionError(f"option {name}={shown(id)} is wrong: {self.credential} takes no argument {argument}")
 
 
 def forget() -> None:

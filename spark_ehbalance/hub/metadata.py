@@ -1,8 +1,7 @@
 """What Event Hubs says about a hub: its partitions, and the first and last event of each.
 
 The client's public calls open a connection for each request and sleep in between (0.36 s each). Here one management
-connection stays open, and requests do not wait for the responses to those before, so that any number of them takes
-little more than a round trip (`wire.management`).
+connection stays open, and any number of requests takes little more than a round trip (`wire.management`).
 """
 
 from __future__ import annotations
@@ -17,21 +16,13 @@ from azure.eventhub import EventHubConsumerClient
 from azure.eventhub.exceptions import AuthenticationError
 
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError
-from spark_ehbalance.hub.conditions import (
-    FINAL,
-    Meaning,
-    busy_wait,
-    condition_of,
-    credentials_help,
-    explained,
-    meaning,
-)
+from spark_ehbalance.hub import conditions
+from spark_ehbalance.hub.conditions import FINAL, Meaning, credentials_help
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, Pace
 from spark_ehbalance.hub.server_busy import BUSY
-from spark_ehbalance.hub.socket_timeout import cut_off_after
-from spark_ehbalance.hub.wire.client import check_open, private_calls, unusable
+from spark_ehbalance.hub.wire.client import check_open, cut_off_after, private_calls, unusable
 from spark_ehbalance.hub.wire.management import Management, ManagementRequest, management_incompatibility
 from spark_ehbalance.text import logger
 
@@ -72,9 +63,8 @@ class PartitionState:
 class HubMetadata:
     """Requests a hub's own description. A context manager that closes its connection; for one thread at a time.
 
-    Connects at the first request. Every request raises `HubUnavailableError`, which names the hub and what failed, if
-    no response comes within `response_timeout` seconds, `MissingError` for a hub or partition that does not exist, and
-    `ClientVersionError`.
+    Connects at the first request. Every request raises `HubUnavailableError` if no response comes within
+    `response_timeout` seconds, `MissingError` for a hub or partition that does not exist, and `ClientVersionError`.
 
     Event Hubs refuses what is more than 50 requests a second for all readers together. So at most `most_requests` are
     made in a second (None: no limit), and what was refused is asked for again after the wait of Azure's clients.
@@ -124,20 +114,16 @@ class HubMetadata:
         """The state of each of `partitions`. So many that the rate of requests would be exceeded take a while."""
         remaining, states = list(partitions), dict[str, PartitionState]()
         while remaining:
-            count = self._wait_for_room(len(remaining))
+            count = len(remaining)
+            if self._pace is not None:
+                while (room := self._pace.room(time.monotonic())) < 1:
+                    time.sleep(self._pace.wait(time.monotonic()))
+                count = min(count, room)
+                self._pace.take(count, time.monotonic())
             some, remaining = remaining[:count], remaining[count:]
             requests = [(_PARTITION, (("name", self._connection.hub), ("partition", each))) for each in some]
             states.update(zip(some, map(_state, self._answers(requests)), strict=True))
         return states
-
-    def _wait_for_room(self, wanted: int) -> int:
-        """How many of `wanted` requests to make now, after a wait if a second's worth has been made."""
-        if self._pace is None:
-            return wanted
-        while (room := self._pace.room(time.monotonic())) < 1:
-            time.sleep(self._pace.wait(time.monotonic()))
-        self._pace.take(min(wanted, room), time.monotonic())
-        return min(wanted, room)
 
     @property
     def opened_at(self) -> float:
@@ -170,15 +156,11 @@ class HubMetadata:
                 return [found[index] for index in range(len(requests))]
             if len(refused) < len(answers):
                 give_up = time.monotonic() + _BUSY_PATIENCE
-            self._wait_while_busy(refused[0], len(refused), give_up)
-
-    def _wait_while_busy(self, error: Exception, count: int, give_up: float) -> None:
-        """The hub was too busy for `count` requests. Raises `HubUnavailableError` if it has been for too long."""
-        BUSY.note(self._connection.hub_name, count)
-        wait = busy_wait()
-        if time.monotonic() + wait > give_up:
-            raise self._unavailable(error) from error
-        time.sleep(wait)
+            BUSY.note(self._connection.hub_name, len(refused))
+            wait = conditions.busy_wait()
+            if time.monotonic() + wait > give_up:
+                raise self._unavailable(refused[0]) from refused[0]
+            time.sleep(wait)
 
     def _request(self, requests: Sequence[ManagementRequest]) -> list[Any]:
         """The responses over the open management connection, errors where the hub was too busy."""
@@ -218,32 +200,37 @@ class HubMetadata:
         client: Any = self._connection.consumer_client(self._consumer_group, **_SETTINGS)
         self._client = client
         with private_calls():
-            return self._opened_management(client)
-
-    def _opened_management(self, client: Any) -> Management:
-        self._auth = client._create_auth()
-        transport, network = client._amqp_transport, self._connection.network
-        handler = transport.create_mgmt_client(client._address, mgmt_auth=self._auth, config=client._config)
-        self._handler = handler
-        if network.websocket:  # the client does not pass it on
-            handler._socket_timeout = network.opening_timeout(0.0)
-        with cut_off_after(self._response_timeout, lambda: handler._connection):
-            connection = client._conn_manager.get_connection(endpoint=client._address.hostname, auth=self._auth)
-            operation = self._opened_operation(handler, connection)
-        check_open(handler._connection, handler._session, operation._mgmt_link._response_link)
-        if (reason := management_incompatibility(handler, operation)) is not None:
-            raise unusable(reason)
-        self._opened, self._token_until = time.monotonic(), 0.0
-        return Management(handler, operation, transport.get_error)
+            self._auth = client._create_auth()
+            transport, network = client._amqp_transport, self._connection.network
+            handler = transport.create_mgmt_client(client._address, mgmt_auth=self._auth, config=client._config)
+            self._handler = handler
+            if network.websocket:  # the client does not pass it on
+                handler._socket_timeout = network.opening_timeout(0.0)
+            with cut_off_after(self._response_timeout, lambda: handler._connection):
+                connection = client._conn_manager.get_connection(endpoint=client._address.hostname, auth=self._auth)
+                operation = self._opened_operation(handler, connection)
+            check_open(handler._connection, handler._session, operation._mgmt_link._response_link)
+            if (reason := management_incompatibility(handler, operation)) is not None:
+                raise unusable(reason)
+            self._opened, self._token_until = time.monotonic(), 0.0
+            return Management(handler, operation, transport.get_error)
 
     def _opened_operation(self, handler: Any, connection: Any) -> Any:
         """The client's operation on the hub's `$management`, with connection and links open."""
+        from azure.eventhub._pyamqp import management_operation
+
+        fields = {"status_code_field": b"status-code", "status_description_field": b"status-description"}
         try:
             with private_calls():
                 handler.open(connection=connection)
                 while not handler.client_ready():
                     time.sleep(0.002)
-                return _open_operation(handler)
+                make: Any = management_operation.ManagementOperation
+                operation = make(handler._session, **fields)
+                operation.open()
+                while not operation.ready():  # raises the reason if it cannot be opened
+                    handler._connection.listen()
+                return operation
         except TypeError as error:
             if not self._connection.network.websocket:
                 raise
@@ -259,24 +246,25 @@ class HubMetadata:
 
     def _missing(self, what: Meaning, request: ManagementRequest) -> MissingError:
         partition = dict(request[1]).get("partition") if what is Meaning.NO_PARTITION else None
-        connection = self._connection
-        return MissingError(explained(what, connection.namespace, connection.hub, self._consumer_group, partition))
+        where = self._connection.namespace, self._connection.hub, self._consumer_group
+        return MissingError(conditions.explained(what, *where, partition))
 
     def _unavailable(self, error: Exception) -> HubUnavailableError:
-        where = f"event hub {self._connection.hub!r} at {self._connection.namespace}"
-        problem = self._connection.network.problem(error, self._connection.namespace)
-        kind = NetworkError if problem and self._connection.network.is_final(error) else HubUnavailableError
-        busy = _meaning(error) is Meaning.BUSY
-        refused = _is_refusal(error) and not problem
-        what = "refused the credentials" if refused else "is too busy" if busy else "did not answer"
-        text = problem or _text(error)
-        if refused:
-            text = f"{text.rstrip('.')}. {credentials_help(self._connection.identity is None)}"
+        connection = self._connection
+        problem = connection.network.problem(error, connection.namespace)
+        kind = NetworkError if problem and connection.network.is_final(error) else HubUnavailableError
+        text, what = problem or _text(error), "did not answer"
+        if _is_refusal(error) and not problem:
+            what = "refused the credentials"
+            text = f"{text.rstrip('.')}. {credentials_help(connection.identity is None)}"
+        elif _meaning(error) is Meaning.BUSY:
+            what = "is too busy"
+        where = f"event hub {connection.hub!r} at {connection.namespace}"
         return kind(f"{where} {what} (asked for its properties over AMQP): {text}")
 
 
 def _meaning(error: BaseException) -> Meaning:
-    return meaning(condition_of(error), _text(error))
+    return conditions.meaning(conditions.condition_of(error), _text(error))
 
 
 def _text(error: BaseException) -> str:
@@ -293,18 +281,6 @@ def _state(response: dict[bytes, Any]) -> PartitionState:
         return PartitionState(begin, end, None, None)
     enqueued = datetime.fromtimestamp(response[b"last_enqueued_time_utc"] / 1000, timezone.utc)
     return PartitionState(begin, end, response[b"last_enqueued_offset"].decode(), enqueued)
-
-
-def _open_operation(handler: Any) -> Any:
-    """The client's operation on the hub's `$management`, with its links attached."""
-    from azure.eventhub._pyamqp import management_operation
-
-    make: Any = management_operation.ManagementOperation
-    operation = make(handler._session, status_code_field=b"status-code", status_description_field=b"status-description")
-    operation.open()
-    while not operation.ready():  # raises the reason if it cannot be opened
-        handler._connection.listen()
-    return operation
 
 
 def _is_refusal(error: Exception) -> bool:

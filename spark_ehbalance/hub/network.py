@@ -1,7 +1,6 @@
 """The way to the hub: transport, proxy, address and trusted certificates; and what is in the way, in words.
 
-azure-eventhub 5.15.1 opens the connection. What it does with these settings decides what is refused here:
-a proxy works with a websocket only; without a port a custom address means 443 for a websocket and 5671 otherwise; the
+What azure-eventhub does with these settings decides what is refused here: a proxy works with a websocket only; the
 server's certificate must be for the host that is called, so for the custom address where there is one.
 """
 
@@ -14,7 +13,6 @@ import os
 import re
 import socket
 import ssl
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -82,18 +80,16 @@ class Network:
     def from_options(cls, options: Mapping[str, str | None]) -> Network:
         """From the options with the names in `OPTIONS`. Raises `OptionError`, which never repeats a password."""
         transport, proxy, endpoint, ca_file, plaintext = (options.get(name) for name in OPTIONS)
-        checked_proxy = None if proxy is None else _proxy(proxy)
-        checked_transport = _transport(transport, proxied=proxy is not None)
-        allowed = plaintext is not None and _plaintext_emulator(plaintext)
-        if allowed and ca_file is not None:
-            raise OptionError("allowPlaintextEmulator and caFile are both set: without TLS there is nothing to verify")
-        return cls(
-            checked_transport,
-            checked_proxy,
-            None if endpoint is None else _endpoint(endpoint),
-            None if ca_file is None else _ca_file(ca_file),
-            allowed,
+        made = cls(
+            proxy=None if proxy is None else _proxy(proxy),
+            transport=_transport(transport, proxied=proxy is not None),
+            plaintext_emulator=plaintext is not None and _plaintext_emulator(plaintext),
+            endpoint=None if endpoint is None else _endpoint(endpoint),
+            ca_file=None if ca_file is None else _ca_file(ca_file),
         )
+        if made.plaintext_emulator and ca_file is not None:
+            raise OptionError("allowPlaintextEmulator and caFile are both set: without TLS there is nothing to verify")
+        return made
 
     @classmethod
     def of_client(
@@ -109,10 +105,10 @@ class Network:
         transport = None if transport_type is None else getattr(transport_type, "name", str(transport_type))
         proxy = None
         if http_proxy is not None:
-            found = [http_proxy.get(name) for name in ("proxy_hostname", "proxy_port", "username", "password")]
-            if not isinstance(found[0], str) or not isinstance(found[1], int):
+            host, port, *login = map(http_proxy.get, ("proxy_hostname", "proxy_port", "username", "password"))
+            if not isinstance(host, str) or not isinstance(port, int):
                 raise OptionError("http_proxy is wrong: allowed is a mapping with proxy_hostname and proxy_port")
-            proxy = Proxy(found[0], found[1], found[2], found[3])
+            proxy = Proxy(host, port, *login)
         try:
             given = (transport, None, custom_endpoint_address, connection_verify, str(plaintext_emulator))
             made = cls.from_options(dict(zip(OPTIONS, given, strict=True)))
@@ -126,10 +122,7 @@ class Network:
         return self.transport == WEBSOCKET
 
     def client_settings(self, namespace: str) -> dict[str, Any]:
-        """The keyword arguments of azure-eventhub's clients of `namespace`.
-
-        Raises `NetworkError` if this machine has no readable CA file where the option says.
-        """
+        """The keyword arguments of the client. Raises `NetworkError` if this machine cannot read the CA file."""
         settings: dict[str, Any] = {
             # always said, because a custom address alone would mean a websocket
             "transport_type": TransportType.AmqpOverWebsocket if self.websocket else TransportType.Amqp,
@@ -143,9 +136,7 @@ class Network:
                 "password": self.proxy.password,
             }
         if self.endpoint is not None:
-            host, port = self.endpoint
-            default = _WEBSOCKET_PORT if self.websocket else _AMQP_PORT
-            settings["custom_endpoint_address"] = f"sb://{host}:{port or default}"
+            settings["custom_endpoint_address"] = f"sb://{self._server(namespace)[0]}"
         return settings
 
     def plaintext_problem(self, namespace: str) -> str | None:
@@ -168,23 +159,20 @@ class Network:
         )
 
     def opening_timeout(self, seconds: float) -> float:
-        """The `socket_timeout` of a client whose connection is opened and then taken over: `seconds`, but for a
-        websocket, which the client would give no longer to connect."""
+        """The client's `socket_timeout`: `seconds`, but for a websocket, which would have no longer to connect."""
         return _STEP if self.websocket else seconds
 
     def _tls(self, namespace: str) -> ssl.SSLContext:
         path = self.ca_file or certifi.where()
         try:
             found = os.stat(path)
-            with open(path, "rb"):
-                pass
-        except OSError as error:
+            return _context(path, (found.st_mtime_ns, found.st_size))
+        except OSError as error:  # also one of ssl
             option = f"option caFile={path}" if self.ca_file else f"the list of authorities of certifi, {path},"
             raise NetworkError(
                 f"{option} cannot be read on {socket.gethostname()}, which connects to {namespace}: {error.strerror}. "
                 "The file must be at this path on the driver's machine and on each executor's"
             ) from None
-        return _context(path, (found.st_mtime_ns, found.st_size))
 
     # --- what is in the way ----------------------------------------------------------------------------------------
 
@@ -230,7 +218,7 @@ class Network:
             return None
         if isinstance(error, TimeoutError) or kind == "WebSocketTimeoutException":
             return f"{called} does not answer: check {option}{firewall}"
-        if _has_own_port(namespace) and called == namespace:  # azure-eventhub ignores it then
+        if called == namespace and not called.endswith(f":{_AMQP_PORT}"):  # azure-eventhub ignores its port then
             firewall = ", and UseDevelopmentEmulator=true in the connection string, without which port 5671 is called"
         if isinstance(error, OSError) and error.errno is not None and error.strerror:
             return f"no connection could be made to {called} ({error.strerror}): check {option}{firewall}"
@@ -250,10 +238,8 @@ class Network:
 
     def _proxy_problem(self, error: BaseException, server: str) -> str:
         status = _status(error)
-        if self.proxy is None:
-            proxy = "the proxy that the environment names (https_proxy)"
-            option = "httpProxy, which is not set"
-        else:
+        proxy, option = "the proxy that the environment names (https_proxy)", "httpProxy, which is not set"
+        if self.proxy is not None:
             proxy, option = f"the proxy {self.proxy.host}:{self.proxy.port}", "httpProxy"
         if status == 407:
             given = "user and password" if self.proxy is not None and self.proxy.user else "no user"
@@ -279,10 +265,6 @@ class Network:
             # which of the two is called depends on no_proxy; the variable may hold a password
             return f"{server}, or the proxy that the environment names,", f"{option}, and https_proxy and no_proxy"
         return server, option
-
-
-def _has_own_port(namespace: str) -> bool:
-    return ":" in namespace and not namespace.endswith(f":{_AMQP_PORT}")
 
 
 #: Straight to the hub's own address.
@@ -368,16 +350,15 @@ def _proxy(given: str) -> Proxy:
         port = parts.port
     except ValueError:
         raise wrong from None
-    if parts.scheme != "http" or not parts.hostname or not port or parts.path.strip("/") or parts.query:
-        raise wrong
-    if not re.fullmatch(_HOST, parts.hostname):
+    host = parts.hostname or ""
+    if parts.scheme != "http" or not re.fullmatch(_HOST, host) or not port or parts.path.strip("/") or parts.query:
         raise wrong
     if parts.username is not None and text == given:
         raise OptionError(f"option httpProxy holds a user or a password, which would be shown: write {REFERENCES}")
     user, password = (None if each is None else unquote(each) for each in (parts.username, parts.password))
     if password and not user:
         raise wrong
-    return Proxy(parts.hostname, port, user or None, password)
+    return Proxy(host, port, user or None, password)
 
 
 def _ca_file(given: str) -> str:
@@ -400,18 +381,9 @@ def _ca_file(given: str) -> str:
 
 
 class _Context(ssl.SSLContext):
-    """A client's context that reads its authorities when it is first used, and that limits the time of a handshake."""
-
-    # set by `_context`, because the constructor belongs to ssl
-    authorities: str
-    _loading: threading.Lock
-    _loaded = False
+    """A client's context that limits the time of a handshake."""
 
     def wrap_socket(self, sock: socket.socket, *arguments: Any, **settings: Any) -> ssl.SSLSocket:
-        with self._loading:
-            if not self._loaded:
-                self.load_verify_locations(self.authorities)
-                self._loaded = True
         before = sock.gettimeout()
         if before is None:  # the client would wait for ever
             sock.settimeout(_STEP)
@@ -425,7 +397,7 @@ def _context(path: str, _: tuple[int, int]) -> ssl.SSLContext:
     """One for all connections of the process, as long as the file is the same: to read certifi's takes more time than
     the rest of opening a connection. Strictness is that of the client's own context."""
     context = _Context(ssl.PROTOCOL_TLS_CLIENT)
-    context.authorities, context._loading = path, threading.Lock()
+    context.load_verify_locations(path)
     return context
 
 

@@ -1,8 +1,7 @@
 """Which partitions' states are requested when, as rules without a clock. Times are seconds on a monotonic clock.
 
 Event Hubs answers 50 such requests a second (its quotas page: GetRuntimeInformation) for all readers together. So they
-are made when they matter: at once when a batch has ended, often while the query waits for events, less often the longer
-nothing comes, and rarely while a batch runs.
+are made at once when a batch has ended, less often the longer nothing comes, and rarely while a batch runs.
 """
 
 from __future__ import annotations
@@ -26,12 +25,16 @@ class PollIntervals(NamedTuple):
     """Seconds between two requests.
 
     While the query waits: min(max(`shortest`, _GROWTH * seconds without a change), `longest`). The longest is about
-    what the batch takes that the first event has to itself. While a batch runs: `resting`, for metrics and loads.
+    what the batch takes that the first event has to itself. While a batch runs: `resting`, for metrics and loads. Of
+    the list of partitions, to which people add some now and then, with the states of those that are not watched:
+    `listing`. While the hub does not answer: `retry`.
     """
 
     shortest: float = 0.1
     longest: float = 0.5
     resting: float = 1.0
+    listing: float = 5.0
+    retry: float = 1.0
 
 
 INTERVALS = PollIntervals()
@@ -60,44 +63,36 @@ class Pace:
 
 
 class PollSchedule:
-    """Which partitions to request, and when. For one thread at a time.
-
-    The members of a group make `most_requests` a second together.
-    """
+    """Which partitions to request, and when; the members of a group make `most_requests` a second together. For one
+    thread at a time."""
 
     def __init__(self, intervals: PollIntervals = INTERVALS, *, most_requests: float = MOST_REQUESTS) -> None:
         self.requested_at = 0.0  # time of the last request that was answered
-        self._intervals = intervals
+        self.intervals = intervals
         self._most_requests = most_requests
         self._watched: frozenset[str] = frozenset()
         # Requests a second of this member. Before it knows the group: as if another one started at the same time.
         self._rate = most_requests / 2
         self._resting = False
-        self._wanted = False  # request now, as far as the limit allows
+        self.wanted = False  # a request is due now, as far as the limit allows
         self._stale: dict[str, float] = {}  # partitions to be renewed, by a request after this time
         self._known_at: dict[str, float] = {}  # time of the request for each partition's known state
         self._changed_at = 0.0  # time of the last request whose response differed from the one before
         self.not_before = 0.0  # the next request is not due sooner, because of the limit
 
     def watch(self, partitions: Iterable[str], members: int) -> bool:
-        """The query waits for events of `partitions`, and shares the limit with `members`.
-
-        Returns whether a request is due at once: a partition is new, or a batch has just ended.
-        """
+        """The query waits for events of `partitions`, and shares the limit with `members`. Returns whether a request is
+        due at once: a partition is new, or a batch has just ended."""
         watched, self._rate = frozenset(partitions), self._most_requests / max(1, members)
         added, waits = watched - self._watched, self._resting
         if any(self.known_at(each) < self.requested_at for each in added):
             self.not_before = 0.0  # a partition from another member does not wait for the limit; that is rare
-        self._watched, self._resting, self._wanted = watched, False, self._wanted or bool(added) or waits
+        self._watched, self._resting, self.wanted = watched, False, self.wanted or bool(added) or waits
         return bool(added) or waits
 
     def rest(self) -> None:
         """The query runs a batch."""
         self._resting = True
-
-    def want(self) -> None:
-        """A request is due now, as far as the limit allows."""
-        self._wanted = True
 
     def renew(self, partitions: Iterable[str], now: float) -> None:
         """The states of `partitions` are wanted as of requests after `now`, as soon as the limit allows, beside those
@@ -110,9 +105,9 @@ class PollSchedule:
 
     def due(self) -> float:
         """When the next request is due, as things are."""
-        shortest, longest, resting = self._intervals
+        shortest, longest, resting, *_ = self.intervals
         waiting = min(max(shortest, _GROWTH * (self.requested_at - self._changed_at)), longest)
-        pause = 0.0 if self._wanted or self._stale else resting if self._resting else waiting
+        pause = 0.0 if self.wanted or self._stale else resting if self._resting else waiting
         return max(self.not_before, self.requested_at + pause)
 
     def round_time(self) -> float:
@@ -127,13 +122,10 @@ class PollSchedule:
         """The time of the request for the known state of `partition`; 0 if there was none."""
         return self._known_at.get(partition, 0.0)
 
-    def choose(self, partitions: Sequence[str], *, everything: bool, also_others: bool) -> list[str]:
-        """Which of the hub's `partitions` to request now: all with `everything`; else the new ones, and of those to be
-        renewed and of the watched ones (with `also_others` of all) together as many as a second allows, those with the
-        oldest state first."""
-        self._wanted = False
-        if everything:
-            return list(partitions)
+    def choose(self, partitions: Sequence[str], *, also_others: bool) -> list[str]:
+        """Which of the hub's `partitions` to request now: the new ones, and of those to be renewed and of the watched
+        ones (with `also_others` of all) together as many as a second allows, those with the oldest state first."""
+        self.wanted = False
         most = max(1, int(self._rate))
         new = [partition for partition in partitions if partition not in self._known_at]
         wanted = self._known_at.keys() & (partitions if also_others else self._watched)

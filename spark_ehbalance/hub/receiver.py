@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from azure.eventhub.exceptions import AuthenticationError, EventHubError
@@ -27,10 +28,9 @@ from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.rows import Rows
 from spark_ehbalance.hub.server_busy import BUSY
-from spark_ehbalance.hub.socket_timeout import cut_off_after
 from spark_ehbalance.hub.tokens import NoTokenError
 from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle, until_gap
-from spark_ehbalance.hub.wire.client import check_open, incompatibility, private_calls, unusable
+from spark_ehbalance.hub.wire.client import check_open, cut_off_after, incompatibility, private_calls, unusable
 from spark_ehbalance.hub.wire.decoder import Decoder
 from spark_ehbalance.hub.wire.link import LinkReader
 from spark_ehbalance.hub.wire.tracking import Newest, newest, without_annotations
@@ -39,13 +39,17 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-_T = TypeVar("_T")
-
 #: Seconds for which the client waits on its socket at a time. Its default of 0.2 delays every short read by that.
 SOCKET_TIMEOUT = 0.02
 
 #: Seconds for TLS and SASL together: several round trips, possibly to another continent.
 _OPEN_TIMEOUT = 20.0
+
+#: Seconds for the answer to whether a group exists: several round trips, also to another continent.
+_GROUP_PATIENCE = 2.0
+
+#: Partitions whose readers are disconnected at once: each takes a connection, and mostly waits.
+_AT_ONCE = 8
 
 
 class Disconnected(Exception):
@@ -68,8 +72,7 @@ class Unreachable(Exception):
 
 
 class Busy(Unreachable):
-    """The service was too busy to serve the receiver, which is counted. A new one is to be opened after
-    `conditions.busy_wait`."""
+    """The service was too busy, which is counted: a new receiver is to be opened after `conditions.busy_wait`."""
 
 
 class OffsetRefused(Unreachable):
@@ -100,8 +103,8 @@ class Receiver:
     `json_properties` is as for `rows.record_batch`, `on_malformed` as for `unreadable.settle`. With `track` the service
     says with each event which one is the partition's newest.
 
-    Sequence numbers of a hub that is not compacted have no gaps, so a gap in what comes is not passed over: the rows
-    before it are returned, and the receiver is closed. One that starts at the gap tells whether there are such events.
+    Unless `gaps` is set, for a compacted hub, a gap in the sequence numbers ends the receiver after the rows before it:
+    one that starts at the gap shows whether there are such events.
 
     It connects at the first call of `receive`. For one thread at a time. Receiving raises `Disconnected`,
     `Unreachable`, `MalformedEventError`, `RefusedError`, `NetworkError`, `MissingError` or `ClientVersionError`, and
@@ -127,7 +130,6 @@ class Receiver:
         #: With `track`: the partition's newest event when the last one of these was sent.
         self.newest: Newest | None = None
         self.closed = False
-        #: Whether gaps are passed over, because the hub is compacted.
         self.gaps = False
         self._began = False  # events have come
         self._address = address
@@ -135,7 +137,6 @@ class Receiver:
         self._inclusive = inclusive
         self._owner_level = owner_level
         self._prefetch = prefetch
-        self._json = json_properties
         self._on_malformed = on_malformed
         self._track = track
         self._waiting: bytes | None = None  # the event that was sent ahead
@@ -151,40 +152,28 @@ class Receiver:
         self._client_error: Any = None  # the client's conversion of an error
 
     def receive(self, most: int, wait: float, wanted: int | None = None) -> pa.RecordBatch:
-        """Up to `most` rows of `rows.ARROW_SCHEMA`; an empty batch if none came within `wait` seconds, or if it is
-        closed.
+        """Up to `most` rows of `rows.ARROW_SCHEMA`; none if none came within `wait` seconds, or if it is closed.
 
         Waits for more events only while they come without a pause. `wanted` is the number of events for this call and
         later ones, if it is known: the hub sends no more.
         """
         if self.closed:
-            return rows.record_batch([], self._address.partition, json_properties=self._json)
+            return rows.record_batch([], self._address.partition, json_properties=False)
         if self._failure is not None:
             self._fail(self._failure)
-        try:
-            received = self._received(self._opened(), most, wait, wanted)
-        except EventHubError as error:
-            self.close()
-            if isinstance(self._start, str) and getattr(error, "error", None) in _NO_SUCH_OFFSET:
-                raise OffsetRefused(str(error).splitlines()[0]) from error
-            raise _meaning(error, self._address) from error
-        except (Unreachable, EhBalanceError):
-            self.close()
-            raise
+        with self._errors():
+            link, self._waiting = self._opened(), None
+            try:
+                received = self._decoded(link.receive(most, wait, wanted))
+            finally:
+                link.release()
         return self._settled(received)
 
     def confirm(self, wait: float) -> None:
         """Connect, and wait until the hub has accepted the receiver, for at most `wait` seconds. Raises as `receive`
         does."""
-        try:
-            link = self._opened()
-            self._by_client(lambda: link.confirm(wait))
-        except EventHubError as error:
-            self.close()
-            raise _meaning(error, self._address) from error
-        except (Unreachable, EhBalanceError):
-            self.close()
-            raise
+        with self._errors():
+            self._opened().confirm(wait)
 
     def is_usable(self) -> bool:
         """Whether it can be kept for later: not if it was disconnected, or if its token is about to expire.
@@ -239,6 +228,33 @@ class Receiver:
             f"onMalformed=keep to have a row for each with its bytes"
         )
 
+    def _decoded(self, messages: RawMessages) -> Rows:
+        if self._track and len(messages):
+            self.newest = newest(messages[-1]) or self.newest
+            messages = without_annotations(messages)
+        return self._decoder.record_batch(messages)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Closes the receiver when an error ends the block, and raises what `receive` raises."""
+        try:
+            try:
+                yield
+            except (EventHubError, Unreachable, EhBalanceError):
+                raise
+            except Exception as error:
+                if self._client_error is None:
+                    raise
+                raise self._client_error(error, is_consumer=True) from error
+        except EventHubError as error:
+            self.close()
+            if isinstance(self._start, str) and getattr(error, "error", None) in _NO_SUCH_OFFSET:
+                raise OffsetRefused(str(error).splitlines()[0]) from error
+            raise _meaning(error, self._address) from error
+        except (Unreachable, EhBalanceError):
+            self.close()
+            raise
+
     # --- connecting ------------------------------------------------------------------------------------------------
 
     def _opened(self) -> LinkReader:
@@ -247,17 +263,13 @@ class Receiver:
             with private_calls():
                 self._consumer = self._make_consumer()
                 self._client_error = self._consumer._handle_exception
-            self._link = self._by_client(self._take_over)
+                self._open()
+                handler = self._consumer._handler
+                check_open(handler._connection, handler._session, handler._link)
+                if (reason := incompatibility(handler, handler._link)) is not None:
+                    raise unusable(reason)
+                self._link = LinkReader(handler, handler._link, self._prefetch)
         return self._link
-
-    def _take_over(self) -> LinkReader:
-        with private_calls():
-            self._open()
-            handler = self._consumer._handler
-            check_open(handler._connection, handler._session, handler._link)
-            if (reason := incompatibility(handler, handler._link)) is not None:
-                raise unusable(reason)
-            return LinkReader(handler, handler._link, self._prefetch)
 
     def _make_consumer(self) -> Any:
         consumer = self._client._create_consumer(
@@ -293,27 +305,38 @@ class Receiver:
                     raise
                 raise _not_opened(error, self._address) from None
 
-    def _received(self, link: LinkReader, most: int, wait: float, wanted: int | None) -> Rows:
-        try:
-            self._waiting = None
-            return self._by_client(lambda: self._decoded(link.receive(most, wait, wanted)))
-        finally:
-            link.release()
 
-    def _decoded(self, messages: RawMessages) -> Rows:
-        if self._track and len(messages):
-            self.newest = newest(messages[-1]) or self.newest
-            messages = without_annotations(messages)
-        return self._decoder.record_batch(messages)
+def check_group(address: PartitionAddress) -> None:
+    """Raise `MissingError` if the consumer group of an existing hub does not exist; `ClientVersionError` too. Whatever
+    else is wrong is left to those who read.
 
-    def _by_client(self, call: Callable[[], _T]) -> _T:
-        """What `call` returns; its errors as those of the client."""
+    Opens a receiver without an owner level: answers to requests do not depend on the group.
+    """
+    try:
+        with contextlib.closing(Receiver(address, 0, owner_level=None, prefetch=1)) as receiver:
+            receiver.confirm(_GROUP_PATIENCE)
+    except MissingError as missing:
+        connection, group = address.connection, address.consumer_group
+        text = explained(Meaning.NO_GROUP, connection.namespace, connection.hub, group, None)
+        raise missing if missing.sure else MissingError(text) from missing
+    except (Disconnected, Unreachable, HubUnavailableError) as error:
+        _LOG.debug("consumer group %s: %s", address.consumer_group, error)
+
+
+def disconnect_readers(owner_levels: Mapping[PartitionAddress, int]) -> None:
+    """Disconnect the readers of each partition that have this owner level or a lower one. A failure is logged only."""
+
+    def disconnect(address: PartitionAddress, owner_level: int) -> None:
         try:
-            return call()
-        except (EventHubError, Unreachable, NetworkError, ClientVersionError, OptionError):
-            raise
-        except Exception as error:
-            raise self._client_error(error, is_consumer=True) from error
+            with contextlib.closing(Receiver(address, 0, owner_level=owner_level, prefetch=1)) as receiver:
+                receiver.receive(1, 0.0, 0)
+        except (Disconnected, Unreachable, EhBalanceError) as error:
+            _LOG.warning(
+                "partition %s: former owners' receivers could not be disconnected: %s", address.partition, error
+            )
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(disconnect, owner_levels, owner_levels.values()))
 
 
 def _not_opened(error: BaseException, address: PartitionAddress) -> Exception:

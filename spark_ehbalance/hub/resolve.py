@@ -1,4 +1,4 @@
-"""Resolves a starting position, such as `latest` or a time, and an offset, in a partition as it is now."""
+"""Resolves starting positions, such as `latest` or a time, and offsets, in a partition as it is now, by receivers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from enum import Enum
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.conditions import busy_wait
@@ -21,11 +22,15 @@ from spark_ehbalance.hub.receiver import (
     RefusedError,
     Unreachable,
 )
+from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.unreadable import KEEP
-from spark_ehbalance.values.position import Position, names_event
+from spark_ehbalance.values.position import START_OFFSET, Position, names_event
 from spark_ehbalance.values.starting_positions import Edge, UnresolvedPosition
 
 _T = TypeVar("_T")
+
+#: Events received at a time where an offset is looked for, as Azure's client does by default.
+_MOST = 300
 
 #: Seconds without another event after which events whose sequence numbers cannot be read were the last ones.
 _PAUSE = 3.0
@@ -62,10 +67,13 @@ def resolve(
         return Position.before(state.begin)
     if position is Edge.LATEST:
         return Position(state.end - 1, state.last_offset)
-    if isinstance(position, datetime):
-        return Position.before(_first_at(position, address, state, timeout, highest_level))
-    assert isinstance(position, int)
-    return Position.before(position)
+    if isinstance(position, int):
+        return Position.before(position)
+    if state.last_enqueued is None or state.last_enqueued < position:
+        return Position.before(state.end)
+    what = f"the first event at or after {position.isoformat()}"
+    first = partial(_first_number, state)
+    return Position.before(_received(address, position, timeout, what, first, highest_level=highest_level))
 
 
 def position_of(offset: str, address: PartitionAddress, state: PartitionState, timeout: float) -> Position:
@@ -79,7 +87,32 @@ def position_of(offset: str, address: PartitionAddress, state: PartitionState, t
     if state.begin == state.end:
         return Position.before(state.end)
     what = f"the event at offset {offset}, or the next one"
-    return _received(offset, address, timeout, None, what, lambda receiver, _: _last_finished(receiver, offset))
+    number, found = _received(address, offset, timeout, what, _numbered_event)
+    return Position(number, offset) if found == offset else Position.before(number)
+
+
+def find_offset(address: PartitionAddress, sequence_number: int, owner_level: int | None, timeout: float) -> str | None:
+    """The offset that stands for this sequence number in a checkpoint; None if it is not found within `timeout`
+    seconds.
+
+    It is that of the event with this number. Where a compacted hub has that event no longer, it is that of the last one
+    before, and `START_OFFSET` if there is none. A reader of the same or a lower owner level is disconnected for a
+    moment: it must be one that opens again.
+    """
+    deadline, back = time.monotonic() + timeout, 0
+    with contextlib.suppress(HubUnavailableError):
+        while True:
+            start, most = max(0, sequence_number - back), min(1 + back, _MOST)
+
+            def last(receiver: Receiver, deadline: float, most: int = most) -> tuple[str | None] | None:
+                return _last_up_to(receiver, sequence_number, most, deadline)
+
+            left = deadline - time.monotonic()
+            (found,) = _received(address, start, left, "an offset", last, level=owner_level, prefetch=most, gaps=True)
+            if found is not None or start == 0:
+                return found or START_OFFSET
+            back = max(1, 2 * back)
+    return None
 
 
 def locate(
@@ -95,18 +128,12 @@ def locate(
     """
     deadline = time.monotonic() + timeout
 
+    what = f"the events after offset {position.offset}"
+
     def first(start: int | str, *, inclusive: bool = True) -> tuple[int | None, str | None] | None:
-        what = f"the events after offset {position.offset}"
-        return _received(
-            start,
-            address,
-            deadline - time.monotonic(),
-            None,
-            what,
-            _first_event_or_quiet,
-            level=owner_level,
-            inclusive=inclusive,
-        )[0]
+        left = deadline - time.monotonic()
+        (found,) = _received(address, start, left, what, _event_or_quiet, level=owner_level, inclusive=inclusive)
+        return found
 
     assert position.offset is not None
     number = position.sequence_number
@@ -131,43 +158,29 @@ def locate(
     return Unlocated.UNKNOWN
 
 
-def _first_at(
-    moment: datetime, address: PartitionAddress, state: PartitionState, timeout: float, highest_level: int | None
-) -> int:
-    """The sequence number of the first event enqueued at or after `moment`; if there is none, of the next event."""
-    if state.last_enqueued is None or state.last_enqueued < moment:
-        return state.end
-    what = f"the first event at or after {moment.isoformat()}"
-    return _received(
-        moment,
-        address,
-        timeout,
-        highest_level,
-        what,
-        lambda receiver, deadline: _first_number(receiver, state, deadline),
-    )
-
-
 def _received(
-    start: int | datetime | str,
     address: PartitionAddress,
+    start: int | datetime | str,
     timeout: float,
-    highest_level: int | None,
     what: str,
     read: Callable[[Receiver, float], _T | None],
     *,
     level: int | None = None,
-    inclusive: bool = True,
+    highest_level: int | None = None,
+    gaps: bool = False,
+    **settings: Any,
 ) -> _T:
     """What `read` returns for a receiver that begins at `start`, and for the deadline; it is tried again with a new
-    one until it is not None. Raises `HubUnavailableError`, which says `what` was not found, at the deadline, and
-    `OffsetRefused`."""
+    one until it is not None. `settings` are more of the receiver's. Raises `HubUnavailableError`, which says `what` was
+    not found, at the deadline, and `OffsetRefused`."""
     last_error: Exception = TimeoutError("no event came")
     refused = False
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:
-            receiver = Receiver(address, start, owner_level=level, prefetch=1, on_malformed=KEEP, inclusive=inclusive)
+            settings = {"prefetch": 1, **settings}
+            receiver = Receiver(address, start, owner_level=level, on_malformed=KEEP, **settings)
+            receiver.gaps = gaps
             with contextlib.closing(receiver):
                 found = read(receiver, deadline)
             if found is not None:
@@ -196,13 +209,16 @@ def _received(
 def _first_event(receiver: Receiver) -> tuple[int | None, str | None] | None:
     """Sequence number and offset, as far as they can be read, of the first event of `receiver`; None if none came."""
     events = receiver.receive(1, wait=1.0)
-    if not events.num_rows:
-        return None
-    number, offset = (events.column(name)[0].as_py() for name in ("sequenceNumber", "offset"))
-    return number, offset
+    return (sequence_numbers(events)[0].as_py(), events["offset"][0].as_py()) if events.num_rows else None
 
 
-def _first_event_or_quiet(receiver: Receiver, deadline: float) -> tuple[tuple[int | None, str | None] | None]:
+def _numbered_event(receiver: Receiver, _: float) -> tuple[int, str | None] | None:
+    """`_first_event` if its sequence number can be read."""
+    found = _first_event(receiver)
+    return None if found is None or found[0] is None else (found[0], found[1])
+
+
+def _event_or_quiet(receiver: Receiver, _: float) -> tuple[tuple[int | None, str | None] | None]:
     """What `_first_event` returns, once an event has come or none has for a while."""
     quiet = time.monotonic() + QUIET
     while True:
@@ -210,15 +226,22 @@ def _first_event_or_quiet(receiver: Receiver, deadline: float) -> tuple[tuple[in
             return (found,)
 
 
-def _last_finished(receiver: Receiver, offset: str) -> Position | None:
-    """The position after the event at `offset`, if `receiver` begins with it; else before its first event."""
-    first = _first_event(receiver)
-    if first is None or first[0] is None:
-        return None
-    return Position(first[0], offset) if first[1] == offset else Position.before(first[0])
+def _last_up_to(receiver: Receiver, sequence_number: int, most: int, deadline: float) -> tuple[str | None] | None:
+    """The offset of the last event of `receiver` up to `sequence_number`, received `most` at a time, or None if it
+    begins with a later one; nothing if no event says so before the deadline."""
+    last: str | None = None
+    while not receiver.closed and time.monotonic() < deadline:
+        events = receiver.receive(most, wait=1.0)
+        for number, offset in zip(sequence_numbers(events).to_pylist(), events["offset"].to_pylist(), strict=True):
+            if number is not None and number > sequence_number:
+                return (last,)
+            last = offset or last
+            if number == sequence_number:
+                return (last,)
+    return None
 
 
-def _first_number(receiver: Receiver, state: PartitionState, deadline: float) -> int | None:
+def _first_number(state: PartitionState, receiver: Receiver, deadline: float) -> int | None:
     """The sequence number of the first event of `receiver`; None if none came before the deadline."""
     unreadable = 0
     while not receiver.closed and time.monotonic() < deadline:

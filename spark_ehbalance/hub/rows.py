@@ -1,7 +1,4 @@
-"""Events as rows: the columns of the source, and how an event fills them.
-
-The columns are those of the Scala connector, so that jobs can switch without a change.
-"""
+"""Events as rows: the columns of the source, which are those of the Scala connector, and how an event fills them."""
 
 from __future__ import annotations
 
@@ -128,26 +125,22 @@ def record_batch(events: Iterable[Event], partition: str, *, json_properties: bo
     text, the last value counts.
     """
     # No event is kept: many objects at a time would keep Python's garbage collector busy.
-    bodies, offsets, sequence_numbers, moments, publishers, partition_keys = (list[Any]() for _ in range(6))
+    bodies, columns = list[Any](), {name: list[Any]() for name in COLUMN_ANNOTATIONS}
     own, others = Maps(json_properties), Maps(json_properties)
     for body, system, properties in events:
         bodies.append(body)
-        take = system.pop
-        offsets.append(take(OFFSET, None))
-        sequence_numbers.append(take(SEQUENCE_NUMBER))
-        moments.append(take(ENQUEUED_TIME, None) or None)
-        publishers.append(take(PUBLISHER, None))
-        partition_keys.append(take(PARTITION_KEY, None))
+        for name, column in columns.items():
+            column.append(system.pop(name, None))
         own.add(properties)
         others.add(system)
     return from_columns(
         body=pa.array(bodies, pa.binary()),
         partition=pa.repeat(pa.scalar(partition, pa.string()), len(bodies)),
-        offset=_texts(offsets),
-        sequenceNumber=pa.array(sequence_numbers, pa.int64()),
-        enqueuedTime=times(moments),
-        publisher=_texts(publishers),
-        partitionKey=_texts(partition_keys),
+        offset=_texts(columns[OFFSET]),
+        sequenceNumber=pa.array(columns[SEQUENCE_NUMBER], pa.int64()),
+        enqueuedTime=times([each or None for each in columns[ENQUEUED_TIME]]),
+        publisher=_texts(columns[PUBLISHER]),
+        partitionKey=_texts(columns[PARTITION_KEY]),
         properties=own.column(),
         systemProperties=others.column(),
     )
@@ -230,14 +223,9 @@ def _texts(values: list[Any]) -> pa.StringArray:
 
 
 def _text(value: Any) -> str:
-    """The text of a key, or of a value in a column of texts."""
-    if isinstance(value, bytes):
-        return _utf8(value)
-    return _json(value) if isinstance(value, (list, dict)) else str(value)
-
-
-def _utf8(value: bytes) -> str:
-    """Bytes that are not UTF-8 were sent as binary: the client's decoder does not tell binary from text."""
+    """The text of a key, or of a value in a column of texts. Bytes that are not UTF-8 were sent as binary."""
+    if not isinstance(value, bytes):
+        return _json(value) if isinstance(value, (list, dict)) else str(value)
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -295,11 +283,9 @@ def _items(value: Any) -> tuple[Iterator[tuple[str | None, Any]], str, str]:
 
 
 def _scalar(value: Any) -> str:
-    if isinstance(value, Binary):
-        return _bytes(value)
     if isinstance(value, bytes):
         try:
-            return _JSON.encode(value.decode())
+            return _bytes(value) if isinstance(value, Binary) else _JSON.encode(value.decode())
         except UnicodeDecodeError:
             return _bytes(value)
     if isinstance(value, datetime):

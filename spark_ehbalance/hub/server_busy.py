@@ -26,15 +26,14 @@ class BusyCount:
         now = time.monotonic()
         with self._lock:
             total = self._counts[hub] = self._counts.get(hub, 0) + count
-            due = now - self._logged_at.get(hub, float("-inf")) >= _LOG_INTERVAL
-            if due:
-                self._logged_at[hub] = now
-        if due:
-            _LOG.warning(
-                "%s was too busy (com.microsoft:server-busy), %d times since this process began: waiting 4 to 5 s each "
-                "time. If that goes on, give the namespace more throughput units, or let fewer queries read it",
-                hub, total,
-            )  # fmt: skip
+            if now - self._logged_at.get(hub, float("-inf")) < _LOG_INTERVAL:
+                return
+            self._logged_at[hub] = now
+        _LOG.warning(
+            "%s was too busy (com.microsoft:server-busy), %d times since this process began: waiting 4 to 5 s each "
+            "time. If that goes on, give the namespace more throughput units, or let fewer queries read it",
+            hub, total,
+        )  # fmt: skip
 
     def of(self, hub: str) -> int:
         """Refusals by `hub` (with its namespace)."""

@@ -1,9 +1,8 @@
 """Finds out whether a partition has any event left from a sequence number on: a compacted event hub may have none.
 
-No answer of Event Hubs says so: a partition's properties name the last event that was ever sent, whether it is left or
-not. Silence does not say so either, because the hub may be slow. But a receiver that begins at an earlier event gets
-that one first: the hub delivers, and would deliver the next event right after it. A hub that stops at that very moment
-is told apart by a second receiver, which begins there as well: the silence lies between two signs of life.
+A partition's properties name the last event that was ever sent, whether it is left or not, and silence may be a slow
+hub. But a receiver that begins at an earlier event gets that one first, and would get the next one right after it. A
+hub that stops at that very moment is ruled out by a second receiver: the silence lies between two signs of life.
 """
 
 from __future__ import annotations

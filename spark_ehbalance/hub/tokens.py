@@ -1,19 +1,19 @@
 """Caches the tokens of one credential; fetches the next one before one expires, or after one was refused.
 
-Credentials differ in what they keep: those of azure-identity hand a token out again until it has five minutes left, one
-from a callable may fetch one at every call. All users of a process get their tokens here.
+Those of azure-identity hand a token out again until it has five minutes left, one from a callable may keep none.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
-import queue
 import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 from azure.core.credentials import AccessToken, TokenCredential
 
@@ -42,9 +42,6 @@ _LONGEST_FETCH = 40.0
 _LONGEST_ERROR = 400
 
 
-_T = TypeVar("_T")
-
-
 class NoTokenError(EhBalanceError):
     """No token could be fetched. The text is one line, without anything that could be a secret."""
 
@@ -65,16 +62,15 @@ class Tokens(TokenCredential):
     """A credential that keeps the tokens of another one: the `first` one, or which `make` makes when a token is needed;
     after `renew` it makes another. For several threads.
 
-    A token is fetched before the one in hand ends, in a thread of its own, so that nobody waits for a service that does
-    not answer.
+    Each fetch has a thread of its own, because nobody waits while the token in hand is good, and a callable may never
+    return.
     """
 
     def __init__(self, make: Callable[[], TokenCredential], first: TokenCredential | None = None) -> None:
         self._make = make
         self._lock = threading.Lock()  # for all below, never held while something is fetched
         self._held: dict[str, _Held] = {}
-        self._fetching: dict[str, threading.Lock] = {}
-        self._failures: dict[str, tuple[float, NoTokenError]] = {}  # the last ones, and when
+        self._fetches: dict[str, Future[AccessToken]] = {}
         self._refused: deque[str] = deque(maxlen=_REMEMBERED)
         self._credential = first
 
@@ -91,24 +87,25 @@ class Tokens(TokenCredential):
     ) -> AccessToken:
         """A token for `scopes`. Raises `NoTokenError`."""
         if claims or tenant_id:  # what a service has asked for once, after it has refused a token
-            return self._fetched(scopes, claims=claims, tenant_id=tenant_id, enable_cae=enable_cae, **settings)
+            settings |= {"claims": claims, "tenant_id": tenant_id, "enable_cae": enable_cae}
+            return _result(_started(lambda fetch: fetch.set_result(self._fetched(scopes, **settings))))
         key, now = " ".join(scopes), time.time()
         with self._lock:
             held = self._held.get(key)
-            fetching = self._fetching.setdefault(key, threading.Lock())
-        if held is None or (left := held.left(now)) < _LATE:
-            with fetching:
-                with self._lock:
-                    other, failure = self._held.get(key), self._failures.get(key)
-                # another thread may have fetched one while this one waited, or have failed
-                if other is not None and other is not held:
-                    return other.access
-                if failure is not None and failure[0] > now:
-                    raise NoTokenError(str(failure[1]))
-                return self._next(key, scopes, held)
-        if left < held.early and fetching.acquire(blocking=False):
-            self._fetch_beside(key, scopes, held, fetching)
-        return held.access
+            left = 0.0 if held is None else held.left(now)
+            if held is not None and left >= held.early:
+                return held.access
+            fetch = self._fetches.get(key)
+            if fetch is None:
+                fetch = self._fetches[key] = _started(lambda fetch: self._fetch(fetch, key, scopes, held))
+        if held is not None and left >= _LATE:
+            return held.access
+        try:
+            return _result(fetch)
+        except NoTokenError:
+            if (access := self._end(fetch, key, held)) is None:
+                raise
+            return access
 
     def renew(self) -> None:
         """Drop the tokens, because one was refused; a new credential fetches the next one."""
@@ -120,49 +117,42 @@ class Tokens(TokenCredential):
                     del self._held[key]
                     self._credential = None
 
-    # --- inside ------------------------------------------------------------------------------------------------
+    # --- in a thread of its own ------------------------------------------------------------------------------------
 
-    def _fetch_beside(self, key: str, scopes: tuple[str, ...], held: _Held, fetching: threading.Lock) -> None:
-        def fetch() -> None:
-            try:
-                self._next(key, scopes, held)
-            finally:
-                fetching.release()
-
-        try:
-            threading.Thread(target=fetch, name="ehbalance-token", daemon=True).start()
-        except RuntimeError:  # out of threads for a while, or the process ends: the one in hand is still good
-            fetching.release()
-
-    def _next(self, key: str, scopes: tuple[str, ...], held: _Held | None) -> AccessToken:
-        """Fetch and cache the token after `held`; `held` itself if that fails and it has not expired."""
+    def _fetch(self, fetch: Future[AccessToken], key: str, scopes: tuple[str, ...], held: _Held | None) -> None:
         try:
             access = self._fetched(scopes)
             if access.token in self._refused:  # from the credential's cache
                 self._credential = None
                 access = self._fetched(scopes)
-        except NoTokenError as error:
-            with self._lock:
-                self._failures[key] = time.time(), error
-            if held is None or held.left(time.time()) <= 0:
-                raise
-            access = held.access
+        except BaseException:
+            self._end(fetch, key, held)
+            raise
+        self._hold(fetch, key, access)
+        fetch.set_result(access)
+
+    def _end(self, fetch: Future[AccessToken], key: str, held: _Held | None) -> AccessToken | None:
+        """`fetch` has failed: the token in hand counts as new if it has not ended, so that the next fetch has time."""
+        access = None if held is None or held.left(time.time()) <= 0 else held.access
+        self._hold(fetch, key, access)
+        return access
+
+    def _hold(self, fetch: Future[AccessToken], key: str, access: AccessToken | None) -> None:
+        """`fetch` is over. Nothing changes if it was given up before."""
         early = random.uniform(*_EARLY)  # of what is left now: a credential may hand out the same token again
         with self._lock:
-            self._held[key] = _Held(access, time.time(), early)
-        return access
+            if self._fetches.get(key) is fetch:
+                del self._fetches[key]
+                if access is not None:
+                    self._held[key] = _Held(access, time.time(), early)
 
     def _fetched(self, scopes: tuple[str, ...], **settings: Any) -> AccessToken:
         with self._lock:
-            made = self._credential
-
-        def fetch() -> tuple[TokenCredential, AccessToken]:
-            credential = made or self._make()
-            access = credential.get_token(*scopes, **settings)
-            return credential, AccessToken(str(access.token), int(access.expires_on))
-
+            credential = self._credential
         try:
-            credential, access = _in_time(fetch)
+            credential = credential or self._make()
+            access = credential.get_token(*scopes, **settings)
+            access = AccessToken(str(access.token), int(access.expires_on))
         except EhBalanceError:
             raise
         except Exception as error:  # of whatever kind: a callable's credential is anybody's code
@@ -172,26 +162,30 @@ class Tokens(TokenCredential):
         return access
 
 
-def _in_time(fetch: Callable[[], _T]) -> _T:
-    """What `fetch` returns or raises; `NoTokenError` after `_LONGEST_FETCH` seconds, while its thread continues."""
-    done: queue.SimpleQueue[tuple[_T | None, BaseException | None]] = queue.SimpleQueue()
+def _started(fetch: Callable[[Future[AccessToken]], None]) -> Future[AccessToken]:
+    """What a new thread that runs `fetch` will set; an error that it raises."""
+    future = Future[AccessToken]()
 
     def run() -> None:
         try:
-            done.put((fetch(), None))
+            fetch(future)
         except BaseException as error:
-            done.put((None, error))
+            future.set_exception(error)
 
-    threading.Thread(target=run, name="ehbalance-credential", daemon=True).start()
     try:
-        found, error = done.get(timeout=_LONGEST_FETCH)
-    except queue.Empty:
+        threading.Thread(target=run, name="ehbalance-token", daemon=True).start()
+    except RuntimeError as error:  # out of threads for a while, or the process ends
+        future.set_exception(NoTokenError(f"no token could be fetched: {error_text(error)}"))
+    return future
+
+
+def _result(future: Future[AccessToken]) -> AccessToken:
+    try:
+        return future.result(_LONGEST_FETCH)
+    except concurrent.futures.TimeoutError:
         raise NoTokenError(
             f"no token could be fetched: the credential has not answered for {_LONGEST_FETCH:g} s"
         ) from None
-    if error is not None:
-        raise error
-    return cast(_T, found)
 
 
 def error_text(error: BaseException) -> str:

@@ -1,8 +1,7 @@
 """The option `onMalformed`: unreadable events fail the query, are kept as rows of what is left, or are skipped.
 
-An event may be so broken that not even its sequence number can be read. Sequence numbers rise, so it is the expected
-one or a higher one; it is known only if the events before and after leave room for no other. The next event is expected
-after the lowest number that this one can have, so that no event is missed.
+If not even the sequence number can be read, it is the expected one or a higher one, and known only if the events before
+and after leave room for no other. The next event is expected after the lowest number that this one can have.
 """
 
 from __future__ import annotations

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import TypeVar
 
 from spark_ehbalance.errors import HubUnavailableError, MissingError
 from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.disconnecting import disconnect_readers
-from spark_ehbalance.hub.group_check import check_group
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.offsets import find_offset
 from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, PollSchedule
-from spark_ehbalance.hub.receiver import PartitionAddress
-from spark_ehbalance.hub.resolve import Unlocated, locate, resolve
+from spark_ehbalance.hub.receiver import PartitionAddress, check_group, disconnect_readers
+from spark_ehbalance.hub.resolve import Unlocated, find_offset, locate, resolve
 from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import START_OFFSET, Position, names_event
@@ -25,11 +23,9 @@ from spark_ehbalance.values.starting_positions import StartingPositions
 
 _LOG = logger(__name__)
 
-#: Seconds between two requests of the list of partitions, to which people add some now and then; the states of
-#: partitions that are not watched are requested along with it.
-_LIST_INTERVAL = 5.0
+_T = TypeVar("_T")
 
-#: Partitions in which a time is resolved at once: each takes a connection, and mostly waits.
+#: Partitions in which positions are looked for at once: each takes a connection, and mostly waits.
 _RESOLVED_AT_ONCE = 8
 
 #: Newest events of a partition whose offsets are remembered: a batch may end at any of them, some minutes later.
@@ -39,21 +35,14 @@ REMEMBERED_OFFSETS = 1000
 #: takes, and short enough to notice a hub that was deleted and created again.
 _TRUST_RECEIVERS = 60.0
 
-#: Seconds between two attempts while the hub does not answer.
-_RETRY_INTERVAL = 1.0
-
-
 #: Seconds for which a hub must be missing: the service moves hubs between its machines, and one wrong answer must not
 #: fail a query.
 _MISSING_FOR = 2.0
 
 
 class HubWatcher:
-    """The current state of a hub's partitions, for several threads.
-
-    `start` requests it once, in the caller's thread; after that a thread does, until `stop`. `changed` is set when
-    `states` returns something else than before, or may raise an error.
-    """
+    """The current state of a hub's partitions, for several threads; a thread of its own requests it from `start` to
+    `stop`. `changed` is set when `states` returns something else than before, or may raise an error."""
 
     def __init__(
         self,
@@ -65,14 +54,12 @@ class HubWatcher:
         *,
         patience: float | None = None,
         schedule: PollSchedule | None = None,
-        list_interval: float = _LIST_INTERVAL,
-        retry_interval: float = _RETRY_INTERVAL,
         remembered_offsets: int = 0,
     ) -> None:
         """All times are seconds. `timeout` is how long the hub may be silent, and `patience` how long
-        `starting_positions` may take, by default as long. The list of partitions is requested every `list_interval`,
-        and anything every `retry_interval` while the hub does not answer. `remembered_offsets`: of so many events that
-        were a partition's newest, `offsets` need not ask the hub; of a geo-replicated hub some always are."""
+        `starting_positions`, `offsets` and `locate` may take, by default as long. `remembered_offsets`: of this many
+        events that were a partition's newest, `offsets` need not ask the hub; of a geo-replicated hub some always
+        are."""
         self._connection = connection
         self._consumer_group = consumer_group
         self._starting_positions = starting_positions
@@ -87,7 +74,6 @@ class HubWatcher:
         self._remembered_offsets = remembered_offsets
         self._connected_at = 0.0
         self._schedule = schedule or PollSchedule()
-        self._list_interval, self._retry_interval = list_interval, retry_interval
         self._listed_at = 0.0  # time of the last request of the list of partitions that was answered
         self._list_since = 0.0  # a caller of `refresh` waits for the list as of a request after this time
         self._answered_at = 0.0
@@ -103,14 +89,11 @@ class HubWatcher:
         return self._connection.hub_name
 
     def start(self) -> None:
-        """Request the states of all partitions, then start the thread. To be called once.
-
-        Raises `HubUnavailableError` if no response comes, `MissingError` if hub or consumer group do not exist,
-        `OptionError` if the starting positions do not match the hub's partitions.
-        """
+        """Request the states of all partitions, then start the thread. Raises `HubUnavailableError`, `MissingError` if
+        hub or consumer group do not exist, `OptionError` if the starting positions do not match the partitions."""
         with HubMetadata(self._connection, self._consumer_group) as metadata, ThreadPoolExecutor(1) as beside:
-            group = beside.submit(check_group, PartitionAddress(self._connection, self._consumer_group, "0"))
-            self._poll(metadata, everything=True)
+            group = beside.submit(check_group, self._address("0"))
+            self._poll(metadata, listing=True)
             group.result()
         self._starting_positions.check(self._partitions)
         self._thread.start()
@@ -133,22 +116,18 @@ class HubWatcher:
             self._schedule.rest()
 
     def catch_up(self, patience: float) -> None:
-        """Wait for the response to a request made after this call, of as many watched partitions as the limit allows.
-
-        At most `patience` seconds; not at all if the limit allows no request within them.
-        """
+        """Wait for the response to a request made after this call, of as many watched partitions as the limit allows,
+        for at most `patience` seconds, and not at all if the limit allows no request within them."""
         with self._condition:
             since, schedule = time.monotonic(), self._schedule
-            schedule.want()
+            schedule.wanted = True
             if schedule.due() <= since + patience:
                 self._condition.notify_all()
                 self._condition.wait_for(lambda: schedule.requested_at > since or self._stopping, patience)
 
     def states(self) -> Mapping[str, PartitionState]:
-        """The last known state of each partition: the same mapping until one has changed.
-
-        Raises `HubUnavailableError` if the hub has been silent for the timeout, and `MissingError` if it is gone.
-        """
+        """The last known state of each partition: the same mapping until one has changed. Raises `HubUnavailableError`
+        if the hub has been silent for the timeout, and `MissingError` if it is gone."""
         with self._condition:
             if self._last_error is not None and (self._gone() or time.monotonic() - self._answered_at > self._timeout):
                 raise self._last_error
@@ -160,11 +139,8 @@ class HubWatcher:
             return self._schedule.round_time()
 
     def note_newest(self, newest: Mapping[str, Newest]) -> None:
-        """Take over the newest event of each partition, as receivers know it.
-
-        A response with an older one is ignored for `_TRUST_RECEIVERS` seconds: it was overtaken, unless the hub was
-        deleted and created again.
-        """
+        """Take over the newest event of each partition, as receivers know it. A response with an older one, which was
+        overtaken unless the hub was created again, is ignored for `_TRUST_RECEIVERS` seconds."""
         now = time.monotonic()
         with self._condition:
             known = {p: self._states[p] for p in newest if p in self._states}
@@ -244,37 +220,23 @@ class HubWatcher:
         return Position.before(self._state(partition).begin)
 
     def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
-        """What `startingPosition` means now in those of `partitions` where it can be resolved in time; at least one.
-
-        A time takes a connection for each partition. Raises `HubUnavailableError` if it can be resolved in none.
-        """
-        deadline, errors = time.monotonic() + self._patience, list[HubUnavailableError]()
+        """What `startingPosition` means now in those of `partitions` where it can be resolved in time. Raises
+        `HubUnavailableError` if there is none."""
+        deadline = time.monotonic() + self._patience
         with self._condition:
             oldest = min(map(self._schedule.known_at, partitions), default=float("inf"))
         # "latest" means now, or nearly so: as lately as each of the partitions can be asked about.
-        if time.monotonic() - oldest > max(self._list_interval, 2 * len(self._partitions) / MOST_REQUESTS):
+        if time.monotonic() - oldest > max(self._schedule.intervals.listing, 2 * len(self._partitions) / MOST_REQUESTS):
             since = self._renew(partitions, self._patience)
             partitions = self._renewed(partitions, since)  # with many, the others have their turn next
             if not partitions:
                 raise self._last_error or HubUnavailableError("the event hub has not answered in time")
 
-        def resolved(partition: str) -> Position | None:
-            position = self._starting_positions.of(partition)
-            address = PartitionAddress(self._connection, self._consumer_group, partition)
-            try:
-                return resolve(position, address, self._state(partition), deadline - time.monotonic())
-            except HubUnavailableError as error:
-                errors.append(error)
-                return None
+        def resolved(address: PartitionAddress, left: float) -> Position:
+            position = self._starting_positions.of(address.partition)
+            return resolve(position, address, self._state(address.partition), left)
 
-        with ThreadPoolExecutor(_RESOLVED_AT_ONCE) as pool:
-            positions = zip(partitions, pool.map(resolved, partitions), strict=True)
-            found = {partition: position for partition, position in positions if position is not None}
-        if errors and not found:
-            raise errors[0]
-        for error in errors:
-            _LOG.warning("%s. The partition is not read until this succeeds", error)
-        return found
+        return self._in_each(partitions, deadline, resolved, needed=True)
 
     def offsets(self, positions: Mapping[str, int], owner_level: int | Mapping[str, int | None]) -> dict[str, str]:
         """The offsets of the events with these sequence numbers, by partition, as far as they can be found in time.
@@ -282,10 +244,9 @@ class HubWatcher:
         That of an event which was never a partition's newest is looked up by a receiver with `owner_level`, or that of
         the partition.
         """
-        deadline = time.monotonic() + self._patience
 
-        def offset(partition: str) -> str | None:
-            sequence_number = positions[partition]
+        def offset(address: PartitionAddress, left: float) -> str | None:
+            partition, sequence_number = address.partition, positions[address.partition]
             with self._condition:
                 state = self._states.get(partition)
                 known = self._offsets.get(partition, {}).get(sequence_number)
@@ -293,47 +254,63 @@ class HubWatcher:
                 return START_OFFSET
             if known is not None:
                 return known
-            address = PartitionAddress(self._connection, self._consumer_group, partition)
             level = owner_level if isinstance(owner_level, int) else owner_level[partition]
-            return find_offset(address, sequence_number, level, deadline - time.monotonic())
+            return find_offset(address, sequence_number, level, left)
 
-        with ThreadPoolExecutor(_RESOLVED_AT_ONCE) as pool:
-            found = zip(positions, pool.map(offset, positions), strict=True)
-            return {partition: each for partition, each in found if each is not None}
+        return self._in_each(positions, time.monotonic() + self._patience, offset)
 
     def locate(
         self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]
     ) -> dict[str, int | Unlocated]:
         """`resolve.locate` for each position, as far as that succeeds in time, by receivers with these levels."""
-        deadline = time.monotonic() + self._patience
 
-        def located(partition: str) -> int | Unlocated | None:
-            address = PartitionAddress(self._connection, self._consumer_group, partition)
-            patience, level = deadline - time.monotonic(), owner_levels[partition]
+        def located(address: PartitionAddress, left: float) -> int | Unlocated:
+            partition = address.partition
+            return locate(positions[partition], address, self._state(partition), left, owner_levels[partition])
+
+        return self._in_each(positions, time.monotonic() + self._patience, located)
+
+    def _in_each(
+        self,
+        partitions: Iterable[str],
+        deadline: float,
+        look: Callable[[PartitionAddress, float], _T | None],
+        needed: bool = False,
+    ) -> dict[str, _T]:
+        """What `look`, which takes the seconds that are left, finds in each partition, if it finds anything. Failures
+        are logged; the first one is raised if nothing is found but `needed`."""
+        errors: list[HubUnavailableError] = []
+
+        def found(partition: str) -> _T | None:
             try:
-                return locate(positions[partition], address, self._state(partition), patience, level)
+                return look(self._address(partition), deadline - time.monotonic())
             except HubUnavailableError as error:
-                _LOG.warning("%s. The partition is not read until this succeeds", error)
+                errors.append(error)
                 return None
 
         with ThreadPoolExecutor(_RESOLVED_AT_ONCE) as pool:
-            found = zip(positions, pool.map(located, positions), strict=True)
-            return {partition: each for partition, each in found if each is not None}
+            results = zip(partitions, pool.map(found, partitions), strict=True)
+            all_found = {partition: each for partition, each in results if each is not None}
+        if errors and needed and not all_found:
+            raise errors[0]
+        for error in errors:
+            _LOG.warning("%s. The partition is not read until this succeeds", error)
+        return all_found
+
+    def _address(self, partition: str) -> PartitionAddress:
+        return PartitionAddress(self._connection, self._consumer_group, partition)
 
     def clear(self, owner_levels: Mapping[str, int]) -> None:
         """Disconnect whoever reads these partitions with the given owner level or a lower one."""
-        connection, group = self._connection, self._consumer_group
-        disconnect_readers(
-            {PartitionAddress(connection, group, partition): level for partition, level in owner_levels.items()}
-        )
+        disconnect_readers({self._address(partition): level for partition, level in owner_levels.items()})
 
     # --- the thread ---------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         with HubMetadata(self._connection, self._consumer_group) as metadata:
             while self._wait():
-                began = time.monotonic()
-                listing = self._listed_at <= self._list_since or began - self._listed_at > self._list_interval
+                age = time.monotonic() - self._listed_at
+                listing = self._listed_at <= self._list_since or age > self._schedule.intervals.listing
                 try:
                     self._poll(metadata, listing=listing)
                 except BaseException as error:  # a thread that ends would leave the query idle without a message
@@ -343,7 +320,7 @@ class HubWatcher:
         if not isinstance(error, HubUnavailableError):
             error = HubUnavailableError(f"the event hub could not be asked: {error!r}")
         if self._last_error is None:
-            _LOG.warning("%s. Trying again every %g s", error, self._retry_interval)
+            _LOG.warning("%s. Trying again every %g s", error, self._schedule.intervals.retry)
         with self._condition:
             self._last_error = error
             missing_since = self._missing_since or time.monotonic()
@@ -355,7 +332,7 @@ class HubWatcher:
         """Wait until the next request is due; False if the thread must end."""
         with self._condition:
             if self._last_error:
-                self._condition.wait_for(lambda: self._stopping, self._retry_interval)
+                self._condition.wait_for(lambda: self._stopping, self._schedule.intervals.retry)
                 return not self._stopping
             while not self._stopping and (left := self._due() - time.monotonic()) > 0:
                 self._condition.wait(left)
@@ -363,19 +340,21 @@ class HubWatcher:
 
     def _due(self) -> float:
         """When the next request is due: for a caller of `refresh` as soon as the limit allows."""
-        due = self._schedule.due()
-        return self._schedule.not_before if self._listed_at <= self._list_since else due
+        return self._schedule.not_before if self._listed_at <= self._list_since else self._schedule.due()
 
-    def _poll(self, metadata: HubMetadata, *, everything: bool = False, listing: bool = False) -> None:
-        began, listing = time.monotonic(), everything or listing
+    def _poll(self, metadata: HubMetadata, *, listing: bool) -> None:
+        began, first = time.monotonic(), not self._partitions
         partitions = metadata.partition_ids() if listing else self._partitions
         with self._condition:
-            requested = self._schedule.choose(partitions, everything=everything, also_others=listing)
-        states, ended = metadata.partition_states(requested), time.monotonic() if everything else None
+            requested = self._schedule.choose(partitions, also_others=listing)
+        states, ended = metadata.partition_states(requested), time.monotonic() if first else None
         with self._condition:
             if metadata.opened_at != self._connected_at:
                 self._connected_at = metadata.opened_at
-                self._forget_replicated()
+                # A geo-replicated hub may have been promoted: what was known of its newest events is over then.
+                for partition in [p for p, state in self._states.items() if names_event(state.last_offset)]:
+                    self._offsets.pop(partition, None)
+                    self._noted_at.pop(partition, None)
             states = {p: self._newest_of(p, state) for p, state in states.items()}
             self._remember_offsets(states)
             created_ms = metadata.created_ms or self._created_ms
@@ -392,13 +371,6 @@ class HubWatcher:
             if listing:
                 self._listed_at = began
             self._condition.notify_all()
-
-    def _forget_replicated(self) -> None:
-        """The hub may have been promoted, if it is geo-replicated: what was known of its newest events is over then."""
-        replicated = [p for p, state in self._states.items() if names_event(state.last_offset)]
-        for partition in replicated:
-            self._offsets.pop(partition, None)
-            self._noted_at.pop(partition, None)
 
     def _newest_of(self, partition: str, answered: PartitionState) -> PartitionState:
         """The state `answered` by the hub, unless a receiver has known a newer event just before."""

@@ -6,9 +6,8 @@ The positions are resolved once, when the read is planned.
 from __future__ import annotations
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.hub.group_check import check_group
 from spark_ehbalance.hub.metadata import HubMetadata
-from spark_ehbalance.hub.receiver import PartitionAddress
+from spark_ehbalance.hub.receiver import PartitionAddress, check_group
 from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.ranges import Range, retained_start

@@ -19,8 +19,8 @@ from chaos.storage.azurite import ACCOUNT, KEY, make_container, signature, stora
 from chaos.storage.faults import EXPIRED, Break, Fault, Kind, Rule
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.hub.offsets import find_offset
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.hub.resolve import find_offset
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.transitions import AddPartitions, Claim, Join, Leave, Release
 from spark_ehbalance.source.options import stream_options

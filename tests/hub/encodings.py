@@ -137,6 +137,19 @@ def section(code: int, value: bytes) -> bytes:
     return b"\x00\x53" + bytes((code,)) + value
 
 
+def service_annotations(number: int, encoded: bytes | None = None) -> bytes:
+    """The three pairs of annotations of the service; `encoded` is the sequence number."""
+    pairs = text(b"x-opt-sequence-number", 0xA3) + (encoded or long(number))
+    pairs += text(b"x-opt-offset", 0xA3) + text(b"%d" % (number * 1000))
+    return pairs + text(b"x-opt-enqueued-time", 0xA3) + timestamp(1_700_000_000_000 + number)
+
+
+def ordinary(number: int, rest: bytes | None = None, *, encoded: bytes | None = None, head: bytes = b"") -> bytes:
+    """A message like nearly all of the service, with a body or the `rest` that is given."""
+    annotations = section(0x72, compound(0xC1, 6, service_annotations(number, encoded), True))
+    return head + annotations + (section(0x75, text(bytes(number % 400), 0xA0)) if rest is None else rest)
+
+
 @st.composite
 def annotations(draw: st.DrawFn) -> bytes:
     """The service's annotations in any order and encoding, among others of any kind."""

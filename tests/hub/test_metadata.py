@@ -80,17 +80,6 @@ def test_an_empty_partition_is_empty_wherever_the_hub_says_it_begins(
     assert (state.begin, state.end, state.last_offset) == (5, 5, "99")
 
 
-def test_only_requested_partitions_are_returned(metadata: HubMetadata) -> None:
-    assert metadata.partition_states(["2"]).keys() == {"2"}
-    assert metadata.partition_states([]) == {}
-
-
-def test_the_connection_is_kept(metadata: HubMetadata, clients: list[Connection]) -> None:
-    metadata.partition_ids()
-    metadata.partition_states(["0", "1", "2"])
-    assert len(clients) == 1
-
-
 def test_a_dropped_connection_is_replaced_without_an_error(
     emulator: Emulator, metadata: HubMetadata, clients: list[Connection]
 ) -> None:
@@ -133,31 +122,10 @@ def test_credit_for_responses_is_granted_again_and_again(
     assert len(clients) == 1
 
 
-def test_more_partitions_than_are_requested_at_once(emulator: Emulator, metadata: HubMetadata) -> None:
-    emulator.add_partitions(HUB, 57)
-    for partition in range(60):
-        emulator.append(HUB, partition, [b"x"] * partition)
-    states = metadata.partition_states(metadata.partition_ids())
-    assert {int(partition): state.end for partition, state in states.items()} == {n: n for n in range(60)}
-
-
 def test_one_refused_request_among_many(metadata: HubMetadata) -> None:
     with pytest.raises(HubUnavailableError, match="event hub 'hub'"):
         metadata.partition_states(["0", "99", "1"])
     assert metadata.partition_states(["0", "1"]).keys() == {"0", "1"}
-
-
-def test_it_may_be_closed_twice_and_used_again(metadata: HubMetadata) -> None:
-    metadata.partition_ids()
-    metadata.close()
-    metadata.close()
-    assert metadata.partition_ids() == ("0", "1", "2")
-
-
-def test_added_partitions_are_listed(emulator: Emulator, metadata: HubMetadata) -> None:
-    metadata.partition_ids()
-    emulator.add_partitions(HUB, 1)
-    assert metadata.partition_ids() == ("0", "1", "2", "3")
 
 
 # --- errors ----------------------------------------------------------------------------------------------------
@@ -182,13 +150,6 @@ def test_a_hub_that_cannot_be_reached() -> None:
     assert "Connection refused" in message
 
 
-def test_a_hub_that_does_not_exist(emulator: Emulator) -> None:
-    metadata = HubMetadata(hub_options(emulator).connection, "$Default")
-    message = refusal(metadata)
-    assert "event hub 'hub'" in message
-    assert "does not exist: check eventHubName" in message
-
-
 def test_a_wrong_key_is_refused_and_not_shown() -> None:
     with Emulator({HUB: 1}, sas_keys={"reader": KEY}) as emulator:
         right = hub_options(emulator).connection
@@ -202,15 +163,6 @@ def test_a_wrong_key_is_refused_and_not_shown() -> None:
     assert "Check the key or signature in connectionString" in message
     assert KEY not in message
     assert "theWrongKey" not in message
-
-
-def test_it_works_again_after_an_error(emulator: Emulator, metadata: HubMetadata) -> None:
-    metadata.partition_ids()
-    emulator.refuse_connections()
-    emulator.drop_connections()
-    refusal(metadata)
-    emulator.refuse_connections(False)
-    assert metadata.partition_ids() == ("0", "1", "2")
 
 
 def test_a_hub_that_was_deleted_and_created_again_is_seen_over_the_open_connection(

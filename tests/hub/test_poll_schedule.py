@@ -19,14 +19,13 @@ def requests(
     `changed` seconds: times and partitions, without the request at its start."""
     schedule, now, made, last_change = PollSchedule(), 1000.0, [], 1000.0
     everything = [f"{number}" for number in range(partitions)]
-    schedule.choose(everything, everything=True, also_others=False)
     schedule.answered(everything, now, changed=True)
     schedule.watch(everything[: -(-partitions // members)], members)
     if resting:
         schedule.rest()
     while now < 1000.0 + seconds:
         if schedule.due() <= now:
-            chosen = schedule.choose(everything, everything=False, also_others=False)
+            chosen = schedule.choose(everything, also_others=False)
             due = now - last_change >= changed
             last_change = now if due else last_change
             schedule.answered(chosen, now, changed=due)
@@ -84,7 +83,7 @@ def test_after_a_batch_a_request_is_due_at_once() -> None:
     schedule = PollSchedule()
     schedule.watch(["0"], 1)
     schedule.answered(["0"], 10.0, changed=True)
-    schedule.choose(["0"], everything=False, also_others=False)
+    schedule.choose(["0"], also_others=False)
     schedule.rest()
     assert schedule.due() >= 11.0
     assert schedule.watch(["0"], 1)
@@ -99,7 +98,7 @@ def test_two_queries_that_start_at_once_stay_within_what_event_hubs_answers(part
     schedule.answered(everything, 10.0, changed=True, others=1)
     assert schedule.watch(everything, 1)
     if schedule.due() < 11.0:
-        made += len(schedule.choose(everything, everything=False, also_others=False))
+        made += len(schedule.choose(everything, also_others=False))
     assert 2 * made <= QUOTA
 
 
@@ -108,11 +107,11 @@ def test_a_partition_from_another_member_does_not_wait_for_the_limit() -> None:
     everything = [f"{number}" for number in range(10)]
     schedule.answered(everything, 10.0, changed=True)
     schedule.watch(everything[:5], 20)
-    schedule.answered(schedule.choose(everything, everything=False, also_others=False), 20.0, changed=True)
+    schedule.answered(schedule.choose(everything, also_others=False), 20.0, changed=True)
     assert schedule.due() > 20.5
     assert schedule.watch(everything[:6], 20)
     assert schedule.due() <= 20.0
-    schedule.choose(everything, everything=False, also_others=False)
+    schedule.choose(everything, also_others=False)
     assert not schedule.watch(everything[:3], 20)
 
 
@@ -121,7 +120,7 @@ def test_added_partitions_are_requested_all_at_once() -> None:
     schedule.answered(["0", "1"], 10.0, changed=True)
     schedule.watch(["0"], 10)
     everything = [f"{number}" for number in range(100)]
-    chosen = schedule.choose(everything, everything=False, also_others=True)
+    chosen = schedule.choose(everything, also_others=True)
     assert {*everything[2:]} <= {*chosen}
 
 
@@ -130,6 +129,5 @@ def test_partitions_of_others_are_requested_along_with_the_list() -> None:
     schedule.answered(["0"], 10.0, changed=True)
     schedule.answered(["1"], 9.0, changed=True)
     schedule.watch(["0"], 1)
-    assert schedule.choose(["0", "1"], everything=False, also_others=False) == ["0"]
-    assert schedule.choose(["0", "1"], everything=False, also_others=True) == ["1", "0"]
-    assert schedule.choose(["0", "1"], everything=True, also_others=False) == ["0", "1"]
+    assert schedule.choose(["0", "1"], also_others=False) == ["0"]
+    assert schedule.choose(["0", "1"], also_others=True) == ["1", "0"]

@@ -10,8 +10,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.offsets import find_offset
-from spark_ehbalance.hub.resolve import position_of, resolve
+from spark_ehbalance.hub.resolve import find_offset, position_of, resolve
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.starting_positions import Edge, UnresolvedPosition
 from tests.hub.receiving import address_of, reading
@@ -109,12 +108,6 @@ def test_a_time_that_cannot_be_resolved_is_an_error_after_the_timeout(hub: Hub) 
     assert "\n" not in message
     for part in ("partition 0", moment.isoformat(), "within 0.5 s", "throttled"):
         assert part in message
-
-
-def test_a_time_leaves_no_receiver_open(hub: Hub) -> None:
-    moment = hub.append(3)
-    hub.resolve(moment)
-    wait_until(lambda: not hub.emulator.readers(HUB, 0), "the reader is gone")
 
 
 @pytest.mark.parametrize("level", [None, 6])

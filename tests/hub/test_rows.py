@@ -23,7 +23,7 @@ from spark_ehbalance.hub.rows import ARROW_SCHEMA, Rows, record_batch
 from spark_ehbalance.hub.wire.decoder import Decoder
 from spark_ehbalance.hub.wire.transfers import RawMessages
 from tests.hub.client_decoder import decoded_by_client
-from tests.hub.encodings import compound, in_buffer, long, section, text, timestamp
+from tests.hub.encodings import compound, in_buffer, long, ordinary, section, text
 from tests.source.support import HUB, hub_options, receive
 
 ID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
@@ -159,13 +159,6 @@ def test_binary_is_an_array_of_its_bytes_even_if_it_is_utf_8(trip: RoundTrip, as
     assert own["number"] == (f'"{count - 1}"' if as_json else str(count - 1))
 
 
-def message(*sections: bytes, number: int = 0) -> bytes:
-    """A message like the hub's, with the service's annotations and `sections`."""
-    pairs = text(b"x-opt-sequence-number", 0xA3) + long(number) + text(b"x-opt-offset", 0xA3) + text(b"%d" % number)
-    pairs += text(b"x-opt-enqueued-time", 0xA3) + timestamp(1_700_000_000_000)
-    return section(0x72, compound(0xC1, 6, pairs)) + b"".join(sections)
-
-
 NO_BODIES: dict[str, tuple[tuple[bytes, ...], bytes | None]] = {
     "none": ((), None),
     "null data": ((section(0x75, b"\x40"),), None),
@@ -181,14 +174,10 @@ NO_BODIES: dict[str, tuple[tuple[bytes, ...], bytes | None]] = {
 @pytest.mark.parametrize("what", NO_BODIES)
 def test_a_missing_body_is_null(what: str, count: int) -> None:
     sections, body = NO_BODIES[what]
-    sent = [message(*sections, number=number) for number in range(count)]
+    sent = [ordinary(number, b"".join(sections)) for number in range(count)]
     batch = Decoder("0", False).record_batch(in_buffer(sent)).batch
     assert batch.equals(by_client(sent, False))
     assert batch["body"].to_pylist() == [body] * count
-
-
-def test_a_tombstone_from_a_client_is_null(trip: RoundTrip) -> None:
-    assert trip(AmqpAnnotatedMessage(value_body=None), event(body=b"null"))["body"].to_pylist() == [None, b"null"]
 
 
 #: Pairs of which keys have the same text, and the map that they become.
@@ -212,7 +201,7 @@ def test_of_keys_with_the_same_text_the_last_value_counts(what: str, where: str,
     raw, sent = b"".join(key + value for key, value in pairs), []
     for number in range(count):
         if where == "properties":
-            sent.append(message(section(0x74, compound(0xC1, 2 * len(pairs), raw)), number=number))
+            sent.append(ordinary(number, section(0x74, compound(0xC1, 2 * len(pairs), raw))))
         else:
             numbered = text(b"x-opt-sequence-number", 0xA3) + long(number)
             sent.append(section(0x72, compound(0xC1, 2 + 2 * len(pairs), raw + numbered)))
@@ -229,11 +218,6 @@ def test_values_that_are_not_strings_are_json(trip: RoundTrip) -> None:
     assert json.loads(found["time"]) in (round(moment.timestamp() * 1000), moment.isoformat())
     assert math.isnan(json.loads(found["nan"]))
     assert json.loads(found["infinity"]) == -math.inf
-
-
-def test_property_names_of_any_text_and_of_bytes(trip: RoundTrip) -> None:
-    sent = {"größe \x00 {}": "1", b"bytes": "2"}
-    assert maps(trip(event(sent)), "properties")[0] == {"größe \x00 {}": "1", "bytes": "2"}
 
 
 def test_partition_key(trip: RoundTrip) -> None:
@@ -283,12 +267,6 @@ def test_message_properties_are_system_properties(trip: RoundTrip, as_json: bool
     }
     expected = {name: json.dumps(text) if as_json else text for name, text in texts.items()}
     assert found == expected | {"group-sequence": "3", "x-own": "5", "user-id": "[-1,117,115,101,114]"}
-
-
-def test_bodies_of_data(trip: RoundTrip) -> None:
-    large = bytes(range(256)) * 4000
-    sent = [b"", b"\x00\xff", [b"one", b"", b"two"], large]
-    assert trip(*(event(body=body) for body in sent))["body"].to_pylist() == [b"", b"\x00\xff", b"onetwo", large]
 
 
 VALUES: list[tuple[dict[str, Any], bytes]] = [
@@ -354,8 +332,3 @@ def test_any_event_is_the_same_row_as_by_the_client_s_decoder(
     how = {"partition_id": "0"} if key is None else {"partition_key": key}
     rows = trip(*events, json_properties=as_json, **how)
     assert rows["partitionKey"].to_pylist() == [key] * len(sent)
-
-
-def test_no_events_are_an_empty_batch() -> None:
-    batch = record_batch([], "0", json_properties=False)
-    assert (batch.num_rows, batch.schema) == (0, ARROW_SCHEMA)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub import watcher as watcher_module
 from spark_ehbalance.hub.metadata import PartitionState
+from spark_ehbalance.hub.poll_schedule import PollIntervals, PollSchedule
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.hub.wire.decoder import Decoder
 from spark_ehbalance.hub.wire.tracking import Newest, newest, without_annotations
@@ -86,7 +87,7 @@ def test_a_receiver_that_tracks_gets_the_same_rows_and_the_newest_event(emulator
 
 def test_the_watcher_takes_what_receivers_were_told(emulator: Emulator, start: Start) -> None:
     emulator.append(HUB, 0, [b"x"] * 3)
-    watcher = start(list_interval=3600.0)
+    watcher = start(schedule=PollSchedule(PollIntervals(listing=3600.0)))
     watcher.note_newest({"0": Newest(9, "nine", TIME_MS), "1": Newest(0, "zero", TIME_MS), "7": NEWEST})
     at = datetime.fromtimestamp(TIME_MS / 1000, timezone.utc)
     assert watcher.states() == {"0": PartitionState(0, 10, "nine", at), "1": PartitionState(0, 1, "zero", at)}

@@ -14,10 +14,12 @@ from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.hub import watcher as watcher_module
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.poll_schedule import PollIntervals, PollSchedule
+from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.starting_positions import StartingPositions
-from tests.source.support import HUB, hub_options
+from tests.hub.receiving import reading
+from tests.source.support import HUB, hub_options, receive
 from tests.waiting import wait_until
 
 Start = Callable[..., HubWatcher]
@@ -31,7 +33,7 @@ def start(emulator: Emulator) -> Iterator[Start]:
 
     def make(positions: str = "latest", timeout: float = 20.0, **settings: Any) -> HubWatcher:
         connection, parsed = hub_options(emulator).connection, StartingPositions.parse(positions)
-        settings = {"list_interval": 0.3, "retry_interval": 0.1, **settings}
+        settings = {"schedule": PollSchedule(PollIntervals(listing=0.3, retry=0.1)), **settings}
         watchers.append(HubWatcher(connection, "$Default", parsed, timeout, **settings))
         watchers[-1].start()
         return watchers[-1]
@@ -71,14 +73,6 @@ def test_start_raises_an_error_without_a_response(emulator: Emulator, start: Sta
     assert time.monotonic() - begun < 5
 
 
-def test_watched_partitions_are_kept_up_to_date(emulator: Emulator, start: Start) -> None:
-    watcher = start()
-    watcher.watch(["1"])
-    for partition in (0, 1):
-        emulator.append(HUB, partition, [b"x"])
-    wait_until(lambda: watcher.states()["1"].end == 1, "the event is seen")
-
-
 def test_new_partitions_show_up(emulator: Emulator, start: Start) -> None:
     watcher = start()
     emulator.add_partitions(HUB, 2)
@@ -89,16 +83,8 @@ def test_new_partitions_show_up(emulator: Emulator, start: Start) -> None:
     assert watcher.earliest_position("3").next == 2
 
 
-def test_refresh_is_fresh(emulator: Emulator, start: Start) -> None:
-    watcher = start()
-    for count in range(1, 20):
-        emulator.append(HUB, 0, [b"x"])
-        watcher.refresh()
-        assert watcher.states()["0"].end == count
-
-
 def test_refresh_tries_again_after_an_error(emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    watcher = start(timeout=10, list_interval=3600.0)
+    watcher = start(timeout=10, schedule=PollSchedule(PollIntervals(listing=3600.0, retry=0.1)))
     failures = iter([HubUnavailableError("for once")])
     partition_ids = HubMetadata.partition_ids
 
@@ -182,14 +168,6 @@ def test_an_error_of_any_kind_is_raised_and_passes(
     assert watcher.states().keys() == {"0", "1"}
 
 
-def test_a_short_error_is_not_raised(emulator: Emulator, start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    watcher = start(timeout=20)
-    emulator.refuse_connections()
-    emulator.drop_connections()
-    wait_until(lambda: "Trying again" in caplog.text, "there is an error")
-    assert watcher.states().keys() == {"0", "1"}
-
-
 @pytest.mark.parametrize(("positions", "begin"), [("earliest", 2), ("latest", 5), ("4", 4), ('{"0": 3, "*": 4}', 3)])
 def test_starting_positions(emulator: Emulator, start: Start, positions: str, begin: int) -> None:
     emulator.append(HUB, 0, [b"x"] * 5)
@@ -218,19 +196,12 @@ def test_an_unknown_partition_is_an_error(start: Start) -> None:
         watcher.earliest_position("9")
 
 
-def test_the_thread_ends(start: Start) -> None:
-    watcher = start()
-    assert len(running()) == 1
-    watcher.stop()
-    wait_until(lambda: not running(), "it has ended")
-
-
 # --- when it requests -----------------------------------------------------------------------------------------
 
 
 def on_demand() -> dict[str, Any]:
     """Settings with which nothing is requested by time alone."""
-    return {"schedule": PollSchedule(PollIntervals(3600.0, 3600.0, 3600.0)), "list_interval": 3600.0}
+    return {"schedule": PollSchedule(PollIntervals(3600.0, 3600.0, 3600.0, listing=3600.0, retry=0.1))}
 
 
 def test_catching_up_requests_at_once(emulator: Emulator, start: Start) -> None:
@@ -272,7 +243,7 @@ def test_requests_stay_within_the_limit_and_none_is_forgotten(
         requested.append(len(partitions))
         return partition_states(metadata, partitions)
 
-    watcher = start(schedule=PollSchedule(most_requests=limit))
+    watcher = start(schedule=PollSchedule(PollIntervals(listing=0.3), most_requests=limit))
     monkeypatch.setattr(HubMetadata, "partition_states", counted)
     for partition in range(30):
         emulator.append(HUB, partition, [b"x"])
@@ -293,6 +264,59 @@ def test_latest_is_as_late_as_each_of_many_partitions_can_be_asked_about(
 ) -> None:
     monkeypatch.setattr(watcher_module, "MOST_REQUESTS", 0.001)  # as with very many partitions
     emulator.append(HUB, 1, [b"x"] * 3)
-    watcher = start(list_interval=0.0)
+    watcher = start(schedule=PollSchedule(PollIntervals(listing=0.0)))
     monkeypatch.setattr(HubMetadata, "partition_states", None)  # nothing more is asked
     assert watcher.starting_positions(["1"]) == {"1": Position(2, watcher.states()["1"].last_offset)}
+
+
+# --- offsets of events whose sequence numbers are known -------------------------------------------------------
+
+
+#: The owner level of all readers of the group.
+LEVEL = 0
+
+
+@pytest.fixture
+def remembering(emulator: Emulator, start: Start) -> HubWatcher:
+    """Of a hub whose partitions have ten events each; it knows the last ones only."""
+    for partition in range(2):
+        emulator.append(HUB, partition, [b"x"] * 10)
+    return start(patience=2.0, remembered_offsets=100)
+
+
+def sent(emulator: Emulator, partition: str) -> dict[int, str]:
+    """The offsets by sequence number, as events have them."""
+    address = PartitionAddress(hub_options(emulator).connection, "$Default", partition)
+    with reading(address, owner_level=LEVEL) as receiver:
+        rows = receive(receiver, 10)
+    return dict(zip(rows["sequenceNumber"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+
+
+def test_of_events_that_have_been_the_last_one_without_a_receiver(emulator: Emulator, remembering: HubWatcher) -> None:
+    known = remembering.offsets({"0": 9}, LEVEL)
+    emulator.append(HUB, 0, [b"x"] * 5)
+    remembering.watch(["0"])
+    wait_until(lambda: remembering.states()["0"].end == 15, "the new events are seen")
+    emulator.pause(HUB, 0)  # nothing is received
+    assert remembering.offsets({"0": 9}, LEVEL) == known
+    assert remembering.offsets({"0": 14}, LEVEL)
+    assert remembering.offsets({"0": 12}, LEVEL) == {}, "not in time"
+
+
+def test_before_the_first_retained_event_it_is_the_start(emulator: Emulator, remembering: HubWatcher) -> None:
+    emulator.trim(HUB, 0, 6)
+    remembering.refresh()
+    assert remembering.offsets({"0": 4}, LEVEL) == {"0": "-1"}
+
+
+def test_an_event_that_there_is_not_delays_no_other(emulator: Emulator, remembering: HubWatcher) -> None:
+    assert remembering.offsets({"0": 100, "1": 5}, LEVEL) == {"1": sent(emulator, "1")[5]}
+
+
+def test_of_a_hub_made_anew_nothing_earlier_is_remembered(emulator: Emulator, remembering: HubWatcher) -> None:
+    emulator.delete_hub(HUB)
+    emulator.add_hub(HUB, 2)
+    emulator.append(HUB, 0, [b"x"] * 5)
+    remembering.refresh()
+    emulator.append(HUB, 0, [b"longer" * 100] * 10)
+    assert remembering.offsets({"0": 9}, LEVEL) == {"0": sent(emulator, "0")[9]}

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.hub.rows import Event, UnreadableError, record_batch, unreadable
-from spark_ehbalance.hub.wire import arrays, templates
 from spark_ehbalance.hub.wire import decoder as decoder_module
+from spark_ehbalance.hub.wire import scan
 from spark_ehbalance.hub.wire.decoder import Decoder
 from spark_ehbalance.hub.wire.messages import parse
 from tests.hub.encodings import (
@@ -26,7 +26,9 @@ from tests.hub.encodings import (
     long,
     maps,
     messages,
+    ordinary,
     section,
+    service_annotations,
     text,
     timestamp,
 )
@@ -159,15 +161,6 @@ def test_messages_that_contradict_themselves_among_others(
     assert make(False).record_batch(in_buffer(mixed)).batch.equals(expected(mixed))
 
 
-def test_many_messages_of_one_contradicting_shape(make: partial[Decoder]) -> None:
-    inside = section(0x75, text(b"inside", 0xA0))  # and counted in the size of the map before it
-    own = section(0x74, compound(0xC1, 2, text(b"key") + text(b"value") + inside))
-    sent = [ordinary(number).replace(b"\x00\x53\x75", own + b"\x00\x53\x75") for number in range(100)]
-    decoder = make(False)
-    for _ in range(2):
-        assert decoder.record_batch(in_buffer(sent)).batch.equals(expected(sent))
-
-
 @pytest.mark.parametrize(
     "before",
     [b"\x00Sp" + text(b"header") + compound(0xC0, 0, b""), b"\x00Sr" + text(b"x-opt-sequence-number", 0xA3)],
@@ -182,12 +175,6 @@ def test_many_messages_of_one_malformed_shape_are_unreadable(make: partial[Decod
     assert all(reason.startswith("it is no sound AMQP message: ") for reason in made.unreadable.values())
 
 
-def test_properties_before_the_annotations_are_not_lost(make: partial[Decoder]) -> None:
-    own = section(0x73, compound(0xC0, 1, text(b"own id")))
-    sent = [own + ordinary(number) for number in range(50)]
-    assert make(False).record_batch(in_buffer(sent)).batch.equals(expected(sent))
-
-
 def test_a_template_longer_than_all_messages_together_fits_none(make: partial[Decoder]) -> None:
     decoder = make(False)
     long_ones = [
@@ -197,31 +184,6 @@ def test_a_template_longer_than_all_messages_together_fits_none(make: partial[De
     short = [section(0x72, compound(0xC1, 2, text(b"x-opt-sequence-number") + long(at))) for at in range(16)]
     assert sum(map(len, short)) < 800
     assert decoder.record_batch(in_buffer(short, b"")).batch.equals(expected(short))
-
-
-def ordinary(number: int, encoded: bytes | None = None, head: bytes = b"") -> bytes:
-    """A message like nearly all of the service; `encoded` is its sequence number."""
-    pairs = compound(0xC1, 6, service_annotations(number, encoded), True)
-    return head + section(0x72, pairs) + section(0x75, text(bytes(number % 400), 0xA0))
-
-
-def service_annotations(number: int, encoded: bytes | None = None) -> bytes:
-    """The service's annotations."""
-    pairs = text(b"x-opt-sequence-number", 0xA3) + (encoded or long(number))
-    pairs += text(b"x-opt-offset", 0xA3) + text(b"%d" % (number * 1000))
-    return pairs + text(b"x-opt-enqueued-time", 0xA3) + timestamp(1_700_000_000_000 + number)
-
-
-def test_properties_of_which_few_are_alike_are_read_at_once(
-    make: partial[Decoder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(arrays, "read_application", lambda _: pytest.fail("a section was read alone"))
-    sent = []
-    for number in range(300):
-        pairs = text(b"id") + text(b"%08d" % number) + text("größe".encode()) + text(b"x" * (number * 5))
-        own = section(0x74, compound(0xC1, 6, pairs + text(b"level") + long(number), True))
-        sent.append(ordinary(number).replace(b"\x00\x53\x75", own + b"\x00\x53\x75"))
-    assert make(False).record_batch(in_buffer(sent)).batch.equals(expected(sent))
 
 
 @pytest.fixture
@@ -253,7 +215,7 @@ def test_messages_of_one_shape_are_read_by_a_template(
 
 def test_each_tier_takes_what_those_before_have_left(make: partial[Decoder], tiers: Callable[[], Counter[str]]) -> None:
     alike = [ordinary(number) for number in range(500)]
-    unlike = [ordinary(number, bytes((0x55, number % 128))) for number in range(500, 1000)]
+    unlike = [ordinary(number, encoded=bytes((0x55, number % 128))) for number in range(500, 1000)]
     sent = [message for pair in zip(alike, unlike, strict=True) for message in pair]
     sent[501] = ordinary(501).replace(text(b"x-opt-offset", 0xA3), text(b"x-opt-offset", 0xA3)[:-1] + b"T")[:-1]
     made = make(False).record_batch(in_buffer(sent, joined=[7, 3]))
@@ -329,22 +291,11 @@ def test_pairs_that_are_not_simple_are_what_they_are_alone(
     assert make(False).record_batch(in_buffer(sent)).batch.equals(expected(sent))
 
 
-def test_an_unreadable_message_is_found_among_many_of_which_no_two_are_alike(
-    make: partial[Decoder], tiers: Callable[[], Counter[str]]
-) -> None:
-    sent = [ordinary(number, bytes((0x55, number % 100))) for number in range(400)]
-    sent[300] = ordinary(300, b"\x41")
-    made = make(False).record_batch(in_buffer(sent))
-    assert tiers()["slow path"] == 1
-    assert made.batch.equals(expected(sent))
-    assert list(made.unreadable) == [300]
-
-
 def test_a_stream_that_begins_with_numbers_in_a_short_form_is_read_by_a_template_later(
     make: partial[Decoder], tiers: Callable[[], Counter[str]]
 ) -> None:
     decoder = make(False)
-    small = [ordinary(number, bytes((0x55, number % 128))) for number in range(300)]
+    small = [ordinary(number, encoded=bytes((0x55, number % 128))) for number in range(300)]
     for _ in range(3):
         assert decoder.record_batch(in_buffer(small)).batch.equals(expected(small))
     assert tiers() == {"any shape": 900}
@@ -356,8 +307,8 @@ def test_a_stream_that_begins_with_numbers_in_a_short_form_is_read_by_a_template
 def test_a_stream_of_ever_new_shapes_keeps_few_templates(
     make: partial[Decoder], tiers: Callable[[], Counter[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learned: list[bytes] = []
-    monkeypatch.setattr(decoder_module, "learn", lambda message: learned.append(message) or templates.learn(message))
+    learned, learn = list[bytes](), scan.learn
+    monkeypatch.setattr(scan, "learn", lambda message: learned.append(message) or learn(message))
     decoder = make(False)
 
     def read(batch: int) -> Counter[str]:

@@ -93,7 +93,7 @@ def test_the_data_of_any_frames_in_any_cuts_is_the_stream(pieces: list[tuple[int
                 expected += data
                 stream += frame(data, CONTINUED if kind == "continue" else BINARY, last=kind == "message")
         stream += frame(b"end")
-        peer.sizes = iter(lambda: randomly.choice([20, 5_000, 1 << 20]), 0)
+        peer.sizes = iter(lambda: randomly.choice([200, 5_000, 1 << 20]), 0)
         sender = threading.Thread(target=send_in_cuts, args=(peer.socket, stream, randomly.choice([9, 4_000, 60_000])))
         sender.start()
         assert peer.read(len(expected) + 3) == expected + b"end"

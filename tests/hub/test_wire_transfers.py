@@ -163,16 +163,6 @@ def find(found: Transfers, stream: bytes) -> RawMessages:
 WHOLE = [uint(HANDLE), uint(0), text(b"t", 0xA0), uint(0), YES[0], NO[0], NULL, NULL, NULL, NO[0]]
 
 
-def test_an_aborted_delivery_is_counted_and_has_no_message(make: partial[Transfers]) -> None:
-    aborted, found = [*WHOLE[:9], YES[0]], make()
-    messages = find(
-        found, frame(transfer(aborted, b"x")) + frame(transfer(WHOLE, b"y")) + frame(transfer(aborted, b"z"))
-    )
-    assert list(messages) == [b"y"]
-    assert found.counted() == (3, 3)
-    assert found.counted() == (0, 0)
-
-
 @pytest.mark.parametrize("size", [0, 7, MAX_FRAME + 1, 2**32 - 1])
 @pytest.mark.parametrize("known", [False, True])
 def test_a_frame_of_an_impossible_size_is_one_clear_error(make: partial[Transfers], size: int, known: bool) -> None:

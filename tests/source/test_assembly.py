@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import threading
 from collections import Counter
@@ -19,6 +18,7 @@ from spark_ehbalance.errors import (
     StoreFormatError,
     StoreUnavailableError,
 )
+from spark_ehbalance.hub.poll_schedule import PollIntervals, PollSchedule
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.source import assembly
 from spark_ehbalance.source.assembly import joined
@@ -31,7 +31,11 @@ from tests.waiting import wait_until
 @pytest.fixture
 def quick_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planners ask for the list of partitions more often."""
-    monkeypatch.setattr(assembly, "HubWatcher", functools.partial(HubWatcher, list_interval=0.5))
+
+    def watcher(*given: Any, **settings: Any) -> HubWatcher:
+        return HubWatcher(*given, **settings, schedule=PollSchedule(PollIntervals(listing=0.5)))
+
+    monkeypatch.setattr(assembly, "HubWatcher", watcher)
 
 
 # --- several queries ------------------------------------------------------------------------------------------

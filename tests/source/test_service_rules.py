@@ -17,7 +17,7 @@ from spark_ehbalance.errors import HubUnavailableError, MissingError
 from spark_ehbalance.hub import conditions
 from spark_ehbalance.hub.conditions import Meaning, busy_wait, meaning
 from spark_ehbalance.hub.metadata import HubMetadata
-from spark_ehbalance.hub.poll_schedule import PollSchedule
+from spark_ehbalance.hub.poll_schedule import PollIntervals, PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.server_busy import BUSY
 from spark_ehbalance.hub.watcher import HubWatcher
@@ -183,7 +183,8 @@ def test_a_running_query_says_that_its_hub_is_missing(emulator: Emulator, tmp_pa
 
 
 def test_a_watcher_is_not_stopped_by_one_wrong_answer(emulator: Emulator, hub: Options) -> None:
-    watcher = HubWatcher(hub.connection, GROUP, StartingPositions.parse("latest"), 20.0, retry_interval=0.1)
+    often = PollSchedule(PollIntervals(retry=0.1))
+    watcher = HubWatcher(hub.connection, GROUP, StartingPositions.parse("latest"), 20.0, schedule=often)
     watcher.start()
     try:
         emulator.disable_hub(HUB)

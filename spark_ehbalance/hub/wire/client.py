@@ -1,15 +1,13 @@
-"""The private parts of azure-eventhub that are used, and whether the installed version has them.
-
-Any version that has them is used; for another one there is a `ClientVersionError`, before anything is read.
-"""
+"""The private parts of azure-eventhub that are used: any version that has them is taken, no other is read with."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import socket
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import azure.eventhub
@@ -20,7 +18,7 @@ from spark_ehbalance.hub.wire.sources import incompatible_transport
 #: The version of azure-eventhub with which this package's tests pass.
 TESTED = "5.15.1"
 
-#: The attributes of the client's objects.
+#: The attributes of the client's objects, in the order of `incompatibility`.
 _USED = {
     "handler": "_connection _session _cbs_authenticator _keep_alive_thread",
     "connection": "_transport _incoming_endpoints _process_incoming_frame _get_remote_timeout _max_frame_size "
@@ -30,11 +28,6 @@ _USED = {
     "transport": "sock _read_buffer close",
     "token": "handle_token _expires_on _refresh_window",
 }
-
-_COUNTERS = [
-    *(("session", name) for name in _USED["session"].split()[:4]),
-    *(("link", name) for name in _USED["link"].split()[1:3]),
-]
 
 _PYAMQP = "azure.eventhub._pyamqp"
 
@@ -76,6 +69,25 @@ def private_calls() -> Iterator[None]:
         raise unusable(f"its client is not as expected: {error}") from error
 
 
+@contextlib.contextmanager
+def cut_off_after(seconds: float, connection: Callable[[], Any]) -> Iterator[None]:
+    """Shut down the socket of the client's `connection` if the block takes longer than `seconds`: a read from it fails
+    then. The client has no time limit while a peer is silent in SASL."""
+
+    def cut_off() -> None:
+        with contextlib.suppress(AttributeError, OSError):  # there may be no socket yet, or it may be closed
+            opened = connection()._transport.sock
+            getattr(opened, "sock", opened).shutdown(socket.SHUT_RDWR)  # a websocket has one below
+
+    timer = threading.Timer(seconds, cut_off)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def check_open(connection: Any, session: Any, link: Any) -> None:
     """Raise the error that has ended the client's connection, session or link."""
     from azure.eventhub._pyamqp.error import AMQPConnectionError, ErrorCondition
@@ -97,17 +109,11 @@ def incompatibility(handler: Any, link: Any, *, granted: int = 0) -> str | None:
     `granted` is the credit that the client should have granted on the link already.
     """
     try:
-        connection, session = handler._connection, handler._session
+        connection, session, token = handler._connection, handler._session, handler._cbs_authenticator
         transport = connection._transport
-        parts = {
-            "handler": handler,
-            "connection": connection,
-            "session": session,
-            "link": link,
-            "transport": transport,
-            "token": handler._cbs_authenticator,
-        }
-        missing = [f"{part}.{name}" for part, names in _USED.items() for name in _lacks(parts[part], names)]
+        objects = (handler, connection, session, link, transport, token)
+        used = zip(_USED.items(), objects, strict=True)
+        missing = [f"{what}.{name}" for (what, names), each in used for name in _lacks(each, names)]
         for module, names in _IMPORTED.items():
             missing += [f"{module}.{name}" for name in _lacks(importlib.import_module(f"{_PYAMQP}.{module}"), names)]
         if missing:
@@ -120,7 +126,10 @@ def incompatibility(handler: Any, link: Any, *, granted: int = 0) -> str | None:
             return "its session has no channel"
         if handler._keep_alive_thread is not None:
             return "a thread of its own reads the same socket"
-        counters = [getattr(parts[part], name) for part, name in _COUNTERS]
+        counters = (
+            session.next_incoming_id, session.incoming_window, session.target_incoming_window,
+            session.remote_outgoing_window, link.delivery_count,
+        )  # fmt: skip
         if not all(isinstance(each, int) for each in counters) or link.current_link_credit != granted:
             return "its counters are not as expected"
     except (AttributeError, ImportError) as error:

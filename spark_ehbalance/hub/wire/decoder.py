@@ -1,7 +1,7 @@
 """Messages become a record batch: tiers in a sequence, each of which takes the messages that it can read.
 
-All tiers return the same rows. The first ones are the fast path, in which numpy reads many messages at once; the last
-one is the slow path, which reads each message alone and takes all that are left.
+In the first tiers, the fast path, numpy reads many messages at once; the last one, the slow path, reads each of those
+that are left alone. All return the same rows.
 """
 
 from __future__ import annotations
@@ -9,38 +9,39 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_ehbalance.hub import rows
 from spark_ehbalance.hub.rows import Rows
-from spark_ehbalance.hub.wire import arrays
-from spark_ehbalance.hub.wire.messages import parse, read_properties
-from spark_ehbalance.hub.wire.pairs import find_pairs, find_sections, named
-from spark_ehbalance.hub.wire.scan import INTEGER, TEXT, Booleans, Integers, integers
-from spark_ehbalance.hub.wire.templates import Fields, Template, learn
+from spark_ehbalance.hub.wire import scan
+from spark_ehbalance.hub.wire.messages import parse, read_application, read_properties
+from spark_ehbalance.hub.wire.scan import BINARY, INTEGER, TEXT, Booleans, Integers, Pairs, Spans, Template
 from spark_ehbalance.hub.wire.transfers import RawMessages
-from spark_ehbalance.hub.wire.values import MALFORMED, MalformedError
+from spark_ehbalance.hub.wire.values import MALFORMED, SCALARS, TEXTS, MalformedError
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Fewer messages than `_FEW` are not read by a template, and fewer than `_MANY` not by `_AnyShape`: a batch costs 0.3
+#: Fewer messages than `_FEW` are not read by a template, and fewer than `_MANY` not by "any shape": a batch costs 0.3
 #: ms and 2 ms there, and a message 7 µs on the slow path.
 _FEW = 16
 _MANY = 256
 
 #: A template is tried on `_SAMPLE` messages first, because it costs 0.2 µs a message even if it fits none; but only
-#: where there are at least `_SAMPLE_PAYS` times as many messages.
+#: where there are at least `_SAMPLE_PAYS` times as many messages. Maps are read pair by pair only if most of as many
+#: are unlike.
 _SAMPLE = 64
 _SAMPLE_PAYS = 8
 
 #: Templates kept. One that does not fit costs about 0.2 µs an event.
 _MOST_TEMPLATES = 4
 
-#: The annotations that have a column, and the codes of the values that `_AnyShape` reads for them.
+#: The annotations that have a column, and the codes of the values that "any shape" reads for them.
 _COLUMN_CODES = {
     rows.SEQUENCE_NUMBER: INTEGER,
     rows.ENQUEUED_TIME: INTEGER,
@@ -55,14 +56,8 @@ _COLUMN_CODES = {
 _block = np.empty(8 << 20, np.uint8)
 del _block
 
-
-class Tier(Protocol):
-    """One way to read messages."""
-
-    name: str
-
-    def take(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
-        """Which of the messages that are left it has read, as a mask, and their rows; None if it has read none."""
+#: Reads some of the messages that are left: a mask of these, and their rows; None if it reads none.
+_Tier = Callable[[RawMessages], tuple[Booleans, Rows] | None]
 
 
 class Decoder:
@@ -73,188 +68,47 @@ class Decoder:
     """
 
     def __init__(self, partition: str, as_json: bool, *, few: int = _FEW, many: int = _MANY) -> None:
-        self._context = context = _Context(partition, few, many, arrays.MapColumns(as_json, _SAMPLE, many))
-        self._templates: list[_KnownTemplate] = []  # the one that fitted last comes first
-        slow_path = _SlowPath(partition, as_json)
-        self._before: tuple[Tier, ...] = (_SeveralFrames(slow_path),)
-        # At most two templates are learned per batch: messages of which no two are alike must not cost much more.
-        self._after: tuple[Tier, ...] = (
-            _NewTemplate(0, context, self._fitted),
-            _NewTemplate(-1, context, self._fitted),
-            _AnyShape(context),
-            slow_path,
-        )
+        self._partition = partition
+        self._json = as_json
+        self._few, self._many = few, many
+        self._templates: list[Template] = []  # the one that fitted last comes first
 
     def record_batch(self, messages: RawMessages) -> Rows:
         """The rows of all `messages`, in their order."""
         left, indices_left, counts = messages, np.arange(len(messages)), Counter[str]()
         batches, indices, unreadable = list[pa.RecordBatch](), list[Integers](), dict[int, str]()
-        for tier in (*self._before, *self._templates, *self._after):
-            if (read := tier.take(left)) is None:
+        for name, tier in self._tiers():
+            if (read := tier(left)) is None:
                 continue
             taken, (batch, reasons) = read
             batches.append(batch)
             indices.append(indices_left[taken])
             unreadable |= {int(indices[-1][row]): reason for row, reason in reasons.items()}
-            counts[tier.name] += batch.num_rows
+            counts[name] += batch.num_rows
             if taken.all():
                 break
             left, indices_left = left.of(~taken), indices_left[~taken]
         if len(messages):
-            _LOG.debug("partition %s: messages read by tier: %s", self._context.partition, dict(counts))
-        return Rows(arrays.in_order(batches, indices), unreadable)
+            _LOG.debug("partition %s: messages read by tier: %s", self._partition, dict(counts))
+        return Rows(_in_order(batches, indices), unreadable)
 
-    def _fitted(self, template: _KnownTemplate) -> None:
-        others = [each for each in self._templates if each is not template]
-        self._templates = [template, *others][:_MOST_TEMPLATES]
+    def _tiers(self) -> list[tuple[str, _Tier]]:
+        return [
+            ("several frames", self._by_several_frames),
+            *(("known template", partial(self._by_template, each)) for each in self._templates),
+            # At most two templates are learned per batch: messages of which no two are alike must not cost much more.
+            ("new template", partial(self._by_new_template, 0)),
+            ("new template", partial(self._by_new_template, -1)),
+            ("any shape", self._by_any_shape),
+            ("slow path", lambda left: (np.ones(len(left), np.bool_), self._one_by_one(left))),
+        ]
 
+    def _by_several_frames(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
+        """Messages that came in several frames do not lie in the buffer in one piece, and are read alone."""
+        several = left.starts < 0
+        return (several, self._one_by_one(left.of(several))) if several.any() else None
 
-class _Context(NamedTuple):
-    """What the tiers of the fast path share."""
-
-    partition: str
-    few: int
-    many: int
-    maps: arrays.MapColumns
-
-
-class _KnownTemplate:
-    """Reads the messages that a template fits, and calls `fitted` with itself if there are enough."""
-
-    name = "known template"
-
-    def __init__(self, template: Template, context: _Context, fitted: Callable[[_KnownTemplate], None]) -> None:
-        self._template = template
-        self._context = context
-        self._fitted = fitted
-        self._fits_all = False  # it fitted all messages that it was last given: no sample is tried
-
-    def take(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
-        if len(left) < self._context.few or not (self._fits_all or self._fits_sample(left)):
-            return None
-        fitting, fields = self._template.match(left)
-        self._fits_all = bool(fitting.all())
-        if len(fields.sequence_numbers) < self._context.few:
-            return None
-        try:
-            batch = self._batch(left.data, fields)
-        except (MalformedError, pa.ArrowInvalid):
-            # The slow path knows what to do with a section that contradicts itself, or with an impossible time.
-            return None
-        self._fitted(self)
-        return fitting, Rows(batch)
-
-    def _fits_sample(self, left: RawMessages) -> bool:
-        """Whether the template fits one of a few of the messages; True if there are too few for that to pay."""
-        step = len(left) // _SAMPLE
-        sample = slice(step // 2, None, step)  # without the first and the last message: templates are learned from them
-        return step < _SAMPLE_PAYS or bool(self._template.match(left.of(sample))[0].any())
-
-    def _batch(self, data: bytearray, fields: Fields) -> pa.RecordBatch:
-        partition, _, _, maps = self._context
-        count = len(fields.sequence_numbers)
-        no_texts, times = pa.nulls(count, pa.string()), fields.enqueued_times
-
-        def system(section: bytes) -> dict[Any, Any]:
-            return {**read_properties(section), **self._template.other_annotations}
-
-        return rows.from_columns(
-            body=arrays.slices(data, fields.bodies, pa.binary()),
-            partition=arrays.repeated(partition, count),
-            offset=no_texts if fields.offsets is None else arrays.texts(data, fields.offsets),
-            sequenceNumber=pa.array(fields.sequence_numbers),
-            enqueuedTime=rows.times(pa.nulls(count, pa.int64()) if times is None else pa.array(times, mask=times == 0)),
-            publisher=arrays.repeated(rows.optional_text(self._template.publisher), count),
-            partitionKey=no_texts if fields.partition_keys is None else arrays.texts(data, fields.partition_keys),
-            properties=maps.of_application(data, fields.application),
-            systemProperties=maps.of_sections(data, fields.properties, system),
-        )
-
-
-class _NewTemplate:
-    """Learns a template from the message at `index`, and reads the messages that it fits."""
-
-    name = "new template"
-
-    def __init__(self, index: int, context: _Context, fitted: Callable[[_KnownTemplate], None]) -> None:
-        self._index = index
-        self._context = context
-        self._fitted = fitted
-
-    def take(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
-        template = learn(left[self._index]) if len(left) >= self._context.few else None
-        return None if template is None else _KnownTemplate(template, self._context, self._fitted).take(left)
-
-
-class _AnyShape:
-    """Reads messages of which no two need to be alike, if there are many: numpy reads their maps pair by pair."""
-
-    name = "any shape"
-
-    def __init__(self, context: _Context) -> None:
-        self._context = context
-
-    def take(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
-        if len(left) < self._context.many:
-            return None
-        # If one of them cannot be read here, the slow path finds out which one it is, and why.
-        with contextlib.suppress(MalformedError, *MALFORMED):
-            return self._read(left)
-        return None
-
-    def _read(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
-        """Raises `MalformedError` or one of `MALFORMED` if only the slow path can read a message, or none can."""
-        data = left.data
-        good, sections = find_sections(left)
-        readable, annotations = find_pairs(data, sections.annotations)
-        fitting, pair_of = named(data, annotations, len(left), _COLUMN_CODES)
-        good &= readable & fitting & (pair_of[rows.SEQUENCE_NUMBER] >= 0)
-        if (count := int(np.count_nonzero(good))) < self._context.many:
-            return None
-        others = np.ones(len(annotations.maps), np.bool_)
-        for pairs in pair_of.values():
-            others[pairs[pairs >= 0]] = False
-        pair_of = {name: pairs[good] for name, pairs in pair_of.items()}
-
-        def integer(pairs: Integers) -> Integers:
-            return integers(data, annotations.codes[pairs], annotations.values.of(pairs))
-
-        def texts(name: bytes) -> pa.StringArray:
-            return arrays.optional(pair_of[name], lambda pairs: arrays.texts(data, annotations.values.of(pairs)))
-
-        numbered, timed = pair_of[rows.SEQUENCE_NUMBER], pair_of[rows.ENQUEUED_TIME]
-        times = integer(np.where(timed < 0, numbered, timed))
-        partition, _, _, maps = self._context
-        batch = rows.from_columns(
-            body=arrays.slices(data, sections.bodies.of(good), pa.binary()),
-            partition=arrays.repeated(partition, count),
-            offset=texts(rows.OFFSET),
-            sequenceNumber=pa.array(integer(numbered)),
-            enqueuedTime=rows.times(pa.array(times, mask=(timed < 0) | (times == 0))),
-            publisher=texts(rows.PUBLISHER),
-            partitionKey=texts(rows.PARTITION_KEY),
-            properties=maps.of_application(data, sections.application.of(good)),
-            systemProperties=arrays.joined(
-                maps.of_sections(data, sections.properties.of(good), read_properties),
-                maps.of_pairs(data, annotations.of(others).of_maps(good), count),
-            ),
-        )
-        return good, Rows(batch)
-
-
-class _SlowPath:
-    """Reads each message alone, whatever its encoding."""
-
-    name = "slow path"
-
-    def __init__(self, partition: str, as_json: bool) -> None:
-        self._partition = partition
-        self._json = as_json
-
-    def take(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
-        return np.ones(len(left), np.bool_), self.read(left)
-
-    def read(self, messages: RawMessages) -> Rows:
+    def _one_by_one(self, messages: RawMessages) -> Rows:
         unreadable: dict[int, str] = {}
 
         def events() -> Iterator[rows.Event]:
@@ -267,15 +121,224 @@ class _SlowPath:
 
         return Rows(rows.record_batch(events(), self._partition, json_properties=self._json), unreadable)
 
+    # --- messages of one shape -------------------------------------------------------------------------------------
 
-class _SeveralFrames:
-    """Leaves messages that came in several frames, and so do not lie in the buffer in one piece, to the slow path."""
+    def _by_new_template(self, index: int, left: RawMessages) -> tuple[Booleans, Rows] | None:
+        template = scan.learn(left[index]) if len(left) >= self._few else None
+        return None if template is None else self._by_template(template, left)
 
-    name = "several frames"
+    def _by_template(self, template: Template, left: RawMessages) -> tuple[Booleans, Rows] | None:
+        if len(left) < self._few or not (template.fits_all or _fits_sample(template, left)):
+            return None
+        fitting, values, sections = template.match(left)
+        data, count = left.data, int(np.count_nonzero(fitting))
+        if count < self._few:
+            return None
+        no_texts, times = pa.nulls(count, pa.string()), values.get(rows.ENQUEUED_TIME)
 
-    def __init__(self, slow_path: _SlowPath) -> None:
-        self._slow_path = slow_path
+        def texts(name: bytes) -> pa.StringArray:
+            return _texts(data, values[name]) if name in values else no_texts
 
-    def take(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
-        several = left.starts < 0
-        return (several, self._slow_path.read(left.of(several))) if several.any() else None
+        def system(section: bytes) -> dict[Any, Any]:
+            return {**read_properties(section), **template.other_annotations}
+
+        try:
+            batch = rows.from_columns(
+                body=_slices(data, sections.bodies, pa.binary()),
+                partition=_repeated(self._partition, count),
+                offset=texts(rows.OFFSET),
+                sequenceNumber=pa.array(values[rows.SEQUENCE_NUMBER]),
+                enqueuedTime=rows.times(
+                    pa.nulls(count, pa.int64()) if times is None else pa.array(times, mask=times == 0)
+                ),
+                publisher=_repeated(rows.optional_text(template.publisher), count),
+                partitionKey=texts(rows.PARTITION_KEY),
+                properties=self._application_maps(data, sections.application),
+                systemProperties=self._maps(data, sections.properties, system),
+            )
+        except (MalformedError, pa.ArrowInvalid):
+            # The slow path knows what to do with a section that contradicts itself, or with an impossible time.
+            return None
+        self._templates = [template, *(each for each in self._templates if each is not template)][:_MOST_TEMPLATES]
+        return fitting, Rows(batch)
+
+    # --- messages of any shape -------------------------------------------------------------------------------------
+
+    def _by_any_shape(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
+        """If there are many, numpy reads their maps pair by pair."""
+        if len(left) < self._many:
+            return None
+        # If one of them cannot be read here, the slow path finds out which one it is, and why.
+        with contextlib.suppress(MalformedError, *MALFORMED):
+            return self._unlike(left)
+        return None
+
+    def _unlike(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
+        """Raises `MalformedError` or one of `MALFORMED` if only the slow path can read a message, or none can."""
+        data = left.data
+        good, annotations, sections = scan.find_sections(left)
+        readable, pairs = scan.find_pairs(data, annotations)
+        fitting, pair_of = scan.named(data, pairs, len(left), _COLUMN_CODES)
+        good &= readable & fitting & (pair_of[rows.SEQUENCE_NUMBER] >= 0)
+        if (count := int(np.count_nonzero(good))) < self._many:
+            return None
+        others = np.ones(len(pairs.maps), np.bool_)
+        for indices in pair_of.values():
+            others[indices[indices >= 0]] = False
+        pair_of, sections = {name: indices[good] for name, indices in pair_of.items()}, sections.of(good)
+
+        def integers(indices: Integers) -> Integers:
+            return scan.integers(data, pairs.codes[indices], pairs.values.of(indices))
+
+        def texts(name: bytes) -> pa.StringArray:
+            """With nulls where the annotation is missing."""
+            missing = pair_of[name] < 0
+            found = _texts(data, pairs.values.of(pair_of[name][~missing]))
+            return found.take(pa.array(np.cumsum(~missing) - 1, mask=missing)) if missing.any() else found
+
+        numbered, timed = pair_of[rows.SEQUENCE_NUMBER], pair_of[rows.ENQUEUED_TIME]
+        times = integers(np.where(timed < 0, numbered, timed))
+        batch = rows.from_columns(
+            body=_slices(data, sections.bodies, pa.binary()),
+            partition=_repeated(self._partition, count),
+            offset=texts(rows.OFFSET),
+            sequenceNumber=pa.array(integers(numbered)),
+            enqueuedTime=rows.times(pa.array(times, mask=(timed < 0) | (times == 0))),
+            publisher=texts(rows.PUBLISHER),
+            partitionKey=texts(rows.PARTITION_KEY),
+            properties=self._application_maps(data, sections.application),
+            systemProperties=_joined(
+                self._maps(data, sections.properties, read_properties),
+                self._maps_of_pairs(data, pairs.of(others, good), count),
+            ),
+        )
+        return good, Rows(batch)
+
+    # --- columns of maps -------------------------------------------------------------------------------------------
+
+    def _application_maps(self, data: bytearray, sections: Spans) -> pa.MapArray:
+        """The application's properties: pair by pair where there are many unlike sections. Raises `MalformedError`."""
+        count = len(sections.starts)
+        if count >= self._many and sections.lengths.any():
+            sample = _slices(data, sections.of(slice(_SAMPLE)), pa.binary())
+            if 2 * len(sample.unique()) > len(sample):
+                readable, found = scan.find_pairs(data, sections)
+                if readable.all():
+                    with contextlib.suppress(ValueError):
+                        return self._maps_of_pairs(data, found, count)
+        return self._maps(data, sections, read_application)
+
+    def _maps(self, data: bytearray, sections: Spans, read: Callable[[bytes], dict[Any, Any]]) -> pa.MapArray:
+        """A map for each section. Sections with the same bytes are read once. Raises what `read` raises."""
+        made = rows.Maps(self._json)
+        if not sections.lengths.any():
+            if not (shared := read(b"")):
+                return rows.no_pairs(len(sections.lengths))
+            made.add(shared)
+            codes = np.zeros(len(sections.lengths), np.int32)
+        else:
+            index: dict[bytes, int] = {}
+            raws = _slices(data, sections, pa.binary()).to_pylist()
+            codes = np.fromiter((index.setdefault(raw, len(index)) for raw in raws), np.int32, len(raws))
+            for raw in index:
+                made.add(read(raw))
+        column = made.column()
+        return column if len(column) == len(codes) else column.take(pa.array(codes))
+
+    def _maps_of_pairs(self, data: bytearray, pairs: Pairs, count: int) -> pa.MapArray:
+        """The `count` maps of `pairs`. Raises ValueError if a map has a key twice."""
+        if not len(pairs.maps):
+            return rows.no_pairs(count)
+        keys, counts = _texts(data, pairs.keys), np.bincount(pairs.maps, minlength=count)
+        if (most := counts.max()) > 1:
+            codes = keys.dictionary_encode().indices.to_numpy()
+            for apart in range(1, most):
+                if ((codes[apart:] == codes[:-apart]) & (pairs.maps[apart:] == pairs.maps[:-apart])).any():
+                    raise ValueError("a key twice")
+        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        return pa.MapArray.from_arrays(pa.array(offsets), keys, self._values(data, pairs.codes, pairs.values))
+
+    def _values(self, data: bytearray, codes: Integers, spans: Spans) -> pa.StringArray:
+        """Values as texts: integers and texts many at a time, all others one by one."""
+        integer, text = INTEGER[codes], TEXT[codes] & ~BINARY[codes] & (not self._json)
+        parts, indices = [], []
+        for kind in (integer, text, ~(integer | text)):
+            if not len(at := np.flatnonzero(kind)):
+                continue
+            indices.append(at)
+            if kind is integer:
+                parts.append(pa.array(scan.integers(data, codes[at], spans.of(at))).cast(pa.string()))
+            elif kind is text:
+                parts.append(_texts(data, spans.of(at)))
+            else:
+                raws = _slices(data, spans.of(at), pa.binary()).to_pylist()
+                parts.append(rows.texts(map(_scalar, raws, codes[at].tolist()), self._json))
+        return _in_order(parts, indices)
+
+
+def _fits_sample(template: Template, left: RawMessages) -> bool:
+    """Whether the template fits one of a few of the messages; True if there are too few for that to pay."""
+    step = len(left) // _SAMPLE
+    sample = slice(step // 2, None, step)  # without the first and the last message: templates are learned from them
+    return step < _SAMPLE_PAYS or bool(template.match(left.of(sample))[0].any())
+
+
+# --- Arrow arrays from what lies in a buffer -------------------------------------------------------------------------
+
+
+def _slices(data: bytearray, spans: Spans, kind: pa.DataType) -> pa.Array:
+    """A column of bytes or text, copied once: every other item of an array of which the rest are the gaps."""
+    count = len(spans.starts)
+    offsets = np.zeros(2 * count + 1, np.int32)
+    offsets[:-1:2] = spans.starts
+    offsets[1::2] = spans.starts + spans.lengths
+    alternating = pa.Array.from_buffers(kind, max(0, 2 * count - 1), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return alternating.take(pa.array(np.arange(0, 2 * count, 2)))
+
+
+def _texts(data: bytearray, spans: Spans) -> pa.StringArray:
+    """A column of texts; bytes that are not UTF-8 as `rows.optional_text` writes them."""
+    column = _slices(data, spans, pa.string())
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:  # some are not UTF-8
+        column = pa.array(map(rows.optional_text, column.cast(pa.binary()).to_pylist()), pa.string())
+    return column
+
+
+def _repeated(text: str | None, count: int) -> pa.StringArray:
+    return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+def _in_order(parts: list[Any], indices: list[Integers]) -> Any:
+    """Parts of an array or record batch as one, in which their items have these `indices`."""
+    if len(parts) == 1:
+        return parts[0]
+    joined = (pa.concat_arrays if isinstance(parts[0], pa.Array) else pa.concat_batches)(parts)
+    return joined.take(pa.array(np.argsort(np.concatenate(indices))))
+
+
+def _joined(first: pa.MapArray, second: pa.MapArray) -> pa.MapArray:
+    """Maps with the pairs of both. Raises ValueError if both may have the same key."""
+    if not len(first.keys) or not len(second.keys):
+        return first if len(first.keys) else second
+    if pc.any(pc.is_in(second.keys, first.keys.unique())).as_py():
+        raise ValueError("a key twice")
+    offsets = [each.offsets.to_numpy() for each in (first, second)]
+    maps = [np.repeat(np.arange(len(first)), np.diff(each)) for each in offsets]
+    order = pa.array(np.argsort(np.concatenate(maps), kind="stable"))
+    keys, items = (
+        pa.concat_arrays(each).take(order) for each in ((first.keys, second.keys), (first.items, second.items))
+    )
+    return pa.MapArray.from_arrays(pa.array(offsets[0] + offsets[1]), keys, items)
+
+
+def _scalar(raw: bytes, code: int) -> Any:
+    """The value of type `code` from its bytes, without its size."""
+    if code == 0xA0 or code == 0xB0:
+        return rows.Binary(raw)
+    if code in TEXTS:
+        return raw
+    scalar = SCALARS[code]
+    assert scalar is not None
+    return scalar(raw, 0)[0]

@@ -1,7 +1,6 @@
-"""Reads a link's transfers from the client's socket, in place of the client.
+"""Reads a link's transfers from the client's socket, in place of the client, which has opened connection and link.
 
-The client has opened and authenticated the connection and attached the link. Frames other than transfers to the link go
-to the client's own handlers, and the client does the sending.
+Other frames go to the client's own handlers, and the client does the sending.
 """
 
 from __future__ import annotations
@@ -42,16 +41,13 @@ _FLOW = b"\x00\x53\x13"
 
 
 class LinkReader:
-    """Reads the transfers to `link` in large pieces from the socket or websocket of the client's `handler`.
+    """Reads the transfers to `link` of the client's `handler`, for which `client.incompatibility` has returned None.
 
-    `client.incompatibility` must have returned None for both.
-
-    Raises what the client itself raises in the same situation, OSError or `MalformedError`; after that the connection
-    is of no more use.
+    `prefetch` is the most credit that is granted at a time. Raises what the client itself raises in the same situation,
+    OSError or `MalformedError`; after that the connection is of no more use.
     """
 
     def __init__(self, handler: Any, link: Any, prefetch: int) -> None:
-        """`prefetch` is the most credit that is granted at a time."""
         self._token = handler._cbs_authenticator
         self._connection, self._session, self._link = handler._connection, handler._session, link
         self._transport = self._connection._transport
@@ -70,11 +66,7 @@ class LinkReader:
         self._answered = False  # a flow frame has come
 
     def receive(self, most: int, wait: float, wanted: int | None = None) -> RawMessages:
-        """Up to `most` messages, which are valid until `release`; none if none came within `wait` seconds.
-
-        Waits for more only while they come without a pause. `wanted` is the number of messages for this call and later
-        ones, if it is known: the peer sends no more.
-        """
+        """`Receiver.receive`, with messages, which are valid until `release`."""
         transfers = self._transfers
         if self._returned == len(transfers):
             self._wanted = sys.maxsize if wanted is None else wanted
@@ -111,8 +103,7 @@ class LinkReader:
     def is_usable(self, ahead: int = 0) -> bool:
         """Whether `receive` can be called later: not if the token is about to expire, or if the small buffer is full.
 
-        Handles the frames that have come meanwhile. The peer may send `ahead` messages before they are asked for.
-        Raises as `receive` does.
+        Handles the frames that have come, and raises as `receive` does. The peer may send `ahead` messages unasked.
         """
         if time.time() >= self._token._expires_on - self._token._refresh_window:
             return False
@@ -158,7 +149,6 @@ class LinkReader:
                 return
 
     def _clear(self) -> None:
-        """Forget the messages found, all of which have been returned."""
         self._transfers.clear()
         self._returned = 0
 
@@ -174,7 +164,6 @@ class LinkReader:
             self._check()
 
     def _count(self) -> None:
-        """Update the client's counters for the frames that it has not seen."""
         frames, deliveries = self._transfers.counted()
         session, link = self._session, self._link
         session.next_incoming_id = (session.next_incoming_id + frames) & _ID_MASK
@@ -184,7 +173,6 @@ class LinkReader:
         link.current_link_credit -= deliveries
 
     def _other_frame(self, channel: int, frame: bytes) -> None:
-        """Pass a frame to the client."""
         from azure.eventhub._pyamqp._decode import decode_empty_frame, decode_frame
 
         self._count()  # first, because a flow frame sets the same counters

@@ -1,7 +1,6 @@
 """Requests to a hub's `$management`, all in one write, and their responses, in few reads.
 
-The client has opened and authenticated the connection and attached the two links. It encodes each request once; later
-requests differ only in the id in it.
+The client has opened connection and links. It encodes each request once; later ones differ only in the id.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ _DISPOSITION = b"\x00\x53\x15"
 
 
 class Management:
-    """Sends requests over the open management link `operation` of the client's `handler`.
+    """Sends requests over the open management link `operation` of the client's `handler`, for which
+    `management_incompatibility` has returned None.
 
-    `management_incompatibility` must have returned None for them. `refusal` makes the error that a refused request gets
-    from a status and its description. Otherwise it raises what `LinkReader` raises.
+    `refusal` makes the error of a refused request from a status and its description. Raises what `LinkReader` raises.
     """
 
     def __init__(self, handler: Any, operation: Any, refusal: Callable[[int, str], Exception]) -> None:
@@ -55,7 +54,6 @@ class Management:
         self._sender = link._request_link
         self._session = handler._session
         self._transport = handler._connection._transport
-        self._most = handler._connection._remote_max_frame_size
         self._responses = _Responses(handler, link._response_link, _CREDIT)
         self._refusal = refusal
         self._token = ""
@@ -97,11 +95,8 @@ class Management:
         sender, session = self._sender, self._session
         tag = (sender.delivery_count + 1) & 0xFFFFFFFF
         head = _TRANSFER.size
-        size = head + len(before) + len(request_id) + len(after)
-        if size > self._most:
-            raise MalformedError(f"a request of {size} bytes, where the peer takes {self._most}")
         frame = _TRANSFER.pack(
-            size, 2, 0, session.channel,
+            head + len(before) + len(request_id) + len(after), 2, 0, session.channel,
             b"\x00\x53\x14", 0xC0, head - 13, 6,
             0x70, sender.handle, 0x70, session.next_outgoing_id & 0xFFFFFFFF, 0xA0, 4, tag, 0x43, 0x42, 0x42,
         )  # fmt: skip
@@ -136,7 +131,6 @@ def management_incompatibility(handler: Any, operation: Any) -> str | None:
         counters = (
             sender.handle, sender.delivery_count, sender.current_link_credit,
             session.channel, session.next_outgoing_id, session.remote_incoming_window, session.outgoing_window,
-            handler._connection._remote_max_frame_size,
         )  # fmt: skip
         if not all(isinstance(each, int) for each in counters) or not callable(handler._connection._transport.write):
             return "its management link is not as expected"

@@ -1,7 +1,6 @@
 """Where the bytes of AMQP come from: a socket, a TLS socket, or the frames of a websocket, behind one interface.
 
-The client has opened the connection, and still does the sending. Here everything that has come is read in large
-pieces, straight into the reader's buffer.
+Everything that has come is read in large pieces, straight into the reader's buffer. The client does the sending.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from typing import Any, Protocol
 from spark_ehbalance.hub.wire.values import MalformedError
 
 #: The kinds of frames of a websocket.
-_CONTINUED, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
+_CONTINUED, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x2, 0x8, 0x9, 0xA
 
-#: The most bytes of a frame's head, without the mask that only a client's frames have.
-_LONGEST_HEAD = 10
+#: The most bytes of a control frame, and of another frame's head, without the mask that only a client's frames have.
+_LONGEST_HEAD = 2 + 125
 
 #: Seconds for one frame that is sent, such as the answer to a ping: as long as the client gives its own by default.
 _SENDING = 1.0
@@ -77,19 +76,18 @@ class _SocketSource:
 
 
 class WebSocketSource:
-    """The data of a websocket's frames, without the frames.
+    """The data of a websocket's frames, which moves down over their heads where it was read.
 
-    Frames are taken apart where they were read: their data moves down over their heads.
+    A buffer has room for more than one head.
     """
 
     def __init__(self, websocket: Any) -> None:
         """`websocket` is one of websocket-client, between two frames."""
         self._websocket = websocket
         self._below = _SocketSource(websocket.sock)
-        self._head = b""  # the part of a frame's head that has come
+        self._head = b""  # the part of a head that has come
         self._left = 0  # bytes of the present frame's data that have not come
         self._failure: Exception | None = None  # to be raised once the data before it was returned
-        self._control: tuple[int, bytes] | None = None  # the kind of the present frame and its data, unless it is AMQP
         # The client's own would read up to the peer's answer, for seconds, and from the middle of a frame.
         websocket.close = self._close
 
@@ -110,18 +108,14 @@ class WebSocketSource:
             while pos < end:
                 if not self._left:
                     head = bytes(buffer[pos : min(end, pos + _LONGEST_HEAD)])
-                    if (size := _head_size(head)) > len(head):
+                    if (size := self._begin(head)) is None:
                         self._head = head
                         break
-                    self._begin(head)
                     pos += size
                 taken = min(self._left, end - pos)
+                buffer[have : have + taken] = buffer[pos : pos + taken]
                 self._left -= taken
-                if self._control is None:
-                    buffer[have : have + taken] = buffer[pos : pos + taken]
-                    have += taken
-                else:
-                    self._continue_control(bytes(buffer[pos : pos + taken]))
+                have += taken
                 pos += taken
         except (OSError, MalformedError) as error:
             if not have:
@@ -129,40 +123,35 @@ class WebSocketSource:
             self._failure = error
         return have
 
-    def _begin(self, head: bytes) -> None:
-        """A frame begins with this head, and perhaps more."""
-        kind, self._left = head[0] & 0x0F, head[1] & 0x7F
-        if self._left >= 126:
-            (self._left,) = struct.unpack_from(">H" if self._left == 126 else ">Q", head, 2)
+    def _begin(self, head: bytes) -> int | None:
+        """The size of the frame header that begins with `head`, or of a whole control frame, which is answered; None
+        while too little has come."""
+        if len(head) < 2:
+            return None
+        kind, length = head[0] & 0x0F, head[1] & 0x7F
         if head[0] & 0x70 or head[1] & 0x80:
             raise MalformedError("a websocket's frame with an extension or a mask, which a server must not send")
-        self._control = None if kind in (_BINARY, _CONTINUED) else (kind, b"")
-        if kind in (_CLOSE, _PING, _PONG):
-            if self._left > 125:
-                raise MalformedError(f"a websocket's control frame of {self._left} bytes")
-            if not self._left:
-                self._answer()  # nothing else of it comes
-        elif kind not in (_BINARY, _CONTINUED):
+        if kind in (_BINARY, _CONTINUED):
+            size = 2 + {126: 2, 127: 8}.get(length, 0)
+            if size > len(head):
+                return None
+            self._left = length if size == 2 else int.from_bytes(head[2:size], "big")
+            return size
+        if kind not in (_CLOSE, _PING, _PONG):
             raise MalformedError(f"a websocket's frame of kind {kind}, which is not AMQP's")
-
-    def _continue_control(self, data: bytes) -> None:
-        assert self._control is not None
-        kind, before = self._control
-        self._control = kind, before + data
-        if not self._left:
-            self._answer()
-
-    def _answer(self) -> None:
-        """A control frame has come: a ping is answered, and a close."""
-        assert self._control is not None
-        (kind, data), self._control = self._control, None
+        if length > 125:
+            raise MalformedError(f"a websocket's control frame of {length} bytes")
+        size = 2 + length
+        if size > len(head):
+            return None
         if kind == _PING:
-            self._send(self._websocket.pong, data)
+            self._send(self._websocket.pong, head[2:size])
         elif kind == _CLOSE:
             with contextlib.suppress(Exception):  # it may be gone
                 self._send(self._websocket.send_close)
-            code = struct.unpack(">H", data[:2])[0] if len(data) >= 2 else "none"
+            code = struct.unpack_from(">H", head, 2)[0] if length >= 2 else "none"
             raise ConnectionError(f"the peer has closed the websocket with code {code}")
+        return size
 
     def _send(self, send: Any, *arguments: Any) -> None:
         sock = self._websocket.sock
@@ -183,13 +172,6 @@ class WebSocketSource:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         self._websocket.shutdown()
-
-
-def _head_size(head: bytes) -> int:
-    """The size of the frame header that begins with `head`; `len(head) + 1` while too little has come."""
-    if len(head) < 2:
-        return len(head) + 1
-    return 2 + {126: 2, 127: 8}.get(head[1] & 0x7F, 0)
 
 
 def _incompatible_websocket(websocket: Any) -> str | None:

@@ -1,11 +1,8 @@
-"""The last enqueued event of a partition, which the service adds to each message if the receiver has asked for it.
-
-It comes in delivery annotations (`track_last_enqueued_event_properties` of the client), which become no column.
-"""
+"""The last enqueued event of a partition, which the service adds to each message if the receiver has asked for it
+(`track_last_enqueued_event_properties` of the client), in delivery annotations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,15 +32,14 @@ class Newest(NamedTuple):
 
 def newest(message: bytes) -> Newest | None:
     """The newest event according to `message`; None if it has none, or none that can be read."""
+    if not message.startswith(_SECTION):
+        return None
     try:
-        found: Any = decode(message, 3)[0] if message.startswith(_SECTION) else None
-        if not isinstance(found, Mapping):
-            return None
+        found: Any = decode(message, 3)[0]
         number, offset, at = found[_SEQUENCE_NUMBER], found[_OFFSET], found[_TIME]
-        if not isinstance(number, int) or not isinstance(at, int) or number < 0:
-            return None
-        return Newest(number, bytes(offset).decode(), at)
-    except (*MALFORMED, KeyError):
+        valid = isinstance(number, int) and isinstance(at, int) and number >= 0
+        return Newest(number, bytes(offset).decode(), at) if valid else None
+    except (*MALFORMED, KeyError):  # TypeError too, if it is no map
         return None
 
 

@@ -1,7 +1,7 @@
 """Transfer frames: where the messages are in the bytes from the socket.
 
 Nearly all frames begin alike but for delivery id and tag, so one `struct` and three comparisons are enough for a frame:
-a `_Head` is learned from a frame of which all fields were decoded. Frames of one size are found many at a time.
+the `_Head` is learned from the last other frame. Frames of one size are found many at a time.
 """
 
 from __future__ import annotations
@@ -26,33 +26,24 @@ _HEADER = struct.Struct(">IBBH")
 _TRANSFER = b"\x00\x53\x14"
 _HANDLE, _ID, _TAG, _MORE, _ABORTED = 0, 1, 2, 5, 9
 
-#: Heads kept: for ids of one, two and five bytes, and one more.
-_MOST_HEADS = 4
-
 #: Frames of one size are compared all at once if there are this many: that costs as much as 20 to 30 frames one by one.
 #: Where fewer turned out to be alike it is not tried in the next `_RUN_PAUSE` buffers.
 _RUN_PAYS, _RUN_PAUSE = 40, 20
 
 
-class RawMessages:
-    """Messages of one buffer. Message i lies in `data` from `starts[i]` to `ends[i]`.
+_Positions = npt.NDArray[np.int64]
 
-    A message that came in several frames is `joined[-1 - starts[i]]`. `data` has `SLACK` more bytes than the last end.
+
+class RawMessages:
+    """Messages of one buffer: from `starts[i]` to `ends[i]` in `data`, which has `SLACK` more bytes than the last end.
+
+    A message that came in several frames is `joined[-1 - starts[i]]`.
     """
 
     __slots__ = ("data", "ends", "joined", "starts")  # no dataclass: a frozen one takes 2 µs to make
 
-    def __init__(
-        self,
-        data: bytearray,
-        starts: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64],
-        joined: Sequence[bytes] = (),
-    ) -> None:
-        self.data = data
-        self.starts = starts
-        self.ends = ends
-        self.joined = joined
+    def __init__(self, data: bytearray, starts: _Positions, ends: _Positions, joined: Sequence[bytes] = ()) -> None:
+        self.data, self.starts, self.ends, self.joined = data, starts, ends, joined
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -87,20 +78,13 @@ class Transfers:
     def __init__(
         self, channel: int, handle: int, max_frame: int, *, run_pays: int = _RUN_PAYS, run_pause: int = _RUN_PAUSE
     ) -> None:
-        """`max_frame` is the size in bytes that the client has allowed the peer's frames.
-
-        `run_pays` frames of one size are compared all at once; if they are not alike this is not tried in the next
-        `run_pause` buffers.
-        """
+        """`max_frame` is the size in bytes that the client has allowed the peer's frames."""
         self._starts = array("q")  # not lists: an integer of many does not become a Python object
         self._ends = array("q")
         self._joined: list[bytes] = []
-        self._frames = 0
-        self._deliveries = 0
-        self._channel = channel
-        self._handle = handle
-        self._max_frame = max_frame
-        self._heads: list[_Head] = []
+        self._frames = self._deliveries = 0
+        self._channel, self._handle, self._max_frame = channel, handle, max_frame
+        self._head: _Head | None = None
         self._run_pays, self._run_pause = run_pays, run_pause
         self._pause = 0  # buffers in which runs are not looked for
         self._parts: list[bytes] = []  # of a delivery whose last frame has not come yet
@@ -134,8 +118,8 @@ class Transfers:
         learned = False
         self._pause -= self._pause > 0
         while True:
-            if not self._parts:
-                pos = self._find_known(data, pos, end)
+            if self._head is not None and not self._parts:
+                pos = self._find_alike(data, pos, end, self._head)
             if end - pos < 8:
                 return pos
             size, words, _, channel = _HEADER.unpack_from(data, pos)
@@ -151,18 +135,8 @@ class Transfers:
                 other_frame(channel, frame)
             elif self._take(frame, fields, pos, positions[-1]) and not learned and len(positions) > _MORE:
                 learned = True  # one per buffer: a stream in which no two frames are alike must not cost more
-                self._learn(frame, positions)
+                self._head = _learned(frame, positions) or self._head
             pos += size
-
-    def _find_known(self, data: bytearray, pos: int, end: int) -> int:
-        index = 0
-        while index < len(self._heads):
-            before, pos = pos, self._find_alike(data, pos, end, self._heads[index])
-            if pos > before and index:
-                self._heads.insert(0, self._heads.pop(index))
-                index = 0
-            index += 1
-        return pos
 
     def _find_alike(self, data: bytearray, pos: int, end: int, head: _Head) -> int:
         unpack_from, before_id, before_tag, after_tag, smallest, mask = head
@@ -225,25 +199,21 @@ class Transfers:
         self._ends.append(0 if parts else pos + len(frame))
         return not parts
 
-    def _learn(self, frame: bytes, positions: list[int]) -> None:
-        """Make a head from a transfer with id and tag."""
-        tag, after_tag, start = positions[_TAG], positions[_TAG + 1], positions[-1]
-        identity = positions[_ID] + 1  # after the id's type code
-        tag += {0xA0: 2, 0xB0: 5}.get(frame[tag], 1)
-        parts = frame[4:identity], frame[positions[_TAG] : tag], frame[after_tag:start]
-        gaps = positions[_TAG] - identity, after_tag - tag
-        form = f">I{len(parts[0])}s{gaps[0]}x{len(parts[1])}s{gaps[1]}x{len(parts[2])}s"
-        if start <= SLACK:
-            same = (
-                b"\xff" * identity,
-                bytes(gaps[0]),
-                b"\xff" * len(parts[1]),
-                bytes(gaps[1]),
-                b"\xff" * len(parts[2]),
-            )
-            mask = np.frombuffer(b"".join(same) + bytes(-start % 8), np.uint64)
-            self._heads.insert(0, _Head(struct.Struct(form).unpack_from, *parts, start, mask))
-            del self._heads[_MOST_HEADS:]
+
+def _learned(frame: bytes, positions: list[int]) -> _Head | None:
+    """The head of a transfer with id and tag; None if it is too long."""
+    after_tag, start = positions[_TAG + 1], positions[-1]
+    if start > SLACK:
+        return None
+    identity = positions[_ID] + 1  # after the id's type code
+    tag = positions[_TAG] + {0xA0: 2, 0xB0: 5}.get(frame[positions[_TAG]], 1)
+    parts = frame[4:identity], frame[positions[_TAG] : tag], frame[after_tag:start]
+    gaps = positions[_TAG] - identity, after_tag - tag
+    form = f">I{len(parts[0])}s{gaps[0]}x{len(parts[1])}s{gaps[1]}x{len(parts[2])}s"
+    mask = bytearray(b"\xff" * start + bytes(-start % 8))
+    mask[identity : positions[_TAG]] = bytes(gaps[0])
+    mask[tag:after_tag] = bytes(gaps[1])
+    return _Head(struct.Struct(form).unpack_from, *parts, start, np.frombuffer(mask, np.uint64))
 
 
 def _run(data: bytearray, pos: int, size: int, most: int, mask: npt.NDArray[np.uint64]) -> int:

@@ -31,10 +31,6 @@ _Decoder = Callable[[bytes, int], tuple[Any, int]]
 #: Makes a compound value from its elements; None if the value is the list of them.
 _Maker = Callable[[list[Any]], Any] | None
 
-#: The beginning of a compound value: the number of elements, the type code that they share (-1 if each has its own),
-#: the maker, and where they start.
-_Opened = tuple[int, int, _Maker, int]
-
 #: Keys of a map, and those among them that are neither text nor binary. A sender can choose keys so that each is
 #: compared with all. Numbers are easy to choose, and UUIDs slow to compare. For text one has to search for a minute,
 #: where hashes are the same in all processes, as in Spark's (PYTHONHASHSEED=0): 82,000 such keys, 0.9 MB, took 5.5 s.
@@ -43,10 +39,6 @@ _MOST_KEYS, _MOST_ODD_KEYS = 4096, 256
 
 #: Described types that the client decodes as a mapping from their name to their value.
 _OUTCOMES = {0x23: "received", 0x24: "accepted", 0x25: "rejected", 0x26: "released", 0x27: "modified"}
-
-
-#: Takes the bytes, and the position after a compound value's type code.
-_Opener = Callable[[bytes, int, "ArrayBudget"], _Opened]
 
 
 class MalformedError(Exception):
@@ -80,7 +72,7 @@ def decode(data: bytes, pos: int, budget: ArrayBudget | None = None) -> tuple[An
     budget = budget or ArrayBudget(_EMPTY_ITEMS)
     around: list[tuple[list[Any], int, int, _Maker]] = []
     items: list[Any] = []
-    left, element, made, pos = _OPENERS[code](data, pos + 1, budget)
+    left, element, made, pos = _open(code, data, pos + 1, budget)
     while True:
         while left:
             left -= 1
@@ -103,7 +95,7 @@ def decode(data: bytes, pos: int, budget: ArrayBudget | None = None) -> tuple[An
                     raise ValueError(f"values nested more than {MAX_DEPTH} deep")
                 around.append((items, left, element, made))
                 items = []
-                left, element, made, pos = _OPENERS[code](data, pos, budget)
+                left, element, made, pos = _open(code, data, pos, budget)
         value = items if made is None else made(items)
         if not around:
             return value, pos
@@ -130,10 +122,6 @@ def end_of(data: bytes, pos: int) -> int:
     return pos
 
 
-def _only(items: list[Any]) -> Any:
-    return items[0]
-
-
 #: What `decode` raises. Its callers turn these into a `MalformedError` once, which is cheaper than at every value.
 MALFORMED = (IndexError, struct.error, TypeError, ValueError, ArithmeticError, RecursionError)
 
@@ -142,7 +130,7 @@ def _empty(value: Any) -> _Decoder:
     return lambda data, pos: (value, pos)
 
 
-def _integer_or_float(form: str) -> _Decoder:
+def _packed(form: str) -> _Decoder:
     unpack_from, size = struct.Struct(">" + form).unpack_from, struct.calcsize(">" + form)
     return lambda data, pos: (unpack_from(data, pos)[0], pos + size)
 
@@ -214,10 +202,44 @@ def _decimal(bits: int, digits: int, exponent_bits: int, bias: int) -> _Decoder:
     return _fixed(bits // 8, made)
 
 
-def _header(form: str) -> tuple[Callable[[bytes, int], tuple[int, int]], int]:
-    """Reads a compound value's size and count; and the number of bytes that these two have."""
-    header = struct.Struct(">" + form)
-    return header.unpack_from, header.size
+def _open(code: int, data: bytes, pos: int, budget: ArrayBudget) -> tuple[int, int, _Maker, int]:
+    """The beginning of a compound value, which is at `pos` behind its type `code`: the number of elements, the type
+    code that they share (-1 if each has its own), the maker, and where they start."""
+    if not code:
+        return 2, -1, _undescribed, pos
+    width = 4 if code & 0x10 else 1
+    size, count = _UINTS(data, pos) if width == 4 else (data[pos], data[pos + 1])
+    if code & 0xEF == 0xE0:
+        return _array(data, pos + 2 * width, count, budget) if count else (0, -1, None, pos + width + size)
+    pos += 2 * width
+    _check_count(count, data, pos)
+    return (count & -2, -1, _mapping, pos) if code & 1 else (count, -1, None, pos)  # a key without a value is skipped
+
+
+def _array(data: bytes, pos: int, count: int, budget: ArrayBudget) -> tuple[int, int, _Maker, int]:
+    names = []
+    while data[pos] == 0:
+        descriptor = SCALARS[data[pos + 1]]
+        if descriptor is None:
+            raise ValueError("an array's descriptor is compound")
+        name, pos = descriptor(data, pos + 2)
+        if name in _OUTCOMES:
+            names.append(_OUTCOMES[name])
+    code, pos = data[pos], pos + 1
+    if code >> 4 == 4:
+        budget.take(count)
+    else:
+        _check_count(count, data, pos)
+    if not names:
+        return count, code, None, pos
+    budget.take(4 * count * len(names))  # each makes a dictionary
+
+    def described(items: list[Any]) -> list[Any]:
+        for name in reversed(names):
+            items = [{name: item} for item in items]
+        return items
+
+    return count, code, described, pos
 
 
 def _check_count(count: int, data: bytes, pos: int) -> None:
@@ -225,87 +247,20 @@ def _check_count(count: int, data: bytes, pos: int) -> None:
         raise ValueError(f"{count} elements in {max(0, len(data) - pos)} bytes")
 
 
-def _list(form: str) -> _Opener:
-    header, size = _header(form)
-
-    def opened(data: bytes, pos: int, budget: ArrayBudget) -> _Opened:
-        _, count = header(data, pos)
-        pos += size
-        _check_count(count, data, pos)
-        return count, -1, None, pos
-
-    return opened
-
-
-def _map(form: str) -> _Opener:
-    header, size = _header(form)
-
-    def opened(data: bytes, pos: int, budget: ArrayBudget) -> _Opened:
-        _, count = header(data, pos)
-        pos += size
-        _check_count(count, data, pos)
-        return count & -2, -1, _mapping, pos  # the client skips a key without a value
-
-    return opened
-
-
 def _mapping(items: list[Any]) -> dict[Any, Any]:
     if len(items) > 2 * _MOST_ODD_KEYS:
-        _check_keys(items)
+        keys = items[::2]
+        odd = sum(not isinstance(key, bytes) for key in keys)
+        if odd > _MOST_ODD_KEYS or len(keys) > _MOST_KEYS:
+            raise ValueError(
+                f"a map with {len(keys)} keys, of which {odd} are neither text nor binary: at most {_MOST_KEYS} are "
+                f"read, and {_MOST_ODD_KEYS} of these"
+            )
     pairs = iter(items)
     try:
         return dict(zip(pairs, pairs, strict=False))
     except TypeError:
         raise ValueError("a map has a list or a map as a key") from None
-
-
-def _check_keys(items: list[Any]) -> None:
-    keys = items[::2]
-    odd = sum(not isinstance(key, bytes) for key in keys)
-    if odd > _MOST_ODD_KEYS or len(keys) > _MOST_KEYS:
-        raise ValueError(
-            f"a map with {len(keys)} keys, of which {odd} are neither text nor binary: at most {_MOST_KEYS} are read, "
-            f"and {_MOST_ODD_KEYS} of these"
-        )
-
-
-def _array(form: str) -> _Opener:
-    header, size = _header(form)
-
-    def opened(data: bytes, pos: int, budget: ArrayBudget) -> _Opened:
-        length, count = header(data, pos)
-        if not count:
-            return 0, -1, None, pos + size // 2 + length
-        pos += size
-        names = []
-        while data[pos] == 0:
-            descriptor = SCALARS[data[pos + 1]]
-            if descriptor is None:
-                raise ValueError("an array's descriptor is compound")
-            name, pos = descriptor(data, pos + 2)
-            if name in _OUTCOMES:
-                names.append(_OUTCOMES[name])
-        code, pos = data[pos], pos + 1
-        if code >> 4 == 4:
-            budget.take(count)
-        else:
-            _check_count(count, data, pos)
-        if not names:
-            return count, code, None, pos
-        budget.take(4 * count * len(names))  # each makes a dictionary
-
-        def described(items: list[Any]) -> list[Any]:
-            for name in reversed(names):
-                items = [{name: item} for item in items]
-            return items
-
-        return count, code, described, pos
-
-    return opened
-
-
-def _described(data: bytes, pos: int, budget: ArrayBudget) -> _Opened:
-    return 2, -1, _undescribed, pos
 
 
 def _undescribed(items: list[Any]) -> Any:
@@ -326,6 +281,7 @@ _SIGNED = (*range(128), *range(-128, 0))
 _NO_BYTES = Binary()
 _LONG = struct.Struct(">q").unpack_from
 _UINT = struct.Struct(">I").unpack_from
+_UINTS = struct.Struct(">II").unpack_from
 #: Decoders of the bytes of text, symbols and binary, by type code.
 TEXTS: dict[int, Callable[[bytes, int], tuple[bytes, int]]] = {
     **dict.fromkeys((0xA0, 0xA1, 0xA3), _bytes8),
@@ -347,33 +303,23 @@ for _code, _decoder in {
     0x54: _signed,
     0x55: _signed,
     0x56: _boolean,
-    0x60: _integer_or_float("H"),
-    0x61: _integer_or_float("h"),
-    0x70: _integer_or_float("I"),
-    0x71: _integer_or_float("i"),
-    0x72: _integer_or_float("f"),
+    0x60: _packed("H"),
+    0x61: _packed("h"),
+    0x70: _packed("I"),
+    0x71: _packed("i"),
+    0x72: _packed("f"),
     0x73: _fixed(4, _char),
     0x74: _decimal(32, 7, 8, 101),
-    0x80: _integer_or_float("Q"),
-    0x82: _integer_or_float("d"),
+    0x80: _packed("Q"),
+    0x82: _packed("d"),
     0x84: _decimal(64, 16, 10, 398),
     0x94: _decimal(128, 34, 14, 6176),
     0x98: _fixed(16, lambda raw: uuid.UUID(bytes=raw)),
-    **dict.fromkeys((0x81, 0x83), _integer_or_float("q")),
+    **dict.fromkeys((0x81, 0x83), _packed("q")),
     **TEXTS,
     0xA0: _binary(_bytes8),
     0xB0: _binary(_bytes32),
 }.items():
     SCALARS[_code] = _decoder
-
-_OPENERS: dict[int, _Opener] = {
-    0x00: _described,
-    0xC0: _list("BB"),
-    0xC1: _map("BB"),
-    0xD0: _list("II"),
-    0xD1: _map("II"),
-    0xE0: _array("BB"),
-    0xF0: _array("II"),
-}
-for _code in _OPENERS:
+for _code in (0x00, 0xC0, 0xC1, 0xD0, 0xD1, 0xE0, 0xF0):
     SCALARS[_code] = None
