@@ -14,6 +14,10 @@ from typing import NamedTuple
 #: both stay within the limit together, lists of partitions included.
 MOST_REQUESTS = 24.0
 
+#: Partitions that are requested for the first time in one go: two seconds' worth, so that a query with many begins to
+#: read those that it knows.
+MOST_NEW = 48
+
 #: Seconds in which requests are counted: a little more than one, because they may come closer together than they went.
 _SECOND = 1.1
 
@@ -77,6 +81,7 @@ class PollSchedule:
         self.wanted = False  # a request is due now, as far as the limit allows
         self._stale: dict[str, float] = {}  # partitions to be renewed, by a request after this time
         self._known_at: dict[str, float] = {}  # time of the request for each partition's known state
+        self._unknown = 0  # partitions that were never requested
         self._changed_at = 0.0  # time of the last request whose response differed from the one before
         self.not_before = 0.0  # the next request is not due sooner, because of the limit
 
@@ -107,7 +112,7 @@ class PollSchedule:
         """When the next request is due, as things are."""
         shortest, longest, resting, *_ = self.intervals
         waiting = min(max(shortest, _GROWTH * (self.requested_at - self._changed_at)), longest)
-        pause = 0.0 if self.wanted or self._stale else resting if self._resting else waiting
+        pause = 0.0 if self.wanted or self._stale or self._unknown else resting if self._resting else waiting
         return max(self.not_before, self.requested_at + pause)
 
     def round_time(self) -> float:
@@ -123,11 +128,13 @@ class PollSchedule:
         return self._known_at.get(partition, 0.0)
 
     def choose(self, partitions: Sequence[str], *, also_others: bool) -> list[str]:
-        """Which of the hub's `partitions` to request now: the new ones, and of those to be renewed and of the watched
-        ones (with `also_others` of all) together as many as a second allows, those with the oldest state first."""
+        """Which of the hub's `partitions` to request now: at most `MOST_NEW` new ones; and of those to be renewed and
+        the watched ones (with `also_others` of all) together as many as a second allows, those with the oldest state
+        first."""
         self.wanted = False
         most = max(1, int(self._rate))
-        new = [partition for partition in partitions if partition not in self._known_at]
+        unknown = [partition for partition in partitions if partition not in self._known_at]
+        new, self._unknown = unknown[:MOST_NEW], len(unknown[MOST_NEW:])
         wanted = self._known_at.keys() & (partitions if also_others else self._watched)
         oldest = sorted(wanted, key=self.known_at)[:most]
         for gone in self._stale.keys() - {*partitions}:
@@ -147,6 +154,9 @@ class PollSchedule:
         self._known_at.update(dict.fromkeys(requested, began))
         self.requested_at = began
         self._changed_at = began if changed else self._changed_at
+        if self._unknown:  # `HubMetadata` keeps to the rate, from connection to connection not
+            self.not_before = began if ended is None else ended + _SECOND
+            return
         # Requests beyond the rate, made because they were urgent, delay the next one by a second at the most.
         self.not_before = (began if ended is None else ended) + min(
             len(requested) + others, max(1.0, self._rate)

@@ -89,8 +89,9 @@ class HubWatcher:
         return self._connection.hub_name
 
     def start(self) -> None:
-        """Request the states of all partitions, then start the thread. Raises `HubUnavailableError`, `MissingError` if
-        hub or consumer group do not exist, `OptionError` if the starting positions do not match the partitions."""
+        """Request the states of the partitions, of many only the first, then start the thread. Raises
+        `HubUnavailableError`, `MissingError` if hub or consumer group do not exist, `OptionError` if the starting
+        positions do not match the partitions."""
         with HubMetadata(self._connection, self._consumer_group) as metadata, ThreadPoolExecutor(1) as beside:
             group = beside.submit(check_group, self._address("0"))
             self._poll(metadata, listing=True)
@@ -223,20 +224,21 @@ class HubWatcher:
         """What `startingPosition` means now in those of `partitions` where it can be resolved in time. Raises
         `HubUnavailableError` if there is none."""
         deadline = time.monotonic() + self._patience
-        with self._condition:
-            oldest = min(map(self._schedule.known_at, partitions), default=float("inf"))
         # "latest" means now, or nearly so: as lately as each of the partitions can be asked about.
-        if time.monotonic() - oldest > max(self._schedule.intervals.listing, 2 * len(self._partitions) / MOST_REQUESTS):
+        recent = time.monotonic() - max(self._schedule.intervals.listing, 2 * len(self._partitions) / MOST_REQUESTS)
+        with self._condition:
+            known = [each for each in partitions if self._schedule.known_at(each) >= recent]
+        if not known:
             since = self._renew(partitions, self._patience)
-            partitions = self._renewed(partitions, since)  # with many, the others have their turn next
-            if not partitions:
+            known = self._renewed(partitions, since)
+            if not known:
                 raise self._last_error or HubUnavailableError("the event hub has not answered in time")
 
         def resolved(address: PartitionAddress, left: float) -> Position:
             position = self._starting_positions.of(address.partition)
             return resolve(position, address, self._state(address.partition), left)
 
-        return self._in_each(partitions, deadline, resolved, needed=True)
+        return self._in_each(known, deadline, resolved, needed=True)  # the others have their turn next
 
     def offsets(self, positions: Mapping[str, int], owner_level: int | Mapping[str, int | None]) -> dict[str, str]:
         """The offsets of the events with these sequence numbers, by partition, as far as they can be found in time.

@@ -188,9 +188,10 @@ class Keeper:
         with self._lock:
             return self._participant.idle
 
-    def wait_balanced(self, timeout: float, *, settled: bool = False) -> bool:
+    def wait_balanced(self, timeout: float, *, settled: bool = False, whole: bool = True) -> bool:
         """Wait until a balancing cycle has ended or, if `settled`, until cycle after cycle, without the usual interval
-        between them, there is nothing more to take. False if that takes longer than `timeout` seconds.
+        between them, there is nothing more to take. Unless the `whole` share is wanted, until something is owned. False
+        if that takes longer than `timeout` seconds.
 
         Raises what has ended the keeper.
         """
@@ -202,6 +203,8 @@ class Keeper:
                 self._lock.notify_all()
 
             def balanced() -> bool:
+                if not whole and participant.owned:
+                    return True
                 return (participant.settled_cycles if settled else participant.cycles) > before
 
             self._lock.wait_for(lambda: self._error is not None or balanced(), timeout)

@@ -31,7 +31,15 @@ from spark_ehbalance.source.planner import Planner, PlannerTimings
 from spark_ehbalance.source.processes import has_ended_query, is_alive, jvm_pid, process_identity
 from spark_ehbalance.source.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
 from spark_ehbalance.source.replay import EarlierBatches
-from spark_ehbalance.source.start_checks import check_alone, check_hub, check_past, check_start, join_table, passed_over
+from spark_ehbalance.source.start_checks import (
+    check_alone,
+    check_hub,
+    check_past,
+    check_start,
+    join_table,
+    passed_over,
+    states_at_start,
+)
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, SHARED_LEVEL, LeaseStore
 from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.stores.opening import open_store
@@ -76,11 +84,14 @@ def start_planner(
     finished: StreamOffset | None = None,
     unfinished: StreamOffset | None = None,
     timings: PlannerTimings | None = None,
+    *,
+    whole: bool = True,
 ) -> Planner:
     """The planner of a query that reads as `owner`, once it has joined its group. `Planner.stop` ends it.
 
     `finished` is the end of the last batch that the sink has finished in an earlier process of the query, `unfinished`
-    the end of a batch that was logged but not finished; Spark's checkpoint has both.
+    the end of a batch that was logged but not finished; Spark's checkpoint has both. Unless the first batch is to be of
+    the query's `whole` share, a part of it is enough: a hub with 1,000 partitions is asked about them for 40 s.
 
     Raises before anything is created if hub or store cannot be reached or do not fit: `HubUnavailableError`,
     `OptionError`, `DataLossError`, `StoreError`.
@@ -124,7 +135,7 @@ def start_planner(
     )
     try:
         keeper.start()
-        if not joined(keeper, timings.join_timeout):
+        if not joined(keeper, timings.join_timeout, whole=whole):
             raise StoreUnavailableError(
                 f"the group could not be joined within {timings.join_timeout:g} s: the lease table at "
                 f"{options.lease_table} does not answer, or is contended"
@@ -136,11 +147,11 @@ def start_planner(
     return planner
 
 
-def joined(keeper: Keeper, patience: float) -> bool:
+def joined(keeper: Keeper, patience: float, *, whole: bool = True) -> bool:
     """Wait until the query has its share, as long as more partitions come within `patience` seconds: each of many that
-    were never read has to be asked about. Returns whether it has it."""
+    were never read has to be asked about. Unless the `whole` is wanted, a part is enough. Returns whether it has it."""
     owned = 0
-    while not keeper.wait_balanced(patience):
+    while not keeper.wait_balanced(patience, whole=whole):
         if len(keeper.holdings()) <= owned:
             return False
         owned = len(keeper.holdings())
@@ -201,7 +212,7 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
     author, progress = Author(query.owner, query.run), progress_of(logged.finished.ranges)
     if options.lease_table is None:
         if logged.last.is_initial:
-            check_start(options, hub.states())
+            check_start(options, states_at_start(options, hub))
         check_alone(logged.last, options)
         return _Joined(author, "", progress)
     if options.keeps_all:

@@ -273,7 +273,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             last = unfinished if unfinished is not None and finished.is_initial else finished
             owner = self._options.owner_id or last.owner
             self._local_cores = local_cores(spark_master())
-            self._planner = start_planner(self._options, owner, finished, unfinished)
+            # Spark 4.0 and 4.1 run one batch with `Trigger.AvailableNow`.
+            whole = self._told is not None or self._available_now
+            self._planner = start_planner(self._options, owner, finished, unfinished, whole=whole)
         return self._planner
 
     # --- in the executors --------------------------------------------------------------------------------------

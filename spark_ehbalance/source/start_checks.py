@@ -7,7 +7,7 @@ that the query's checkpoint records, before it reads or creates anything.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Protocol
@@ -51,6 +51,7 @@ class Hub(Protocol):
 
     def partition_ids(self) -> tuple[str, ...]: ...
     def states(self) -> Mapping[str, PartitionState]: ...
+    def refresh(self, partitions: Iterable[str]) -> None: ...
     def offsets(self, positions: Mapping[str, int], owner_level: int) -> Mapping[str, str]: ...
 
 
@@ -72,7 +73,7 @@ def join_table(
         leases = store.read().leases if store.exists() else {}
         # What a table with others lacks was added to the hub, and begins at its first event.
         first = not leases or not store.keeps_all
-        states = hub.states().items()
+        states = states_at_start(options, hub).items()
         check_start(options, {p: e for p, e in states if (leases[p].checkpoint is None if p in leases else first)})
     lost = "" if known.is_initial else _lost(store, options, known, recorded)
     if lost and options.fail_on_data_loss:
@@ -88,6 +89,15 @@ def join_table(
     if lost:
         _LOG.warning("%s. Going on from what this query's own checkpoint knows, because failOnDataLoss=false", lost)
         _restore(store, known, recorded, hub, by)
+
+
+def states_at_start(options: Options, hub: Hub) -> Mapping[str, PartitionState]:
+    """The states that `check_start` needs, and those that are known besides: of a hub with many partitions not all are
+    asked for at once."""
+    numbers = [p for p in hub.partition_ids() if isinstance(options.starting_position.of(p), int)]
+    if unknown := [partition for partition in numbers if partition not in hub.states()]:
+        hub.refresh(unknown)
+    return hub.states()
 
 
 def check_start(options: Options, states: Mapping[str, PartitionState]) -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from spark_ehbalance.hub.poll_schedule import PollSchedule
+from spark_ehbalance.hub.poll_schedule import MOST_NEW, PollSchedule
 
 #: Answers a second of Event Hubs, for everybody together.
 QUOTA = 50
@@ -115,13 +115,18 @@ def test_a_partition_from_another_member_does_not_wait_for_the_limit() -> None:
     assert not schedule.watch(everything[:3], 20)
 
 
-def test_added_partitions_are_requested_all_at_once() -> None:
+def test_added_partitions_are_requested_one_piece_after_the_other() -> None:
     schedule = PollSchedule()
     schedule.answered(["0", "1"], 10.0, changed=True)
     schedule.watch(["0"], 10)
-    everything = [f"{number}" for number in range(100)]
-    chosen = schedule.choose(everything, also_others=True)
-    assert {*everything[2:]} <= {*chosen}
+    everything, requested = [f"{number}" for number in range(100)], set[str]()
+    for now in (20.0, 21.0, 22.0):
+        new = {*schedule.choose(everything, also_others=False)} - {"0"}
+        assert len(new) <= MOST_NEW
+        requested |= new
+        schedule.answered([*new], now, changed=True)
+        assert (schedule.due() == now) is (len(requested) < 98), "the next piece is due at once"
+    assert requested == {*everything[2:]}
 
 
 def test_partitions_of_others_are_requested_along_with_the_list() -> None:

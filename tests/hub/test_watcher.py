@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.hub import watcher as watcher_module
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.poll_schedule import PollIntervals, PollSchedule
+from spark_ehbalance.hub.poll_schedule import MOST_NEW, PollIntervals, PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.values.position import Position
@@ -257,6 +258,22 @@ def test_requests_stay_within_the_limit_and_none_is_forgotten(
     wait_until(all_seen, "the events of all partitions are seen")
     assert max(requested) <= limit
     assert sum(requested) <= limit * (time.monotonic() - begun) + limit
+
+
+def test_with_many_partitions_the_first_ones_can_be_read_before_all_are_known(emulator: Emulator, start: Start) -> None:
+    emulator.add_hub("many", 4 * MOST_NEW)
+    connection = replace(hub_options(emulator).connection, hub="many")
+    watcher = HubWatcher(connection, "$Default", StartingPositions.parse("earliest"), 20.0)
+    try:
+        watcher.start()
+        known = {*watcher.states()}
+        assert 0 < len(known) < 2 * MOST_NEW
+        everything = watcher.partition_ids()
+        assert len(everything) == 4 * MOST_NEW
+        assert known <= {*watcher.starting_positions(everything)} < {*everything}
+        wait_until(lambda: {*watcher.states()} == {*everything}, "all are known")
+    finally:
+        watcher.stop()
 
 
 def test_latest_is_as_late_as_each_of_many_partitions_can_be_asked_about(

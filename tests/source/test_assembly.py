@@ -382,7 +382,8 @@ class _SlowKeeper:
         self._owned = list(owned)
         self.waits = 0
 
-    def wait_balanced(self, timeout: float) -> bool:
+    def wait_balanced(self, timeout: float, *, whole: bool) -> bool:
+        assert whole
         self.waits += 1
         return len(self._owned) == self.waits
 

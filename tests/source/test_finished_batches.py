@@ -90,7 +90,7 @@ class Spark:
     left: int = 0
 
     def start_planner(
-        self, options: Options, owner: str, finished: StreamOffset, unfinished: StreamOffset | None
+        self, options: Options, owner: str, finished: StreamOffset, unfinished: StreamOffset | None, *, whole: bool
     ) -> OnePartition:
         self.started.append(Started(owner, finished, unfinished))
         self.planners.append(OnePartition(owner, finished, lambda: self.newest))
