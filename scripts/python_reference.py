@@ -51,7 +51,7 @@ def _module(name: str, seen: set[Any]) -> Iterator[str]:
             yield f"```text\n{each}{_signature(found)}\n```\n"
         yield f"{inspect.getdoc(found)}\n"
         if members := [*_members(found, seen)]:
-            yield from [*members, ""]
+            yield f"Members: {', '.join(members)}\n"
     yield from [""] if name.endswith(".errors") else []
 
 
@@ -61,14 +61,14 @@ def _referred(found: Any) -> Any:
 
 
 def _members(found: Any, seen: set[Any]) -> Iterator[str]:
-    """A line for each public method and property of a class that was not listed before: `help(…)` has the rest."""
+    """The public methods and properties of a class that were not listed before: `help(…)` has the rest."""
     for name, each in [pair for base in getattr(found, "__mro__", ()) for pair in vars(base).items()]:
         function = each.fget if isinstance(each, property) else each
         ours = inspect.isfunction(function) and function.__module__.startswith("spark_ehbalance")
         if name.startswith("_") or name in _OF_THE_CLIENT or not ours or function in seen or not function.__doc__:
             continue
         seen.add(function)
-        yield f"- `{name}{'' if isinstance(each, property) else _signature(function, types=False)}`: {_line(function)}"
+        yield f"`{name}{'' if isinstance(each, property) else _signature(function, types=False)}`"
 
 
 def _signature(found: Any, *, types: bool = True) -> str:
@@ -90,8 +90,3 @@ def _signature(found: Any, *, types: bool = True) -> str:
     return f"({', '.join(parts)})" + (
         f" -> {returned}" if types and isinstance(returned, str) and returned != "None" else ""
     )
-
-
-def _line(found: Any) -> str:
-    """The first sentence of its docstring."""
-    return " ".join((inspect.getdoc(found) or "").split()).partition(". ")[0].removesuffix(".")

@@ -61,11 +61,10 @@ _RELAY_INTERVAL = 5.0
 def register(spark: SparkSession) -> None:
     """Register `format("ehbalance")` with `spark`, and report each batch's end to its query's lease keeper at once.
 
-    Spark finds the format by itself if this package is installed where the driver is. Where it came by `--py-files`,
-    `--archives` or `addArtifacts`, this makes it known. Queries with a long processing-time trigger need the listener:
-    without it checkpoints and handovers wait for the next trigger. A query whose sink has later batches than its
-    checkpoint (Spark's file sink, Delta's own) ends before it reads anything; not with Spark Connect. Exceptions of
-    Spark that are due to this package then end with the line that says why, also those of streams and of Spark Connect.
+    Needed where the package came by `--py-files`, `--archives` or `addArtifacts`, and for queries with a long
+    processing-time trigger: else checkpoints and handovers wait for the next trigger. A query whose sink has later
+    batches than its checkpoint (Spark's file sink, Delta's own) then ends before it reads anything; not with Spark
+    Connect. Exceptions of Spark that are due to this package then end with the line that says why.
 
     `spark` may be a Spark Connect session, whose server then needs the package. Raises `EhBalanceError` if its Python
     cannot import it, and if the server does not add a listener.

@@ -63,27 +63,18 @@ class DeltaCheckpointStore(CheckpointStore):
         with store, EventHubConsumerClient.from_connection_string(..., checkpoint_store=store) as client:
             client.receive(on_event=...)
 
-    Each client is a member of the group, with the client's own id. `location` and `storage_options` are those of the
-    queries' `leaseTable` and `storageOptions.*`.
+    `location`, `storage_options`, `credential` with `client_id` and `tenant_id`, `starting_position`, `lease_duration`,
+    `handover_timeout` and `allow_plaintext_emulator` are as the queries' options. The credential also opens a table in
+    Azure whose `storage_options` name none. `transport_type` (default: `Amqp`, with `http_proxy` `AmqpOverWebsocket`),
+    `http_proxy`, `custom_endpoint_address`, `connection_verify` and the two intervals, in seconds, must be what the
+    client is given. docs/consumers.md says what they do.
 
-    With `connection_string` or `credential` (as the queries' option, with `client_id` and `tenant_id`) the store looks
-    at the hub itself: it finds where unread partitions begin (`starting_position`, as the queries' `startingPosition`),
-    and disconnects receivers that a former owner has left open. Without, a consumer joins once every partition has a
-    position. The credential also opens a table in Azure whose `storage_options` name none. `transport_type` (default:
-    `Amqp`, with `http_proxy` `AmqpOverWebsocket`), `http_proxy`, `custom_endpoint_address`, `connection_verify` and the
-    two intervals, in seconds, must be what the client is given. A consumer that has not called for the expiration
-    interval is taken for dead. `lease_duration`, `handover_timeout` and `allow_plaintext_emulator` are as the queries'
-    options.
+    A store serves one client at a time, in one process: a fork makes its own. `close` is called when the process ends.
 
-    A store serves one client at a time, in one process: a fork makes its own. azure-eventhub does not tell whose
-    checkpoint one is, so of two clients one could set the other's back. A second client gets nothing to read: its calls
-    raise `OptionError` until the first has given back what it owns, or has been silent for the expiration interval.
-    `close` is called when the process ends, if it was not before.
-
-    Raises `OptionError`. All calls raise `OptionError` if the client reads another group than the table's, and if the
-    store is closed; `StoreError` and, with access to the hub, `HubUnavailableError`; `FencedError` if another consumer
-    has the client's id, and `DataLossError` if somebody has put another table in the place of this one, or if the table
-    has the positions of another hub, as far as there is access to the hub, until the store is made anew.
+    Raises `OptionError`. All calls raise `OptionError` for a second client, for one that reads another group than the
+    table's, and if the store is closed; `StoreError` and, with access to the hub, `HubUnavailableError`; `FencedError`
+    if another consumer has the client's id, and `DataLossError`, until the store is made anew, if another table is in
+    the place of this one or, with access to the hub, if the table has the positions of another hub.
     """
 
     def __init__(

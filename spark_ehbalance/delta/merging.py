@@ -48,12 +48,10 @@ _BATCH = "ehbalance_batch"
 def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
     """Upsert rows into a Delta table, so that it holds one row for each event.
 
-    For rows of a batch query, of another source, or of events that are processed again. A row replaces the one that the
-    table holds of its event, or, without `update`, is left out then.
-
-    An event is identified by the columns `partition` and `sequenceNumber`, which must be in `df`, with one row for each
-    event. `target` is a path (with a slash) or a name in Spark's catalog; it is created if it does not exist. Columns
-    that `df` lacks get their defaults; the others must have the table's types, as for an append.
+    A row replaces the one that the table holds of its event or, without `update`, is left out then. An event is
+    identified by the columns `partition` and `sequenceNumber`, which must be in `df`, with one row for each event.
+    `target` is a path (with a slash) or a name in Spark's catalog; it is created if it does not exist. Columns that
+    `df` lacks get their defaults; the others must have the table's types.
 
     From then on `write_once` uses MERGE for this table too, which costs more (`docs/exactly-once.md`).
 

@@ -38,14 +38,13 @@ def spark_settings() -> dict[str, str]:
     `spark.python.unix.domain.socket.enabled` is true where the system has Unix sockets, unless you have set it where
     Spark is started: rows come faster from the Python workers.
 
-    For a local master there are two more, unless you have set them where Spark is started (spark-defaults.conf,
-    spark-submit, `PYSPARK_SUBMIT_ARGS`): `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions`
-    are the number of cores. The master is local if nothing there names another: what the program itself gives to
-    `.master(...)` cannot be seen, so a program that names a cluster sets them by `.config(...)`, after these. A
-    stateful query keeps in its checkpoint the number of shuffle partitions with which it was first started.
+    For a local master `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions` are the number of
+    cores, unless spark-defaults.conf, spark-submit or `PYSPARK_SUBMIT_ARGS` set them. The master is local if nothing
+    there names another: a program that gives a cluster to `.master(...)` sets the two by `.config(...)`, after these.
+    A stateful query keeps in its checkpoint the number of shuffle partitions with which it was first started.
 
-    Where `PYSPARK_PYTHON` is not set, Spark starts the `python3` of the PATH. So the folder of the running Python is
-    put first there, as if its environment were activated. That holds for this machine only.
+    Where `PYSPARK_PYTHON` is not set, the folder of the running Python is put first on the PATH of this process, as if
+    its environment were activated: Spark starts the `python3` of the PATH.
 
     Raises `EhBalanceError` if there is no Delta for this Spark.
     """

@@ -101,8 +101,8 @@ class Options:
                     default="none",
                 ),
                 "customEndpointAddress": Declared(
-                    meaning="`HOST` or `HOST:PORT` to connect to instead of the namespace: a gateway or a private "
-                    "endpoint, with a certificate of its own name",
+                    meaning="`HOST` or `HOST:PORT` to connect to instead of the namespace: [a gateway]"
+                    "(networks.md#private-endpoint-or-gateway) with a certificate of its own name",
                     default="none",
                 ),
                 "caFile": Declared(
@@ -111,8 +111,8 @@ class Options:
                     default="certifi's",
                 ),
                 "allowPlaintextEmulator": Declared(
-                    meaning="whether a connection string with `UseDevelopmentEmulator=true`, which switches TLS off, "
-                    "may lead to another host than this one; the token can then be read on the way",
+                    meaning="whether a connection string with `UseDevelopmentEmulator=true` may lead [without TLS]"
+                    "(networks.md#an-emulator-without-tls) to another host than this one",
                     default="`false`",
                 ),
             }
@@ -145,23 +145,22 @@ class Options:
     blob_namespace: str | None = declared(
         None,
         _server,
-        "[the namespace in the names of the blobs](processors.md#names), if `leaseTable` is a container: "
-        "`localhost:5672` for processors in Python or Go whose connection string has that port",
+        "[the namespace in the names of the blobs](processors.md#names), if `leaseTable` is a container",
         shown="that of the connection, without a port",
         only=SHARED,
     )
     strategy: str = declared(
         DEFAULT_STRATEGY,
         one_of(*PARAMETERS),
-        "[how partitions are shared](strategies.md); all members of a group should have the same. Beside Azure's event "
-        "processors: `balanced`, the default there, or `greedy`",
+        "[how partitions are shared](strategies.md), the same for all members. Beside Azure's event processors: "
+        "`balanced`, the default there, or `greedy`",
         only=SHARED,
     )
     strategy_parameters: Parameters = field(default_factory=Parameters)  # of the kind that the strategy has
     owner_id: str | None = declared(
         None,
         _owner_id,
-        "the name by which people know this query in the group; with a suffix if another one has it",
+        "the query's name in the group; with a suffix if another one has it",
         shown="minted",
         only=SHARED,
     )
@@ -198,18 +197,17 @@ class Options:
     max_partitions_owned: int | None = declared(
         None,
         whole(1),
-        "most partitions this query may own; the others take the rest. Where all have a limit and the sum is too "
-        "small, partitions stay unread, and a warning says so",
+        "most partitions this query may own. Where the sum of all limits is too small, partitions stay unread, and a "
+        "warning says so",
         only=SHARED,
     )
     #: As with Spark's Kafka source: losing events silently must be asked for.
     fail_on_data_loss: bool = declared(
         True,
         flag,
-        "whether the query fails if events that it was to read have aged out, the hub was deleted and created again "
-        "or is another one of its name, "
-        "or the lease table no longer knows how far the query has read; `false` warns and continues at the nearest "
-        "event",
+        "whether the query fails if events that it was to read have aged out, [the hub is another one]"
+        "(operations.md#the-hub-lost-events), or the lease table no longer knows how far the query has read; `false` "
+        "warns and continues at the nearest event",
     )
     balance_interval: float = declared(
         BALANCE_INTERVAL, parse_duration, "time between two cycles of balancing", only=SHARED
@@ -218,8 +216,8 @@ class Options:
         LEASE_DURATION,
         parse_duration,
         "a query without a sign of life for this long loses its partitions; must be longer than `balanceInterval`. All "
-        "members use that of the oldest one, or [a longer one](sizing.md#lease-duration). Beside Azure's event "
-        "processors each uses its own, and the default is 60 s",
+        "members use that of the oldest one, or [a longer one](sizing.md#lease-duration); beside [Azure's event "
+        "processors](processors.md#set-up) each its own, by default 60 s",
         only=SHARED,
     )
     handover_timeout: float = declared(

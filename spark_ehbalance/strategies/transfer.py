@@ -58,8 +58,7 @@ class TransferParameters(Parameters):
         0.25,
         number(0, 10),
         "standard deviation of the members' loads beyond which load is moved; 1 is a full host if every member reports "
-        "how busy its cores are, else the mean. A single member is out of balance above 85 % and the mean by the "
-        "target, or below half the target times the mean",
+        "how busy its cores are, else the mean ([all conditions](strategies.md#which-to-use))",
     )
     #: So that a burst moves nothing.
     hit_count: int = declared(3, whole(0), "load is moved after more than this many uneven cycles in a row")
@@ -78,8 +77,8 @@ class TransferParameters(Parameters):
     dry_run: bool = declared(
         False,
         flag,
-        "decide as usual, but only log (see [Logs](operations.md#logs)) what would be moved; free partitions are still "
-        "taken. Set it for every member, because each may come to lead",
+        "[log](operations.md#logs) what would be moved, and only take free partitions, follow operators' orders and "
+        "leave. Set it for every member, because each may come to lead",
     )
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from tests.cli.command import Command
 from tests.cli.conftest import ehbalance
 from tests.docs.running import PageRun
 
@@ -29,14 +28,12 @@ def hub() -> Iterator[Emulator]:
 
 
 @pytest.fixture
-def start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ehbalance: Command, request: pytest.FixtureRequest
-) -> Iterator[Start]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Start]:
     """Begins to run a page."""
     runs = []
 
     def begin(page: str, replaced: dict[str, str] | None = None, **names: Any) -> PageRun:
-        runs.append(PageRun(page, tmp_path, ehbalance, replaced or {}, monkeypatch.setenv, **names))
+        runs.append(PageRun(page, tmp_path, replaced or {}, **names))
         return runs[-1]
 
     monkeypatch.chdir(tmp_path)

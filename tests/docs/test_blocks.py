@@ -1,148 +1,146 @@
-"""Every block of code in the documentation is run by a test, checked, or says why it is not."""
+"""What the documentation names exists: commands and their options, Python, options of the source, variables."""
 
 from __future__ import annotations
 
+import difflib
 import json
+import pkgutil
 import re
 import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from typer.main import get_command
 
-from tests.docs import shell, snippets
-from tests.docs.blocks import PAGES, ROOT, Block, all_blocks, blocks, inline_code
+from spark_ehbalance.cli.main import app
+from spark_ehbalance.source.options import OPTIONS, STRATEGY_OPTIONS
+from spark_ehbalance.source.scala_options import SCALA_OPTIONS
+from tests.docs.blocks import PAGES, ROOT, Block, all_blocks, inline_code
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-_SHELL = {"", "sh", "bash", "shell", "console"}  # without a language a block has commands
-_ALL = all_blocks()
+ALL = all_blocks()
+PYTHON = [each for each in ALL if each.language == "python" and not each.mark]
+COMMANDS = [each for each in ALL if each.language not in ("python", "text", "toml", "dockerfile")]
+
+_EHBALANCE = get_command(app)
+_DECLARED = {**OPTIONS, **STRATEGY_OPTIONS}
+_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+_PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
-def problems(block: Block) -> list[str]:
-    """Why a block is neither run nor right, as far as that can be seen without running it."""
-    if block.mark == "not run":
-        return [] if len(block.detail) > 5 else ["say why it is not run"]
-    if block.mark == "run by":
-        return _test_problems(block.detail)
-    if block.mark == "run" or block.language == "text":
-        return []
-    try:
-        if block.language in _SHELL:
-            return shell.problems(block.text)
-        if block.language == "python":
-            return snippets.problems(block.text)
-        if block.language == "toml":
-            tomllib.loads(block.text)
-        elif block.language == "json":
-            json.loads(block.text)
-        else:
-            return [f"{block.language} is neither run nor checked: mark the block"]
-    except ValueError as error:
-        return [str(error)]
-    return []
+class Reader:
+    """Stands for a session and its reader: takes the options that the source has, with values that it allows."""
+
+    @property
+    def readStream(self) -> Reader:
+        return self
+
+    def format(self, name: str) -> Reader:
+        assert name == "ehbalance"
+        return self
+
+    def option(self, name: str, value: object) -> Reader:
+        prefix = f"{name.partition('.')[0]}.*"
+        assert {name, prefix} & {*_DECLARED, *SCALA_OPTIONS}, f"there is no option {name}"
+        if name in _DECLARED:
+            _DECLARED[name].parse(value if isinstance(value, str) else json.dumps(value))
+        return self
+
+    def options(self, **options: object) -> Reader:
+        for name, value in options.items():
+            self.option(name, value)
+        return self
+
+    def load(self) -> MagicMock:
+        return MagicMock()
 
 
-def _test_problems(detail: str) -> list[str]:
-    file, _, test = detail.partition("::")
-    path = ROOT / file
-    if not path.is_file() or f"def {test}(" not in path.read_text(encoding="utf-8"):
-        return [f"there is no test {detail}"]
-    return []
+def run(text: str) -> None:
+    """A block that begins with a dot continues a reader's options."""
+    names: dict[str, Any] = {"spark": Reader(), "events": MagicMock()}
+    exec(f"(spark\n{text})" if text.startswith(".") else text, names)
 
 
-@pytest.mark.parametrize("block", _ALL, ids=lambda block: block.name)
-def test_a_block_is_run_or_right_or_marked(block: Block) -> None:
-    assert problems(block) == [], block.name
+def problems(code: str) -> list[str]:
+    """What commands name that does not exist."""
+    wrong = []
+    for name, arguments in re.findall(r"(?<![\w-])ehbalance ([a-z][a-z-]+)([^&\n]*)", code.replace("\\\n", " ")):
+        command = _EHBALANCE.commands.get(name)
+        if command is None:
+            # a message may begin so too: what is like no command is none
+            wrong += [f"no command {name}"] if difflib.get_close_matches(name, _EHBALANCE.commands) else []
+            continue
+        known = {option for each in command.params for option in each.opts} | {"--help"}
+        wrong += [f"{name} has no {flag}" for flag in re.findall(r"--[a-z][\w-]*", arguments) if flag not in known]
+    wrong += [
+        f"no target {each}" for each in re.findall(r"^make ([a-z-]+)", code, re.MULTILINE) if each not in _TARGETS
+    ]
+    for extras in re.findall(r"spark-ehbalance\[([\w,]+)\]", code):
+        wrong += [f"no extra {each}" for each in extras.split(",") if f"\n{each} = [" not in _PYPROJECT]
+    return wrong
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
+def test_python_runs(block: Block) -> None:
+    run(block.text)
+
+
+@pytest.mark.parametrize("block", COMMANDS, ids=lambda block: block.name)
+def test_what_commands_name_exists(block: Block) -> None:
+    assert problems(block.text) == []
+
+
+@pytest.mark.parametrize("block", [each for each in ALL if each.language == "toml"], ids=lambda block: block.name)
+def test_toml_can_be_read(block: Block) -> None:
+    assert tomllib.loads(block.text)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_in_the_text_are_right(page: str) -> None:
-    """`ehbalance …`, `make …` and names of the package."""
-    wrong: list[str] = []
-    for code in inline_code(PAGES[page].read_text(encoding="utf-8")):
-        if re.match(r"ehbalance [a-z]", code):
-            # A message may begin so too: what is like no command is none.
-            wrong += shell.ehbalance([*code.split()[1:], "…"]) if shell.like_command(code.split()[1]) else []
-        elif re.match(r"make [a-z]", code):
-            wrong += shell.problems(code)
-        elif found := re.match(r"spark_ehbalance(?:\.\w+)+(?=$|\()", code):
-            wrong += filter(None, [snippets.name_problem(found[0])])
-    assert not wrong
+def test_what_the_text_names_exists(page: str) -> None:
+    code = inline_code(page)
+    assert problems("\n".join(code)) == []
+    for name in [found[0] for each in code if (found := re.match(r"spark_ehbalance(\.\w+)+(?=$|\()", each))]:
+        pkgutil.resolve_name(name)
 
 
-def block(language: str, text: str, mark: str = "") -> Block:
-    comment = f"<!-- {mark} -->\n" if mark else ""
-    (found,) = blocks("page.md", f"Text.\n\n{comment}```{language}\n{text}\n```\n")
-    return found
+@pytest.mark.parametrize("block", [each for each in ALL if each.mark == "run by"], ids=lambda block: block.name)
+def test_the_test_that_runs_a_block_exists(block: Block) -> None:
+    file, _, test = block.detail.partition("::")
+    assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_something_reads_each_variable() -> None:
+    files = [file for folder in ("spark_ehbalance", "jobs", "tests/service") for file in (ROOT / folder).rglob("*.py")]
+    code = "".join(file.read_text(encoding="utf-8") for file in files)
+    named = {name for page in PAGES.values() for name in re.findall(r"EHBALANCE_\w+", page.read_text(encoding="utf-8"))}
+    assert not [each for each in named if each not in code]
+
+
+def test_every_page_is_run() -> None:
+    tests = "".join(file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("test_run*.py"))
+    assert not [page for page in {each.page for each in ALL if each.mark == "run"} if f'start("{page}"' not in tests]
 
 
 @pytest.mark.parametrize(
-    ("language", "text"),
+    ("code", "wrong"),
     [
-        ("", "ehbalance status leases/flights --watch  # a comment"),
-        ("sh", "ehbalance status LEASE_TABLE [--watch] [--json]"),
-        ("sh", "ehbalance import-checkpoints LEASE_TABLE --from-blobs ADDRESS | --from-spark DIR …"),
-        ("console", "$ ehbalance status leases/flights \\\n    --json\noutput --of it"),
-        ("sh", 'make bench ARGS="--short" && make test'),
-        ("sh", 'pip install "spark-ehbalance[blob,report]" pyspark==4.2.0'),
-        (
-            "sh",
-            "EHBALANCE_CONNECTION_STRING=x pyspark --conf spark.ehbalance.job.source.strategy=race",
-        ),
-        ("sh", "python scripts/write_tables.py"),
-        ("python", "import spark_ehbalance.delta\nspark_ehbalance.delta.once('t')"),
-        ("python", ".option('storageSecrets.account_key', 'env:KEY').option('prefetch', 100)"),
-        ("python", "df.write.format('delta').option('mergeSchema', True)"),
-        ("toml", "a = 1"),
-        ("text", "anything"),
+        ("ehbalance statsu leases/flights", "no command statsu"),
+        ("ehbalance status LEASE_TABLE [--wacth] \\\n  [--json]", "status has no --wacth"),
+        ("make tset", "no target tset"),
+        ('pip install "spark-ehbalance[bolb]"', "no extra bolb"),
     ],
 )
-def test_what_is_right_is_accepted(language: str, text: str) -> None:
-    assert problems(block(language, text)) == []
+def test_what_is_wrong_is_found(code: str, wrong: str) -> None:
+    assert problems(code) == [wrong]
 
 
-@pytest.mark.parametrize(
-    ("language", "text", "problem"),
-    [
-        ("", "ehbalance statsu leases/flights", "ehbalance has no command statsu"),
-        ("sh", "ehbalance status leases/flights --wacth", "ehbalance status has no --wacth"),
-        ("sh", "ehbalance status LEASE_TABLE [--wacth] [--json]", "ehbalance status has no --wacth"),
-        ("sh", "ehbalance transfer leases/flights 3 --to", "requires an argument"),
-        ("sh", "ehbalance emulator --port many", "a valid integer"),
-        ("console", "$ ehbalance init\noutput", "Missing parameter: lease_table"),
-        ("sh", "ehbalance status leases && ehbalance nothing", "no command nothing"),
-        ("sh", "make tset", "make has no target tset"),
-        ("sh", "make test ARG=x", "make uses no ARG"),
-        ("sh", "pip install spark-ehbalance[bolb]", "there is no extra bolb"),
-        ("sh", "pip install spark-ehbalnace", "no package of the project"),
-        ("sh", "spark-submit --property-file conf/stream_to_delta.conf job.py", "has no --property-file"),
-        ("sh", "spark-submit jobs/missing.py", "jobs/missing.py does not exist"),
-        ("sh", "spark-submit --conf spark.ehbalance.job.source.stratgy=race job.py", "no option stratgy"),
-        ("sh", "spark-submit --conf spark.ehbalance.job.tabel=t job.py", "tabel is not in conf/stream_to_delta.conf"),
-        ("sh", "export EHBALANCE_CONECTION_STRING=x", "nothing reads EHBALANCE_CONECTION_STRING"),
-        ("sh", "python scripts/missing.py", "neither run nor checked"),
-        ("sh", "kubectl apply -f job.yaml", "kubectl is neither run nor checked"),
-        ("python", "for", "is no Python"),
-        ("python", "from spark_ehbalance.delta import twice", "import fails"),
-        ("python", "spark_ehbalance.dleta.once('t')", "there is no spark_ehbalance.dleta"),
-        ("python", "spark.readStream.format('ehbalance').option('stratgy', 'race')", "there is no option stratgy"),
-        ("python", "spark.readStream.format('ehbalance').options(prefetch=0)", "prefetch=0 is wrong"),
-        ("python", ".option('prefetched', 100)", "there is no option prefetched"),
-        ("toml", "a = ", "Invalid value"),
-        ("json", "{a: 1}", "Expecting property name"),
-        ("sql", "SELECT 1", "sql is neither run nor checked"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_found(language: str, text: str, problem: str) -> None:
-    assert problem in " ".join(problems(block(language, text)))
-
-
-def test_marks() -> None:
-    marked = block("sh", "kubectl apply", "not run: no Kubernetes here")
-    assert (marked.line, marked.mark, marked.detail, problems(marked)) == (5, "not run", "no Kubernetes here", [])
-    assert problems(block("sh", "kubectl apply", "not run:"))
-    assert problems(block("sh", "kubectl apply", "an ordinary comment"))
-    assert not problems(block("sh", "kubectl apply", "run by: tests/docs/test_blocks.py::test_marks"))
-    assert problems(block("sh", "kubectl apply", "run by: tests/docs/test_blocks.py::test_nothing"))
+@pytest.mark.parametrize("text", ["for", "from spark_ehbalance.delta import twice", ".option('stratgy', 'race')"])
+def test_python_that_is_wrong_is_found(text: str) -> None:
+    with pytest.raises((SyntaxError, ImportError, AssertionError)):
+        run(text)

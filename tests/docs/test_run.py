@@ -13,9 +13,7 @@ from spark_ehbalance.leases.model import Lease, Member
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
 from tests.cli.command import Command
-from tests.docs.blocks import PAGES
 from tests.docs.conftest import HUB, Start, send
-from tests.docs.running import runnable
 
 
 def test_emulator(start: Start) -> None:
@@ -52,8 +50,3 @@ def test_orders(start: Start, hub: Emulator, tmp_path: Path, ehbalance: Command)
     run.next()
     history = json.loads(ehbalance("history", table, "--json").out)
     assert {"Transfer", "PinTo", "Unpin", "Drain", "Seek"} <= {change["event"] for change in history}
-
-
-def test_every_page_is_run() -> None:
-    tests = "".join(file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("test_run*.py"))
-    assert [page for page in PAGES if runnable(page) and f'start("{page}"' not in tests] == []

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.stores.delta import DeltaStore
-from tests.docs.blocks import PAGES, blocks
+from tests.docs.blocks import blocks
 from tests.spark.test_sharing import Owners, shares
 from tests.spark.test_single_query import fill
 from tests.waiting import wait_until
@@ -130,7 +130,7 @@ def test_queries_that_share_write_under_their_own_ids(
 ) -> None:
     """With the function of the documentation. Under one id Delta would leave out what either writes with a number that
     the other has had."""
-    (block,) = (each for each in blocks("sharing.md", PAGES["docs/sharing.md"].read_text()) if "txnAppId" in each.text)
+    (block,) = (each for each in blocks("docs/sharing.md") if "txnAppId" in each.text)
     names: dict[str, Any] = {}
     exec(block.text.replace("/data/flights", str(tmp_path / "table")), names)
 
