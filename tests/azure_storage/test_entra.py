@@ -37,8 +37,8 @@ from tests.cli.command import Command
 from tests.hub.callables import SECRET
 from tests.source.queries import Query
 from tests.source.support import HUB
-from tests.stores.delta_tables import assert_one_line_with, committed
-from tests.stores.store_conformance import ANN, GROUP, claim
+from tests.stores.delta_tables import assert_one_line_with
+from tests.stores.store_conformance import ANN, GROUP, claim, committed
 from tests.waiting import wait_until
 
 

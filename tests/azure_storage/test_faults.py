@@ -13,8 +13,8 @@ from spark_ehbalance.leases.transitions import Heartbeat
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.azure_storage.tables import PATIENCE, RENEWAL, Table
-from tests.stores.delta_tables import assert_one_line_with, committed
-from tests.stores.store_conformance import BOB
+from tests.stores.delta_tables import assert_one_line_with
+from tests.stores.store_conformance import BOB, committed
 
 RESETS = (Break.RESET, Break.RESET_HALFWAY, Break.LOST_ANSWER, Break.CUT_ANSWER)
 

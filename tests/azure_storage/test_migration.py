@@ -28,7 +28,7 @@ from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
 from tests.azure_storage.consumers import checkpoint_store, read_with_sdk
 from tests.cli.command import Command, kept
-from tests.stores.delta_tables import committed
+from tests.stores.store_conformance import committed
 from tests.waiting import wait_until
 
 HUB = "Flights"

@@ -21,9 +21,8 @@ from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 from tests.azure_storage.tables import Table
 from tests.cli.command import Command, kept
-from tests.stores.delta_tables import committed
 from tests.stores.foreign_files import NAMES, OLD
-from tests.stores.store_conformance import ANN, GROUP, claim
+from tests.stores.store_conformance import ANN, GROUP, claim, committed
 from tests.stores.upkeep import assert_only_own_files_go
 
 

@@ -15,8 +15,7 @@ from spark_ehbalance.leases.transitions import Heartbeat
 from spark_ehbalance.stores.delta.folder import Folder
 from spark_ehbalance.stores.delta.log import LOG
 from tests.azure_storage.tables import RENEWAL, Table
-from tests.stores.delta_tables import committed
-from tests.stores.store_conformance import BOB
+from tests.stores.store_conformance import BOB, committed
 
 #: Whether the log is still there is asked by every tenth look.
 TIMES, CHECKS = 20, 2

@@ -13,7 +13,8 @@ from spark_ehbalance.errors import StoreError, StoreUnavailableError
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.azure_storage.tables import RENEWAL, Table
-from tests.stores.delta_tables import assert_one_line_with, committed
+from tests.stores.delta_tables import assert_one_line_with
+from tests.stores.store_conformance import committed
 from tests.waiting import wait_until
 
 

@@ -25,7 +25,7 @@ _start_line: threading.Barrier | None = None
 
 
 def processes(count: int) -> Executor:
-    """So many processes as contenders."""
+    """Processes as contenders."""
     spawn = multiprocessing.get_context("spawn")  # delta-rs has threads, which a fork would lose
     return ProcessPoolExecutor(count, spawn, initializer=line_up, initargs=(spawn.Barrier(count),))
 

@@ -10,21 +10,12 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.errors import StoreError
-from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Heartbeat, Transition
-from spark_ehbalance.stores.base import LeaseStore, commit
+from spark_ehbalance.leases.transitions import Heartbeat
 from spark_ehbalance.stores.delta import DeltaStore
-from tests.stores.store_conformance import BOB
+from tests.stores.store_conformance import BOB, committed
 
 #: Old enough for every file that may be removed.
 HOUR_AGO = time.time() - 3700
-
-
-def committed(store: LeaseStore, *transitions: Transition, base: Snapshot | None = None) -> Snapshot:
-    """The snapshot after a commit of `transitions`, which must all be accepted; `base` is the newest if not given."""
-    outcome = commit(store, base or store.read(), transitions)
-    assert (outcome.accepted, outcome.refused) == (transitions, ())
-    return outcome.after
 
 
 def commit_by_bob(uri: str) -> None:

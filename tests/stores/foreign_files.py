@@ -7,9 +7,8 @@ from pathlib import Path
 
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.stores.delta.data_file import encode
 from spark_ehbalance.stores.delta.folder import Folder
-from spark_ehbalance.stores.delta.table_format import to_table
+from spark_ehbalance.stores.delta.table_format import encode, to_table
 from spark_ehbalance.values.position import Position
 from tests.stores.store_conformance import GROUP
 

@@ -21,8 +21,8 @@ from deltalake import DeltaTable
 from spark_ehbalance.leases.transitions import Heartbeat
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
-from tests.stores.delta_tables import HOUR_AGO, age, committed, data_files
-from tests.stores.store_conformance import ANN, BOB
+from tests.stores.delta_tables import HOUR_AGO, age, data_files
+from tests.stores.store_conformance import ANN, BOB, committed
 
 #: delta-rs and obstore do not survive a fork; these processes are forked from one that has only imported them.
 _PROCESSES = multiprocessing.get_context("forkserver")

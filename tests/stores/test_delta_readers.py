@@ -21,8 +21,8 @@ from spark_ehbalance.leases.transitions import Checkpoint, Drain, Heartbeat, Ren
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.table_format import SCHEMA, conformed, from_table
 from spark_ehbalance.values.position import Position
-from tests.stores.delta_tables import HOUR_AGO, age, committed, data_files
-from tests.stores.store_conformance import ANN, BOB, GROUP
+from tests.stores.delta_tables import HOUR_AGO, age, data_files
+from tests.stores.store_conformance import ANN, BOB, GROUP, committed
 from tests.waiting import wait_until
 
 _T = TypeVar("_T")

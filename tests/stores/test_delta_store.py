@@ -4,12 +4,11 @@ handles that are not at the newest version."""
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Heartbeat, Renew
 from spark_ehbalance.stores.delta import DeltaStore
-from tests.stores.contenders import Opening, line_up
-from tests.stores.delta_tables import HOUR_AGO, age, assert_one_line_with, commit_by_bob, committed, data_files
-from tests.stores.store_conformance import ANN, BOB, GROUP, LeaseTableConformance, claim
+from tests.stores.contenders import Opening, processes
+from tests.stores.delta_tables import HOUR_AGO, age, assert_one_line_with, commit_by_bob, data_files
+from tests.stores.store_conformance import ANN, BOB, GROUP, LeaseTableConformance, claim, committed
 
 RENEWAL = Renew(by=ANN, at_ms=5, partition="0", epoch=1)
 
@@ -36,8 +35,7 @@ class TestDeltaStore(LeaseTableConformance):
         return functools.partial(DeltaStore, str(tmp_path / "leases"))
 
     def contenders(self, count: int) -> Executor:
-        spawn = multiprocessing.get_context("spawn")  # delta-rs has threads, which a fork would lose
-        return ProcessPoolExecutor(count, spawn, initializer=line_up, initargs=(spawn.Barrier(count),))
+        return processes(count)
 
     def test_what_is_erased_was_never_there(self, mine: DeltaStore, new: Opening) -> None:
         assert mine.changed_at_ms() > 0

@@ -16,8 +16,8 @@ from spark_ehbalance.errors import StoreDamagedError, StoreUnavailableError
 from spark_ehbalance.leases.transitions import Heartbeat
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.folder import Folder
-from tests.stores.delta_tables import HOUR_AGO, age, committed, data_files
-from tests.stores.store_conformance import BOB
+from tests.stores.delta_tables import HOUR_AGO, age, data_files
+from tests.stores.store_conformance import BOB, committed
 
 
 def _before(monkeypatch: pytest.MonkeyPatch, method: str, action: object) -> None:

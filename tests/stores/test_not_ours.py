@@ -25,9 +25,8 @@ from tests.cli.command import Command
 from tests.cli.conftest import ehbalance
 from tests.cli.groups import HUB, connection, emulator, secrets
 from tests.source.queries import Group as Queries
-from tests.stores.delta_tables import committed
 from tests.stores.foreign_files import NAMES, OLD, contents, put, write
-from tests.stores.store_conformance import ANN, GROUP
+from tests.stores.store_conformance import ANN, GROUP, committed
 from tests.stores.upkeep import assert_only_own_files_go, change
 
 __all__ = ["connection", "ehbalance", "emulator", "secrets"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from spark_ehbalance.errors import StoreFormatError
@@ -20,7 +20,6 @@ from spark_ehbalance.stores.delta.checkpoint import checkpoint, tombstones
 from spark_ehbalance.stores.delta.folder import File, Folder
 from spark_ehbalance.stores.delta.log import Head, actions_of, newest_checkpoint, written_here
 from spark_ehbalance.stores.delta.names import LOG, commit_file, is_data_file, is_of_a_version, version_of
-from spark_ehbalance.stores.delta.table_format import SCHEMA
 from spark_ehbalance.stores.delta.version import Shape, check_writable, file_names
 
 #: Seconds for which log files are kept that a checkpoint has replaced. A member that was suspended for less finds the
@@ -137,12 +136,3 @@ def old_data_files(data: Iterable[File], needed: Container[str], before: float) 
     write is taken. What other engines have written is theirs to remove, by their VACUUM.
     """
     return [file.name for file in data if is_data_file(file.name) and file.name not in needed and file.changed < before]
-
-
-def add_columns(folder: Folder) -> None:
-    """Add the columns that a table of an earlier version lacks."""
-    table: DeltaTable = folder.open_table()
-    check_writable(table)
-    known = {field.name for field in table.schema().fields}
-    if missing := [field for field in Schema.from_arrow(SCHEMA).fields if field.name not in known]:
-        table.alter.add_columns(missing)

@@ -19,7 +19,6 @@ from spark_ehbalance.errors import StoreDamagedError, StoreFormatError
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.base import Repair
-from spark_ehbalance.stores.delta.data_file import encode
 from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
 from spark_ehbalance.stores.delta.log import COMMIT_TOKEN, is_by, log_problems
 from spark_ehbalance.stores.delta.names import HINT, LOG, commit_file, is_data_file, is_of_a_version, new_data_file
@@ -29,6 +28,7 @@ from spark_ehbalance.stores.delta.table_format import (
     conformed,
     description,
     description_in_rows,
+    encode,
     lease_of,
     rows_of,
     to_table,
