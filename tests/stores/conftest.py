@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.stores.delta import DeltaStore
+from tests.cli.conftest import ehbalance
 from tests.stores.store_conformance import ANN, BOB, filled
+
+__all__ = ["ehbalance"]
 
 
 @pytest.fixture

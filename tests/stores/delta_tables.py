@@ -30,6 +30,11 @@ def age(files: Iterable[Path], changed: float) -> None:
         os.utime(file, (changed, changed))
 
 
+def age_all(uri: str) -> None:
+    """Let an hour pass for all files of the table that are whole."""
+    age((*data_files(uri), *Path(uri, "_delta_log").iterdir()), HOUR_AGO)
+
+
 def data_files(uri: str) -> set[Path]:
     """The table's data files, committed or not."""
     return set(Path(uri).glob("*.parquet"))

@@ -21,7 +21,7 @@ from spark_ehbalance.leases.transitions import Checkpoint, Drain, Heartbeat, Ren
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.table_format import SCHEMA, conformed, from_table
 from spark_ehbalance.values.position import Position
-from tests.stores.delta_tables import HOUR_AGO, age, data_files
+from tests.stores.delta_tables import age_all
 from tests.stores.store_conformance import ANN, BOB, GROUP, committed
 from tests.waiting import wait_until
 
@@ -53,7 +53,7 @@ def commit_often(uri: str, begun: Path, stop: Path) -> dict[int, State]:
         for number in range(COMMITS):
             commit()
             if number % CLEAN_UP == 0:
-                age((*data_files(uri), *Path(uri, "_delta_log").iterdir()), HOUR_AGO)
+                age_all(uri)
                 commit()
                 store.tidy()
         begun.touch()

@@ -192,11 +192,6 @@ def test_a_lock_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- relative paths ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def ehbalance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
-
-
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 
 
