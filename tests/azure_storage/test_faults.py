@@ -47,21 +47,12 @@ def test_a_fault_at_any_request_of_a_commit_loses_and_doubles_nothing(
                 done = renewed(store)
             proxy.disturb()
             assert done is not False
+            assert done or fault is not Break.LOST_ANSWER
             assert table.renewals() - before in ({1} if done else {0, 1})
             if requests.total() <= number:
                 assert done
                 return
     raise AssertionError("every request was disturbed")
-
-
-@pytest.mark.parametrize("kind", [Kind.GET, Kind.PUT, Kind.CONDITIONAL_PUT])
-def test_a_lost_answer_is_no_lost_commit(table: Table, proxy: StorageProxy, kind: Kind) -> None:
-    with table.opened() as store:
-        before = store.read()
-        for number in range(1, 4):
-            proxy.disturb(Rule(Break.LOST_ANSWER, kind, times=1))
-            assert renewed(store)
-            assert table.renewals() == before.leases["0"].renewal + number
 
 
 @pytest.mark.parametrize("fault", [BUSY, TOO_MANY], ids=name)

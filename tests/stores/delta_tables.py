@@ -10,12 +10,18 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.errors import StoreError
+from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.transitions import Heartbeat
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.stores.store_conformance import BOB, committed
 
 #: Old enough for every file that may be removed.
 HOUR_AGO = time.time() - 3700
+
+
+def change(number: int) -> OwnershipChange:
+    """An entry of the history, which this number tells from others."""
+    return OwnershipChange(number, "0", "Claim", None, "ann", number, None, "ann")
 
 
 def commit_by_bob(uri: str) -> None:

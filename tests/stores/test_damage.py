@@ -238,25 +238,6 @@ def test_a_repair_restores_lost_partitions(table: Path, ehbalance: Command) -> N
     assert (after.leases["1"].epoch, after.leases["1"].owner, after.leases["1"].checkpoint) == (1, None, Position(-1))
 
 
-def test_a_repair_whose_commit_broke_after_it_landed_has_succeeded(
-    table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = read(table)
-    cut(newest_log(table), 0)
-    with DeltaStore(str(table)) as store:
-        transaction = DeltaTable.create_write_transaction
-
-        def broken(*args: Any, **kwargs: Any) -> None:
-            transaction(*args, **kwargs)
-            raise OSError("connection reset by peer")
-
-        monkeypatch.setattr(DeltaTable, "create_write_transaction", broken)
-        done = store.repair()
-    assert done.problems
-    assert read(table).leases == done.leases
-    assert done.leases.keys() == before.leases.keys()
-
-
 # --- queries that run ---------------------------------------------------------------------------------------------
 
 

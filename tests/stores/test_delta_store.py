@@ -18,13 +18,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from spark_ehbalance.errors import ConflictError, StoreUnavailableError
-from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Heartbeat, Renew
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.stores.contenders import Opening, processes
-from tests.stores.delta_tables import HOUR_AGO, age, assert_one_line_with, commit_by_bob, data_files
+from tests.stores.delta_tables import HOUR_AGO, age, assert_one_line_with, change, commit_by_bob, data_files
 from tests.stores.store_conformance import ANN, BOB, GROUP, LeaseTableConformance, claim, committed
 
 RENEWAL = Renew(by=ANN, at_ms=5, partition="0", epoch=1)
@@ -258,7 +257,7 @@ print(unnamed() - before)
 @pytest.mark.parametrize("what", ["read", "history"])
 def test_nothing_starts_threads_of_arrow_which_end_a_process_by_an_abort(uri: str, mine: DeltaStore, what: str) -> None:
     for number in range(3):
-        mine.record([OwnershipChange(number, "0", "Claim", None, "ann", number, None, "ann")])
+        mine.record([change(number)])
     run = subprocess.run([sys.executable, "-c", _READ, uri, what], capture_output=True, text=True, timeout=60)
     assert (run.stdout, run.stderr) == ("0\n", "")
 

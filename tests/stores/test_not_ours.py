@@ -25,9 +25,10 @@ from spark_ehbalance.values.position import Position
 from tests.cli.command import Command
 from tests.cli.groups import HUB, connection, emulator, secrets
 from tests.source.queries import Group as Queries
+from tests.stores.delta_tables import change
 from tests.stores.foreign_files import NAMES, OLD, contents, put, write
 from tests.stores.store_conformance import ANN, GROUP, filled
-from tests.stores.upkeep import assert_only_own_files_go, change
+from tests.stores.upkeep import assert_only_own_files_go
 
 __all__ = ["connection", "emulator", "secrets"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 import uuid
@@ -19,9 +18,9 @@ from spark_ehbalance.errors import StoreDamagedError, StoreFormatError
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.base import Repair
-from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
-from spark_ehbalance.stores.delta.log import COMMIT_TOKEN, is_by, log_problems
-from spark_ehbalance.stores.delta.names import HINT, LOG, commit_file, is_data_file, is_of_a_version, new_data_file
+from spark_ehbalance.stores.delta.folder import Folder
+from spark_ehbalance.stores.delta.log import log_problems
+from spark_ehbalance.stores.delta.names import HINT, LOG, is_data_file, is_of_a_version, new_data_file
 from spark_ehbalance.stores.delta.recovery import merged, missing, salvaged
 from spark_ehbalance.stores.delta.table_format import (
     SCHEMA,
@@ -84,24 +83,17 @@ def rewrite(folder: Folder, problem: str) -> Repair:
 
 def _overwrite(table: DeltaTable, folder: Folder, state: Snapshot) -> None:
     """Write `state` and our columns over all that the table holds, by delta-rs: it removes what we cannot read."""
-    rows, version, token = to_table(state), table.version(), uuid.uuid4().hex
-    name, data = new_data_file(), encode(rows)
+    rows, name = to_table(state), new_data_file()
+    data = encode(rows)
     folder.write(name, data)
     stats = json.dumps({"numRecords": rows.num_rows})
-    try:
-        table.create_write_transaction(
-            [AddAction(name, len(data), {}, time.time_ns() // 1_000_000, data_change=True, stats=stats)],
-            mode="overwrite",
-            schema=Schema.from_arrow(SCHEMA),
-            commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_TOKEN: token}),
-            post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
-        )
-    except BACKEND_ERRORS:
-        landed = False
-        with contextlib.suppress(*BACKEND_ERRORS):
-            landed = is_by(token, folder.read(commit_file(version + 1)))
-        if not landed:
-            raise
+    table.create_write_transaction(
+        [AddAction(name, len(data), {}, time.time_ns() // 1_000_000, data_change=True, stats=stats)],
+        mode="overwrite",
+        schema=Schema.from_arrow(SCHEMA),
+        commit_properties=CommitProperties(max_commit_retries=0),
+        post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+    )
 
 
 def _kept(folder: Folder) -> Folder:

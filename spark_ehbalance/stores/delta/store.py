@@ -233,7 +233,7 @@ class DeltaStore(LeaseTable):
         even if members go on writing. Nor if versions were cleaned up since, after a long suspension: the next one may
         be missing only for that.
         """
-        if self._is_stale(known):
+        if self._is_stale():
             whole = self._is_whole_from(known)
         else:
             self._unchecked_looks += 1
@@ -266,9 +266,9 @@ class DeltaStore(LeaseTable):
                     versions.discard(version)
         self._unchecked.clear()
 
-    def _is_stale(self, known: _Known) -> bool:
+    def _is_stale(self) -> bool:
         """Whether the log files after the known version may have been cleaned up."""
-        return self._clock() - self._newest_at > known.shape.log_retention / 2
+        return self._clock() - self._newest_at > maintenance.LOG_SECONDS / 2
 
     def _is_whole_from(self, known: _Known) -> bool:
         """Whether the log has all versions from the known one to the newest: a clean-up that was cut off may leave
@@ -338,7 +338,7 @@ class DeltaStore(LeaseTable):
         began = self._clock()
         tag = self._commit(base.version + 1, entry, token)
         self._unchecked[base.version + 1] = token
-        if self._is_stale(known) and not self._is_whole_from(known):
+        if self._is_stale() and not self._is_whole_from(known):
             self._folder.remove([commit_file(base.version + 1)])
             self._forget()
             raise StoreUnavailableError(

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from spark_ehbalance.errors import StoreDamagedError
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.stores.delta.features import refused, seconds, unreadable, unsupported
+from spark_ehbalance.stores.delta.features import refused, unreadable, unsupported
 from spark_ehbalance.stores.delta.folder import Folder, storage_error_text
 from spark_ehbalance.stores.delta.log import Head, actions_of, shape_version
 from spark_ehbalance.stores.delta.names import commit_file
@@ -31,12 +31,10 @@ from spark_ehbalance.values.group import Group
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a table's protocol and metadata say: whose leases it holds, how long its log is kept, in seconds, in which
-    columns data files are written, and why the table is not written here; empty if it is. `actions` are the two as a
-    log has them."""
+    """What a table's protocol and metadata say: whose leases it holds, in which columns data files are written, and why
+    the table is not written here; empty if it is. `actions` are the two as a log has them."""
 
     group: Group
-    log_retention: float
     columns: pa.Schema
     refused: str
     actions: tuple[dict[str, Any], dict[str, Any]]
@@ -52,14 +50,7 @@ def shape_of(table: DeltaTable, folder: Folder, known: Group | None = None) -> S
 
     Raises `StoreFormatError` if it is not a lease table.
     """
-    metadata = table.metadata()
-    return Shape(
-        _group(table, folder, known),
-        seconds(metadata.configuration.get("delta.logRetentionDuration") or ""),
-        _columns(table),
-        _refused(table),
-        _actions(table),
-    )
+    return Shape(_group(table, folder, known), _columns(table), _refused(table), _actions(table))
 
 
 def _actions(table: DeltaTable) -> tuple[dict[str, Any], dict[str, Any]]:
