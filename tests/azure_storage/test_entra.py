@@ -82,8 +82,7 @@ def test_a_group_is_kept_and_shown_with_a_token(
         assert endpoint.issued == 1
         assert ANN.id in ehbalance("status", container).out
         for name in ("default", "managedIdentity"):
-            done = ehbalance("status", container, "--storage-option", f"credential={name}")
-            assert (done.code, done.err) == (0, "")
+            ehbalance.succeeds("status", container, "--storage-option", f"credential={name}")
 
 
 def test_without_a_token_the_error_is_one_line(container: str, ehbalance: Command) -> None:
@@ -155,8 +154,7 @@ def test_a_command_opens_a_table_with_a_credential(
     location, options = fresh_table(), [f"--storage-option={n}={v}" for n, v in token_options(storage).items()]
     with DeltaStore(location, table_options(storage)) as store:
         store.create(GROUP)
-    done = ehbalance("status", location, *options, "--credential", "chaos.tokens:short_tokens", "--json")
-    assert (done.code, done.err) == (0, "")
+    done = ehbalance.succeeds("status", location, *options, "--credential", "chaos.tokens:short_tokens", "--json")
     assert json.loads(done.out)["eventHub"] == GROUP.hub
 
 

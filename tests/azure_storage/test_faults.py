@@ -55,8 +55,8 @@ def test_a_fault_at_any_request_of_a_commit_loses_and_doubles_nothing(
     raise AssertionError("every request was disturbed")
 
 
-@pytest.mark.parametrize("fault", [BUSY, TOO_MANY], ids=name)
-def test_commits_come_through_once_the_storage_throttles_no_longer(
+@pytest.mark.parametrize("fault", [BUSY, TOO_MANY, EXPIRED], ids=name)
+def test_commits_come_through_once_the_storage_refuses_no_longer(
     table: Table, proxy: StorageProxy, fault: Refusal
 ) -> None:
     with table.opened() as store:

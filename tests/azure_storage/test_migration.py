@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -43,7 +43,8 @@ class Migration:
         self.emulator, self.storage, self.ehbalance = emulator, storage, ehbalance
         self.table, self.container = folder / "leases", uuid.uuid4().hex
         make_container(storage, self.container)
-        self.address = f"{storage}/{ACCOUNT}/{self.container}"
+        self.client = ContainerClient(f"{storage}/{ACCOUNT}", self.container, KEY)
+        self.address = self.client.url
         self.secret = folder / "secret"
         self.secret.write_text(KEY)
         self.connection = kept(emulator.connection_string(HUB), folder)
@@ -90,24 +91,18 @@ class Migration:
 
     def clear(self) -> None:
         """Remove all blobs."""
-        with self.client() as client:
-            for name in client.list_blob_names():
-                client.delete_blob(name)
+        for name in self.client.list_blob_names():
+            self.client.delete_blob(name)
 
     def write(self, partition: str, metadata: Mapping[str, str], kind: str = "checkpoint") -> None:
         """A blob as some SDK writes it."""
         name = "/".join([*self.group.values(), kind, partition]).lower()
-        with self.client() as client:
-            client.upload_blob(name, b"", metadata=dict(metadata), overwrite=True)
+        self.client.upload_blob(name, b"", metadata=dict(metadata), overwrite=True)
 
     def blobs(self) -> dict[str, dict[str, str]]:
         """The metadata of the checkpoints."""
-        with self.client() as client:
-            found = client.list_blobs(include=["metadata"])
-            return {each.name.rpartition("/")[2]: dict(each.metadata) for each in found if "/checkpoint/" in each.name}
-
-    def client(self) -> ContainerClient:
-        return ContainerClient(f"{self.storage}/{ACCOUNT}", self.container, KEY)
+        found = self.client.list_blobs(include=["metadata"])
+        return {each.name.rpartition("/")[2]: dict(each.metadata) for each in found if "/checkpoint/" in each.name}
 
     def positions(self) -> dict[str, tuple[int, int]]:
         """The epoch and where reading goes on, by the lease table."""
@@ -116,8 +111,10 @@ class Migration:
 
 
 @pytest.fixture
-def migration(emulator: Emulator, ehbalance: Command, storage: str, tmp_path: Path) -> Migration:
-    return Migration(emulator, ehbalance, storage, tmp_path)
+def migration(emulator: Emulator, ehbalance: Command, storage: str, tmp_path: Path) -> Iterator[Migration]:
+    made = Migration(emulator, ehbalance, storage, tmp_path)
+    with made.client:
+        yield made
 
 
 def squeezed(text: str) -> str:
@@ -146,8 +143,7 @@ def test_what_the_sdk_has_processed_comes_into_a_table_and_goes_back(migration: 
     assert squeezed(migration.ehbalance(*migration.importing).out).count("nothing: it is the same") == 3
 
     migration.clear()
-    done = migration.ehbalance(*migration.exporting)
-    assert (done.code, done.err) == (0, "")
+    done = migration.ehbalance.succeeds(*migration.exporting)
     assert migration.blobs() == before
     assert "No position is known of partition 3" in done.out
     assert squeezed(migration.ehbalance(*migration.exporting).out).count("nothing: it is the same") == 3
@@ -160,8 +156,7 @@ def test_checkpoints_of_every_sdk_are_read(migration: Migration) -> None:
     )  # .NET, Go
     migration.write("2", {"offset": migration.offset("2", 11), "sequencenumber": ""})  # .NET with an offset alone
     migration.write("3", {"offset": "", "sequencenumber": ""})
-    done = migration.ehbalance(*migration.importing)
-    assert (done.code, done.err) == (0, "")
+    done = migration.ehbalance.succeeds(*migration.importing)
     assert migration.positions() == {"0": (0, 8), "1": (0, 10), "2": (0, 12)}
     assert "No position is known of partition 3" in done.out
 
@@ -237,10 +232,8 @@ def test_the_namespace_of_the_blobs_is_the_hubs_without_its_port_unless_it_is_gi
     assert (done.code, migration.positions()) == (0, {"0": (0, 20)})
     assert f"set blobNamespace (of a command: --blob-namespace) to {port}" in done.err
     migration.clear()
-    done = migration.ehbalance(*exporting)
-    assert (done.code, done.err) == (0, "")
-    with migration.client() as client:
-        assert list(client.list_blob_names()) == [f"{host}/flights/$default/checkpoint/0"]
+    done = migration.ehbalance.succeeds(*exporting)
+    assert list(migration.client.list_blob_names()) == [f"{host}/flights/$default/checkpoint/0"]
     error = migration.ehbalance.fails(2, *exporting, "--blob-namespace", "sb://localhost")
     assert "--blob-namespace='sb://localhost' is wrong: allowed is a host, or HOST:PORT" in error
 
@@ -389,27 +382,23 @@ def test_checkpoints_of_earlier_azure_functions_hold_where_there_is_no_other(mig
 
     namespace = migration.group["fully_qualified_namespace"]
     migration.write("0", {"sequencenumber": "7"})
-    with migration.client() as client:
-        for name, content in (
-            ("$Default/0", lease("1", 1)),
-            ("$Default/1", lease(migration.offset("1", 9), 9)),
-            ("$Default/2", lease(None, 0)),
-            ("$Default/3", lease("-1", 0)),
-            ("other/2", lease(migration.offset("2", 9), 9)),
-        ):
-            client.upload_blob(f"{namespace}/{HUB}/{name}", content)
-        client.upload_blob(f"{namespace}/{HUB}/$Default/4", b"")
-    done = migration.ehbalance(*migration.importing)
-    assert (done.code, done.err) == (0, "")
+    for name, content in (
+        ("$Default/0", lease("1", 1)),
+        ("$Default/1", lease(migration.offset("1", 9), 9)),
+        ("$Default/2", lease(None, 0)),
+        ("$Default/3", lease("-1", 0)),
+        ("other/2", lease(migration.offset("2", 9), 9)),
+    ):
+        migration.client.upload_blob(f"{namespace}/{HUB}/{name}", content)
+    migration.client.upload_blob(f"{namespace}/{HUB}/$Default/4", b"")
+    migration.ehbalance.succeeds(*migration.importing)
     assert migration.positions() == {"0": (0, 8), "1": (0, 10), "3": (0, 0)}
-    with migration.client() as client:
-        client.upload_blob(f"{namespace}/{HUB.upper()}/$Default/1", lease("1", 1))
+    migration.client.upload_blob(f"{namespace}/{HUB.upper()}/$Default/1", lease("1", 1))
     assert "/$Default/1: it is not clear which one counts" in migration.ehbalance.fails(2, *migration.importing)
 
 
 def test_checkpoints_that_do_not_say_of_which_hub_are_not_imported(migration: Migration) -> None:
-    with migration.client() as client:
-        client.upload_blob("$Default/0", b'{"Offset":"1","SequenceNumber":1}')
+    migration.client.upload_blob("$Default/0", b'{"Offset":"1","SequenceNumber":1}')
     error = migration.ehbalance.fails(2, *migration.importing)
     assert "but of none; $Default/0 and the like are an EventProcessorHost's, whose event hub is unknown" in error
 
@@ -419,8 +408,7 @@ def test_storage_options_of_the_lease_table_are_the_containers_as_far_as_it_has_
     command = [str(each) for each in migration.importing]
     at = command.index("--from-option")
     shared = [*command[:at], *command[at + 2 :], "--storage-option", f"account_key=file:{migration.secret}"]
-    done = migration.ehbalance(*shared, "--storage-option", "AWS_REGION=eu-central-1")
-    assert (done.code, done.err) == (0, "")
+    migration.ehbalance.succeeds(*shared, "--storage-option", "AWS_REGION=eu-central-1")
 
 
 def test_an_impossible_source_or_target_is_refused(migration: Migration) -> None:

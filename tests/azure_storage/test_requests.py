@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import pytest
@@ -55,17 +54,6 @@ def test_looks_and_commits(table: Table, cost: Cost) -> None:
         news = [look_at_news() for _ in range(TIMES)]
         assert [each[Kind.GET] for each in news] == [3] * TIMES, "2 more for a look with news"
         assert sum(sum(each.values()) for each in news) == 3 * TIMES + CHECKS
-
-
-def test_a_commit_writes_data_and_then_log(table: Table, proxy: StorageProxy) -> None:
-    with table.opened() as store:
-        version, first = store.read().version, len(proxy.requests())
-        committed(store, RENEWAL)
-        look, data, log = proxy.requests(first)
-    entry = f"leases/_delta_log/{version + 1:020}.json"
-    assert (look, log) == ((Kind.GET, entry), (Kind.CONDITIONAL_PUT, entry))
-    assert data.kind is Kind.PUT
-    assert re.fullmatch(r"leases/[\w-]+\.parquet", data.path)
 
 
 def test_a_lost_race(table: Table, cost: Cost) -> None:

@@ -201,8 +201,7 @@ def test_damage_is_one_line_that_names_the_file_and_a_repair_loses_nothing(
         assert "is damaged: " in ehbalance.fails(1, command, table)
 
     files = {each.name for each in table.rglob("*") if each.is_file()}
-    outcome = ehbalance("maintain", table, "--repair")
-    assert (outcome.code, outcome.err) == (0, "")
+    outcome = ehbalance.succeeds("maintain", table, "--repair")
     assert "is repaired" in outcome.out
     after = read(table)
     assert after.leases.keys() == before.leases.keys()

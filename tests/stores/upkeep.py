@@ -28,8 +28,7 @@ def assert_only_own_files_go(
     `hub` that these arguments name; then put others' files beside it and into it, and do all that is done with a
     table."""
     table = f"{folder.uri.rstrip('/')}/leases"
-    made = ehbalance("init", table, *hub)
-    assert (made.code, made.err) == (0, "")
+    ehbalance.succeeds("init", table, *hub)
     with DeltaStore(table, options) as store:
         filled(store, ANN, owned=("0",), group=store.read().group)
         store.record([change(1)])
