@@ -304,7 +304,7 @@ def test_running_members_restore_what_others_remove_and_go_on(running: Keepers, 
 def test_a_running_member_keeps_its_partitions_while_the_table_is_damaged_and_checkpoints_after_the_repair(
     running: Keepers, damage_found: threading.Event, tmp_path: Path, ehbalance: Command
 ) -> None:
-    ann = running.start("ann", lease_duration=3.0)
+    ann = running.start("ann", lease_duration=9.0)
     running.wait_owned(ann=4)
     wait_until(lambda: len(ann.holdings()) == 4, "it knows")
     layout, batch = running.layout(), begin_batch(ann)

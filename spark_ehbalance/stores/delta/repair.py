@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -120,12 +120,12 @@ def _remove_unreadable_log(folder: Folder, kept: Folder) -> bool:
 def _found_leases(folder: Folder, names: Collection[str], group: Group | None) -> tuple[list[Lease], set[str]]:
     """The leases in the table's data files, `names`, and in all that were written here for the `group` (None: for any),
     committed or not, as far as they can be told; and the names of the files that cannot be read."""
-    leases, unread = [], set()
+    leases, unread = list[Lease](), set()
     for name in {*names, *(file.name for file in folder.listed() if is_data_file(file.name))}:
         try:
             rows = conformed(folder.parquet(name, SCHEMA.names), SCHEMA)
             if name in names or group is None or description_in_rows(rows) in (None, description(group)):
-                leases += list(_leases(rows_of(rows)))
+                leases += filter(None, map(_lease, rows_of(rows)))
         except FileNotFoundError:  # tidied away meanwhile
             continue
         except (ValueError, OSError):
@@ -133,13 +133,9 @@ def _found_leases(folder: Folder, names: Collection[str], group: Group | None) -
     return leases, unread
 
 
-def _leases(rows: Iterable[dict[str, Any]]) -> Iterable[Lease]:
-    for row in rows:
-        if row["kind"] == "partition" and (lease := _lease(row)):
-            yield lease
-
-
 def _lease(row: dict[str, Any]) -> Lease | None:
+    if row["kind"] != "partition":
+        return None
     try:
         return lease_of(row)
     except ValueError:

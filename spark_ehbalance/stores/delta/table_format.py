@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,8 +33,6 @@ from spark_ehbalance.leases.model import (
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position, partition_order
-
-_Number = TypeVar("_Number", int, float)
 
 #: Rises with every change. Nothing is released yet, so that no earlier one is read.
 FORMAT = 4
@@ -427,7 +425,7 @@ def _member_load(row: dict[str, Any]) -> MemberLoad | None:
     return MemberLoad(row["rate"] or 0.0, row["backlog"] or 0.0, row["batch_seconds"], row["cpu"])
 
 
-def _positive(value: _Number | None, most: float = _COUNTER_LIMIT) -> _Number | None:
+def _positive(value: Any, most: float = _COUNTER_LIMIT) -> Any:
     """`value`; None if it makes no sense, as after somebody's UPDATE."""
     return value if value is not None and 0 < value < most else None
 
