@@ -20,7 +20,7 @@ HOUR_AGO = time.time() - 3700
 
 
 def change(number: int) -> OwnershipChange:
-    """An entry of the history, which this number tells from others."""
+    """An entry of the history; `number` is its time and its epoch."""
     return OwnershipChange(number, "0", "Claim", None, "ann", number, None, "ann")
 
 
