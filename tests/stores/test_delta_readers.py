@@ -87,6 +87,10 @@ def snapshot(rows: pa.Table, version: int) -> Snapshot:
     return from_table(conformed(rows, SCHEMA), GROUP, version)
 
 
+def version_by_spark(spark: Any, uri: str, version: int) -> Snapshot:
+    return snapshot(rows_by_spark(spark, uri, versionAsOf=version), version)
+
+
 @pytest.mark.spark
 def test_others_read_what_the_store_says_while_commits_go_on(
     uri: str, tmp_path: Path, mine: DeltaStore, spark: Any
@@ -96,16 +100,15 @@ def test_others_read_what_the_store_says_while_commits_go_on(
         writer = pool.submit(commit_often, uri, begun, stop)
         try:
             wait_until(lambda: begun.exists() or writer.done(), "many commits are made")
-            version = mine.read().version
-            read.append(snapshot(attempted(partial(rows_by_spark, spark, uri, versionAsOf=version)), version))
-            for _ in range(10):
+            read.append(attempted(lambda: version_by_spark(spark, uri, mine.read().version)))
+            while len({each.version for each in read}) <= 10:
+                assert not writer.done()
                 read += [snapshot(*attempted(partial(rows_by_delta_rs, uri))), mine.read()]
         finally:
             stop.touch()
         versions = writer.result(60)
     newest = max(versions)
     history = spark.sql(f"DESCRIBE HISTORY delta.`{uri}` LIMIT 5").collect()
-    assert len({each.version for each in read}) > 10
     for each in read:
         assert state(each) == versions[each.version]
     for each in (mine.read(), snapshot(rows_by_spark(spark, uri), newest)):
