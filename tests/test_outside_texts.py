@@ -8,7 +8,6 @@ import pytest
 
 from spark_ehbalance.hub.conditions import Meaning, meaning
 from spark_ehbalance.source.error_line import ending_with_line
-from spark_ehbalance.stores.delta.features import seconds
 from spark_ehbalance.stores.delta.folder import storage_error_text
 from tests.growth import assert_linear
 
@@ -29,21 +28,12 @@ def told_by_spark(text: str) -> str:
     ("search", "unit"),
     [
         *((said, unit) for unit in ("?", "?a", "//a:", "\x1b[1", " ", "a\n")),
-        *((seconds, unit) for unit in ("1", "1 ", "1 a", "a")),
         *((told_by_spark, unit) for unit in (" SQLSTATE: a", "a", " spark_ehbalance.errors.X: ", "\n")),
         *((refused, unit) for unit in (":eventhub:", "|", ":eventhub:|", "':eventhub:a|")),
     ],
 )
 def test_a_search_takes_linear_time(search: Callable[[str], object], unit: str) -> None:
     assert_linear(search, unit)
-
-
-@pytest.mark.parametrize(
-    ("interval", "meant"),
-    [("interval 10 minutes", 600.0), (f"interval {'9' * 400} weeks", 0.0), (f"interval {'9' * 18} weeks", 6.048e23)],
-)
-def test_an_interval_of_any_length_is_a_number(interval: str, meant: float) -> None:
-    assert seconds(interval) == pytest.approx(meant)
 
 
 def test_queries_of_addresses_are_not_shown() -> None:

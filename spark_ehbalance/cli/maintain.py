@@ -23,8 +23,7 @@ def maintain(
 ) -> None:
     """Clean up a lease table and its history, more thoroughly than the group's leader does.
 
-    It compacts the history. A table of an earlier version gets the columns added since. Files that the table or its
-    history did not write stay.
+    It compacts the history. Files that the table or its history did not write stay.
     """
     with storage.open(lease_table, lacks=_LACKS) as store:
         if repair:

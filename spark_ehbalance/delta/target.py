@@ -41,21 +41,16 @@ _MARK = "ehb/"
 #: at most, so that it cannot be read, and written, once more after its mark is gone.
 _RETENTION, _LEAST_RETENTION = "delta.setTransactionRetentionDuration", 90 * 24 * 3600 * 1000
 
+_REMEDY = "give write_once another `source`, such as the hub's name with a date"
 
 #: What to do about marks of an earlier hub.
-MADE_ANEW = (
-    "the event hub was made anew. Its events are others, although they have the same numbers: give write_once another "
-    "`source`, such as the hub's name with a date"
-)
-
+MADE_ANEW = f"the event hub was made anew. Its events are others, although they have the same numbers: {_REMEDY}"
 
 #: What to do about marks of events that a promotion has taken away.
 PROMOTED = (
     "the event hub is geo-replicated, and was promoted to a region that had not got these events. It has others with "
-    "the same numbers, which would be taken for written: give write_once another `source`, such as the hub's name with "
-    "a date"
+    f"the same numbers, which would be taken for written: {_REMEDY}"
 )
-
 
 #: Kept in place of a mark's last event by whoever has moved the mark and does not know the event.
 _NO_EVENT = 0

@@ -90,7 +90,7 @@ class LeaseStore(ABC):
         """Replace `base` by `new` if `base` is still the newest snapshot. Returns `new` with its version.
 
         Raises `ConflictError` if it is not: then nothing was written. After an error of unknown outcome the store looks
-        for its own commit, and raises `StoreUnavailableError` if it cannot tell. A store that is not `atomic` raises
+        for its own commit, and raises `StoreUnavailableError` if it cannot tell. A store without `keeps_all` raises
         `PartlyWrittenError` if not all of `new` was written, and `StoreUnavailableError` if nothing was.
         """
 
@@ -133,24 +133,20 @@ class LeaseTable(LeaseStore):
     """A lease store that is opened by its location, with what an operator needs besides: a backend of
     `stores/opening.py`."""
 
-    #: The schemes of the locations that this backend opens, without "://"; None is a path.
-    schemes: ClassVar[tuple[str | None, ...]]
-
     @abstractmethod
     def __init__(
-        self, location: str, options: Mapping[str, str] | None = None, patience: float = REQUEST_TIMEOUT
+        self,
+        location: str,
+        options: Mapping[str, str] | None = None,
+        patience: float = REQUEST_TIMEOUT,
+        group: Group | None = None,
     ) -> None:
         """See `open_store`."""
 
-    @classmethod
-    def open(cls, location: str, options: Mapping[str, str], patience: float, group: Group | None) -> LeaseTable:
-        """See `open_store`. A table that holds one group need not be told which."""
-        return cls(location, options, patience)
-
-    @classmethod
-    def opens(cls, location: str) -> bool:
-        """Whether this backend opens `location`, whose scheme is one of its `schemes`."""
-        return True
+    @staticmethod
+    @abstractmethod
+    def opens(location: str) -> bool:
+        """Whether this backend opens `location`."""
 
     @staticmethod
     @abstractmethod
@@ -173,8 +169,7 @@ class LeaseTable(LeaseStore):
 
     @abstractmethod
     def maintain(self) -> None:
-        """Tidy up, compact the history, and add the columns that a table of an earlier version lacks. Files of others
-        stay. Raises `StoreUnavailableError`."""
+        """Tidy up and compact the history. Files of others stay. Raises `StoreUnavailableError`."""
 
     @abstractmethod
     def repair(self) -> Repair:
@@ -200,8 +195,8 @@ def commit(
     """Write the valid ones of `transitions` as one commit. After a lost race: re-read, re-validate, try again.
 
     `before` of the outcome is the snapshot that was replaced, or the newest one where there was nothing to write. What
-    a store that is not `atomic` could not write is refused; where it does not know, it is neither accepted nor refused.
-    Raises `ConflictError` after `attempts` lost races, `StoreUnavailableError` as the store does.
+    was written in part (`PartlyWrittenError`) is refused where it was lost, and neither accepted nor refused where that
+    is not known. Raises `ConflictError` after `attempts` lost races, `StoreUnavailableError` as the store does.
     """
     transitions = list(transitions)
     for attempt in range(1, attempts + 1):

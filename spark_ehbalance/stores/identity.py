@@ -48,7 +48,7 @@ def with_identity(
 ) -> dict[str, str]:
     """`options` of the storage at `location`, with the hub's `identity` if they name no credential and neither does the
     `environment`."""
-    own = {_plain(name) for name in options}
+    own = {plain_name(name) for name in options}
     named = any(_KEYS.fullmatch(name) or name in ("credential", "client_id") for name in own)
     if identity is None or named or not is_azure(location) or any(map(_VARIABLES.fullmatch, environment)):
         return dict(options)
@@ -60,7 +60,7 @@ def split(options: Mapping[str, str]) -> tuple[Identity | None, dict[str, str]]:
 
     Raises `OptionError`, also if there is another credential beside it.
     """
-    plain = {_plain(name): (name, value) for name, value in options.items()}
+    plain = {plain_name(name): (name, value) for name, value in options.items()}
     if "credential" not in plain:
         return None, dict(options)
     for name, (given, _) in plain.items():
@@ -120,5 +120,6 @@ def for_delta_rs(options: Mapping[str, str]) -> dict[str, str]:
     return rest if identity is None else rest | StorageTokens(identity).option()[0]
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """The name of a storage option in Azure without the prefixes that delta-rs allows."""
     return re.sub(r"^azure_(storage_)?", "", name.lower())

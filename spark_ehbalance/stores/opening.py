@@ -11,6 +11,7 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable
 from spark_ehbalance.stores.blob import BlobStore
 from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.stores.delta.locations import SCHEMES
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.locations import EXAMPLE_ADDRESS, has_unsafe_characters, scheme
 
@@ -37,11 +38,10 @@ def open_store(
     `OptionError` if no backend knows the location's scheme.
     """
     try:
-        return _backend(location).open(location, options or {}, patience, group)
-    except OptionError:
-        raise
+        backend = _backend(location)
     except ValueError as allowed:
         raise OptionError(f"lease table {location} cannot be opened: allowed is {allowed}") from None
+    return backend(location, options, patience, group)
 
 
 def location(text: str) -> str:
@@ -74,14 +74,13 @@ def keeps_all(location: str) -> bool:
 
 
 def _backend(location: str) -> type[LeaseTable]:
-    wanted = scheme(location)
     for backend in BACKENDS:
-        if wanted in backend.schemes and backend.opens(location):
+        if backend.opens(location):
             return backend
-    if wanted in _REFUSED:
+    if (wanted := scheme(location)) in _REFUSED:
         raise ValueError(
             f"an address that does not begin with {wanted}:, as {_REFUSED[wanted]}. Write that of a storage, such as "
             f"{EXAMPLE_ADDRESS}"
         )
-    known = dict.fromkeys(f"{each}://" for each in DeltaStore.schemes if each)
-    raise ValueError(f"a path, or an address that begins with {', '.join(known)}")
+    known = ", ".join(f"{each}://" for each in SCHEMES if each)
+    raise ValueError(f"a path, or an address that begins with {known}")

@@ -9,12 +9,9 @@ import pytest
 from chaos.storage.azurite import azurite, make_container, missing
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.emulator.fixtures import emulator
-from spark_ehbalance.leases.transitions import AddPartitions, Join
-from spark_ehbalance.values.position import Position
 from tests.azure_storage.tables import Table
 from tests.cli.conftest import ehbalance
-from tests.stores.delta_tables import committed
-from tests.stores.store_conformance import ANN, BOB, GROUP, claim
+from tests.stores.store_conformance import ANN, BOB, filled
 
 __all__ = ["ehbalance", "emulator"]
 
@@ -61,8 +58,5 @@ def new_table(storage: str, proxy: StorageProxy) -> Table:
 def table(new_table: Table) -> Table:
     """A table with two members and two partitions; ann owns partition 0."""
     with new_table.undisturbed() as store:
-        store.create(GROUP)
-        joins = [Join(by=ANN, at_ms=1), Join(by=BOB, at_ms=1)]
-        add = AddPartitions(by=ANN, at_ms=1, partitions=("0", "1"), checkpoint=Position(-1))
-        committed(store, *joins, add, claim(ANN, "0"))
+        filled(store, ANN, BOB, owned=("0",))
     return new_table

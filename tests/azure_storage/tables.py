@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chaos.storage.azurite import sas_options, storage_options
+from azure.storage.blob import ContainerClient
+
+from chaos.storage.azurite import ACCOUNT, KEY, storage_options
 from spark_ehbalance.leases.transitions import Renew
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.stores.store_conformance import ANN
@@ -24,6 +26,10 @@ class Table:
     storage: str
     proxy: str
 
+    def blobs(self) -> ContainerClient:
+        """The container."""
+        return ContainerClient(f"{self.storage}/{ACCOUNT}", self.container, KEY)
+
     @property
     def location(self) -> str:
         return f"az://{self.container}/leases"
@@ -31,10 +37,6 @@ class Table:
     def opened(self, patience: float = PATIENCE) -> DeltaStore:
         """A handle whose requests pass the proxy."""
         return DeltaStore(self.location, storage_options(self.proxy), patience)
-
-    def opened_with_token(self, seconds: float) -> DeltaStore:
-        """The same with a token that expires after `seconds`."""
-        return DeltaStore(self.location, sas_options(self.proxy, self.container, seconds), PATIENCE)
 
     def undisturbed(self) -> DeltaStore:
         """A handle that does not use the proxy."""

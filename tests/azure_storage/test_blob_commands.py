@@ -45,8 +45,7 @@ def cells(text: str) -> list[list[str]]:
 def test_status_shows_owners_ages_and_checkpoints_and_what_is_not_known(
     ehbalance: Command, container: str, key: Sequence[str]
 ) -> None:
-    done = ehbalance("status", container, *key)
-    assert (done.code, done.err) == (0, "")
+    done = ehbalance.succeeds("status", container, *key)
     assert "ns.example/flights/$default, 2 owners" in done.out
     rows = {row[0]: row for row in cells(done.out)}
     assert rows["0"][:4] == ["0", "ann", "-", "42"]
@@ -143,8 +142,7 @@ def test_init_checks_the_options_and_the_hub_and_seek_is_refused(
     connection = kept(emulator.connection_string("hub"), tmp_path)
     address = f"{storage}/{ACCOUNT}/{uuid.uuid4().hex}"
     for what in ("was made", "is there"):
-        done = ehbalance("init", address, *connection, *key)
-        assert (done.code, done.err) == (0, "")
+        done = ehbalance.succeeds("init", address, *connection, *key)
         assert f"hub/$default {what}; the hub has 2 partitions" in done.out
     assert "keeps no operators' orders" in ehbalance.fails(2, "seek", address, "0", "--to", "5", *connection, *key)
 
@@ -164,8 +162,7 @@ def test_check_and_init_tell_of_a_group_with_another_namespace(
     group = {**GROUP, "fully_qualified_namespace": port}
     checkpoint_store(storage, name).claim_ownership([{**group, "partition_id": "0", "owner_id": "ann"}])
     arguments = (f"{storage}/{ACCOUNT}/{name}", *kept(emulator.connection_string("flights"), tmp_path), *key)
-    done = ehbalance("check", *arguments)
-    assert (done.code, done.err) == (0, "")
+    done = ehbalance.succeeds("check", *arguments)
     assert "localhost/flights/$default: 0 partitions" in done.out
     assert f"has blobs of {port}/flights/$default beside localhost/flights/$default" in caplog.text
     assert "localhost/flights/$default is there" in ehbalance("init", *arguments).out

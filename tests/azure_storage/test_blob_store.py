@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.core.credentials import AzureNamedKeyCredential
 from azure.eventhub.extensions.checkpointstoreblob import BlobCheckpointStore
 from azure.storage.blob import ContainerClient
 
@@ -21,17 +20,20 @@ from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.errors import FencedError, OptionError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.model import Handover, Lease
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Heartbeat, Join, Release, Renew, Steal
-from spark_ehbalance.stores.base import LeaseStore, commit
+from spark_ehbalance.leases.transitions import Checkpoint, Claim, Heartbeat, Join, Release, Renew, Steal
+from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.blob import BlobStore
 from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
+from tests.azure_storage.consumers import checkpoint_store
 from tests.azure_storage.tables import Table
 from tests.stores.contenders import Opening, line_up
-from tests.stores.store_conformance import ANN, BOB, GROUP, StoreConformance, claim, with_owner
+from tests.stores.store_conformance import ANN, GROUP, StoreConformance, filled
 
 NAMES = (GROUP.namespace, GROUP.hub, GROUP.consumer_group)
+PREFIX = "/".join(NAMES)
+PLACE = dict(zip(("fully_qualified_namespace", "eventhub_name", "consumer_group"), NAMES, strict=True))
 
 
 class TestBlobStore(StoreConformance):
@@ -73,13 +75,11 @@ class Blobs:
 
     def claim(self, partition: str, owner: str, etag: str | None = None) -> dict[str, Any] | None:
         """Claim by the SDK's store; None if another was faster."""
-        place = dict(zip(("fully_qualified_namespace", "eventhub_name", "consumer_group"), NAMES, strict=True))
-        wanted = {**place, "partition_id": partition, "owner_id": owner, "etag": etag}
+        wanted = {**PLACE, "partition_id": partition, "owner_id": owner, "etag": etag}
         return next(iter(self.sdk.claim_ownership([wanted])), None)
 
     def checkpoint(self, partition: str, number: int, offset: str) -> None:
-        place = dict(zip(("fully_qualified_namespace", "eventhub_name", "consumer_group"), NAMES, strict=True))
-        self.sdk.update_checkpoint({**place, "partition_id": partition, "sequence_number": number, "offset": offset})
+        self.sdk.update_checkpoint({**PLACE, "partition_id": partition, "sequence_number": number, "offset": offset})
 
     def ownerships(self) -> dict[str, dict[str, Any]]:
         return {each["partition_id"]: each for each in self.sdk.list_ownership(*NAMES)}
@@ -91,22 +91,15 @@ class Blobs:
 
 @pytest.fixture
 def blobs(new_table: Table) -> Iterator[Blobs]:
-    service, direct = f"{new_table.proxy}/{ACCOUNT}", f"{new_table.storage}/{ACCOUNT}"
-    account = AzureNamedKeyCredential(ACCOUNT, KEY)
-    with (
-        BlobCheckpointStore(direct, new_table.container, account) as sdk,
-        ContainerClient(direct, new_table.container, KEY) as client,
-    ):
-        yield Blobs(f"{service}/{new_table.container}", sdk, client)
+    with checkpoint_store(new_table.storage, new_table.container) as sdk, new_table.blobs() as client:
+        yield Blobs(f"{new_table.proxy}/{ACCOUNT}/{new_table.container}", sdk, client)
 
 
 @pytest.fixture
 def mine(blobs: Blobs) -> Iterator[BlobStore]:
     """A handle with ann as a member, and partitions 0 to 3."""
     with blobs.opened() as store:
-        store.create(GROUP)
-        add = AddPartitions(by=ANN, at_ms=1, partitions=("0", "1", "2", "3"))
-        assert not commit(store, store.read(), [Join(by=ANN, at_ms=1), add]).refused
+        filled(store, ANN, partitions=("0", "1", "2", "3"), at=None)
         yield store
 
 
@@ -219,13 +212,10 @@ def test_a_checkpoint_that_goes_backwards_is_not_followed_but_written_over(blobs
     assert blobs.checkpoints() == {"0": (9, "90")}
 
 
-def test_a_checkpoint_that_goes_backwards_is_followed_by_who_does_not_own_the_partition(
-    blobs: Blobs, mine: BlobStore
-) -> None:
-    blobs.checkpoint("0", 9, "90")
-    assert mine.read().leases["0"].checkpoint == Position(9, "90")
-    blobs.checkpoint("0", 4, "40")
-    assert mine.read().leases["0"].checkpoint == Position(4, "40")
+def test_a_checkpoint_that_goes_backwards_is_followed_where_it_is_not_the_own(blobs: Blobs, mine: BlobStore) -> None:
+    for position in (Position(9, "90"), Position(4, "40")):
+        blobs.checkpoint("0", position.sequence_number, str(position.offset))
+        assert mine.read().leases["0"].checkpoint == position
 
 
 def test_a_checkpoint_without_an_offset_is_not_written(blobs: Blobs, mine: BlobStore) -> None:
@@ -239,12 +229,12 @@ def test_a_checkpoint_without_an_offset_is_not_written(blobs: Blobs, mine: BlobS
 
 def test_a_sequence_number_alone_is_enough_to_go_on(blobs: Blobs, mine: BlobStore) -> None:
     """As Java writes it."""
-    blobs.client.upload_blob(f"{'/'.join(NAMES)}/checkpoint/0", b"", metadata={"sequencenumber": "7"})
+    blobs.client.upload_blob(f"{PREFIX}/checkpoint/0", b"", metadata={"sequencenumber": "7"})
     assert mine.read().leases["0"].checkpoint == Position(7)
 
 
 def test_an_offset_alone_is_an_error_that_names_the_blob(blobs: Blobs, mine: BlobStore) -> None:
-    blobs.client.upload_blob(f"{'/'.join(NAMES)}/checkpoint/0", b"", metadata={"offset": "700"})
+    blobs.client.upload_blob(f"{PREFIX}/checkpoint/0", b"", metadata={"offset": "700"})
     with pytest.raises(StoreFormatError, match="checkpoint/0"):
         mine.read()
 
@@ -252,12 +242,12 @@ def test_an_offset_alone_is_an_error_that_names_the_blob(blobs: Blobs, mine: Blo
 def test_ownership_and_checkpoint_have_two_lives(blobs: Blobs, mine: BlobStore) -> None:
     claimed = commit(mine, mine.read(), [first_claim("0")]).after
     commit(mine, claimed, [checkpoint("0", 9)])
-    blobs.client.delete_blob(f"{'/'.join(NAMES)}/ownership/0")
+    blobs.client.delete_blob(f"{PREFIX}/ownership/0")
     lease = mine.read().leases["0"]
     assert (lease.owner, lease.checkpoint) == (None, Position(9, "90"))
     again = commit(mine, mine.read(), [Claim(by=ANN, at_ms=1, partition="0", epoch=lease.epoch)]).after
     assert again.leases["0"].owner == "ann"
-    blobs.client.delete_blob(f"{'/'.join(NAMES)}/checkpoint/0")
+    blobs.client.delete_blob(f"{PREFIX}/checkpoint/0")
     commit(mine, mine.read(), [renew("0", lease.epoch + 1)])
     assert blobs.checkpoints() == {"0": (9, "90")}
 
@@ -267,7 +257,7 @@ def test_a_claim_of_a_blob_that_was_deleted_meanwhile_makes_it_anew(
 ) -> None:
     assert blobs.claim("0", "")
     snapshot = mine.read()
-    blobs.client.delete_blob(f"{'/'.join(NAMES)}/ownership/0")
+    blobs.client.delete_blob(f"{PREFIX}/ownership/0")
     # Azure answers this; Azurite that the condition is not met.
     proxy.disturb(Rule(Refusal(404, "BlobNotFound"), Kind.CONDITIONAL_PUT, "ownership/0", times=1))
     assert not commit(mine, snapshot, [first_claim("0")]).refused
@@ -395,17 +385,7 @@ def test_a_handle_warns_once_of_a_group_that_may_be_meant_to_be_its_own(
     blobs.client.upload_blob("ns/hub/other/ownership/0", b"")
     blobs.claim("0", "theirs")
     assert opened_again() == []
-    named = "/".join(NAMES)
     blobs.client.upload_blob(f"localhost:5672/{GROUP.hub}/{GROUP.consumer_group}/ownership/0", b"")
     (told,) = opened_again()
-    assert f"{blobs.location} has blobs of localhost:5672/hub/$default beside {named}:" in told
+    assert f"{blobs.location} has blobs of localhost:5672/hub/$default beside {PREFIX}:" in told
     assert told.endswith("set blobNamespace (of a command: --blob-namespace) to localhost:5672")
-
-
-def test_two_handles_see_each_other(blobs: Blobs, mine: BlobStore) -> None:
-    theirs: LeaseStore
-    with blobs.opened() as theirs:
-        commit(theirs, theirs.read(), [Join(by=BOB, at_ms=1)])
-        mine.write(mine.read(), with_owner(mine.read(), "ann"))
-        outcome = commit(theirs, theirs.read(), [claim(BOB, "0")])
-        assert outcome.refused

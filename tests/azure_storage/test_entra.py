@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import uuid
@@ -19,26 +20,21 @@ from spark_ehbalance.emulator.certificates import make
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.hub import credentials
 from spark_ehbalance.hub.rows import sequence_numbers
-from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.transitions import AddPartitions, Join
 from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import Options, stream_options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS
-from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.blob import BlobStore
 from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.values.position import Position
 from tests.azure_storage.conftest import require_azurite
 from tests.azure_storage.tables import RENEWAL
 from tests.cli.command import Command
-from tests.hub.callables import SECRET
 from tests.source.queries import Query
 from tests.source.support import HUB
-from tests.stores.delta_tables import assert_one_line_with, committed
-from tests.stores.store_conformance import ANN, GROUP, claim
+from tests.stores.delta_tables import assert_one_line_with, change
+from tests.stores.store_conformance import ANN, GROUP, claim, committed, filled
 from tests.waiting import wait_until
 
 
@@ -67,22 +63,26 @@ def no_tokens_left() -> Iterator[None]:
     credentials.forget()
 
 
+@contextlib.contextmanager
+def identities(patch: pytest.MonkeyPatch, **lives: float) -> Iterator[IdentityEndpoint]:
+    """An endpoint of managed identities, which this process finds."""
+    with IdentityEndpoint(**lives) as endpoint:
+        for name, value in endpoint.environment.items():
+            patch.setenv(name, value)
+        yield endpoint
+
+
 def test_a_group_is_kept_and_shown_with_a_token(
     container: str, ehbalance: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with IdentityEndpoint(life=3600.0) as endpoint:
-        for name, value in endpoint.environment.items():
-            monkeypatch.setenv(name, value)
+    with identities(monkeypatch, life=3600.0) as endpoint:
         with BlobStore(container, group=GROUP) as store:
-            store.create(GROUP)
-            add = AddPartitions(by=ANN, at_ms=1, partitions=("0",), checkpoint=Position(-1))
-            for orders in ([Join(by=ANN, at_ms=1), add], [claim(ANN, "0")]):
-                assert not commit(store, store.read(), orders).refused
+            filled(store, ANN)
+            committed(store, claim(ANN, "0"))
         assert endpoint.issued == 1
         assert ANN.id in ehbalance("status", container).out
         for name in ("default", "managedIdentity"):
-            done = ehbalance("status", container, "--storage-option", f"credential={name}")
-            assert (done.code, done.err) == (0, "")
+            ehbalance.succeeds("status", container, "--storage-option", f"credential={name}")
 
 
 def test_without_a_token_the_error_is_one_line(container: str, ehbalance: Command) -> None:
@@ -108,15 +108,12 @@ def test_a_table_is_used_for_longer_than_its_tokens_live(storage: str, monkeypat
     monkeypatch.setenv(tokens.LIFE, str(LIFE))
     before, renewals = time.monotonic(), 0
     with DeltaStore(fresh_table(), table_options(storage)) as store:
-        store.create(GROUP)
-        add = AddPartitions(by=ANN, at_ms=1, partitions=("0",), checkpoint=Position(-1))
-        committed(store, Join(by=ANN, at_ms=1), add, claim(ANN, "0"))
-        change = OwnershipChange(1, "0", "Claim", None, ANN.id, 1, None, ANN.id)
+        filled(store, ANN, owned=("0",))
         while time.monotonic() - before < 2.5 * LIFE:
             committed(store, RENEWAL)
             renewals += 1
             if renewals % 5 == 0:  # the log would grow
-                store.record([change])
+                store.record([change(renewals)])
                 store.tidy()
         store.maintain()
         assert store.read().leases["0"].renewal >= renewals
@@ -125,12 +122,13 @@ def test_a_table_is_used_for_longer_than_its_tokens_live(storage: str, monkeypat
 
 def test_a_storage_that_refuses_a_token_gets_a_new_one(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens end earlier than they say, so that obstore, credential and process would use them for an hour."""
-    with IdentityEndpoint(life=LIFE, stated=3600.0) as endpoint:
-        for name, value in endpoint.environment.items():
-            monkeypatch.setenv(name, value)
-        with DeltaStore(fresh_table(), table_options(storage, credential="managedIdentity")) as store:
-            store.create(GROUP)
-            wait_until(lambda: reads(store) and endpoint.issued == 2, "the token has ended, and a new one was fetched")
+    options = table_options(storage, credential="managedIdentity")
+    with (
+        identities(monkeypatch, life=LIFE, stated=3600.0) as endpoint,
+        DeltaStore(fresh_table(), options) as store,
+    ):
+        store.create(GROUP)
+        wait_until(lambda: reads(store) and endpoint.issued == 2, "the token has ended, and a new one was fetched")
 
 
 def reads(store: DeltaStore) -> bool:
@@ -141,22 +139,12 @@ def reads(store: DeltaStore) -> bool:
 
 
 def test_no_token_is_in_what_a_table_s_error_says(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with IdentityEndpoint(life=3600.0) as endpoint:
-        for name, value in endpoint.environment.items():
-            monkeypatch.setenv(name, value)
-        with DeltaStore("az://missing/leases", table_options(storage, credential="managedIdentity")) as store:
-            with pytest.raises(StoreUnavailableError) as error:
-                store.create(GROUP)
-            assert "eyJ" not in f"{error.value} {error.value.__cause__} {store!r}"
-            assert_one_line_with("az://missing/leases", error)
-
-
-def test_a_table_without_a_token_is_an_error_in_one_line(storage: str) -> None:
-    with DeltaStore(fresh_table(), table_options(storage, credential="tests.hub.callables:failing")) as store:
-        with pytest.raises(StoreUnavailableError, match="no token could be fetched: RuntimeError, whose text") as error:
-            store.read()
-        assert "\n" not in str(error.value)
-        assert SECRET not in str(error.value)
+    location, options = "az://missing/leases", table_options(storage, credential="managedIdentity")
+    with identities(monkeypatch, life=3600.0), DeltaStore(location, options) as store:
+        with pytest.raises(StoreUnavailableError) as error:
+            store.create(GROUP)
+        assert "eyJ" not in f"{error.value} {error.value.__cause__} {store!r}"
+        assert_one_line_with(location, error)
 
 
 def test_a_command_opens_a_table_with_a_credential(
@@ -166,8 +154,7 @@ def test_a_command_opens_a_table_with_a_credential(
     location, options = fresh_table(), [f"--storage-option={n}={v}" for n, v in token_options(storage).items()]
     with DeltaStore(location, table_options(storage)) as store:
         store.create(GROUP)
-    done = ehbalance("status", location, *options, "--credential", "chaos.tokens:short_tokens", "--json")
-    assert (done.code, done.err) == (0, "")
+    done = ehbalance.succeeds("status", location, *options, "--credential", "chaos.tokens:short_tokens", "--json")
     assert json.loads(done.out)["eventHub"] == GROUP.hub
 
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from azure.storage.blob import ContainerClient
 from deltalake import DeltaTable, write_deltalake
 
-from chaos.storage.azurite import ACCOUNT, KEY, storage_options
+from chaos.storage.azurite import KEY, storage_options
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import StoreError, StoreFormatError
-from spark_ehbalance.leases.transitions import AddPartitions, Heartbeat, Join
+from spark_ehbalance.leases.transitions import Heartbeat
 from spark_ehbalance.stores.blob import BlobStore
 from spark_ehbalance.stores.delta import DeltaStore, history, maintenance
 from spark_ehbalance.stores.delta.folder import Folder
@@ -21,9 +20,8 @@ from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 from tests.azure_storage.tables import Table
 from tests.cli.command import Command, kept
-from tests.stores.delta_tables import committed
 from tests.stores.foreign_files import NAMES, OLD
-from tests.stores.store_conformance import ANN, GROUP, claim
+from tests.stores.store_conformance import ANN, GROUP, committed, filled
 from tests.stores.upkeep import assert_only_own_files_go
 
 
@@ -65,11 +63,9 @@ def test_no_table_is_made_among_blobs_of_others(new_table: Table) -> None:
 
 def test_a_leader_takes_over_no_table_that_was_put_in_the_place_of_the_leases(new_table: Table) -> None:
     """Here, where each check is a request, it commits once more before it knows."""
-    options, place = storage_options(new_table.storage), f"az://{new_table.container}/leases"
-    container = ContainerClient(f"{new_table.storage}/{ACCOUNT}", new_table.container, credential=KEY)
-    with DeltaStore(place, options) as store:
-        store.create(GROUP)
-        committed(store, Join(by=ANN, at_ms=1), AddPartitions(by=ANN, at_ms=1, partitions=("0", "1")))
+    options, place = storage_options(new_table.storage), new_table.location
+    with new_table.blobs() as container, DeltaStore(place, options) as store:
+        filled(store, ANN)
         for number in range(4):
             committed(store, Heartbeat(by=ANN, at_ms=number))
         for blob in list(container.list_blob_names(name_starts_with="leases/")):
@@ -82,15 +78,14 @@ def test_a_leader_takes_over_no_table_that_was_put_in_the_place_of_the_leases(ne
         for _ in range(12):
             with contextlib.suppress(StoreError):
                 store.read()
+        left = set(container.list_blob_names(name_starts_with="leases/_delta_log/"))
     found = DeltaTable(place, storage_options=options)
     assert (found.version(), found.to_pyarrow_table().num_rows) == (2, 3)
-    left = {name.removeprefix("leases/") for name in container.list_blob_names(name_starts_with="leases/_delta_log/")}
-    assert left == {f"_delta_log/{version:020}.json" for version in range(3)}
+    assert left == {f"leases/_delta_log/{version:020}.json" for version in range(3)}
 
 
 def test_marks_of_empty_folders_are_no_obstacle(new_table: Table) -> None:
-    container = ContainerClient(f"{new_table.storage}/{ACCOUNT}", new_table.container, credential=KEY)
-    with container:
+    with new_table.blobs() as container:
         for name in ("leases", "leases/", "leases/_delta_log/"):
             container.upload_blob(name, b"")
     with new_table.undisturbed() as store:
@@ -99,15 +94,12 @@ def test_marks_of_empty_folders_are_no_obstacle(new_table: Table) -> None:
 
 
 def test_of_a_group_in_a_container_its_own_blobs_are_removed(new_table: Table) -> None:
-    location, prefix = f"{new_table.storage}/{ACCOUNT}/{new_table.container}", "ns/hub/group/"
     group = Group("ns", "hub", "group")
-    others = [f"{prefix}notes.txt", f"{prefix}ownership/0/backup", "ns/hub/group2/ownership/0", "part-00000.parquet"]
-    container = ContainerClient(f"{new_table.storage}/{ACCOUNT}", new_table.container, credential=KEY)
-    with container, BlobStore(location, {"account_key": KEY}, group=group) as store:
+    others = ["ns/hub/group/notes.txt", "ns/hub/group/ownership/0/backup", "ns/hub/group2/ownership/0", "part.parquet"]
+    with new_table.blobs() as container, BlobStore(container.url, {"account_key": KEY}, group=group) as store:
         for name in others:
             container.upload_blob(name, b"precious")
-        add = AddPartitions(by=ANN, at_ms=1, partitions=("0",), checkpoint=Position(-1, "-1"))
-        committed(store, Join(by=ANN, at_ms=1), add, claim(ANN, "0"))
+        filled(store, ANN, partitions=("0",), owned=("0",), at=Position(-1, "-1"), group=group)
         assert len([*container.list_blobs()]) > len(others)
         store.erase()
         assert sorted(each.name for each in container.list_blobs()) == sorted(others)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import pytest
@@ -10,13 +9,12 @@ import pytest
 from chaos.storage.azurite import storage_options
 from chaos.storage.faults import Kind
 from chaos.storage.proxy import StorageProxy
-from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.transitions import Heartbeat
 from spark_ehbalance.stores.delta.folder import Folder
 from spark_ehbalance.stores.delta.log import LOG
 from tests.azure_storage.tables import RENEWAL, Table
-from tests.stores.delta_tables import committed
-from tests.stores.store_conformance import BOB
+from tests.stores.delta_tables import change
+from tests.stores.store_conformance import BOB, committed
 
 #: Whether the log is still there is asked by every tenth look.
 TIMES, CHECKS = 20, 2
@@ -58,17 +56,6 @@ def test_looks_and_commits(table: Table, cost: Cost) -> None:
         assert sum(sum(each.values()) for each in news) == 3 * TIMES + CHECKS
 
 
-def test_a_commit_writes_data_and_then_log(table: Table, proxy: StorageProxy) -> None:
-    with table.opened() as store:
-        version, first = store.read().version, len(proxy.requests())
-        committed(store, RENEWAL)
-        look, data, log = proxy.requests(first)
-    entry = f"leases/_delta_log/{version + 1:020}.json"
-    assert (look, log) == ((Kind.GET, entry), (Kind.CONDITIONAL_PUT, entry))
-    assert data.kind is Kind.PUT
-    assert re.fullmatch(r"leases/[\w-]+\.parquet", data.path)
-
-
 def test_a_lost_race(table: Table, cost: Cost) -> None:
     with table.opened() as mine, table.undisturbed() as theirs:
         stale = mine.read()
@@ -89,10 +76,6 @@ def test_a_member_that_is_far_behind(table: Table, cost: Cost) -> None:
 
 def test_the_history(table: Table, cost: Cost) -> None:
     """A handle reads its log once, and then only what others have appended; a new one no more than a checkpoint."""
-
-    def change(number: int) -> OwnershipChange:
-        return OwnershipChange(number, "0", "Claim", None, "ann", number, None, "ann")
-
     with table.opened() as mine, table.undisturbed() as theirs:
         costs = [sum(cost(lambda number=number: mine.record([change(number)])).values()) for number in range(45)]
         assert max(costs[2:18]) <= 9
@@ -105,9 +88,6 @@ def test_the_history(table: Table, cost: Cost) -> None:
 
 
 def test_a_history_that_was_put_in_the_place_of_another_is_gone_on_with(table: Table) -> None:
-    def change(number: int) -> OwnershipChange:
-        return OwnershipChange(number, "0", "Claim", None, "ann", number, None, "ann")
-
     with table.opened() as mine, table.opened() as theirs:
         for number in range(5):
             mine.record([change(number)])

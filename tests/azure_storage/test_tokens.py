@@ -7,13 +7,12 @@ import time
 import pytest
 
 from chaos.storage.azurite import identity_options, sas_options, signature
-from chaos.storage.faults import EXPIRED, Rule
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.errors import StoreError, StoreUnavailableError
-from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.azure_storage.tables import RENEWAL, Table
-from tests.stores.delta_tables import assert_one_line_with, committed
+from tests.stores.delta_tables import assert_one_line_with
+from tests.stores.store_conformance import committed
 from tests.waiting import wait_until
 
 
@@ -39,18 +38,6 @@ def test_an_expired_token_is_an_error_without_the_token_and_a_new_one_goes_on(ta
     with DeltaStore(table.location, sas_options(table.proxy, table.container, seconds=60.0)) as store:
         committed(store, RENEWAL)
     assert table.renewals() == before + 2
-
-
-def test_a_storage_that_refuses_for_a_while_is_used_again(table: Table, proxy: StorageProxy) -> None:
-    with table.opened() as store:
-        before = store.read()
-        proxy.disturb(Rule(EXPIRED))
-        with pytest.raises(StoreUnavailableError) as error:
-            commit(store, before, [RENEWAL])
-        assert_one_line_with(table.location, error)
-        proxy.disturb()
-        assert store.read() == before
-        committed(store, RENEWAL)
 
 
 def test_tokens_of_an_identity_are_renewed_before_they_expire(table: Table, proxy: StorageProxy) -> None:

@@ -41,6 +41,12 @@ class Command:
         assert "Traceback" not in printed.err
         return Outcome(code, printed.out, printed.err)
 
+    def succeeds(self, *arguments: object) -> Outcome:
+        """The outcome of a command that does what it is asked, without a warning."""
+        outcome = self(*arguments)
+        assert (outcome.code, outcome.err) == (0, "")
+        return outcome
+
     def fails(self, code: int, *arguments: object) -> str:
         """The one-line error of a command that fails."""
         outcome = self(*arguments)

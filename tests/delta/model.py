@@ -80,14 +80,11 @@ class Writer:
         planned: Extents,
         epochs: Mapping[str, int],
         reads: Callable[[str, Extent], set[int]] = lambda _, each: set(range(each.start, each.end)),
-        *,
-        confirms: bool = True,
     ) -> None:
         self._group = group
         self._planned = planned
         self._epochs = epochs
         self._reads = reads
-        self._confirms = confirms
         self._steps = write_exactly_once(planned)
         self._answer: object = None
         self._began = 0
@@ -118,7 +115,7 @@ class Writer:
                 if each.start <= number < each.end
             ]
         elif isinstance(step, Confirm):
-            self._answer = frozenset(p for p in step.partitions if self._confirms and self._is_lost(p))
+            self._answer = frozenset(filter(self._is_lost, step.partitions))
         elif isinstance(step, Commit):
             entry = Entry(self._rows, step.marks)
             conflict = Conflict.UNKNOWN if fails else target.commit(self._began, entry)

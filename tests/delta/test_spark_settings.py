@@ -77,15 +77,18 @@ def test_what_the_user_has_set_is_left_alone(spark_home: Path, monkeypatch: pyte
 
 
 def test_a_cluster_keeps_its_tasks(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def given() -> set[str]:
+        return spark_settings().keys() & set(TASKS)
+
+    assert given()
     with monkeypatch.context() as context:
         context.setenv("PYSPARK_SUBMIT_ARGS", "--master spark://host:7077 pyspark-shell")
-        assert not spark_settings().keys() & set(TASKS)
+        assert not given()
     with monkeypatch.context() as context:
         context.setattr(MODULE, "started_settings", lambda: {"spark.master": "yarn"})
-        assert not spark_settings().keys() & set(TASKS)
-    assert spark_settings().keys() & set(TASKS)
+        assert not given()
     (spark_home / "conf" / "spark-defaults.conf").write_text("spark.master  spark://host:7077\n")
-    assert not spark_settings().keys() & set(TASKS)
+    assert not given()
 
 
 @pytest.fixture
@@ -93,6 +96,7 @@ def environment(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The `bin` of a virtual environment that is not activated, in which this program runs."""
     (spark_home / "bin").mkdir()
     (spark_home / "bin" / "python").symlink_to(sys.executable)
+    (spark_home / "bin" / "python3").symlink_to("python")
     monkeypatch.setattr(sys, "executable", str(spark_home / "bin" / "python"))
     monkeypatch.setenv("PATH", "/usr/bin")
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
@@ -100,20 +104,19 @@ def environment(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_python3_is_this_python(environment: Path) -> None:
-    (environment / "python3").symlink_to("python")
     for _ in range(2):
         spark_settings()
         assert os.environ["PATH"] == f"{environment}:/usr/bin"
 
 
 def test_the_path_stays_if_pyspark_python_is_set(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (environment / "python3").symlink_to("python")
     monkeypatch.setenv("PYSPARK_PYTHON", "python3.13")
     spark_settings()
     assert os.environ["PATH"] == "/usr/bin"
 
 
 def test_the_path_stays_if_python3_beside_this_python_is_another(environment: Path) -> None:
+    (environment / "python3").unlink()
     (environment / "python3").write_text("")
     (environment / "python3").chmod(0o755)
     spark_settings()

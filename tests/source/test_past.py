@@ -21,8 +21,7 @@ from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.source.lives import Lives
 from tests.source.queries import PARTITIONS, Event, Group, Query, forget_processes
-from tests.stores.delta_tables import committed
-from tests.stores.store_conformance import BOB
+from tests.stores.store_conformance import BOB, committed
 from tests.waiting import wait_until
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_ehbalance.leases.transitions import AddPartitions, Join
 from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.values.position import Position
-from tests.stores.delta_tables import committed
-from tests.stores.store_conformance import ANN, BOB, GROUP, claim
+from tests.cli.conftest import ehbalance
+from tests.stores.store_conformance import ANN, BOB, filled
+
+__all__ = ["ehbalance"]
 
 
 @pytest.fixture
@@ -17,10 +17,7 @@ def uri(tmp_path: Path) -> str:
     """The location of a Delta lease table with two members and two partitions; ann owns partition 0."""
     uri = str(tmp_path / "leases")
     with DeltaStore(uri) as store:
-        store.create(GROUP)
-        joins = [Join(by=ANN, at_ms=1), Join(by=BOB, at_ms=1)]
-        add = AddPartitions(by=ANN, at_ms=1, partitions=("0", "1"), checkpoint=Position(-1))
-        committed(store, *joins, add, claim(ANN, "0"))
+        filled(store, ANN, BOB, owned=("0",))
     return uri
 
 

@@ -25,7 +25,7 @@ _start_line: threading.Barrier | None = None
 
 
 def processes(count: int) -> Executor:
-    """So many processes as contenders."""
+    """Processes as contenders."""
     spawn = multiprocessing.get_context("spawn")  # delta-rs has threads, which a fork would lose
     return ProcessPoolExecutor(count, spawn, initializer=line_up, initargs=(spawn.Barrier(count),))
 
@@ -41,23 +41,15 @@ def wait_for_the_others() -> None:
     _start_line.wait(timeout=60)
 
 
-def create_group(opening: Opening, group: Group) -> Group:
-    wait_for_the_others()
-    with opening() as store:
-        store.create(group)
-        return store.read().group
-
-
-def create_own_group(opening: Opening, number: int) -> str:
-    """Create a group of its own at the location that all use. Returns the group found there, or "refused"."""
-    group = Group("namespace", "hub", f"group-{number}")
+def create_group(opening: Opening, group: Group) -> Group | None:
+    """Create the group. Returns the group found there; None if it is another one."""
     wait_for_the_others()
     with opening() as store:
         try:
             store.create(group)
         except StoreFormatError:
-            return "refused"
-        return str(store.read().group)
+            return None
+        return store.read().group
 
 
 def claim_all(opening: Opening, me: Author) -> list[str]:

@@ -10,21 +10,18 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.errors import StoreError
-from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Heartbeat, Transition
-from spark_ehbalance.stores.base import LeaseStore, commit
+from spark_ehbalance.leases.history import OwnershipChange
+from spark_ehbalance.leases.transitions import Heartbeat
 from spark_ehbalance.stores.delta import DeltaStore
-from tests.stores.store_conformance import BOB
+from tests.stores.store_conformance import BOB, committed
 
 #: Old enough for every file that may be removed.
 HOUR_AGO = time.time() - 3700
 
 
-def committed(store: LeaseStore, *transitions: Transition, base: Snapshot | None = None) -> Snapshot:
-    """The snapshot after a commit of `transitions`, which must all be accepted; `base` is the newest if not given."""
-    outcome = commit(store, base or store.read(), transitions)
-    assert (outcome.accepted, outcome.refused) == (transitions, ())
-    return outcome.after
+def change(number: int) -> OwnershipChange:
+    """An entry of the history; `number` is its time and its epoch."""
+    return OwnershipChange(number, "0", "Claim", None, "ann", number, None, "ann")
 
 
 def commit_by_bob(uri: str) -> None:
@@ -37,6 +34,11 @@ def age(files: Iterable[Path], changed: float) -> None:
     """Set the times of `files`, in seconds since 1970."""
     for file in files:
         os.utime(file, (changed, changed))
+
+
+def age_all(uri: str) -> None:
+    """Let an hour pass for all files of the table that are whole."""
+    age((*data_files(uri), *Path(uri, "_delta_log").iterdir()), HOUR_AGO)
 
 
 def data_files(uri: str) -> set[Path]:

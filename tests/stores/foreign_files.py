@@ -7,9 +7,8 @@ from pathlib import Path
 
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.stores.delta.data_file import encode
 from spark_ehbalance.stores.delta.folder import Folder
-from spark_ehbalance.stores.delta.table_format import to_table
+from spark_ehbalance.stores.delta.table_format import encode, to_table
 from spark_ehbalance.values.position import Position
 from tests.stores.store_conformance import GROUP
 
@@ -18,31 +17,17 @@ OLD, NEW = "0dab2fc0-bfdc-4e57-aa87-6417aec08108", "1dab2fc0-bfdc-4e57-aa87-6417
 #: By what writes them; `{id}` is a random one.
 NAMES = {
     "Spark": "part-00000-{id}-c000.snappy.parquet",
-    "Spark's Delta": "part-00000-{id}.c000.snappy.parquet",
-    "Spark with gzip": "part-00017-{id}-c000.gz.parquet",
-    "Spark with buckets": "part-00000-{id}_00003.c000.parquet",
     "a task of Spark": "_temporary/0/task_{id}/part-00000-{id}-c000.snappy.parquet",
-    "a partition of Spark": "year=2026/part-00000-{id}.c000.snappy.parquet",
     "Spark's end": "_SUCCESS",
-    "Databricks": "_committed_{id}",
     "a query's offsets": "checkpoint/offsets/12",
-    "a query's commits": "commits/3",
-    "Hadoop's checksum": ".part-00000-{id}-c000.snappy.parquet.crc",
     "Hadoop's checksum of the log": "_delta_log/.00000000000000000003.json.crc",
     "delta-rs": "{id}.parquet",
-    "delta-rs in a folder": "x/{id}.parquet",
     "Delta's change data": "_change_data/cdc-00000-{id}.c000.snappy.parquet",
-    "Delta's deletion vector": "deletion_vector_{id}.bin",
     "Delta kernel's log": "_delta_log/_staged_commits/00000000000000000003.{id}.json",
     "Delta kernel's sidecar": "_delta_log/_sidecars/{id}.parquet",
     "a log file not yet renamed": "_delta_log/_commit_{id}.json.tmp",
     "Iceberg": "data/00000-0-{id}-00001.parquet",
-    "Iceberg beside": "00000-0-{id}-00001.parquet",
-    "Iceberg's metadata": "metadata/00001-{id}.metadata.json",
-    "Iceberg's manifest": "metadata/snap-123-1-{id}.avro",
     "Hive": "000000_0",
-    "Hive's copy": "000000_0_copy_1",
-    "Parquet's summary": "_metadata",
     "a hidden file": ".hidden-{id}",
     "a text": "notes.txt",
     "a text in the log": "_delta_log/notes.json",
@@ -51,7 +36,6 @@ NAMES = {
     "a copy": "copy of lease-{id}.parquet",
     "leases as a sheet": "lease-{id}.csv",
     "leases in a folder": "backup/lease-{id}.parquet",
-    "a job": "src/job.py",
 }
 
 

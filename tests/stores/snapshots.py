@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -24,73 +26,57 @@ from spark_ehbalance.values.position import Position, partition_order
 _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _longs = st.integers(-(2**63), 2**63 - 1)
 _counters = st.integers(-(2**63), 2**62 - 1)  # higher ones are refused
+_rising = st.integers(0, 2**62 - 1)
 _times = st.integers(0, 253_402_300_799_999)  # to the end of the year 9999
 _positions = st.builds(Position, st.integers(-1, 2**63 - 1), st.none() | _texts)
 _rates = st.floats(0, 1e9)
-_member_loads = st.builds(MemberLoad, _rates, _rates, _rates, st.none() | st.floats(0, 1))
-_pins = st.builds(Pin, _texts, _texts, _texts, st.booleans())
 _durations = st.none() | st.integers(1, 86_399_999)
-_tables = st.builds(
-    TableIdentity, _texts, st.frozensets(_texts, max_size=2), st.none() | st.integers(1, 253_402_300_799_999)
+_tables = st.builds(TableIdentity, _texts, st.frozensets(_texts, max_size=2), st.none() | _times.filter(bool))
+
+_of_any_lease: Mapping[str, st.SearchStrategy[Any]] = {
+    "partition": st.integers(0, 2_000).map(str) | _texts,
+    "renewal": _counters,
+    "renewed_at_ms": _times,
+    "owned_since_ms": _times,
+    "handover": st.none() | st.builds(Handover, _texts, _longs),
+    "load": st.none() | st.builds(Load, _rates, _rates),
+    "pin": st.none() | st.builds(Pin, _texts, _texts, _texts, st.booleans()),
+    "defences": st.integers(0, 2**63 - 1),
+    "sought": st.integers(0, 3),
+}
+_unclaimed = st.builds(Lease, checkpoint=st.none() | _positions, **_of_any_lease)
+#: A partition that was ever claimed has a position.
+_claimed = st.builds(
+    Lease, owner=st.none() | _texts, epoch=_rising.filter(bool), checkpoint=_positions, **_of_any_lease
 )
-_handovers = st.builds(Handover, _texts, _longs)
+_members = st.builds(
+    Member,
+    id=_texts,
+    incarnation=_texts,
+    joined=_counters,
+    renewal=_counters,
+    renewed_at_ms=_times,
+    started_at_ms=_times,
+    host=_texts,
+    state=st.sampled_from(MemberState),
+    max_owned=st.none() | st.integers(1, 2**40),
+    strategy=_texts,
+    load=st.none() | st.builds(MemberLoad, _rates, _rates, _rates, st.none() | st.floats(0, 1)),
+    lease_duration_ms=_durations,
+    commit_ms=st.none() | st.floats(0.01, 1e6),
+)
+_queries = st.builds(
+    QueryRecord, _texts, _texts, _texts, _rising.filter(bool), _rising, _rising, _texts, _times, _texts, _texts
+)
 
 
 @st.composite
 def snapshots(draw: st.DrawFn, group: Group) -> Snapshot:
-    """Any state of `group` that the model can express. A partition that was ever claimed has a position."""
-    partitions = draw(st.sets(st.integers(0, 2_000).map(str) | _texts, max_size=6))
-    claimed = {partition: draw(st.booleans()) for partition in sorted(partitions)}
-    leases = {
-        partition: Lease(
-            partition=partition,
-            owner=draw(st.none() | _texts) if claimed[partition] else None,
-            epoch=draw(st.integers(1, 2**62 - 1)) if claimed[partition] else 0,
-            renewal=draw(_counters),
-            renewed_at_ms=draw(_times),
-            owned_since_ms=draw(_times),
-            checkpoint=draw(_positions if claimed[partition] else st.none() | _positions),
-            handover=draw(st.none() | _handovers),
-            load=draw(st.none() | st.builds(Load, _rates, _rates)),
-            pin=draw(st.none() | _pins),
-            defences=draw(st.integers(0, 2**63 - 1)),
-            sought=draw(st.integers(0, 3)),
-        )
-        for partition in sorted(partitions, key=partition_order)
-    }
-    members = {
-        id: Member(
-            id=id,
-            incarnation=draw(_texts),
-            joined=draw(_counters),
-            renewal=draw(_counters),
-            renewed_at_ms=draw(_times),
-            started_at_ms=draw(_times),
-            host=draw(_texts),
-            state=draw(st.sampled_from(MemberState)),
-            max_owned=draw(st.none() | st.integers(1, 2**40)),
-            strategy=draw(_texts),
-            load=draw(st.none() | _member_loads),
-            lease_duration_ms=draw(_durations),
-            commit_ms=draw(st.none() | st.floats(0.01, 1e6)),
-        )
-        for id in draw(st.sets(_texts, max_size=4))
-    }
-    queries = {
-        lineage: QueryRecord(
-            lineage=lineage,
-            run=draw(_texts),
-            owner=draw(_texts),
-            start=draw(st.integers(1, 2**62 - 1)),
-            batch=draw(st.integers(0, 2**62 - 1)),
-            begun=draw(st.integers(0, 2**62 - 1)),
-            planner=draw(_texts),
-            at_ms=draw(_times),
-            host=draw(_texts),
-            process=draw(_texts),
-        )
-        for lineage in draw(st.sets(_texts, max_size=3))
-    }
+    """Any state of `group` that the model can express."""
+    found = {lease.partition: lease for lease in draw(st.lists(_unclaimed | _claimed, max_size=6))}
+    leases = {partition: found[partition] for partition in sorted(found, key=partition_order)}
+    members = {member.id: member for member in draw(st.lists(_members, max_size=4))}
+    queries = {query.lineage: query for query in draw(st.lists(_queries, max_size=3))}
     table = draw(st.none() | _tables)
     duration = None if table is None else draw(_durations)
     rows = MappingProxyType(leases), MappingProxyType(members)

@@ -25,15 +25,10 @@ from spark_ehbalance.values.position import Position
 GROUP = Group.of("NS.servicebus.windows.net", "Hub", "$Default")
 
 
-def test_names_are_those_of_the_sdks() -> None:
-    assert blob_name(GROUP, Kind.OWNERSHIP, "0") == "ns.servicebus.windows.net/hub/$default/ownership/0"
-    assert blob_name(GROUP, Kind.CHECKPOINT, "31") == "ns.servicebus.windows.net/hub/$default/checkpoint/31"
-
-
-def test_a_group_that_is_not_in_lower_case_has_the_same_names() -> None:
-    assert blob_name(Group("NS.servicebus.windows.net", "Hub", "$Default"), Kind.OWNERSHIP, "A") == (
-        "ns.servicebus.windows.net/hub/$default/ownership/a"
-    )
+@pytest.mark.parametrize("group", [GROUP, Group("NS.servicebus.windows.net", "Hub", "$Default")])
+def test_names_are_those_of_the_sdks_in_lower_case(group: Group) -> None:
+    assert blob_name(group, Kind.OWNERSHIP, "A") == "ns.servicebus.windows.net/hub/$default/ownership/a"
+    assert blob_name(group, Kind.CHECKPOINT, "31") == "ns.servicebus.windows.net/hub/$default/checkpoint/31"
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -46,36 +41,33 @@ def test_a_name_is_read_back(kind: Kind) -> None:
 )
 def test_other_blobs_are_left_alone(rest: str) -> None:
     assert parse_name(GROUP, group_prefix(GROUP) + rest) is None
+    assert parse_name(GROUP, group_prefix(GROUP).replace("$default", "$default2") + rest) is None
+    assert parse_name(GROUP, rest) is None
 
 
-def test_the_blobs_of_a_group_whose_name_begins_alike_are_left_alone() -> None:
-    other = Group.of(GROUP.namespace, GROUP.hub, "$Default2")
-    assert parse_name(GROUP, blob_name(other, Kind.OWNERSHIP, "0")) is None
-    assert parse_name(GROUP, "ownership/0") is None
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"ownerid": "ann"}, ("ann", None)),
+        ({"OwnerId": "ann"}, ("ann", None)),
+        ({"OWNERID": " ann ", "other": "x"}, ("ann", None)),
+        (None, (None, None)),
+        ({"other": "x"}, (None, None)),
+        ({"ownerid": "", "epoch": ""}, (None, None)),
+        ({"ownerid": "ann", "epoch": "-1"}, ("ann", None)),
+        ({"ownerid": "ann", "epoch": "9" * 19}, ("ann", None)),
+        ({"ownerid": "", "epoch": "1"}, (None, 1)),
+    ],
+)
+def test_an_ownership_of_any_sdk(metadata: dict[str, str] | None, expected: tuple[str | None, int | None]) -> None:
+    assert (owner(metadata), epoch(metadata)) == expected
 
 
-@pytest.mark.parametrize("metadata", [{"ownerid": "ann"}, {"OwnerId": "ann"}, {"OWNERID": " ann ", "other": "x"}])
-def test_an_owner(metadata: dict[str, str]) -> None:
-    assert owner(metadata) == "ann"
-
-
-@pytest.mark.parametrize("metadata", [None, {}, {"ownerid": ""}, {"other": "x"}])
-def test_nobody(metadata: dict[str, str] | None) -> None:
-    assert owner(metadata) is None
-
-
-def test_nobody_is_written_as_an_empty_owner() -> None:
-    assert ownership_metadata(None, 1) == {"ownerid": "", "epoch": "1"}
-    assert owner(ownership_metadata(None, 1)) is None
-
-
-def test_an_epoch_is_read_back_where_a_query_has_written_it() -> None:
-    assert epoch(ownership_metadata("ann", 3)) == 3
-
-
-@pytest.mark.parametrize("metadata", [None, {"ownerid": "ann"}, {"epoch": ""}, {"epoch": "-1"}, {"epoch": "9" * 19}])
-def test_no_epoch(metadata: dict[str, str] | None) -> None:
-    assert epoch(metadata) is None
+@pytest.mark.parametrize("name", ["ann", None])
+def test_an_ownership_is_read_back(name: str | None) -> None:
+    written = ownership_metadata(name, 3)
+    assert written == {"ownerid": name or "", "epoch": "3"}
+    assert (owner(written), epoch(written)) == (name, 3)
 
 
 @pytest.mark.parametrize(
@@ -136,14 +128,11 @@ def test_namesakes_are_of_the_same_hub_and_consumer_group() -> None:
     others = [Group("localhost", "hub2", "$default"), Group("localhost:5672", "hub", "other")]
     names = [blob_name(each, Kind.OWNERSHIP, "0") for each in (mine, *others)]
     assert namesakes(mine, [*names, "localhost:5672/hub/$default/other/0", "x"]) is None
-    by_port = namesakes(mine, [*names, "localhost:5672/hub/$default/checkpoint/0"])
-    assert by_port is not None
-    assert "has blobs of localhost:5672/hub/$default beside localhost/hub/$default" in by_port
-    assert by_port.endswith("to localhost:5672")
-
-
-def test_namesakes_with_capitals_as_go_writes_them() -> None:
-    told = namesakes(Group("localhost", "hub", "$default"), ["localhost/Hub/$Default/ownership/0"])
-    assert told is not None
-    assert "has blobs of localhost/Hub/$Default beside localhost/hub/$default" in told
-    assert told.endswith("name event hub and consumer group in lower case")
+    for found, remedy in (
+        ("localhost:5672/hub/$default", "to localhost:5672"),
+        ("localhost/Hub/$Default", "name event hub and consumer group in lower case"),  # as Go writes it
+    ):
+        warning = namesakes(mine, [*names, f"{found}/checkpoint/0"])
+        assert warning is not None
+        assert f"has blobs of {found} beside localhost/hub/$default" in warning
+        assert warning.endswith(remedy)

@@ -21,8 +21,8 @@ from deltalake import DeltaTable
 from spark_ehbalance.leases.transitions import Heartbeat
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
-from tests.stores.delta_tables import HOUR_AGO, age, committed, data_files
-from tests.stores.store_conformance import ANN, BOB
+from tests.stores.delta_tables import HOUR_AGO, age, age_all, data_files
+from tests.stores.store_conformance import ANN, BOB, committed
 
 #: delta-rs and obstore do not survive a fork; these processes are forked from one that has only imported them.
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -141,7 +141,7 @@ def test_a_commit_has_two_requests(uri: str, mine: DeltaStore) -> None:
 def test_a_clean_up_that_is_killed_harms_nobody(uri: str, mine: DeltaStore, number: int, when: str) -> None:
     for _ in range(5):
         committed(mine, Heartbeat(by=BOB, at_ms=9))
-    age((*data_files(uri), *Path(uri, "_delta_log").iterdir()), HOUR_AGO)
+    age_all(uri)
     known = committed(mine, Heartbeat(by=BOB, at_ms=9))
     assert ended(_tidy, uri, number, when) == _SIGNAL[when]
     assert mine.read() == known

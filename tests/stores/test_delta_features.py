@@ -14,8 +14,8 @@ from deltalake.transaction import AddAction
 from spark_ehbalance.errors import StoreDamagedError, StoreUnavailableError
 from spark_ehbalance.leases.transitions import Heartbeat
 from spark_ehbalance.stores.delta import DeltaStore
-from tests.stores.delta_tables import assert_one_line_with, commit_by_bob, committed, data_files
-from tests.stores.store_conformance import ANN
+from tests.stores.delta_tables import assert_one_line_with, commit_by_bob, data_files
+from tests.stores.store_conformance import ANN, committed
 
 
 def alter(

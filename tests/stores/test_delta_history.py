@@ -10,22 +10,8 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.stores.delta.history import History
-
-
-def _change(epoch: int) -> OwnershipChange:
-    return OwnershipChange(
-        at_ms=epoch,
-        partition="0",
-        event="Claim",
-        owner_before=None,
-        owner="ann",
-        epoch=epoch,
-        sequence_number=1,
-        by="ann",
-        why="",
-    )
+from tests.stores.delta_tables import change
 
 
 def _optimize(table: str) -> None:
@@ -47,10 +33,10 @@ CHANGES: dict[str, Callable[[str], object]] = {
 def test_nothing_appended_is_lost_by_what_others_do_with_the_history(tmp_path: Path, what: str) -> None:
     history = History(str(tmp_path / "leases"), {})
     for epoch in range(3):
-        history.append([_change(epoch)])
+        history.append([change(epoch)])
     CHANGES[what](str(tmp_path / "leases_history"))
     for epoch in range(3, 6):
-        history.append([_change(epoch)])
+        history.append([change(epoch)])
     before = {"gone": set(), "rows removed": {1, 2}}.get(what, {0, 1, 2})
-    assert {change.epoch for change in history.read()} == before | {3, 4, 5}
+    assert {each.epoch for each in history.read()} == before | {3, 4, 5}
     assert len(history.read()) == len(before) + 3

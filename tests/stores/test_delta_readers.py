@@ -21,8 +21,8 @@ from spark_ehbalance.leases.transitions import Checkpoint, Drain, Heartbeat, Ren
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.table_format import SCHEMA, conformed, from_table
 from spark_ehbalance.values.position import Position
-from tests.stores.delta_tables import HOUR_AGO, age, committed, data_files
-from tests.stores.store_conformance import ANN, BOB, GROUP
+from tests.stores.delta_tables import age_all
+from tests.stores.store_conformance import ANN, BOB, GROUP, committed
 from tests.waiting import wait_until
 
 _T = TypeVar("_T")
@@ -53,7 +53,7 @@ def commit_often(uri: str, begun: Path, stop: Path) -> dict[int, State]:
         for number in range(COMMITS):
             commit()
             if number % CLEAN_UP == 0:
-                age((*data_files(uri), *Path(uri, "_delta_log").iterdir()), HOUR_AGO)
+                age_all(uri)
                 commit()
                 store.tidy()
         begun.touch()
@@ -87,6 +87,10 @@ def snapshot(rows: pa.Table, version: int) -> Snapshot:
     return from_table(conformed(rows, SCHEMA), GROUP, version)
 
 
+def version_by_spark(spark: Any, uri: str, version: int) -> Snapshot:
+    return snapshot(rows_by_spark(spark, uri, versionAsOf=version), version)
+
+
 @pytest.mark.spark
 def test_others_read_what_the_store_says_while_commits_go_on(
     uri: str, tmp_path: Path, mine: DeltaStore, spark: Any
@@ -96,16 +100,15 @@ def test_others_read_what_the_store_says_while_commits_go_on(
         writer = pool.submit(commit_often, uri, begun, stop)
         try:
             wait_until(lambda: begun.exists() or writer.done(), "many commits are made")
-            version = mine.read().version
-            read.append(snapshot(attempted(partial(rows_by_spark, spark, uri, versionAsOf=version)), version))
-            for _ in range(10):
+            read.append(attempted(lambda: version_by_spark(spark, uri, mine.read().version)))
+            while len({each.version for each in read}) <= 10:
+                assert not writer.done()
                 read += [snapshot(*attempted(partial(rows_by_delta_rs, uri))), mine.read()]
         finally:
             stop.touch()
         versions = writer.result(60)
     newest = max(versions)
     history = spark.sql(f"DESCRIBE HISTORY delta.`{uri}` LIMIT 5").collect()
-    assert len({each.version for each in read}) > 10
     for each in read:
         assert state(each) == versions[each.version]
     for each in (mine.read(), snapshot(rows_by_spark(spark, uri), newest)):

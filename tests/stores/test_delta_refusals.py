@@ -22,15 +22,10 @@ from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.storage import open_storage
 from spark_ehbalance.stores.delta.table_format import FORMAT, SCHEMA, description
-from spark_ehbalance.values.group import Group
 from tests.stores.delta_tables import assert_one_line_with
 from tests.stores.store_conformance import GROUP
 
 # --- not a lease table of ours -----------------------------------------------------------------------------------
-
-
-def create_delta_table(uri: str, note: str | None) -> None:
-    DeltaTable.create(uri, schema=pa.schema([("x", pa.int64())]) if note is None else SCHEMA, description=note)
 
 
 def of_format(number: int) -> str:
@@ -47,33 +42,17 @@ def of_format(number: int) -> str:
         ("somebody's table of leases", "not a lease table"),
         ('{"owner": "somebody"}', "not a lease table"),
         ('["ehbalance"]', "not a lease table"),
+        ('{"ehbalance": "one"}', "not a lease table"),
     ],
 )
 def test_another_table_is_refused_and_left_alone(tmp_path: Path, action: str, note: str | None, hint: str) -> None:
     uri = str(tmp_path / "theirs")
-    create_delta_table(uri, note)
+    DeltaTable.create(uri, schema=pa.schema([("x", pa.int64())]) if note is None else SCHEMA, description=note)
     with DeltaStore(uri) as store:
         with pytest.raises(StoreFormatError, match=hint) as error:
             _ = store.read() if action == "read" else store.create(GROUP)
         assert_one_line_with(uri, error)
     assert DeltaTable(uri).version() == 0
-
-
-@pytest.mark.parametrize("note", ['{"ehbalance": "one"}', '{"ehbalance": 1}'])
-def test_a_garbled_note_is_a_format_error(tmp_path: Path, note: str) -> None:
-    uri = str(tmp_path / "theirs")
-    create_delta_table(uri, note)
-    with DeltaStore(uri) as store:
-        with pytest.raises(StoreFormatError) as error:
-            store.read()
-        assert_one_line_with(uri, error)
-
-
-def test_a_lease_table_of_another_group_names_both(uri: str) -> None:
-    with DeltaStore(uri) as store:
-        with pytest.raises(StoreFormatError, match="other/hub") as error:
-            store.create(Group("other", "hub", "$default"))
-        assert_one_line_with(uri, error)
 
 
 # --- not reachable -----------------------------------------------------------------------------------------------

@@ -4,12 +4,11 @@ handles that are not at the newest version."""
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,13 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from spark_ehbalance.errors import ConflictError, StoreUnavailableError
-from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Heartbeat, Renew
 from spark_ehbalance.stores.delta import DeltaStore
-from tests.stores.contenders import Opening, line_up
-from tests.stores.delta_tables import HOUR_AGO, age, assert_one_line_with, commit_by_bob, committed, data_files
-from tests.stores.store_conformance import ANN, BOB, GROUP, LeaseTableConformance, claim
+from tests.stores.contenders import Opening, processes
+from tests.stores.delta_tables import HOUR_AGO, age, assert_one_line_with, change, commit_by_bob, data_files
+from tests.stores.store_conformance import ANN, BOB, GROUP, LeaseTableConformance, claim, committed
 
 RENEWAL = Renew(by=ANN, at_ms=5, partition="0", epoch=1)
 
@@ -36,8 +34,7 @@ class TestDeltaStore(LeaseTableConformance):
         return functools.partial(DeltaStore, str(tmp_path / "leases"))
 
     def contenders(self, count: int) -> Executor:
-        spawn = multiprocessing.get_context("spawn")  # delta-rs has threads, which a fork would lose
-        return ProcessPoolExecutor(count, spawn, initializer=line_up, initargs=(spawn.Barrier(count),))
+        return processes(count)
 
     def test_what_is_erased_was_never_there(self, mine: DeltaStore, new: Opening) -> None:
         assert mine.changed_at_ms() > 0
@@ -130,15 +127,13 @@ def test_a_commit_whose_outcome_cannot_be_read_is_an_unavailable_store(
 # --- a handle that is not at the newest version --------------------------------------------------------------------
 
 
-def test_a_write_that_is_known_to_be_stale_leaves_no_file_behind(uri: str, theirs: DeltaStore) -> None:
-    with DeltaStore(uri) as stale:
-        base = stale.read()
-        newest = committed(theirs, claim(BOB, "1"))
-        assert stale.read() == newest
-        files = data_files(uri)
-        with pytest.raises(ConflictError):
-            stale.write(base, replace(base, members={}))
-        assert theirs.read() == newest
+def test_a_write_that_is_known_to_be_stale_leaves_no_file_behind(uri: str, mine: DeltaStore) -> None:
+    base = mine.read()
+    commit_by_bob(uri)
+    mine.read()
+    files = data_files(uri)
+    with pytest.raises(ConflictError):
+        mine.write(base, base)
     assert data_files(uri) == files
 
 
@@ -156,24 +151,14 @@ def test_what_lost_races_leave_is_gone_after_tidying(uri: str) -> None:
         assert unlucky.read().version == DeltaTable(uri).version()
 
 
-class Clock:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("reads", [True, False])
 @pytest.mark.parametrize("cut_off", [True, False])
 def test_a_member_that_was_suspended_does_not_take_a_log_that_was_cleaned_up_for_unchanged(
     uri: str, theirs: DeltaStore, own: bool, reads: bool, cut_off: bool
 ) -> None:
-    clock = Clock()
-    with DeltaStore(uri, clock=clock) as mine:
+    times = [0.0]
+    with DeltaStore(uri, clock=lambda: times[-1]) as mine:
         base = mine.read()
         if own:  # what it has written itself is not read again
             base = mine.write(base, replace(base, leases={"0": Lease("0")}))
@@ -187,7 +172,7 @@ def test_a_member_that_was_suspended_does_not_take_a_log_that_was_cleaned_up_for
         assert not (log / f"{base.version + 1:020}.json").exists()
         if cut_off:  # the clean-up has not got to all files
             (log / f"{base.version:020}.json").write_bytes((log / f"{newest.version:020}.json").read_bytes())
-        clock.now += 3700
+        times.append(3700.0)
         if not reads:
             with pytest.raises(StoreUnavailableError, match="suspended"):
                 mine.write(base, replace(base, leases={"0": Lease("0")}))
@@ -202,11 +187,12 @@ def test_reading_an_unchanged_table_does_not_read_it_again(mine: DeltaStore, the
 
 
 @pytest.mark.parametrize("behind", [1, 3, 4, 5, 50])
-def test_a_handle_that_is_far_behind_reads_the_newest_version(uri: str, mine: DeltaStore, behind: int) -> None:
+def test_a_handle_that_is_far_behind_reads_the_newest_version(
+    mine: DeltaStore, theirs: DeltaStore, behind: int
+) -> None:
     base = mine.read()
-    with DeltaStore(uri) as theirs:
-        for _ in range(behind):
-            newest = committed(theirs, Heartbeat(by=BOB, at_ms=9))
+    for _ in range(behind):
+        newest = committed(theirs, Heartbeat(by=BOB, at_ms=9))
     assert mine.read() == newest
     assert newest.version == base.version + behind
     assert committed(mine, RENEWAL).version == newest.version + 1
@@ -215,17 +201,15 @@ def test_a_handle_that_is_far_behind_reads_the_newest_version(uri: str, mine: De
 @pytest.mark.parametrize("behind", [0, 1, 50])
 def test_a_change_of_the_table_by_others_is_noticed_from_any_distance(uri: str, mine: DeltaStore, behind: int) -> None:
     mine.read()
-    DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "true"})
-    DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "false"})
-    DeltaTable(uri).alter.set_table_properties({"delta.checkpointInterval": "7"})
+    for value in ("true", "false"):
+        DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": value})
     with DeltaStore(uri) as theirs:
         for _ in range(behind):
             committed(theirs, Heartbeat(by=BOB, at_ms=9))
     DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "true"})
     base = mine.read()
-    with pytest.raises(StoreUnavailableError, match=r"delta\.appendOnly=true") as error:
+    with pytest.raises(StoreUnavailableError, match=r"delta\.appendOnly=true"):
         mine.write(base, base)
-    assert_one_line_with(uri, error)
     DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "false"})
     assert committed(mine, RENEWAL).version == base.version + 2
 
@@ -273,7 +257,7 @@ print(unnamed() - before)
 @pytest.mark.parametrize("what", ["read", "history"])
 def test_nothing_starts_threads_of_arrow_which_end_a_process_by_an_abort(uri: str, mine: DeltaStore, what: str) -> None:
     for number in range(3):
-        mine.record([OwnershipChange(number, "0", "Claim", None, "ann", number, None, "ann")])
+        mine.record([change(number)])
     run = subprocess.run([sys.executable, "-c", _READ, uri, what], capture_output=True, text=True, timeout=60)
     assert (run.stdout, run.stderr) == ("0\n", "")
 

@@ -146,55 +146,37 @@ def test_a_table_works_at_any_accepted_location(tmp_path: Path, name: str) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["allow_unsafe_rename", "AWS_S3_ALLOW_UNSAFE_RENAME", "Mount_Allow_Unsafe_Rename", "allow_Unsafe_rename"]
-)
-def test_options_that_let_commits_overwrite_others_are_refused(name: str) -> None:
-    for value in ("true", "1", "Yes"):
-        with pytest.raises(OptionError, match=f"(?i)storageOptions.{name} is set: .*Leave it out"):
-            stream_options(HUB | {"leaseTable": "/x", f"storageOptions.{name}": value})
-    assert storage_options({name: "false"}, {}, "/x") == {name: "false"}
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "table", "other"),
+    ("name", "value", "safe", "table", "other"),
     [
-        ("AWS_S3_ALLOW_UNSAFE_RENAME", "true", "s3://b/x", "abfss://c@a.b/x"),
-        ("AWS_S3_ALLOW_UNSAFE_RENAME", "true", "s3a://b/x", "/x"),
-        ("AWS_CONDITIONAL_PUT", "disabled", "s3://b/x", "/x"),
-        ("MOUNT_ALLOW_UNSAFE_RENAME", "true", "/x", "s3://b/x"),
+        ("allow_unsafe_rename", "1", "false", "/x", None),
+        ("Mount_Allow_Unsafe_Rename", "true", "false", "/x", "s3://b/x"),
+        ("AWS_S3_ALLOW_UNSAFE_RENAME", "Yes", "false", "s3a://b/x", "/x"),
+        ("AWS_CONDITIONAL_PUT", "disabled", "etag", "s3://b/x", "abfss://c@a.b/x"),
+        ("AWS_S3_LOCKING_PROVIDER", "dynamodb", None, "s3://b/x", "/x"),
     ],
 )
-def test_variables_that_let_commits_overwrite_others_are_refused_where_they_apply(
-    name: str, value: str, table: str, other: str, monkeypatch: pytest.MonkeyPatch
+def test_what_lets_commits_overwrite_others_is_refused(
+    name: str, value: str, safe: str | None, table: str, other: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shared, option = HUB | {"leaseTable": table}, f"storageOptions.{name}"
+    with pytest.raises(OptionError, match=f"(?i){option} is set: .*Leave it out"):
+        stream_options(shared | {option: value})
+    if safe is not None:
+        assert storage_options({name: safe}, {}, table) == {name: safe}
+    if other is None:
+        return
     monkeypatch.setenv(name, value)
-    shared = HUB | {"leaseTable": table}
-    with pytest.raises(OptionError, match=f"environment variable {name} is set"):
-        stream_options(shared)
-    with pytest.raises(OptionError, match=f"environment variable {name} is set"):
-        StorageOptions().open(table)
-    safe = {"true": "false", "disabled": "etag"}[value]
-    assert stream_options(shared | {f"storageOptions.{name}": safe}).lease_table == table
+    for opened in (lambda: stream_options(shared), lambda: StorageOptions().open(table)):
+        with pytest.raises(OptionError, match=f"environment variable {name} is set: .*Leave it out"):
+            opened()
+    if safe is not None:
+        assert stream_options(shared | {option: safe}).lease_table == table
     assert stream_options(HUB | {"leaseTable": other}).lease_table == other
     stream_options(HUB)
     batch_options(HUB)
 
 
-def test_a_lock_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(OptionError, match=r"storageOptions\.aws_s3_locking_provider is set: .*Leave it out"):
-        storage_options({"aws_s3_locking_provider": "dynamodb"}, {}, "s3://b/x")
-    monkeypatch.setenv("AWS_S3_LOCKING_PROVIDER", "dynamodb")
-    with pytest.raises(OptionError, match="environment variable AWS_S3_LOCKING_PROVIDER is set"):
-        stream_options(HUB | {"leaseTable": "s3://b/x"})
-    stream_options(HUB | {"leaseTable": "/x"})
-
-
 # --- relative paths ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def ehbalance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
 
 
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"

@@ -16,8 +16,8 @@ from spark_ehbalance.errors import StoreDamagedError, StoreUnavailableError
 from spark_ehbalance.leases.transitions import Heartbeat
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.folder import Folder
-from tests.stores.delta_tables import HOUR_AGO, age, committed, data_files
-from tests.stores.store_conformance import BOB
+from tests.stores.delta_tables import age, age_all, data_files
+from tests.stores.store_conformance import BOB, committed
 
 
 def _before(monkeypatch: pytest.MonkeyPatch, method: str, action: object) -> None:
@@ -38,7 +38,7 @@ def test_a_data_file_whose_writer_was_suspended_is_kept_while_its_commit_can_suc
     mine.read()
 
     def tidy() -> None:
-        age((*data_files(uri), *Path(uri, "_delta_log").iterdir()), HOUR_AGO)
+        age_all(uri)
         theirs.tidy()  # the checkpoint is of now
 
     _before(monkeypatch, "create", tidy)
@@ -52,7 +52,7 @@ def test_a_leader_that_is_suspended_while_it_tidies_up_removes_nothing_that_is_n
     def others_commit_and_an_hour_passes() -> None:
         for _ in range(3):
             committed(theirs, Heartbeat(by=BOB, at_ms=9))
-        age((*data_files(uri), *Path(uri, "_delta_log").iterdir()), HOUR_AGO)
+        age_all(uri)
 
     for method in ("tag", "staged", "remove"):
         with monkeypatch.context() as patch:
@@ -77,7 +77,6 @@ def test_a_log_file_with_a_time_to_come_does_not_make_the_rest_old(
 
 
 def test_a_table_that_is_gone_is_not_tidied_up(uri: str, mine: DeltaStore) -> None:
-
     shutil.rmtree(uri)
     with pytest.raises(StoreUnavailableError):
         mine.tidy()
@@ -149,7 +148,7 @@ def test_files_whose_names_are_not_utf_8_are_left_alone(uri: str, mine: DeltaSto
         pass
     for _ in range(3):
         committed(mine, Heartbeat(by=BOB, at_ms=9))
-    age((*data_files(uri), *Path(uri, "_delta_log").iterdir()), HOUR_AGO)
+    age_all(uri)
     committed(mine, Heartbeat(by=BOB, at_ms=9))
     mine.tidy()
     assert len(data_files(uri)) == 1

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.transitions import AddPartitions, Heartbeat, Join
-from spark_ehbalance.stores.base import commit
+from spark_ehbalance.leases.transitions import Heartbeat
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.folder import Folder
 from spark_ehbalance.stores.delta.names import is_data_file
-from spark_ehbalance.values.position import Position
 from tests.cli.command import Command
+from tests.stores.delta_tables import change
 from tests.stores.foreign_files import NEW, OLD, contents, put
-from tests.stores.store_conformance import ANN, claim
+from tests.stores.store_conformance import ANN, committed, filled
 
 #: The folders, relative to the one of the table: beside it, in it, in its history and where a repair keeps copies.
 BELOW = ("", "leases/", "leases_history/", "leases_damaged/")
-
-
-def change(number: int) -> OwnershipChange:
-    return OwnershipChange(number, "0", "Claim", None, "ann", number, None, "ann", "")
 
 
 def assert_only_own_files_go(
@@ -34,17 +28,15 @@ def assert_only_own_files_go(
     `hub` that these arguments name; then put others' files beside it and into it, and do all that is done with a
     table."""
     table = f"{folder.uri.rstrip('/')}/leases"
-    made = ehbalance("init", table, *hub)
-    assert (made.code, made.err) == (0, "")
+    ehbalance.succeeds("init", table, *hub)
     with DeltaStore(table, options) as store:
-        add = AddPartitions(by=ANN, at_ms=1, partitions=("0", "1"), checkpoint=Position(-1))
-        commit(store, store.read(), [Join(by=ANN, at_ms=1), add, claim(ANN, "0")])
+        filled(store, ANN, owned=("0",), group=store.read().group)
         store.record([change(1)])
         files = {path: content for below in BELOW for path, content in put(folder, below, OLD).items()}
         for hour in range(24):
             an_hour_passes()
             for _ in range(3):
-                commit(store, store.read(), [Heartbeat(by=ANN, at_ms=hour)])
+                committed(store, Heartbeat(by=ANN, at_ms=hour))
             store.record([change(hour)])
             store.tidy()
             if hour == 22:
@@ -69,7 +61,7 @@ def assert_only_own_files_go(
     ):
         ehbalance(*command)
     with DeltaStore(table, options) as store:
-        commit(store, store.read(), [Heartbeat(by=ANN, at_ms=1)])
+        committed(store, Heartbeat(by=ANN, at_ms=1))
     log = Folder(f"{table}/_delta_log", options)
     newest = max(file.name for file in log.listed() if file.name.endswith(".json") and file.name[:20].isdigit())
     log.write(newest, b"{")

@@ -58,7 +58,11 @@ class Container:
     def first_names(self) -> tuple[str, ...] | None:
         """The names of the first blobs, as many as one request returns: 5,000. None if there is no such container.
         Raises `StoreUnavailableError`."""
-        names: tuple[str, ...] | None = self._request("reached", self._first_page)
+
+        def found() -> tuple[str, ...]:
+            return tuple(each.name for each in next(self._client.list_blobs().by_page(), ()))
+
+        names: tuple[str, ...] | None = self._request("reached", found)
         return names
 
     def create(self) -> None:
@@ -127,9 +131,6 @@ class Container:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
-
-    def _first_page(self) -> tuple[str, ...]:
-        return tuple(each.name for each in next(self._client.list_blobs().by_page(), ()))
 
     def _written(self, request: Callable[[], Blob]) -> Blob:
         written: Blob | None = self._request("written", request)

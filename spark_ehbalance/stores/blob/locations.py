@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.stores.identity import split
+from spark_ehbalance.stores.identity import plain_name, split
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.secrets import shown
 
@@ -21,7 +21,7 @@ _FORM = (
     "https://ACCOUNT.blob.core.windows.net/CONTAINER, or http://127.0.0.1:PORT/devstoreaccount1/CONTAINER of Azurite"
 )
 
-#: The options by delta-rs's names without the prefixes that delta-rs allows, and the other names that it has for them.
+#: The options by delta-rs's names without prefixes, and the other names that it has for them.
 OPTIONS = {
     "account_name": "account_name",
     "account_key": "account_key",
@@ -38,9 +38,9 @@ OPTIONS = {
 }
 
 
-def is_container(text: str) -> bool:
-    """Whether `text` is the address of a container, and of nothing below it."""
-    address = text.rstrip("/")
+def is_container(location: str) -> bool:
+    """Whether `location` is the address of a container, and of nothing below it."""
+    address = location.rstrip("/")
     return bool(_ADDRESS.fullmatch(address) or _EMULATOR.fullmatch(address))
 
 
@@ -78,17 +78,13 @@ def known_options(options: Mapping[str, str]) -> dict[str, str]:
                 f"option storageOptions.{shown(name)} is not known for a container of the Azure SDKs' checkpoint "
                 f"store: there are {', '.join(OPTIONS)}"
             )
-        known[OPTIONS[_plain(name)]] = value
+        known[OPTIONS[plain_name(name)]] = value
     return known
 
 
 def is_known(name: str) -> bool:
     """Whether this store knows the storage option of that name."""
-    return _plain(name) in OPTIONS
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"^azure_(storage_)?", "", name.lower())
+    return plain_name(name) in OPTIONS
 
 
 def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:

@@ -65,7 +65,7 @@ class BlobStore(LeaseTable):
     """
 
     keeps_all = False
-    schemes = ("https", "http")
+    opens = staticmethod(is_container)
     parse_location = staticmethod(parse_location)
     check_storage = staticmethod(check_storage)
     beside = staticmethod(beside)
@@ -90,14 +90,6 @@ class BlobStore(LeaseTable):
 
     def __repr__(self) -> str:
         return f"BlobStore({self._location!r})"
-
-    @classmethod
-    def open(cls, location: str, options: Mapping[str, str], patience: float, group: Group | None) -> BlobStore:
-        return cls(location, options, patience, group)
-
-    @classmethod
-    def opens(cls, location: str) -> bool:
-        return is_container(location)
 
     def exists(self) -> bool:
         """Whether the container exists: a group without blobs is a group without partitions. Warns of blobs that may be

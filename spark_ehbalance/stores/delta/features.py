@@ -5,7 +5,6 @@ Writers"."""
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence, Set
 
 #: Features that demand nothing of a writer who replaces all rows, unless a property or a column uses them.
@@ -89,12 +88,3 @@ def refused(
         if not field.get("nullable", True) and field["name"] not in _FILLED:
             return f"the column {field['name']}, which must not be null"
     return f"partitions by {', '.join(partitioned_by)}" if partitioned_by else ""
-
-
-_UNITS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
-
-
-def seconds(interval: str) -> float:
-    """An interval of a table property, such as "interval 10 minutes", in seconds; 0.0 if it is not understood."""
-    parts = re.findall(r"\b(\d{1,18})\s+([a-z]+?)s?\b", interval.lower())
-    return sum(int(count) * _UNITS.get(unit, 0.0) for count, unit in parts)

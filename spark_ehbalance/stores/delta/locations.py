@@ -27,6 +27,11 @@ _MOUNTS = ("/dbfs", "/Volumes")
 _FALSE = ("", "0", "false", "no", "off", "n", "f")
 
 
+def has_known_scheme(location: str) -> bool:
+    """Whether the scheme of `location` is one of `SCHEMES`."""
+    return scheme(location) in SCHEMES
+
+
 def parse_location(text: str) -> str:
     """The location that `text` means, whose scheme is one of `SCHEMES`: an address, or an absolute path.
 

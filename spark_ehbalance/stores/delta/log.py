@@ -141,15 +141,6 @@ def actions_of(content: bytes) -> list[dict[str, Any]]:
     return actions
 
 
-def log_problem(content: bytes) -> str:
-    """What is wrong with a log file: see `actions_of`. Empty if it is sound."""
-    try:
-        actions_of(content)
-    except ValueError as problem:
-        return str(problem)
-    return ""
-
-
 def shape_version(actions: Iterable[dict[str, Any]], version: int) -> int:
     """The shape's version that the commit of `version` tells; that version itself if it tells none."""
     told = _commit_info(actions).get(_SHAPE_VERSION)
@@ -182,8 +173,12 @@ def log_problems(folder: Folder) -> Iterator[tuple[str, str]]:
     names = [file.name for file in folder.listed(LOG) if is_log_file(file.name)]
     for name in reversed(names):
         path = f"{LOG}/{name}"
-        if name.endswith(".json") and (problem := log_problem(folder.read(path))):
-            yield path, problem
+        if name.endswith(".json"):
+            content = folder.read(path)
+            try:
+                actions_of(content)
+            except ValueError as problem:
+                yield path, str(problem)
         elif name.endswith(".parquet"):
             try:
                 folder.check_parquet(path)

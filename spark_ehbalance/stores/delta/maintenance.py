@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from spark_ehbalance.errors import StoreFormatError
@@ -20,7 +20,6 @@ from spark_ehbalance.stores.delta.checkpoint import checkpoint, tombstones
 from spark_ehbalance.stores.delta.folder import File, Folder
 from spark_ehbalance.stores.delta.log import Head, actions_of, newest_checkpoint, written_here
 from spark_ehbalance.stores.delta.names import LOG, commit_file, is_data_file, is_of_a_version, version_of
-from spark_ehbalance.stores.delta.table_format import SCHEMA
 from spark_ehbalance.stores.delta.version import Shape, check_writable, file_names
 
 #: Seconds for which log files are kept that a checkpoint has replaced. A member that was suspended for less finds the
@@ -65,8 +64,10 @@ def tidy(folder: Folder, table_id: str | None, newest: Callable[[], Newest | Non
     if folder.is_local:  # its times are those of machines, one of which may have been ahead
         now = min(now, time.time())
     gone = [f"{LOG}/{name}" for name in old_log_files(log, version, now - LOG_SECONDS)]
-    gone += old_data_files(data, needed, now - DATA_SECONDS)
-    gone += [path for path, file in staged if file.changed < now - DATA_SECONDS]
+    # A data file that was never committed never will be: the newest log file is younger, so the version that its author
+    # wanted to write is taken. What other engines have written is theirs to remove, by their VACUUM.
+    unneeded = [(file.name, file) for file in data if is_data_file(file.name) and file.name not in needed]
+    gone += [path for path, file in unneeded + staged if file.changed < now - DATA_SECONDS]
     folder.remove(gone)
 
 
@@ -128,21 +129,3 @@ def old_log_files(log: Iterable[File], checkpoint: int, before: float) -> list[s
     versions = [(int(file.name[:20]), file) for file in log if is_of_a_version(file.name)]
     kept = min([checkpoint, *(version for version, file in versions if file.changed >= before)])
     return [file.name for version, file in versions if version < kept]
-
-
-def old_data_files(data: Iterable[File], needed: Container[str], before: float) -> list[str]:
-    """The data files, written here, that are not `needed` by the newest version and were changed before `before`.
-
-    One that was never committed never will be: the newest log file is younger, so the version that its author wanted to
-    write is taken. What other engines have written is theirs to remove, by their VACUUM.
-    """
-    return [file.name for file in data if is_data_file(file.name) and file.name not in needed and file.changed < before]
-
-
-def add_columns(folder: Folder) -> None:
-    """Add the columns that a table of an earlier version lacks."""
-    table: DeltaTable = folder.open_table()
-    check_writable(table)
-    known = {field.name for field in table.schema().fields}
-    if missing := [field for field in Schema.from_arrow(SCHEMA).fields if field.name not in known]:
-        table.alter.add_columns(missing)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -19,16 +18,16 @@ from spark_ehbalance.errors import StoreDamagedError, StoreFormatError
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.base import Repair
-from spark_ehbalance.stores.delta.data_file import encode
-from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
-from spark_ehbalance.stores.delta.log import COMMIT_TOKEN, is_by, log_problems
-from spark_ehbalance.stores.delta.names import HINT, LOG, commit_file, is_data_file, is_of_a_version, new_data_file
+from spark_ehbalance.stores.delta.folder import Folder
+from spark_ehbalance.stores.delta.log import log_problems
+from spark_ehbalance.stores.delta.names import HINT, LOG, is_data_file, is_of_a_version, new_data_file
 from spark_ehbalance.stores.delta.recovery import merged, missing, salvaged
 from spark_ehbalance.stores.delta.table_format import (
     SCHEMA,
     conformed,
     description,
     description_in_rows,
+    encode,
     lease_of,
     rows_of,
     to_table,
@@ -84,24 +83,17 @@ def rewrite(folder: Folder, problem: str) -> Repair:
 
 def _overwrite(table: DeltaTable, folder: Folder, state: Snapshot) -> None:
     """Write `state` and our columns over all that the table holds, by delta-rs: it removes what we cannot read."""
-    rows, version, token = to_table(state), table.version(), uuid.uuid4().hex
-    name, data = new_data_file(), encode(rows)
+    rows, name = to_table(state), new_data_file()
+    data = encode(rows)
     folder.write(name, data)
     stats = json.dumps({"numRecords": rows.num_rows})
-    try:
-        table.create_write_transaction(
-            [AddAction(name, len(data), {}, time.time_ns() // 1_000_000, data_change=True, stats=stats)],
-            mode="overwrite",
-            schema=Schema.from_arrow(SCHEMA),
-            commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={COMMIT_TOKEN: token}),
-            post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
-        )
-    except BACKEND_ERRORS:
-        landed = False
-        with contextlib.suppress(*BACKEND_ERRORS):
-            landed = is_by(token, folder.read(commit_file(version + 1)))
-        if not landed:
-            raise
+    table.create_write_transaction(
+        [AddAction(name, len(data), {}, time.time_ns() // 1_000_000, data_change=True, stats=stats)],
+        mode="overwrite",
+        schema=Schema.from_arrow(SCHEMA),
+        commit_properties=CommitProperties(max_commit_retries=0),
+        post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+    )
 
 
 def _kept(folder: Folder) -> Folder:
@@ -128,12 +120,12 @@ def _remove_unreadable_log(folder: Folder, kept: Folder) -> bool:
 def _found_leases(folder: Folder, names: Collection[str], group: Group | None) -> tuple[list[Lease], set[str]]:
     """The leases in the table's data files, `names`, and in all that were written here for the `group` (None: for any),
     committed or not, as far as they can be told; and the names of the files that cannot be read."""
-    leases, unread = [], set()
+    leases, unread = list[Lease](), set()
     for name in {*names, *(file.name for file in folder.listed() if is_data_file(file.name))}:
         try:
             rows = conformed(folder.parquet(name, SCHEMA.names), SCHEMA)
             if name in names or group is None or description_in_rows(rows) in (None, description(group)):
-                leases += list(_leases(rows_of(rows)))
+                leases += filter(None, map(_lease, rows_of(rows)))
         except FileNotFoundError:  # tidied away meanwhile
             continue
         except (ValueError, OSError):
@@ -141,13 +133,9 @@ def _found_leases(folder: Folder, names: Collection[str], group: Group | None) -
     return leases, unread
 
 
-def _leases(rows: Iterable[dict[str, Any]]) -> Iterable[Lease]:
-    for row in rows:
-        if row["kind"] == "partition" and (lease := _lease(row)):
-            yield lease
-
-
 def _lease(row: dict[str, Any]) -> Lease | None:
+    if row["kind"] != "partition":
+        return None
     try:
         return lease_of(row)
     except ValueError:

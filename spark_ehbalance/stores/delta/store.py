@@ -21,11 +21,10 @@ from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable, Repair
 from spark_ehbalance.stores.delta import maintenance, repair
-from spark_ehbalance.stores.delta.data_file import Stored, encode
 from spark_ehbalance.stores.delta.features import unsupported
 from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
 from spark_ehbalance.stores.delta.history import History
-from spark_ehbalance.stores.delta.locations import SCHEMES, beside, check_storage, parse_location
+from spark_ehbalance.stores.delta.locations import beside, check_storage, has_known_scheme, parse_location
 from spark_ehbalance.stores.delta.log import (
     Head,
     added,
@@ -44,7 +43,7 @@ from spark_ehbalance.stores.delta.names import (
     new_data_file,
     version_of,
 )
-from spark_ehbalance.stores.delta.table_format import SCHEMA, description, description_in_rows, to_table
+from spark_ehbalance.stores.delta.table_format import SCHEMA, description, description_in_rows, encode, to_table
 from spark_ehbalance.stores.delta.version import (
     Shape,
     check_readable,
@@ -77,7 +76,7 @@ def _clock() -> float:
 class _Known:
     """What was read or written last."""
 
-    stored: Stored
+    snapshot: Snapshot
     head: Head
     shape: Shape
     tag: str  # of the version's log file
@@ -86,7 +85,7 @@ class _Known:
 class DeltaStore(LeaseTable):
     """The lease table at `location`, with delta-rs's options for its storage."""
 
-    schemes = SCHEMES
+    opens = staticmethod(has_known_scheme)
     parse_location = staticmethod(parse_location)
     check_storage = staticmethod(check_storage)
     beside = staticmethod(beside)
@@ -96,6 +95,7 @@ class DeltaStore(LeaseTable):
         location: str,
         options: Mapping[str, str] | None = None,
         patience: float = REQUEST_TIMEOUT,
+        group: Group | None = None,
         clock: Callable[[], float] = _clock,
     ) -> None:
         """`clock` tells seconds, and must not stand still while the process or the machine does."""
@@ -196,7 +196,7 @@ class DeltaStore(LeaseTable):
             self._forget()
             raise
         self._known, self._newest_at = known, began
-        return known.stored.snapshot
+        return known.snapshot
 
     def _advanced(self, known: _Known) -> _Known | None:
         """The newest version, by way of the log files since the known one; None if these are not enough."""
@@ -208,8 +208,8 @@ class DeltaStore(LeaseTable):
         head, tag = newest
         if head is known.head:
             return known
-        stored = read_snapshot(self._folder, head.files, known.shape.group, head.version, known.stored)
-        return _Known(stored, head, known.shape, tag)
+        snapshot = read_snapshot(self._folder, head.files, known.shape.group, head.version)
+        return _Known(snapshot, head, known.shape, tag)
 
     def _opened(self) -> _Known:
         """The newest version, by way of delta-rs."""
@@ -233,7 +233,7 @@ class DeltaStore(LeaseTable):
         even if members go on writing. Nor if versions were cleaned up since, after a long suspension: the next one may
         be missing only for that.
         """
-        if self._is_stale(known):
+        if self._is_stale():
             whole = self._is_whole_from(known)
         else:
             self._unchecked_looks += 1
@@ -266,9 +266,9 @@ class DeltaStore(LeaseTable):
                     versions.discard(version)
         self._unchecked.clear()
 
-    def _is_stale(self, known: _Known) -> bool:
+    def _is_stale(self) -> bool:
         """Whether the log files after the known version may have been cleaned up."""
-        return self._clock() - self._newest_at > known.shape.log_retention / 2
+        return self._clock() - self._newest_at > maintenance.LOG_SECONDS / 2
 
     def _is_whole_from(self, known: _Known) -> bool:
         """Whether the log has all versions from the known one to the newest: a clean-up that was cut off may leave
@@ -326,7 +326,7 @@ class DeltaStore(LeaseTable):
 
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
         known = self._known
-        if known is None or known.stored.snapshot.version != base.version:
+        if known is None or known.snapshot.version != base.version:
             raise ConflictError(f"version {base.version} of {self._folder.uri} is not the one that was read last")
         if known.shape.refused:
             raise self._folder.unavailable("written", ValueError(unsupported(known.shape.refused)))
@@ -338,7 +338,7 @@ class DeltaStore(LeaseTable):
         began = self._clock()
         tag = self._commit(base.version + 1, entry, token)
         self._unchecked[base.version + 1] = token
-        if self._is_stale(known) and not self._is_whole_from(known):
+        if self._is_stale() and not self._is_whole_from(known):
             self._folder.remove([commit_file(base.version + 1)])
             self._forget()
             raise StoreUnavailableError(
@@ -346,9 +346,9 @@ class DeltaStore(LeaseTable):
                 "whether its own commit counts is not known"
             )
         head = Head(base.version + 1, frozenset({name}), known.head.shape_version)
-        stored = Stored(replace(new, version=head.version), rows)
-        self._known, self._newest_at = _Known(stored, head, known.shape, tag), began
-        return stored.snapshot
+        written = replace(new, version=head.version)
+        self._known, self._newest_at = _Known(written, head, known.shape, tag), began
+        return written
 
     def _commit(self, version: int, entry: bytes, token: str) -> str:
         """Create the log file of `version`; its tag. Raises `ConflictError` if it is somebody else's, and
@@ -400,8 +400,6 @@ class DeltaStore(LeaseTable):
         return maintenance.Newest(newest[0], known.shape, sound_actions(self._folder, newest[0].version, content[0]))
 
     def maintain(self) -> None:
-        with self._folder.errors("maintained"):
-            maintenance.add_columns(self._folder)
         self.tidy()
         self._history.compact()
 

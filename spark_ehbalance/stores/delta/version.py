@@ -12,8 +12,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from spark_ehbalance.errors import StoreDamagedError
-from spark_ehbalance.stores.delta.data_file import Stored, snapshot_of
-from spark_ehbalance.stores.delta.features import refused, seconds, unreadable, unsupported
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.stores.delta.features import refused, unreadable, unsupported
 from spark_ehbalance.stores.delta.folder import Folder, storage_error_text
 from spark_ehbalance.stores.delta.log import Head, actions_of, shape_version
 from spark_ehbalance.stores.delta.names import commit_file
@@ -22,6 +22,7 @@ from spark_ehbalance.stores.delta.table_format import (
     conformed,
     description,
     description_in_rows,
+    from_table,
     group_of,
     is_described,
 )
@@ -30,12 +31,10 @@ from spark_ehbalance.values.group import Group
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a table's protocol and metadata say: whose leases it holds, how long its log is kept, in seconds, in which
-    columns data files are written, and why the table is not written here; empty if it is. `actions` are the two as a
-    log has them."""
+    """What a table's protocol and metadata say: whose leases it holds, in which columns data files are written, and why
+    the table is not written here; empty if it is. `actions` are the two as a log has them."""
 
     group: Group
-    log_retention: float
     columns: pa.Schema
     refused: str
     actions: tuple[dict[str, Any], dict[str, Any]]
@@ -51,14 +50,7 @@ def shape_of(table: DeltaTable, folder: Folder, known: Group | None = None) -> S
 
     Raises `StoreFormatError` if it is not a lease table.
     """
-    metadata = table.metadata()
-    return Shape(
-        _group(table, folder, known),
-        seconds(metadata.configuration.get("delta.logRetentionDuration") or ""),
-        _columns(table),
-        _refused(table),
-        _actions(table),
-    )
+    return Shape(_group(table, folder, known), _columns(table), _refused(table), _actions(table))
 
 
 def _actions(table: DeltaTable) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -119,14 +111,10 @@ def sound_actions(folder: Folder, version: int, content: bytes) -> list[dict[str
         raise damaged(folder, f"{commit_file(version)} {problem}") from problem
 
 
-def read_snapshot(
-    folder: Folder, names: Collection[str], group: Group, version: int, before: Stored | None = None
-) -> Stored:
-    """The state of `group` in the data files with these names; `before` is what was read or written last. Raises
-    `StoreDamagedError`."""
+def read_snapshot(folder: Folder, names: Collection[str], group: Group, version: int) -> Snapshot:
+    """The state of `group` in the data files with these names. Raises `StoreDamagedError`."""
     try:
-        rows = _rows(folder, names, SCHEMA)
-        return Stored(snapshot_of(rows, group, version, before), rows)
+        return from_table(_rows(folder, names, SCHEMA), group, version)
     except FileNotFoundError as error:
         found = {file.name for file in folder.listed()}
         gone = [name for name in names if name not in found] or [*names]
