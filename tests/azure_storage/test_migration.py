@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -325,6 +327,25 @@ def test_an_export_that_fails_halfway_says_how_far_it_got_and_the_next_one_ends_
         assert len(migration.blobs()) == max(0, number - (fault is Break.RESET))
         assert migration.ehbalance(*migration.exporting).code == 0
         assert migration.blobs() == wanted
+
+
+def test_an_export_that_is_killed_is_ended_by_the_next_one(migration: Migration, proxy: StorageProxy) -> None:
+    wanted = {p: {"sequencenumber": "9", "offset": migration.offset(p, 9)} for p in ("0", "1", "2", "3")}
+    for partition, metadata in wanted.items():
+        migration.write(partition, metadata)
+    assert migration.ehbalance(*migration.importing).code == 0
+    migration.clear()
+    before = len(proxy.requests())
+    proxy.disturb(Rule(Break.HANG, skip=3))
+    command = [sys.executable, "-c", "from spark_ehbalance.cli import main; main()"]
+    with subprocess.Popen([*command, *map(str, migration.exporting_by(proxy))], stdout=subprocess.DEVNULL) as process:
+        wait_until(lambda: len(proxy.requests(before)) > 3, "the export writes its third checkpoint")
+        process.kill()
+    proxy.disturb()
+    assert migration.blobs().keys() == {"0", "1"}
+    done = migration.ehbalance(*migration.exporting)
+    assert squeezed(done.out).count("nothing: it is the same") == 2
+    assert migration.blobs() == wanted
 
 
 def test_an_export_overtaken_by_a_consumer_does_not_move_it_back(migration: Migration, proxy: StorageProxy) -> None:
