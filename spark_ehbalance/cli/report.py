@@ -109,7 +109,6 @@ def history_picture(group: Group, rows: Sequence[OwnershipChange]) -> Picture:
         load_title="Partitions per owner",
         begin=begin,
         end=end,
-        dated=True,
     )
 
 
