@@ -8,11 +8,12 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from spark_ehbalance.errors import ConflictError, DataLossError, EhBalanceError, OptionError, StoreFormatError
@@ -129,9 +130,27 @@ def console() -> Console:
     return Console(width=None if cut else _FULL_WIDTH)
 
 
-def cell(text: str | None) -> Text:
-    """Text that others wrote, for a table: without markup, emoji codes and control characters."""
-    return Text(plain(text or ""))
+def cell(value: object) -> Text:
+    """Text that others may have written, for a table: without markup, emoji codes and control characters."""
+    return Text("" if value is None else plain(str(value)))
+
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str | None = None,
+    right: Collection[str] = (),
+    unknown: Collection[str] = (),
+) -> Table:
+    """A table of values that others may have written. The columns in `right` are aligned there, those in `unknown` have
+    "-" in every row."""
+    made = Table(title=title and cell(title), title_justify="left")
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left")
+    for row in rows:
+        made.add_row(*(cell("-" if name in unknown else value) for name, value in zip(columns, row, strict=True)))
+    return made
 
 
 def now_ms() -> int:
