@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -61,10 +60,6 @@ class Account:
     @property
     def passed(self) -> bool:
         return not (self.missing or self.foreign or self.unexplained or self.disorder)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON. (`asdict` cannot copy a `Counter`.)"""
-        return asdict(replace(self, explained=Counter())) | {"explained": dict(self.explained)}
 
 
 @dataclass

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import shutil
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -181,14 +179,3 @@ def moves_by_kind(store: LeaseTable) -> dict[str, int]:
             kind = "claimed, expired or overdue"
         kinds[kind] = kinds.get(kind, 0) + 1
     return kinds
-
-
-def dump(result: object) -> str:
-    """`result` as JSON."""
-    return json.dumps(result, indent=2, default=str)
-
-
-def clock(since: float) -> str:
-    """The time since `since` (wall clock) as minutes and seconds."""
-    passed = int(time.time() - since)
-    return f"{passed // 60}:{passed % 60:02d}"
