@@ -77,6 +77,11 @@ class Row:
         return asdict(self) | {"median": self.median, "held": self.held}
 
 
+def three_digits(value: float) -> str:
+    """`value` for people: more digits are not reproducible."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 @dataclass(frozen=True)
 class Emulator:
     """An emulator with `HUB` in its own process, so that its CPU time is not counted."""
@@ -89,13 +94,6 @@ class Emulator:
     def address(self) -> str:
         """Its connection string."""
         return str(self.connection.connection_string)
-
-    @property
-    def port(self) -> int:
-        """On which it listens."""
-        endpoint = self.connection.network.endpoint
-        assert endpoint is not None
-        return endpoint[1] or 0
 
     def append(self, partition: int | str, bodies: list[bytes]) -> None:
         """Append events with these bodies."""

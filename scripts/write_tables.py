@@ -19,7 +19,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from scripts.group_size import LATENCIES, SIZES, group_size
+from bench.common import three_digits
+from scripts.group_size import HEAD, LATENCIES, SIZES, group_size
 from scripts.python_reference import reference
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate
@@ -119,9 +120,9 @@ def numbers_table(measured: Mapping[str, Any]) -> str:
         rows.append((f"**{subject}**", f"*{found['run']}*", "", "", ""))
         for row in found["rows"]:
             least, median, most = row["runs"]
-            compared = ", ".join(f"{who} {_three_digits(value)}" for who, value in row["compared"].items())
-            spread = f"{_three_digits(least)} to {_three_digits(most)}" if least != most else ""
-            rows.append((row["what"], f"{_three_digits(median)} {row['unit']}", spread, _bar(row, median), compared))
+            compared = ", ".join(f"{who} {three_digits(value)}" for who, value in row["compared"].items())
+            spread = f"{three_digits(least)} to {three_digits(most)}" if least != most else ""
+            rows.append((row["what"], f"{three_digits(median)} {row['unit']}", spread, _bar(row, median), compared))
     return _table(("what", "median", "runs", "bar", "compared with"), rows)
 
 
@@ -130,12 +131,7 @@ def _bar(row: Mapping[str, Any], median: float) -> str:
         return ""
     which, value = row["bar"]["which"], row["bar"]["value"]
     held = median <= value if which == "most" else median >= value
-    return f"{'≤' if which == 'most' else '≥'} {_three_digits(value)}" + ("" if held else ", **missed**")
-
-
-def _three_digits(value: float) -> str:
-    """More are not reproducible."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{'≤' if which == 'most' else '≥'} {three_digits(value)}" + ("" if held else ", **missed**")
 
 
 # --- what is simulated -----------------------------------------------------------------------------------------------
@@ -169,15 +165,7 @@ def simulated_tables() -> dict[str, str]:
         played = [pool.submit(simulate, load(name), strategy) for name in small for strategy in sorted(DECLARATIONS)]
         grown = [pool.submit(group_size, latency, size) for latency in LATENCIES for size in SIZES]
         rows = [each.result() for each in grown]
-        head = (
-            "a request",
-            "members × partitions",
-            "balanced after",
-            "needless takes",
-            "lease duration",
-            "requests a day",
-        )
-        return {"scenarios": scenarios_table([each.result() for each in played]), "group-size": _table(head, rows)}
+        return {"scenarios": scenarios_table([each.result() for each in played]), "group-size": _table(HEAD, rows)}
 
 
 # --- pages -----------------------------------------------------------------------------------------------------------
