@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import statistics
 import subprocess
@@ -17,10 +16,11 @@ from typing import Any, Literal
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from chaos.session import spark_session
+from spark_ehbalance.delta.spark_settings import SESSION
 from spark_ehbalance.emulator.control import EmulatorControl
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import AMQP, WEBSOCKET, Network
-from spark_ehbalance.spark_versions import UNIX_SOCKET
 
 HUB, GROUP = "hub", "$Default"
 
@@ -130,27 +130,10 @@ def emulator(partitions: int, *, tls: bool = False, websocket: bool = False) -> 
             process.terminate()
 
 
-def session(folder: Path, cores: int = 2, jars: Sequence[Path] = ()) -> SparkSession:
-    """A Spark session on this machine, with these jars, that keeps its progress reports."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.pop("SPARK_HOME", None)
-    spark = (
-        SparkSession.builder.master(f"local[{cores}]")
-        .appName("ehbalance bench")
-        .config("spark.ui.enabled", "false")
-        .config(UNIX_SOCKET, "true")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.extraJavaOptions", f"-XX:+UseSerialGC -Djava.io.tmpdir={folder}")
-        .config("spark.log.level", "ERROR")
-        .config("spark.jars", ",".join(map(str, jars)))
-        .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+def session(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
+    """A Spark session with two cores and these jars that keeps its progress reports."""
+    more = {"spark.sql.streaming.numRecentProgressUpdates": "100000", "spark.jars": ",".join(map(str, jars))}
+    return spark_session("local[2]", folder, SESSION | more)
 
 
 def start(

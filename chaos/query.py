@@ -38,12 +38,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
+from chaos.session import DELTA, SOON, spark_session
 from spark_ehbalance.delta import write_once, writing
 from spark_ehbalance.delta.marks import Extents, missing
 from spark_ehbalance.delta.protocol import Begin, Commit, Confirm, Step
 from spark_ehbalance.delta.target import Target
 from spark_ehbalance.delta.writing import Batch, carry_out
-from spark_ehbalance.spark_versions import UNIX_SOCKET
 
 #: Seconds before a failed query is restarted.
 _RESTART_AFTER = 1.0
@@ -150,28 +150,14 @@ def _listen(commands: queue.Queue[dict[str, Any]]) -> None:
 def _session(settings: Settings) -> SparkSession:
     temporary = Path(settings.folder) / "tmp"
     temporary.mkdir(exist_ok=True)
-    java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
-    builder = (
-        # As on a cluster, a task runs again if its worker is killed.
-        SparkSession.builder.master(f"local[{settings.threads}, 4]")
-        .appName("chaos")
-        .config("spark.ui.enabled", "false")
-        .config(UNIX_SOCKET, "true")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", java)
-        .config("spark.local.dir", str(temporary))
-        .config("spark.sql.warehouse.dir", str(temporary / "warehouse"))
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.databricks.delta.snapshotPartitions", "2")
-    )
-    if settings.target:
-        builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension").config(
-            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-        )
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    more = {
+        "spark.driver.memory": "512m",
+        "spark.local.dir": str(temporary),
+        "spark.sql.shuffle.partitions": "2",
+        **(DELTA if settings.target else {}),
+    }
+    # As on a cluster, a task runs again if its worker is killed.
+    return spark_session(f"local[{settings.threads}, 4]", temporary, more, f"{SOON} -XX:-UsePerfData")
 
 
 def _start(spark: SparkSession, settings: Settings, owner: str, halt: Halt) -> tuple[StreamingQuery, str]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import sys
 import tempfile
 import threading
 import time
@@ -38,6 +37,7 @@ from pyspark.sql.types import StructType
 import spark_ehbalance
 from chaos.processes import running, wait_for
 from chaos.results import finish, log
+from chaos.session import spark_session
 from chaos.storage.azurite import azurite, make_container, token_options
 from chaos.tokens import LIFE, IdentityEndpoint, ShortLived
 from spark_ehbalance.emulator import Emulator
@@ -150,7 +150,9 @@ def run(case: Case, folder: Path, *, minutes: float, batches: int, life: float, 
     """Run `case` for at least `minutes` and `batches`, then let it read the rest."""
     outcome = Outcome()
     emulator = Emulator({HUB: case.partitions}, sas_keys=KEYS if case.signatures else None)
-    with emulator as server, _leases(case, folder) as leases, _session(folder, case.partitions) as spark:
+    with emulator as server, _leases(case, folder) as leases, contextlib.ExitStack() as stack:
+        spark = spark_session(f"local[{case.partitions}]", folder, {})
+        stack.callback(spark.stop)
         spark.dataSource.register(source(life))
         queries = [_start(spark, case, server, leases, folder / str(n), outcome) for n in range(case.queries)]
         active = lambda: all(each.isActive for each in queries)  # noqa: E731
@@ -188,24 +190,6 @@ def _leases(case: Case, folder: Path) -> Iterator[dict[str, str]]:
         make_container(address, "tables", certificate.ca_file)
         options = token_options(address)
         yield {"leaseTable": "az://tables/leases"} | {f"storageOptions.{n}": v for n, v in options.items()}
-
-
-@contextlib.contextmanager
-def _session(folder: Path, cores: int) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master(f"local[{cores}]")
-        .appName("chaos.workers")
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.driver.extraJavaOptions", f"-XX:+UseSerialGC -Djava.io.tmpdir={folder}")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .getOrCreate()
-    )
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def _start(

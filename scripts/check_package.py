@@ -266,10 +266,8 @@ class Terminal:
 
     def close(self) -> None:
         """End the command and all that it has started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(20)
+        with contextlib.suppress(CheckError):
+            self.ctrl_c()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

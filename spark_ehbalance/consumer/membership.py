@@ -79,7 +79,8 @@ class ConsumerMember:
     """The membership of the consumer with owner id `owner`, from `start` on. For several threads.
 
     `used` maps the partitions that the client reads to the epochs that it began with. `left` are those that it has lost
-    while it read them: its receivers may still be open. `error` is what has ended the membership against its will.
+    while it read them: its receivers may still be open. `error` is what has ended the membership against its
+    will. `stopped`: it has ended, also because the client was silent for too long.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class ConsumerMember:
         self._alive_at = client_time()
         #: What the client reads and must be given away: the request, or None in a drain, and since when that is known.
         self._asked: dict[str, tuple[Handover | None, float]] = {}
-        self._stopped = False
+        self.stopped = False
         settings = Settings(
             strategy=self._wishes,
             strategy_name=DEFAULT_STRATEGY,
@@ -128,14 +129,9 @@ class ConsumerMember:
 
     def stop(self) -> None:
         """Give everything back and leave the group."""
-        self._stopped = True
+        self.stopped = True
         self._changed.set()
         self._keeper.stop()
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the membership has ended, also because the client was silent for too long."""
-        return self._stopped
 
     def take(self, allowed: Collection[str] | None) -> None:
         """Take those of the `allowed` partitions (None: of all) that should be this consumer's, and wait until what
@@ -250,7 +246,7 @@ class ConsumerMember:
     def _watch(self) -> None:
         """Let go what was not checkpointed in time, and leave when the client is silent."""
         wait = 0.0
-        while not self._stopped:
+        while not self.stopped:
             self._changed.wait(wait)
             self._changed.clear()
             now = time.monotonic()
