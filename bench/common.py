@@ -65,15 +65,12 @@ class Row:
 
     @property
     def held(self) -> bool | None:
-        """Whether the bar was held; None without one."""
         return None if self.bar is None else self.bar.held(self.median)
 
     def medians(self) -> dict[str, float]:
-        """The medians of the comparisons."""
         return {who: statistics.median(runs) for who, runs in self.compared.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, with `median` and `held`."""
         return asdict(self) | {"median": self.median, "held": self.held}
 
 
@@ -92,7 +89,6 @@ class Emulator:
 
     @property
     def address(self) -> str:
-        """Its connection string."""
         return str(self.connection.connection_string)
 
     def append(self, partition: int | str, bodies: list[bytes]) -> None:
@@ -100,7 +96,6 @@ class Emulator:
         self.control.append(HUB, partition, bodies)
 
     def fill(self, partition: int | str, body: bytes, events: int, properties: Mapping[str, Any] | None = None) -> None:
-        """Append `events` equal events."""
         for some, copies in ((_SENT, events // _SENT), (events % _SENT, 1)):
             if some and copies:
                 self.control.append(HUB, partition, [body] * some, properties, copies=copies)
@@ -155,6 +150,5 @@ def start(
 
 
 def batches(query: StreamingQuery) -> list[Mapping[str, Any]]:
-    """The progress of each batch that had events."""
     reports = (json.loads(each.json) for each in query.recentProgress)
     return [report for report in reports if report["numInputRows"] > 0]

@@ -169,7 +169,6 @@ def _alone(reader: Any, runs: int, *arguments: Any) -> list[Cost]:
 
 
 def _rows(label: str, found: dict[str, list[Cost]]) -> Iterator[Row]:
-    """This reader compared with the others, in each unit."""
     for unit, value in (("µs CPU", "cpu"), ("events/s", "rate"), ("MB", "memory")):
         every = {who: tuple(getattr(cost, value) for cost in costs) for who, costs in found.items()}
         bar = Bar("most", BARS[label]) if unit == "µs CPU" and label in BARS else None

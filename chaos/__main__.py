@@ -52,8 +52,6 @@ _STEP_TIMEOUT = 30.0
 
 @dataclass
 class Query:
-    """A query, its present process and its state."""
-
     name: str
     process: QueryProcess
     generation: int = 1
@@ -69,8 +67,6 @@ class Query:
 
 
 class Chaos:
-    """One run."""
-
     def __init__(self, fleet: Fleet, steps: list[Step]) -> None:
         self._fleet, self._steps = fleet, steps
         self._outage = Outage(fleet.table)
@@ -305,7 +301,6 @@ class Chaos:
 
 
 def report(chaos: Chaos, result: Account, target: TargetAccount | None, moves: dict[str, int]) -> list[tuple[str, str]]:
-    """What is printed: names and counts."""
     rows = [(f"fault: {kind}", f"{chaos.injected[kind]}") for kind in (*KINDS, faults.RESTART)]
     rows.append(("fault: skipped, no target", f"{chaos.skipped}"))
     rows += [(f"query failed: {why[:90]}", f"{count}") for why, count in chaos.failures.most_common()]

@@ -99,7 +99,6 @@ class Sink:
         self.read: dict[str, set[int]] = defaultdict(set)
 
     def poll(self) -> list[Batch]:
-        """The batches written since the last call."""
         new = sorted(name for path in self._folder.glob("*.parquet") if (name := path.name) not in self._known)
         batches = [_batch(self._folder / name) for name in new]
         self._known.update(new)
@@ -110,7 +109,6 @@ class Sink:
         return batches
 
     def has_all(self, sent: Mapping[str, Collection[object]]) -> bool:
-        """Whether as many events of each partition were read as sent."""
         return all(len(self.read[partition]) >= len(numbers) for partition, numbers in sent.items())
 
 
@@ -194,7 +192,6 @@ def _disorder(batches: Iterable[Batch]) -> list[str]:
 
 
 def _longest_gap(batches: Iterable[Batch]) -> tuple[float, str]:
-    """The longest time without a batch of a partition, after its first one."""
     before: dict[str, float] = {}
     longest, where = 0.0, ""
     for batch in batches:

@@ -83,7 +83,6 @@ class Measured:
 
 
 def lease_duration(snapshot: Snapshot) -> float:
-    """The lease duration in force, in seconds."""
     return LEASE_DURATION if snapshot.lease_duration_ms is None else snapshot.lease_duration_ms / 1000
 
 
@@ -113,7 +112,6 @@ class _MeasuredStore(DeltaStore):
         self._renewed: dict[str, float] = {}
 
     def batch_ended(self, partition: str, epoch: int, position: int) -> None:
-        """The member has finished a partition up to `position`."""
         with self._lock:
             self._ends.append((time.monotonic(), partition, epoch, position))
 
@@ -162,7 +160,6 @@ class _MeasuredStore(DeltaStore):
 
 
 def _member(number: int, options: dict[str, str], partitions: int, measuring: Any, ending: Any, results: Any) -> None:
-    """Run a member until `ending` is set."""
     logging.basicConfig(level=logging.ERROR)
     owner = f"member-{number:03d}"
     store = _MeasuredStore(options, owner, measuring)
@@ -222,7 +219,6 @@ class Result:
         return self.changes == 0 and self.silence <= most_silence and not self.errors and not quiet
 
     def rate(self, count: int) -> float:
-        """So many while it was measured, per second."""
         return count / self.seconds
 
     def numbers(self) -> dict[str, Any]:

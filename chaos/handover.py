@@ -92,7 +92,6 @@ class Outcome:
         )
 
     def print(self) -> None:
-        """Print all numbers."""
         rows: list[Sequence[object]] = []
         for how in [*dict.fromkeys(move.how for move in self.moves), "all moves"]:
             idle = [move.idle for move in self.moves if how in (move.how, "all moves")]
@@ -114,8 +113,6 @@ class Outcome:
 
 
 class Measurement:
-    """One run on a fleet."""
-
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._processes: dict[str, QueryProcess] = {}
@@ -202,7 +199,6 @@ class Measurement:
     # --- results -----------------------------------------------------------------------------------------------
 
     def _moves(self) -> list[Move]:
-        """The planned moves so far."""
         moves = []
         last: dict[str, Batch] = {}
         by_query: dict[str, list[Batch]] = defaultdict(list)

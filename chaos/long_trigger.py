@@ -68,7 +68,6 @@ class Outcome:
         return not self.listener or (quick and self.account.passed and not self.account.duplicates)
 
     def print(self) -> None:
-        """Print all moves and counts."""
         title = f"trigger {self.seconds} s, {'with' if self.listener else 'without'} the listener"
         rows: list[Sequence[object]] = []
         for move in self.moves:

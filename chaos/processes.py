@@ -19,8 +19,6 @@ from chaos.query import Settings
 
 @dataclass(frozen=True)
 class Process:
-    """A line of `ps`."""
-
     pid: int
     parent: int
     command: str
@@ -47,7 +45,6 @@ class QueryProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the driver runs."""
         return self._process.poll() is None
 
     def tell(self, do: str, **details: str) -> None:
@@ -58,7 +55,6 @@ class QueryProcess:
             self._process.stdin.flush()
 
     def new_events(self) -> list[dict[str, Any]]:
-        """The journal's events since the last call."""
         with self._journal.open() as journal:
             journal.seek(self._position)
             lines = journal.readlines()
@@ -101,7 +97,6 @@ class QueryProcess:
 
 
 def running() -> list[Process]:
-    """All processes that are not zombies."""
     listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True).stdout
     rows = [line.split(None, 3) for line in listed.splitlines()]
     return [Process(int(row[0]), int(row[1]), row[3]) for row in rows if len(row) == 4 and not row[2].startswith("Z")]
@@ -115,7 +110,6 @@ def _session_of(pid: int) -> int:
 
 
 def send(pids: Iterable[int], which: signal.Signals) -> None:
-    """Send a signal to each of these processes that still exists."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, which)

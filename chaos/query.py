@@ -68,7 +68,6 @@ class Settings:
     target: str = ""
 
     def to_json(self) -> str:
-        """For the command line."""
         return json.dumps(asdict(self))
 
 
@@ -137,7 +136,6 @@ def main() -> None:
 
 
 def report(event: str, **details: Any) -> None:
-    """Write an event to the journal."""
     print(json.dumps({"at": time.time(), "event": event, **details}), flush=True)
 
 

@@ -51,8 +51,6 @@ _SLICE = 1000
 
 @dataclass
 class Run:
-    """The results of one run."""
-
     writers: int
     commits: int
     rate: float  # commits/s
@@ -76,8 +74,6 @@ class Run:
 
 
 class CountingStore(DeltaStore):
-    """Counts its lost races."""
-
     conflicts = 0
 
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
@@ -100,7 +96,6 @@ class Wrote:
 
 
 def soak(folder: Path, writers: int, commits: int) -> Run:
-    """One run in a new table in `folder`."""
     old, new = (folder / f"{which}-{writers}" for which in ("old", "new"))
     for table in (old, new):
         with DeltaStore(str(table)) as store:
@@ -182,8 +177,6 @@ def _write(
 
 
 class Writer:
-    """Renews, through `store`, the leases of one member."""
-
     def __init__(self, number: int, store: CountingStore) -> None:
         self._author, self._store = _author(number), store
         self._tidied = (0, time.monotonic())
@@ -251,7 +244,6 @@ def _files(table: Path) -> int:
 
 
 def print_runs(runs: list[Run]) -> None:
-    """Print the runs side by side."""
     rows = {
         "commits": [f"{run.commits:,}" for run in runs],
         "commits/s": [f"{run.rate:,.0f}" for run in runs],

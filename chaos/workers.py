@@ -72,12 +72,10 @@ class Case:
 
     @property
     def allowed(self) -> int:
-        """The most connections after a batch."""
         return 2 * self.partitions + self.queries
 
     @property
     def stored(self) -> bool:
-        """Whether the lease table is in a storage."""
         return ":" in self.credential
 
 
@@ -115,7 +113,6 @@ class Outcome:
         return not (self.error or lost or few or max(self.connections) > case.allowed)
 
     def summary(self, case: Case) -> str:
-        """One line for people."""
         return (
             f"{case.name}: {self.workers} workers, {case.partitions} partitions, {self.seconds:.0f} s, "
             f"{len(self.connections)} batches, {len(self.sent):,} events, {self.missing} missing, {self.duplicates} "
@@ -180,7 +177,6 @@ def run(case: Case, folder: Path, *, minutes: float, batches: int, life: float, 
 
 @contextlib.contextmanager
 def _leases(case: Case, folder: Path) -> Iterator[dict[str, str]]:
-    """The options of the lease table, if the case has one."""
     if not case.stored:
         yield {"leaseTable": str(folder / "leases")} if case.leases else {}
         return
@@ -214,7 +210,6 @@ def _start(
 
 
 def _burst(server: Emulator, sent: dict[str, int], rng: random.Random) -> None:
-    """Append some events to each partition."""
     for partition in sent:
         count = rng.randrange(1, _BURST)
         server.append(HUB, partition, [b"x" * 100] * count)

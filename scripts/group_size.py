@@ -27,7 +27,6 @@ HEAD = ("a request", "members × partitions", "balanced after", "needless takes"
 
 
 def main() -> None:
-    """Print the table, row by row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--grow", action="store_true", help="a group that grows at 100 ms a request, by each strategy")
     if parser.parse_args().grow:

@@ -138,7 +138,6 @@ def _bar(row: Mapping[str, Any], median: float) -> str:
 
 
 def scenarios_table(results: Sequence[Result]) -> str:
-    """A row for each scenario, a column for each strategy."""
     by_scenario: dict[str, list[Result]] = {}
     for each in results:
         by_scenario.setdefault(each.scenario, []).append(each)

@@ -83,7 +83,6 @@ class Picture:
     zero: float | None = None
 
     def time(self, at: float) -> Any:
-        """A time for plotly."""
         if self.zero is not None:
             return (at - self.zero) / 1000
         return datetime.fromtimestamp(at / 1000, timezone.utc).replace(tzinfo=None)

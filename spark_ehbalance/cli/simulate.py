@@ -176,7 +176,6 @@ def _heading(scenario: Scenario, seed: int) -> str:
 
 
 def _table(results: Sequence[Result]) -> Table:
-    """The results side by side, one column each."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     for result in results:

@@ -329,11 +329,9 @@ class DeltaCheckpointStore(CheckpointStore):
             )
 
     def _current(self) -> ConsumerMember | None:
-        """The member, if it has not ended."""
         return None if self._member is None or self._member.stopped else self._member
 
     def _seen(self) -> tuple[Mapping[str, Lease], Sight | None]:
-        """The leases, and what the member knows of them."""
         assert self._store is not None
         member = self._current()
         sight = None if member is None else member.sight()

@@ -50,7 +50,6 @@ def group(ehbalance: Command, table: Path, connection: Sequence[str]) -> Group:
 
 @pytest.fixture
 def used(group: Group) -> Group:
-    """A running group."""
     group("init")
     ms = 1_770_000_000_000
     leases = {

@@ -34,7 +34,6 @@ def change(table: Path, /, **parts: Any) -> None:
 
 
 def record(table: Path, *changes: OwnershipChange) -> None:
-    """Write rows of the history."""
     with DeltaStore(str(table)) as store:
         store.record(changes)
 
@@ -56,7 +55,6 @@ class Group:
         return self.ehbalance(command, self.table, *arguments, *self._hub(command))
 
     def done(self, command: str, *arguments: object) -> str:
-        """The output of a command that succeeds without a warning."""
         outcome = self(command, *arguments)
         assert (outcome.code, outcome.err) == (0, "")
         return outcome.out
@@ -81,6 +79,5 @@ class Group:
 
 
 def fill(emulator: Emulator, events: int) -> None:
-    """Append that many events to each partition."""
     for partition in range(4):
         emulator.append(HUB, partition, [b"event"] * events)

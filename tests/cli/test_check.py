@@ -19,7 +19,6 @@ from tests.cli.groups import HUB, Group
 
 
 def checked(run: Command | Group, *arguments: object) -> tuple[int, dict[str, dict[str, Any]]]:
-    """The exit code and the findings by name."""
     outcome = run("check", *arguments, "--json")
     assert outcome.err == ""
     return outcome.code, {each["what"]: each for each in json.loads(outcome.out)}

@@ -59,15 +59,12 @@ class Mixed(Members):
 
     @property
     def options(self) -> dict[str, str]:
-        """The queries' options."""
         return {name: str(value) for name, value in (self.group.raw | {"leaseTable": self.group.table}).items()}
 
     def epochs(self) -> dict[str, int]:
         return {partition: lease.epoch for partition, lease in self.group.leases().items()}
 
     def wait_shares(self, *counts: int) -> None:
-        """Wait until the owners have so many partitions."""
-
         def shared() -> bool:
             if not self.group.exists():
                 return False

@@ -65,7 +65,6 @@ class MixedGroup(Members):
 
     @property
     def options(self) -> dict[str, str]:
-        """The options of a query."""
         return {
             "connectionString": self.connection,
             "leaseTable": f"{self.service}/{self.container}",
@@ -83,7 +82,6 @@ class MixedGroup(Members):
         return self.start(name, sys.executable, "-m", "tests.processors.consumer", settings)
 
     def javascript(self, name: str, strategy: str = "balanced") -> Member:
-        """A JavaScript consumer."""
         settings = json.dumps(self._settings(name, strategy) | {"modules": str(Path(sys.prefix, "azurite"))})
         return self.start(name, "node", str(Path(__file__).with_name("consumer.cjs")), settings)
 
@@ -111,7 +109,6 @@ class MixedGroup(Members):
         return self.start_query(name, self.options | more)
 
     def append(self, count: int) -> None:
-        """Append so many events to each partition."""
         for partition in range(self.partitions):
             self.emulator.append(self.hub, partition, [b"x" * 100] * count)
             self.appended[partition] += count
@@ -134,11 +131,9 @@ class MixedGroup(Members):
         return {p: each.sequence_number for p, each in found.items() if each and each.sequence_number >= 0}
 
     def counts(self) -> list[int]:
-        """How many partitions each owner has."""
         return sorted(Counter(each for each in self.owners().values() if each is not None).values())
 
     def wait_shared(self, *counts: int, timeout: float = 120.0) -> None:
-        """Wait until the owners have so many partitions."""
         wait_until(lambda: self.counts() == sorted(counts), f"the owners have {counts}", timeout)
 
     def stays(self, seconds: float) -> bool:
@@ -199,12 +194,10 @@ class MixedGroup(Members):
             yield
 
     def missing(self) -> int:
-        """How many events nobody has seen."""
         seen = self.seen()
         return sum((str(p), n) not in seen for p, end in enumerate(self.appended) for n in range(end))
 
     def wait_read(self, timeout: float = 120.0) -> None:
-        """Wait until everything that was appended was seen."""
         wait_until(lambda: not self.missing(), "every event was seen", timeout)
 
 

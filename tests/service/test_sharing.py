@@ -22,8 +22,6 @@ from tests.waiting import wait_until
 
 
 class ReadingQuery(Query):
-    """A query that reads its batches from the hub."""
-
     def __init__(self, hub: Hub, owner: str, table: str) -> None:
         self.options = hub.options(
             leaseTable=table, startingPosition="latest", balanceInterval="2s", receiverTimeout="60s"
