@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -238,23 +238,18 @@ class Chaos:
                         query.running = False
                     case "halted":
                         query.halted = True
-                    case "held" | "left out" | "committed" | "refused" as outcome:
-                        self._record(outcome, query, event)
+                    case "committed" | "refused" as outcome:
+                        self._record(outcome, query, event["why"])
                     case "failed":
                         query.running = False
                         self.failures[event["why"]] += 1
                         self.faults.append(Fault("query failed", query.name, event["at"] - 1, event["at"]))
                         log(f"  query {query.name} failed: {event['why'][:200]}")
 
-    def _record(self, outcome: str, query: Query, event: dict[str, Any]) -> None:
-        match outcome:
-            case "held":
-                self.outcomes["events not written again, the target holds them"] += event["events"]
-            case "left out":
-                self.outcomes["partitions left to their next owners"] += event["partitions"]
-            case "refused":
-                self.outcomes[f"refused: {event['why']}"] += 1
-        if query.late and outcome != "held":
+    def _record(self, outcome: str, query: Query, why: str | None) -> None:
+        if why:
+            self.outcomes[f"refused: {why}"] += 1
+        if query.late:
             query.late = False
             self.outcomes[f"of those paused before their commit: {outcome}"] += 1
 

@@ -40,8 +40,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import spark_ehbalance
 from chaos.session import DELTA, SOON, spark_session
 from spark_ehbalance.delta import write_once, writing
-from spark_ehbalance.delta.marks import Extents, missing
-from spark_ehbalance.delta.protocol import Begin, Commit, Confirm, Step
+from spark_ehbalance.delta.protocol import Commit, Step
 from spark_ehbalance.delta.target import Target
 from spark_ehbalance.delta.writing import Batch, carry_out
 
@@ -207,18 +206,9 @@ def _observed(halt: Halt, step: Step, df: DataFrame, batch: Batch, target: Targe
     """`carry_out`, which halts where it is told to, and reports what came of it."""
     halt.reached(type(step).__name__)
     answer = carry_out(step, df, batch, target)
-    match step:
-        case Begin() if held := _count(batch.read) - _count(missing(batch.read, answer)):
-            report("held", events=held)
-        case Confirm() if answer:
-            report("left out", partitions=len(answer))
-        case Commit():
-            report("committed" if answer is None else "refused", why=answer and answer.conflict.value)
+    if isinstance(step, Commit):
+        report("committed" if answer is None else "refused", why=answer and answer.conflict.value)
     return answer
-
-
-def _count(extents: Extents) -> int:
-    return sum(each.end - each.start for each in extents.values())
 
 
 def _epochs(offset: Path) -> dict[str, int]:

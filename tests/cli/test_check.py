@@ -140,7 +140,3 @@ def test_a_storage_that_may_not_be_written(ehbalance: Command, tmp_path: Path, c
     assert code == 1
     assert "failed" in {each["verdict"] for each in found.values()}
     assert any("right to list, read, write and delete" in each["remedy"] for each in found.values())
-
-
-def test_a_wrong_option(ehbalance: Command, table: Path) -> None:
-    assert "neither connectionString nor" in ehbalance.fails(2, "check", table)

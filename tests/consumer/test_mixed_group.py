@@ -13,10 +13,9 @@ from spark_ehbalance.strategies import STRATEGIES
 from tests.consumer.mixed import PARAMETERS, STEALING, Mixed, share_through_everything
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_consumers_and_queries_share_a_hub(emulator: Emulator, tmp_path: Path, kind: str) -> None:
+def test_consumers_and_queries_share_a_hub(emulator: Emulator, tmp_path: Path) -> None:
     with Mixed(emulator, tmp_path) as mixed:
-        share_through_everything(mixed, kind, kind)
+        share_through_everything(mixed, "async", "sync")
 
 
 def test_a_consumer_that_was_suspended_is_disconnected_and_comes_back(emulator: Emulator, tmp_path: Path) -> None:
