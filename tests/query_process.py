@@ -11,33 +11,22 @@ import sys
 import threading
 from pathlib import Path
 
-from spark_ehbalance.hub.rows import sequence_numbers
-from spark_ehbalance.source.assembly import start_planner
-from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import stream_options
-from spark_ehbalance.source.range_reader import read_range
-from spark_ehbalance.stores.base import SHARED_LEVEL
-from tests.source.queries import Query
+from tests.reading_query import ReadingQuery
 
 
 def main(owner: str, raw: dict[str, str], file: Path) -> None:
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     options = stream_options(raw)
-    start = StreamOffset(owner, group=group_name(options.lease_table))
-    query = Query(start_planner(options, owner, start), owner, start)
+    query, written = ReadingQuery(options, owner), 0
     with file.open("a") as out:
         while not ended.is_set():
-            end = query.plan(options.max_events_per_trigger)
-            if end is None:
+            if not query.step(options.max_events_per_trigger):
                 ended.wait(0.02)
-                continue
-            for each in query.planner.ranges(end):
-                level = each.epoch if options.keeps_all else SHARED_LEVEL
-                for rows in read_range(options, each, owner, level):
-                    out.writelines(f"{each.partition} {number}\n" for number in sequence_numbers(rows).to_pylist())
+            out.writelines(f"{partition} {number}\n" for partition, number in query.seen[written:])
             out.flush()
-            query.finished = query.logged = end
+            written = len(query.seen)
         query.planner.finish(query.finished)
     query.stop()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import random
 import socket
 import sys
 import time
@@ -23,7 +22,7 @@ from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
 from spark_ehbalance.leases.transitions import Outcome, Transition, apply
 from spark_ehbalance.source.offsets import EpochPosition, HubReference
 from spark_ehbalance.source.options import Options
-from spark_ehbalance.stores.base import ATTEMPTS, LeaseStore, commit, commit_and_record, longest_wait, record
+from spark_ehbalance.stores.base import ATTEMPTS, LeaseStore, commit, commit_and_record, record
 from spark_ehbalance.text import plain, plain_lines
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
@@ -102,12 +101,11 @@ def write_together(store: LeaseStore, group: Group, decide: Callable[[Snapshot],
             record(store, made, warn)
             return made
     store.create(group)
-    for attempt in range(1, ATTEMPTS + 1):
-        found, began = store.read(), time.monotonic()
+    for _ in range(ATTEMPTS):
+        found = store.read()
         try:
             outcome = commit(store, found, decide(found), attempts=1)
         except ConflictError:
-            time.sleep(random.uniform(0, longest_wait(attempt, time.monotonic() - began)))
             continue
         record(store, outcome, warn)
         return outcome
