@@ -98,7 +98,7 @@ class Sink:
         self.batches: list[Batch] = []
         self.read: dict[str, set[int]] = defaultdict(set)
 
-    def poll(self) -> list[Batch]:
+    def poll(self) -> None:
         new = sorted(name for path in self._folder.glob("*.parquet") if (name := path.name) not in self._known)
         batches = [_batch(self._folder / name) for name in new]
         self._known.update(new)
@@ -106,7 +106,6 @@ class Sink:
         for batch in batches:
             for partition, number, _ in batch.events:
                 self.read[partition].add(number)
-        return batches
 
     def has_all(self, sent: Mapping[str, Collection[object]]) -> bool:
         return all(len(self.read[partition]) >= len(numbers) for partition, numbers in sent.items())

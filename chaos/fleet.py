@@ -84,7 +84,7 @@ class Fleet:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._stack.close()
 
-    def launch(self, name: str, threads: int = 2) -> QueryProcess:
+    def launch(self, name: str) -> QueryProcess:
         """Start a process, which prepares to run queries in the background."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
@@ -98,9 +98,9 @@ class Fleet:
             "leaseTable": str(self.table),
             **self._options,
         }
-        run = sum(each.name == name for each in self._processes)
-        settings = Settings(str(folder), options, self._trigger, threads, self._listener, self.target)
-        process = QueryProcess(name, settings, self.folder / f"{name}-{run}.log")
+        run = len(list(self.folder.glob(f"{name}-*.log")))
+        settings = Settings(str(folder), options, self._trigger, self._listener, self.target)
+        process = QueryProcess(settings, self.folder / f"{name}-{run}.log")
         self._processes.append(process)
         return process
 

@@ -27,8 +27,7 @@ class Process:
 class QueryProcess:
     """A Spark application in its own process tree."""
 
-    def __init__(self, name: str, settings: Settings, log: Path) -> None:
-        self.name = name
+    def __init__(self, settings: Settings, log: Path) -> None:
         self._journal = log.with_suffix(".jsonl")
         self._position = 0
         temporary = Path(settings.folder) / "tmp"
@@ -42,10 +41,6 @@ class QueryProcess:
                 start_new_session=True,  # Ctrl-C reaches the starting process alone
                 env=_environment(temporary),
             )
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
 
     def tell(self, do: str, **details: str) -> None:
         """Send a command; its result appears in the journal."""
@@ -81,16 +76,6 @@ class QueryProcess:
         send((each.pid for each in self.tree()), signal.SIGSTOP)
         send((each.pid for each in self.tree()), signal.SIGKILL)
         self._process.wait()
-
-    def end(self, patience: float = 20.0) -> None:
-        """Let the process end by itself; kill it after `patience` seconds."""
-        assert self._process.stdin
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        # The JVM ends a moment after the driver that started it.
-        with contextlib.suppress(TimeoutError):
-            wait_for(lambda: self._process.poll() is not None and not self.tree(), "all have ended", patience)
-        self.kill()
 
     def _matching(self, command: str) -> list[int]:
         return [each.pid for each in self.tree() if command in each.command]

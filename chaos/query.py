@@ -62,7 +62,6 @@ class Settings:
     folder: str
     options: Mapping[str, str]
     trigger: str = ""
-    threads: int = 2
     listener: bool = True
     target: str = ""
 
@@ -154,7 +153,7 @@ def _session(settings: Settings) -> SparkSession:
         **(DELTA if settings.target else {}),
     }
     # As on a cluster, a task runs again if its worker is killed.
-    return spark_session(f"local[{settings.threads}, 4]", temporary, more, f"{SOON} -XX:-UsePerfData")
+    return spark_session("local[2, 4]", temporary, more, f"{SOON} -XX:-UsePerfData")
 
 
 def _start(spark: SparkSession, settings: Settings, owner: str, halt: Halt) -> tuple[StreamingQuery, str]:
