@@ -104,7 +104,7 @@ def report(found: list[Row]) -> Table:
             table.add_section()
             table.add_row(f"[bold]{row.subject}")
             subject = row.subject
-        bar = "" if row.bar is None else f"{'≤≥'[row.bar.which == 'least']} {three_digits(row.bar.value)}"
+        bar = "" if row.bar is None else str(row.bar)
         held = {None: "", True: "yes", False: "[red]no"}[row.held]
         spread = f"{three_digits(min(row.runs))} to {three_digits(max(row.runs))}" if len(row.runs) > 1 else ""
         compared = ", ".join(f"{who} {three_digits(value)}" for who, value in row.medians().items())

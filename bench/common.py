@@ -47,6 +47,9 @@ class Bar:
     def held(self, measured: float) -> bool:
         return measured <= self.value if self.which == "most" else measured >= self.value
 
+    def __str__(self) -> str:
+        return f"{'≤' if self.which == 'most' else '≥'} {three_digits(self.value)}"
+
 
 @dataclass(frozen=True)
 class Row:
