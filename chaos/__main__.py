@@ -17,7 +17,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -59,7 +59,6 @@ class Query:
     busy: bool = False  # a fault is in progress
     halted: bool = False  # it waits for a fault at a step of its sink
     late: bool = False  # its transaction has begun before it was paused
-    failures: list[str] = field(default_factory=list)
 
     @property
     def owner(self) -> str:

@@ -362,12 +362,12 @@ def test_without_the_hub_a_consumer_waits_for_positions(consumers: Consumers) ->
 # --- with a query ------------------------------------------------------------------------------------------------
 
 
-def joined(consumers: Consumers, store: DeltaCheckpointStore, query: Query, owner: str = "a") -> dict[str, Ownership]:
+def joined(consumers: Consumers, store: DeltaCheckpointStore, query: Query) -> dict[str, Ownership]:
     """What the consumer has claimed once it has its share, half of the partitions."""
 
     def cycle() -> dict[str, Ownership]:
         query.step()
-        claimed = consumers.claim_listed(store, owner, *consumers.partitions)
+        claimed = consumers.claim_listed(store, "a", *consumers.partitions)
         return claimed if len(claimed) == PARTITIONS // 2 else {}
 
     return wait_until(cycle, "the consumer has its share")

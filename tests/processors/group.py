@@ -197,8 +197,8 @@ class MixedGroup(Members):
         seen = self.seen()
         return sum((str(p), n) not in seen for p, end in enumerate(self.appended) for n in range(end))
 
-    def wait_read(self, timeout: float = 120.0) -> None:
-        wait_until(lambda: not self.missing(), "every event was seen", timeout)
+    def wait_read(self) -> None:
+        wait_until(lambda: not self.missing(), "every event was seen")
 
 
 def _explains(move: Move, partition: str, number: int) -> bool:
