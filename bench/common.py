@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import statistics
 import subprocess
@@ -17,10 +16,11 @@ from typing import Any, Literal
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from chaos.session import spark_session
+from spark_ehbalance.delta.spark_settings import SESSION
 from spark_ehbalance.emulator.control import EmulatorControl
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import AMQP, WEBSOCKET, Network
-from spark_ehbalance.spark_versions import UNIX_SOCKET
 
 HUB, GROUP = "hub", "$Default"
 
@@ -47,6 +47,9 @@ class Bar:
     def held(self, measured: float) -> bool:
         return measured <= self.value if self.which == "most" else measured >= self.value
 
+    def __str__(self) -> str:
+        return f"{'≤' if self.which == 'most' else '≥'} {three_digits(self.value)}"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -65,16 +68,18 @@ class Row:
 
     @property
     def held(self) -> bool | None:
-        """Whether the bar was held; None without one."""
         return None if self.bar is None else self.bar.held(self.median)
 
     def medians(self) -> dict[str, float]:
-        """The medians of the comparisons."""
         return {who: statistics.median(runs) for who, runs in self.compared.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, with `median` and `held`."""
         return asdict(self) | {"median": self.median, "held": self.held}
+
+
+def three_digits(value: float) -> str:
+    """`value` for people: more digits are not reproducible."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 @dataclass(frozen=True)
@@ -87,22 +92,13 @@ class Emulator:
 
     @property
     def address(self) -> str:
-        """Its connection string."""
         return str(self.connection.connection_string)
-
-    @property
-    def port(self) -> int:
-        """On which it listens."""
-        endpoint = self.connection.network.endpoint
-        assert endpoint is not None
-        return endpoint[1] or 0
 
     def append(self, partition: int | str, bodies: list[bytes]) -> None:
         """Append events with these bodies."""
         self.control.append(HUB, partition, bodies)
 
     def fill(self, partition: int | str, body: bytes, events: int, properties: Mapping[str, Any] | None = None) -> None:
-        """Append `events` equal events."""
         for some, copies in ((_SENT, events // _SENT), (events % _SENT, 1)):
             if some and copies:
                 self.control.append(HUB, partition, [body] * some, properties, copies=copies)
@@ -132,27 +128,10 @@ def emulator(partitions: int, *, tls: bool = False, websocket: bool = False) -> 
             process.terminate()
 
 
-def session(folder: Path, cores: int = 2, jars: Sequence[Path] = ()) -> SparkSession:
-    """A Spark session on this machine, with these jars, that keeps its progress reports."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.pop("SPARK_HOME", None)
-    spark = (
-        SparkSession.builder.master(f"local[{cores}]")
-        .appName("ehbalance bench")
-        .config("spark.ui.enabled", "false")
-        .config(UNIX_SOCKET, "true")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.extraJavaOptions", f"-XX:+UseSerialGC -Djava.io.tmpdir={folder}")
-        .config("spark.log.level", "ERROR")
-        .config("spark.jars", ",".join(map(str, jars)))
-        .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+def session(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
+    """A Spark session with two cores and these jars that keeps its progress reports."""
+    more = {"spark.sql.streaming.numRecentProgressUpdates": "100000", "spark.jars": ",".join(map(str, jars))}
+    return spark_session("local[2]", folder, SESSION | more)
 
 
 def start(
@@ -174,6 +153,5 @@ def start(
 
 
 def batches(query: StreamingQuery) -> list[Mapping[str, Any]]:
-    """The progress of each batch that had events."""
     reports = (json.loads(each.json) for each in query.recentProgress)
     return [report for report in reports if report["numInputRows"] > 0]

@@ -103,7 +103,6 @@ def measure(
 
 
 def _history(path: Path, commits: int) -> Path:
-    """A table with so many commits, of a row each."""
     row = pa.table({"partition": ["history"], "sequenceNumber": pa.array([0], pa.int64()), "body": [b"x"]})
     for _ in range(commits):
         write_deltalake(str(path), row, mode="append")

@@ -97,7 +97,6 @@ def requests(connection: Connection, seconds: float) -> float:
 
 
 def public_requests(connection: Connection, seconds: float) -> float:
-    """The same by the client's public calls."""
     with connection.consumer_client(GROUP) as client:
         partition = client.get_partition_ids()[0]
         spent, count, end = time.process_time(), 0, time.monotonic() + seconds

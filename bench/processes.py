@@ -46,11 +46,6 @@ def largest_worker() -> float:
     return max((_peak(each.pid) for each in _descendants() if _WORKER in each.command), default=0.0)
 
 
-def workers_cpu() -> float:
-    """The CPU time of the running workers, in seconds."""
-    return sum(each.cpu for each in _descendants() if _WORKER in each.command)
-
-
 def planners() -> list[int]:
     """The ids of the planner processes of this process's streaming queries."""
     return [each.pid for each in _descendants() if _PLANNER in each.command]

@@ -21,7 +21,8 @@ from chaos.storage.azurite import ACCOUNT, azurite, make_container, missing
 from chaos.storage.faults import Kind, Request
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.emulator import Emulator
-from tests.processors.group import MixedGroup, repeating
+from tests.members import repeating
+from tests.processors.group import MixedGroup
 
 SUBJECT = "processors"
 

@@ -1,5 +1,5 @@
 """CPU, time and memory of one reader per event, from the socket to Arrow with all columns, compared with the client's
-own `receive_batch`, without Arrow, in one and in two processes.
+own `receive_batch`, without Arrow.
 
 Each reader runs in a process of its own; connecting is not counted.
 """
@@ -15,11 +15,12 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from azure.eventhub import EventData, PartitionContext
 
-from bench.common import GROUP, Bar, Emulator, Log, Row, emulator
+from bench.common import GROUP, Bar, Log, Row, emulator
 from bench.shapes import FEWER, SHAPES
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
@@ -104,7 +105,9 @@ def _cost(begun: float, cpu: float, events: int) -> Cost:
     return Cost((time.process_time() - cpu) / events * 1e6, begun, time.time(), events, memory)
 
 
-def measure(log: Log, *, shapes: Sequence[str], partitions: Sequence[int], events: int, runs: int) -> Iterator[Row]:
+def measure(
+    _: Path, log: Log, *, shapes: Sequence[str], partitions: Sequence[int], events: int, runs: int
+) -> Iterator[Row]:
     """All `shapes`; events of 1 KB by TLS and by websocket; and events from several `partitions` in one task."""
     for name in shapes:
         yield from _shape(name, events, runs, log)
@@ -125,13 +128,11 @@ def _shape(name: str, events: int, runs: int, log: Log, *, tls: bool = False) ->
     log(f"reader: {label}")
     events = max(1000, events // FEWER.get(name, 1))
     few, fewer = max(1000, events // _SLOWER), max(1, runs // 2)
-    with emulator(2, tls=tls) as server:
+    with emulator(1, tls=tls) as server:
         SHAPES[name](server, "0", events)
-        SHAPES[name](server, "1", few)
         found = {
             "": _alone(ours, runs, server.connection, 1, events),
             "receive_batch": _alone(client, fewer, server.connection, "0", few),
-            "in two processes": _in_two(server, few, fewer),
         }
     yield from _rows(label, found)
     less = statistics.median(each.cpu for each in found["receive_batch"])
@@ -167,21 +168,7 @@ def _alone(reader: Any, runs: int, *arguments: Any) -> list[Cost]:
         return [process.submit(reader, *arguments).result() for _ in range(runs + 1)][1:]
 
 
-def _in_two(server: Emulator, events: int, runs: int) -> list[Cost]:
-    """`receive_batch` of two partitions in two processes: CPU per event, and the time and memory of both together."""
-    with ProcessPoolExecutor(2, _PROCESSES) as processes:
-        found = []
-        for _ in range(runs):
-            tasks = [processes.submit(client, server.connection, each, events) for each in ("0", "1")]
-            one, two = (task.result() for task in tasks)
-            begun, ended = min(one.begun, two.begun), max(one.ended, two.ended)
-            cpu = (one.cpu + two.cpu) / 2
-            found.append(Cost(cpu, begun, ended, one.events + two.events, one.memory + two.memory))
-    return found
-
-
 def _rows(label: str, found: dict[str, list[Cost]]) -> Iterator[Row]:
-    """This reader compared with the others, in each unit."""
     for unit, value in (("µs CPU", "cpu"), ("events/s", "rate"), ("MB", "memory")):
         every = {who: tuple(getattr(cost, value) for cost in costs) for who, costs in found.items()}
         bar = Bar("most", BARS[label]) if unit == "µs CPU" and label in BARS else None

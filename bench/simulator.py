@@ -1,13 +1,11 @@
-"""The simulator: what a large group takes to play with each strategy, and what then becomes of its cold start.
-
-The results follow from the seed, so only the times differ between runs.
-"""
+"""The simulator: what a large group takes to play with each strategy, and what then becomes of its cold start."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from bench.common import Bar, Log, Row
 from spark_ehbalance.simulation.run import simulate
@@ -23,18 +21,16 @@ _SCENARIO = "cold-start-200"
 _MOST_SECONDS, _BALANCED = 60.0, 180.0
 
 
-def measure(log: Log, *, cycles: int, runs: int) -> Iterator[Row]:
+def measure(_: Path, log: Log, *, cycles: int) -> Iterator[Row]:
     """Play so many balance intervals with each strategy."""
     scenario = replace(load(_SCENARIO), cycles=cycles)
     group = f"{scenario.members} members × {scenario.partitions:,} partitions"
     for strategy in STRATEGIES:
-        seconds = []
-        for run in range(runs):
-            log(f"simulator: {strategy}, run {run + 1} of {runs}, {cycles} cycles of {group}")
-            began = time.process_time()
-            result = simulate(scenario, strategy)
-            seconds.append(time.process_time() - began)
-        yield Row(SUBJECT, f"{cycles} cycles, {group}, {strategy}", "s CPU", tuple(seconds), Bar("most", _MOST_SECONDS))
+        log(f"simulator: {strategy}, {cycles} cycles of {group}")
+        began = time.process_time()
+        result = simulate(scenario, strategy)
+        seconds = time.process_time() - began
+        yield Row(SUBJECT, f"{cycles} cycles, {group}, {strategy}", "s CPU", (seconds,), Bar("most", _MOST_SECONDS))
         if result.seconds_to_balance is None:
             continue
         bar = Bar("most", _BALANCED) if strategy == DEFAULT_STRATEGY else None

@@ -30,8 +30,6 @@ _ROWS = 10_000
 
 
 class Case(NamedTuple):
-    """A backlog and where it goes."""
-
     what: str
     size: int
     events: int
@@ -101,7 +99,6 @@ def measure(
 
 
 def fill(server: Emulator, case: Case, events: int) -> None:
-    """Append the case's events, equally to all partitions."""
     body, each = os.urandom(case.size), events // case.partitions
     properties = {"device": "thermometer-17", "unit": "°C"} if case.properties else None
     for partition in range(case.partitions):

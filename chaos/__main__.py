@@ -10,29 +10,27 @@ have duplicates. `--plain` leaves that table out, and the faults that meet its t
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import itertools
 import random
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
 from chaos import faults
 from chaos.account import Account, Fault, TargetAccount, account, account_target
 from chaos.faults import AT_A_STEP, KINDS, ON_A_QUERY, Step, schedule
-from chaos.fleet import HUB, START_TIMEOUT, Fleet, clock, dump, moves_by_kind
+from chaos.fleet import HUB, START_TIMEOUT, Fleet, moves_by_kind
 from chaos.outage import Outage
 from chaos.processes import QueryProcess, send
+from chaos.results import finish, log, print_table
 from spark_ehbalance.errors import StoreError
 
 LEASE_DURATION = 6.0
@@ -54,8 +52,6 @@ _STEP_TIMEOUT = 30.0
 
 @dataclass
 class Query:
-    """A query, its present process and its state."""
-
     name: str
     process: QueryProcess
     generation: int = 1
@@ -63,7 +59,6 @@ class Query:
     busy: bool = False  # a fault is in progress
     halted: bool = False  # it waits for a fault at a step of its sink
     late: bool = False  # its transaction has begun before it was paused
-    failures: list[str] = field(default_factory=list)
 
     @property
     def owner(self) -> str:
@@ -71,10 +66,8 @@ class Query:
 
 
 class Chaos:
-    """One run."""
-
-    def __init__(self, fleet: Fleet, steps: list[Step], log: Callable[[str], None]) -> None:
-        self._fleet, self._steps, self._log = fleet, steps, log
+    def __init__(self, fleet: Fleet, steps: list[Step]) -> None:
+        self._fleet, self._steps = fleet, steps
         self._outage = Outage(fleet.table)
         self._queries: list[Query] = []
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -93,8 +86,8 @@ class Chaos:
         self._fleet.wait_for(lambda: self._started(_QUERIES), "the queries run")
         self._fleet.producer.start()
         self._fleet.wait_for(lambda: len({each.owner for each in self._fleet.sink.batches}) == _QUERIES, "all read")
-        self._log("all queries read; injecting faults")
-        began, wall = time.monotonic(), time.time()
+        log("all queries read; injecting faults")
+        began = time.monotonic()
         for step in self._steps:
             self._at(began + step.at, partial(self._inject, step))
         logged_at = 0.0
@@ -107,7 +100,7 @@ class Chaos:
             if time.monotonic() - logged_at > _PROGRESS:
                 logged_at = time.monotonic()
                 read = sum(map(len, self._fleet.sink.read.values()))
-                self._log(f"{clock(wall)} sent {self._fleet.producer.count:,}, read {read:,}, {self._state()}")
+                log(f"{logged_at - began:.0f} s: sent {self._fleet.producer.count:,}, read {read:,}, {self._state()}")
             time.sleep(0.05)
         self._drain()
 
@@ -126,7 +119,7 @@ class Chaos:
         ):
             self.skipped += 1
             return
-        self._log(f"  {step.kind}{f' {victim.name}' if victim else ''}")
+        log(f"  {step.kind}{f' {victim.name}' if victim else ''}")
         self.injected[step.kind] += 1
         if victim is not None and step.kind in AT_A_STEP:
             self._wait_for_step(step, victim)
@@ -147,7 +140,7 @@ class Chaos:
             elif victim.running and time.monotonic() < deadline:
                 self._after(0.05, halted)
             else:
-                self._log(f"  {victim.name} did not come to the step {AT_A_STEP[step.kind]!r}")
+                log(f"  {victim.name} did not come to the step {AT_A_STEP[step.kind]!r}")
                 victim.process.tell("go")
                 victim.busy = False
                 self.injected[step.kind] -= 1
@@ -244,23 +237,18 @@ class Chaos:
                         query.running = False
                     case "halted":
                         query.halted = True
-                    case "held" | "left out" | "committed" | "refused" as outcome:
-                        self._record(outcome, query, event)
+                    case "committed" | "refused" as outcome:
+                        self._record(outcome, query, event["why"])
                     case "failed":
                         query.running = False
                         self.failures[event["why"]] += 1
                         self.faults.append(Fault("query failed", query.name, event["at"] - 1, event["at"]))
-                        self._log(f"  query {query.name} failed: {event['why'][:200]}")
+                        log(f"  query {query.name} failed: {event['why'][:200]}")
 
-    def _record(self, outcome: str, query: Query, event: dict[str, Any]) -> None:
-        match outcome:
-            case "held":
-                self.outcomes["events not written again, the target holds them"] += event["events"]
-            case "left out":
-                self.outcomes["partitions left to their next owners"] += event["partitions"]
-            case "refused":
-                self.outcomes[f"refused: {event['why']}"] += 1
-        if query.late and outcome != "held":
+    def _record(self, outcome: str, query: Query, why: str | None) -> None:
+        if why:
+            self.outcomes[f"refused: {why}"] += 1
+        if query.late:
             query.late = False
             self.outcomes[f"of those paused before their commit: {outcome}"] += 1
 
@@ -285,7 +273,7 @@ class Chaos:
     def _drain(self) -> None:
         """Wait without faults until everything is read, then stop all queries gracefully."""
         fleet = self._fleet
-        self._log("no more faults; reading the rest")
+        log("no more faults; reading the rest")
         fleet.producer.stop()
 
         def read() -> bool:
@@ -299,85 +287,66 @@ class Chaos:
             fleet.wait_for(lambda: self._started(0), "all queries have stopped", _STOP_TIMEOUT)
             fleet.wait_for(lambda: not self._owned(), "all leases are released", 10.0)
         finally:
-            self._log("accounting")
+            log("accounting")
             fleet.sink.poll()
 
     def _owned(self) -> list[str]:
         return [partition for partition, lease in self._fleet.snapshot().leases.items() if lease.owner is not None]
 
 
-def report(
-    chaos: Chaos,
-    result: Account,
-    target: TargetAccount | None,
-    moves: dict[str, int],
-    seed: int,
-    last_error: str,
-    seconds: float,
-) -> Table:
-    """The table for people."""
-    table = Table(title=f"chaos, seed {seed}, {seconds / 60:.1f} minutes", title_justify="left")
-    table.add_column("what")
-    table.add_column("count", justify="right")
-    for kind in (*KINDS, faults.RESTART):
-        table.add_row(f"fault: {kind}", f"{chaos.injected[kind]}")
-    table.add_row("fault: skipped, no target", f"{chaos.skipped}", end_section=True)
-    for why, count in chaos.failures.most_common():
-        table.add_row(f"query failed: {why[:90]}", f"{count}")
-    table.add_section()
-    table.add_row("events sent", f"{result.sent:,}", end_section=True)
+def report(chaos: Chaos, result: Account, target: TargetAccount | None, moves: dict[str, int]) -> list[tuple[str, str]]:
+    rows = [(f"fault: {kind}", f"{chaos.injected[kind]}") for kind in (*KINDS, faults.RESTART)]
+    rows.append(("fault: skipped, no target", f"{chaos.skipped}"))
+    rows += [(f"query failed: {why[:90]}", f"{count}") for why, count in chaos.failures.most_common()]
+    rows.append(("events sent", f"{result.sent:,}"))
     if target is not None:
-        table.add_row("exactly-once target: rows", f"{target.rows:,}")
-        for what, rows in (("missing", len(target.missing)), ("twice or more", len(target.duplicates))):
-            table.add_row(f"exactly-once target: {what}", f"{rows:,}", style="red" if rows else None)
-        table.add_row("exactly-once target: no event of the hub", f"{target.foreign:,}")
-        for outcome, count in sorted(chaos.outcomes.items()):
-            table.add_row(f"  {outcome}", f"{count:,}")
-    table.add_section()
-    table.add_row("plain append: rows read", f"{result.read:,}")
-    table.add_row("plain append: missing", f"{len(result.missing):,}", style="red" if result.missing else None)
-    table.add_row("plain append: no event of the hub", f"{result.foreign:,}")
-    table.add_row("plain append: twice or more", f"{result.duplicates:,}")
-    for kind, count in result.explained.most_common():
-        table.add_row(f"  because of: {kind}", f"{count:,}")
-    unexplained = result.duplicates - result.explained.total()
-    table.add_row("  unexplained", f"{unexplained:,}", style="red" if unexplained else None)
-    table.add_row("out of order within a tenure", f"{len(result.disorder):,}", end_section=True)
-    for kind, count in sorted(moves.items()):
-        table.add_row(f"leases {kind}", f"{count}")
-    table.add_section()
-    table.add_row(f"longest time without a batch ({result.gap_at})", f"{result.longest_gap:.1f} s")
-    table.add_row("ended in time", last_error or "yes", style="red" if last_error else None)
-    return table
+        rows += [
+            ("exactly-once target: rows", f"{target.rows:,}"),
+            ("exactly-once target: missing", f"{len(target.missing):,}"),
+            ("exactly-once target: twice or more", f"{len(target.duplicates):,}"),
+            ("exactly-once target: no event of the hub", f"{target.foreign:,}"),
+            *((f"  {outcome}", f"{count:,}") for outcome, count in sorted(chaos.outcomes.items())),
+        ]
+    return [
+        *rows,
+        ("plain append: rows read", f"{result.read:,}"),
+        ("plain append: missing", f"{len(result.missing):,}"),
+        ("plain append: no event of the hub", f"{result.foreign:,}"),
+        ("plain append: twice or more", f"{result.duplicates:,}"),
+        *((f"  because of: {kind}", f"{count:,}") for kind, count in result.explained.most_common()),
+        ("  unexplained", f"{result.duplicates - result.explained.total():,}"),
+        ("out of order within a tenure", f"{len(result.disorder):,}"),
+        *((f"leases {kind}", f"{count}") for kind, count in sorted(moves.items())),
+        (f"longest time without a batch ({result.gap_at})", f"{result.longest_gap:.1f} s"),
+    ]
 
 
-def main() -> int:
-    options = _options()
-    console = Console(stderr=options.json, width=150 if not sys.stdout.isatty() else None)
+def main(
+    minutes: Annotated[float, typer.Option(help="How long to inject faults.")] = 10.0,
+    seed: Annotated[int | None, typer.Option(help="Of the schedule. Default: a random one, which is printed.")] = None,
+    rate: Annotated[float, typer.Option(help="Events per second.")] = RATE,
+    plain: Annotated[bool, typer.Option("--plain", help="Append to files alone, which costs less.")] = False,
+    keep: Annotated[Path | None, typer.Option(help="A new folder that keeps logs, rows and tables.")] = None,
+) -> None:
+    """Kill, pause and disturb queries; then count every event."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
+    seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     # On a busy machine a query's first batch may take half a minute, and must not lose its partitions meanwhile.
     lease = {"leaseDuration": f"{LEASE_DURATION:g} s", "balanceInterval": "2 s", "handoverTimeout": "60 s"}
-    began = time.time()
-
-    def log(line: str) -> None:
-        console.print(line, highlight=False, markup=False)
-
-    log(f"seed {seed}: {_QUERIES} to {_MOST_QUERIES} queries, {PARTITIONS} partitions, {options.rate:g} events/s")
+    log(f"seed {seed}: {_QUERIES} to {_MOST_QUERIES} queries, {PARTITIONS} partitions, {rate:g} events/s")
     last_error = ""
-    with Fleet(
-        PARTITIONS, options.rate, lease, "500 milliseconds", options.keep, exactly_once=not options.plain
-    ) as fleet:
-        kinds = [kind for kind in KINDS if not (options.plain and kind in AT_A_STEP)]
-        chaos = Chaos(fleet, schedule(seed, options.minutes * 60, LEASE_DURATION, kinds), log)
+    with Fleet(PARTITIONS, rate, lease, "500 milliseconds", keep, exactly_once=not plain) as fleet:
+        kinds = [kind for kind in KINDS if not (plain and kind in AT_A_STEP)]
+        chaos = Chaos(fleet, schedule(seed, minutes * 60, LEASE_DURATION, kinds))
         try:
             chaos.run()
         except TimeoutError as error:
             last_error = str(error)
         result = account(fleet.sink.batches, fleet.producer.sent, chaos.faults)
-        target = None if options.plain else account_target(fleet.target_rows(), fleet.producer.sent)
+        target = None if plain else account_target(fleet.target_rows(), fleet.producer.sent)
         moves = moves_by_kind(fleet.store)
-    console.print(report(chaos, result, target, moves, seed, last_error, time.time() - began))
+    rows = [*report(chaos, result, target, moves), ("ended in time", last_error or "yes")]
+    print_table(("what", "count"), rows, f"chaos, seed {seed}, {minutes:g} minutes")
     for line in [*(f"unexplained: {each}" for each in result.unexplained[:20]), *result.disorder[:20]]:
         log(line)
     if result.missing:
@@ -393,50 +362,9 @@ def main() -> int:
             f"{result.sent:,} events; plain append: {result.duplicates:,} duplicates"
             + ("" if result.duplicates else ", so that this run proves nothing about exactly once")
         )
-    command = f"make chaos MINUTES={options.minutes:g} SEED={seed}" + (" ARGS=--plain" if options.plain else "")
-    log(f"{'OK' if passed else 'FAILED'}: seed {seed}; to repeat: {command}")
-    if options.json:
-        print(dump(_as_json(chaos, result, target, moves, seed, last_error, passed)))
-    return 0 if passed else 1
-
-
-def _as_json(
-    chaos: Chaos,
-    result: Account,
-    target: TargetAccount | None,
-    moves: dict[str, int],
-    seed: int,
-    last_error: str,
-    passed: bool,
-) -> dict[str, Any]:
-    return {
-        "seed": seed,
-        "passed": passed,
-        "lastError": last_error,
-        "faults": dict(chaos.injected),
-        "failures": dict(chaos.failures),
-        "moves": moves,
-        "target": target and asdict(target),
-        "outcomes": dict(chaos.outcomes),
-        **result.to_dict(),
-    }
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="make chaos", description="Kill, pause and disturb queries; then count every event."
-    )
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long to inject faults (default: 10)")
-    parser.add_argument("--seed", type=int, help="of the schedule; default: a random one, which is printed")
-    parser.add_argument("--rate", type=float, default=RATE, help=f"events per second (default: {RATE:g})")
-    parser.add_argument("--plain", action="store_true", help="append to files alone, which costs less")
-    parser.add_argument("--keep", type=Path, help="a new folder that keeps logs, rows and tables")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON on standard output")
-    return parser.parse_args()
+    log(f"seed {seed}; to repeat: make chaos MINUTES={minutes:g} SEED={seed}" + (" ARGS=--plain" if plain else ""))
+    finish(passed)
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    typer.run(main)

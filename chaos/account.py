@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -62,10 +61,6 @@ class Account:
     def passed(self) -> bool:
         return not (self.missing or self.foreign or self.unexplained or self.disorder)
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON. (`asdict` cannot copy a `Counter`.)"""
-        return asdict(replace(self, explained=Counter())) | {"explained": dict(self.explained)}
-
 
 @dataclass
 class TargetAccount:
@@ -103,8 +98,7 @@ class Sink:
         self.batches: list[Batch] = []
         self.read: dict[str, set[int]] = defaultdict(set)
 
-    def poll(self) -> list[Batch]:
-        """The batches written since the last call."""
+    def poll(self) -> None:
         new = sorted(name for path in self._folder.glob("*.parquet") if (name := path.name) not in self._known)
         batches = [_batch(self._folder / name) for name in new]
         self._known.update(new)
@@ -112,10 +106,8 @@ class Sink:
         for batch in batches:
             for partition, number, _ in batch.events:
                 self.read[partition].add(number)
-        return batches
 
     def has_all(self, sent: Mapping[str, Collection[object]]) -> bool:
-        """Whether as many events of each partition were read as sent."""
         return all(len(self.read[partition]) >= len(numbers) for partition, numbers in sent.items())
 
 
@@ -199,7 +191,6 @@ def _disorder(batches: Iterable[Batch]) -> list[str]:
 
 
 def _longest_gap(batches: Iterable[Batch]) -> tuple[float, str]:
-    """The longest time without a batch of a partition, after its first one."""
     before: dict[str, float] = {}
     longest, where = 0.0, ""
     for batch in batches:

@@ -14,28 +14,26 @@ settled no lease may change its owner, and no member may be silent for long, how
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import multiprocessing
 import random
-import sys
 import threading
 import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from chaos.fleet import dump
+from chaos.results import finish, log, print_table
+from chaos.soak import ended
 from chaos.storage.azurite import azurite, make_container, storage_options
 from chaos.storage.faults import Kind
 from chaos.storage.proxy import StorageProxy
+from spark_ehbalance.consumer.hub import NoHub
 from spark_ehbalance.errors import ConflictError
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -43,7 +41,6 @@ from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.member.turn import Participant
-from spark_ehbalance.stores.base import LeaseStore
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, REACTIVE, STRATEGIES
 from spark_ehbalance.values.defaults import LEASE_DURATION
@@ -58,6 +55,8 @@ _BATCH = 1.0
 
 #: Seconds within which the group must settle, and for which it must not have changed then.
 _START_TIMEOUT, _SETTLED_FOR = 300.0, 15.0
+
+_LONGEST = "longest silence of a member, of the lease duration"
 
 _GROUP = Group("contention", "hub", "group")
 _LOCATION = "az://contention/leases"
@@ -84,11 +83,10 @@ class Measured:
 
 
 def lease_duration(snapshot: Snapshot) -> float:
-    """The lease duration in force, in seconds."""
     return LEASE_DURATION if snapshot.lease_duration_ms is None else snapshot.lease_duration_ms / 1000
 
 
-class _Hub:
+class _Hub(NoHub):
     """A hub that only has partition ids."""
 
     def __init__(self, partitions: int) -> None:
@@ -97,14 +95,8 @@ class _Hub:
     def partition_ids(self) -> tuple[str, ...]:
         return self._ids
 
-    def created_ms(self) -> int | None:
-        return None
-
     def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
         return dict.fromkeys(partitions, Position(-1))
-
-    def earliest_position(self, partition: str) -> Position:
-        return Position(-1)
 
 
 class _MeasuredStore(DeltaStore):
@@ -120,7 +112,6 @@ class _MeasuredStore(DeltaStore):
         self._renewed: dict[str, float] = {}
 
     def batch_ended(self, partition: str, epoch: int, position: int) -> None:
-        """The member has finished a partition up to `position`."""
         with self._lock:
             self._ends.append((time.monotonic(), partition, epoch, position))
 
@@ -169,7 +160,6 @@ class _MeasuredStore(DeltaStore):
 
 
 def _member(number: int, options: dict[str, str], partitions: int, measuring: Any, ending: Any, results: Any) -> None:
-    """Run a member until `ending` is set."""
     logging.basicConfig(level=logging.ERROR)
     owner = f"member-{number:03d}"
     store = _MeasuredStore(options, owner, measuring)
@@ -179,7 +169,7 @@ def _member(number: int, options: dict[str, str], partitions: int, measuring: An
         reactive=DEFAULT_STRATEGY in REACTIVE,
     )
     participant = Participant(Author(owner, uuid.uuid4().hex), settings, random.Random(number))
-    keeper = Keeper(participant, partial(_the_store, store), _Hub(partitions))
+    keeper = Keeper(participant, lambda: store, _Hub(partitions))
     keeper.start()
     positions: dict[str, int] = defaultdict(int)
     while not ending.wait(_BATCH):
@@ -188,10 +178,6 @@ def _member(number: int, options: dict[str, str], partitions: int, measuring: An
         except Exception as error:
             store.seen.errors.append(repr(error))
     results.put(store.ended())
-
-
-def _the_store(store: LeaseStore) -> LeaseStore:
-    return store
 
 
 def _batch(keeper: Keeper, store: _MeasuredStore, positions: dict[str, int]) -> None:
@@ -211,9 +197,6 @@ def _batch(keeper: Keeper, store: _MeasuredStore, positions: dict[str, int]) -> 
 class Result:
     """The results. `latency` is in seconds, `lease_duration` that in force at the end."""
 
-    members: int
-    partitions: int
-    latency: float
     settled_after: float
     seconds: float
     changes: int
@@ -236,7 +219,6 @@ class Result:
         return self.changes == 0 and self.silence <= most_silence and not self.errors and not quiet
 
     def rate(self, count: int) -> float:
-        """So many while it was measured, per second."""
         return count / self.seconds
 
     def numbers(self) -> dict[str, Any]:
@@ -247,7 +229,7 @@ class Result:
             "settled after": round(self.settled_after),
             "lease duration in force": self.lease_duration,
             "changes of owner": self.changes,
-            "longest silence of a member, of the lease duration": round(self.silence, 2),
+            _LONGEST: round(self.silence, 2),
             "the same, median of all members": round(quantile([each.silence for each in self.seen], 0.5), 2),
             "commits/s": round(self.rate(sum(each.commits for each in self.seen)), 2),
             "lost races/s": round(self.rate(sum(each.conflicts for each in self.seen)), 2),
@@ -260,7 +242,7 @@ class Result:
         }
 
 
-def contend(members: int, partitions: int, latency: float, seconds: float, progress: Any) -> Result:
+def contend(members: int, partitions: int, latency: float, seconds: float) -> Result:
     """Let members contend for a table on a storage that takes `latency` seconds for a request.
 
     Raises `TimeoutError` if the group does not settle, and `OSError` if there is no Azurite.
@@ -274,13 +256,12 @@ def contend(members: int, partitions: int, latency: float, seconds: float, progr
         arguments = (storage_options(proxy.address), partitions, measuring, ending, results)
         processes = [context.Process(target=_member, args=(n, *arguments), daemon=True) for n in range(members)]
         began = time.monotonic()
-        try:
-            for process in processes:
-                process.start()
-            _wait_until_settled(store, members, partitions, progress)
+        with ended(processes), contextlib.ExitStack() as stack:
+            stack.callback(ending.set)
+            _wait_until_settled(store, members, partitions)
             settled = time.monotonic()
             before = _epochs(store.read())
-            progress(f"settled after {settled - began:.0f} s; measuring for {seconds:.0f} s")
+            log(f"settled after {settled - began:.0f} s; measuring for {seconds:.0f} s")
             measuring.set()
             with proxy.counted() as requests:
                 while (left := settled + seconds - time.monotonic()) > 0:
@@ -288,21 +269,15 @@ def contend(members: int, partitions: int, latency: float, seconds: float, progr
                     newest = store.read()
                     changed = _changes(before, _epochs(newest))
                     passed = time.monotonic() - settled
-                    progress(f"  {passed:.0f} s, version {newest.version:,}, {changed} changes of owner")
+                    log(f"  {passed:.0f} s, version {newest.version:,}, {changed} changes of owner")
             measuring.clear()
             ending.set()
             seen = [results.get(timeout=60) for _ in processes]
             duration = lease_duration(newest)
-            return Result(members, partitions, latency, settled - began, passed, changed, duration, requests, seen)
-        finally:
-            ending.set()
-            for process in processes:
-                with contextlib.suppress(ValueError, AssertionError):
-                    process.join(5)
-                    process.kill()
+            return Result(settled - began, passed, changed, duration, requests, seen)
 
 
-def _wait_until_settled(store: DeltaStore, members: int, partitions: int, progress: Any) -> None:
+def _wait_until_settled(store: DeltaStore, members: int, partitions: int) -> None:
     deadline, since, last, logged_at = time.monotonic() + _START_TIMEOUT, time.monotonic(), None, 0.0
     while True:
         snapshot, now = store.read(), time.monotonic()
@@ -320,7 +295,7 @@ def _wait_until_settled(store: DeltaStore, members: int, partitions: int, progre
             )
         if now - logged_at > 10:
             logged_at, owned = now, sum(owner is not None for owner, _, _ in layout.values())
-            progress(f"  version {snapshot.version:,}: {len(snapshot.members)} members, {owned} partitions owned")
+            log(f"  version {snapshot.version:,}: {len(snapshot.members)} members, {owned} partitions owned")
         time.sleep(0.5)
 
 
@@ -332,60 +307,34 @@ def _changes(before: dict[str, int], after: dict[str, int]) -> int:
     return sum(after[partition] - epoch for partition, epoch in before.items())
 
 
-def report(result: Result, most_silence: float) -> Table:
-    """The table for people."""
-    title = f"{result.members} members, {result.partitions} partitions, {result.latency * 1000:g} ms a request"
-    table = Table(title=f"{title}, {result.seconds:.0f} s", title_justify="left")
-    for column in ("what", "value", "bar"):
-        table.add_column(column, justify="left" if column == "what" else "right")
-    numbers = result.numbers()
-    bars = {"changes of owner": "0", "errors of members": "0"}
-    bars["longest silence of a member, of the lease duration"] = f"{most_silence:g}"
-    for what, value in numbers.items():
-        table.add_row(what, f"{value:,}", bars.get(what, ""))
-    return table
-
-
 def quantile(values: list[float], part: float) -> float:
     """The `part` quantile of `values`; 0 if there are none."""
     return sorted(values)[min(len(values) - 1, int(part * len(values)))] if values else 0.0
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="make contention", description="Many members on one storage account.")
-    parser.add_argument("--members", type=int, default=20, help="each a process (default: 20)")
-    parser.add_argument("--partitions", type=int, default=128, help="of the hub (default: 128)")
-    parser.add_argument("--latency", type=float, default=20.0, help="added to each request, in ms (default: 20)")
-    parser.add_argument(
-        "--minutes", type=float, default=5.0, help="to measure, after the group has settled (default: 5)"
-    )
-    parser.add_argument(
-        "--silence",
-        type=float,
-        default=MOST_SILENCE,
-        help=f"the longest silence that passes, as a part of the lease duration (default: {MOST_SILENCE:g})",
-    )
-    parser.add_argument("--json", action="store_true", help="print the results as JSON on standard output")
-    options = parser.parse_args()
-    console = Console(stderr=options.json)
-    seconds = options.minutes * 60
+def main(
+    members: Annotated[int, typer.Option(help="Each a process.")] = 20,
+    partitions: Annotated[int, typer.Option(help="Of the hub.")] = 128,
+    latency: Annotated[float, typer.Option(help="Added to each request, in ms.")] = 20.0,
+    minutes: Annotated[float, typer.Option(help="To measure, after the group has settled.")] = 5.0,
+    silence: Annotated[
+        float, typer.Option(help="The longest silence that passes, as a part of the lease duration.")
+    ] = MOST_SILENCE,
+) -> None:
+    """Many members on one storage account."""
     try:
-        result = contend(options.members, options.partitions, options.latency / 1000, seconds, console.print)
+        result = contend(members, partitions, latency / 1000, minutes * 60)
     except (TimeoutError, OSError) as error:
-        console.print(f"FAILED: {error}")
-        return 1
-    passed = result.passed(options.silence)
-    console.print(report(result, options.silence))
+        log(error)
+        finish(False)
+    bars = {"changes of owner": "0", "errors of members": "0", _LONGEST: f"{silence:g}"}
+    rows = [(what, f"{value:,}", bars.get(what)) for what, value in result.numbers().items()]
+    title = f"{members} members, {partitions} partitions, {latency:g} ms a request, {result.seconds:.0f} s"
+    print_table(("what", "value", "bar"), rows, title)
     for line in sorted(set(result.errors))[:10]:
-        console.print(line)
-    if options.json:
-        print(dump(result.numbers() | {"passed": passed}))
-    console.print("OK" if passed else "FAILED")
-    return 0 if passed else 1
+        log(line)
+    finish(result.passed(silence))
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    typer.run(main)

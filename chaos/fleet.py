@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import shutil
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -86,7 +84,7 @@ class Fleet:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._stack.close()
 
-    def launch(self, name: str, threads: int = 2) -> QueryProcess:
+    def launch(self, name: str) -> QueryProcess:
         """Start a process, which prepares to run queries in the background."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
@@ -100,9 +98,9 @@ class Fleet:
             "leaseTable": str(self.table),
             **self._options,
         }
-        run = sum(each.name == name for each in self._processes)
-        settings = Settings(str(folder), options, self._trigger, threads, self._listener, self.target)
-        process = QueryProcess(name, settings, self.folder / f"{name}-{run}.log")
+        run = len(list(self.folder.glob(f"{name}-*.log")))
+        settings = Settings(str(folder), options, self._trigger, self._listener, self.target)
+        process = QueryProcess(settings, self.folder / f"{name}-{run}.log")
         self._processes.append(process)
         return process
 
@@ -181,14 +179,3 @@ def moves_by_kind(store: LeaseTable) -> dict[str, int]:
             kind = "claimed, expired or overdue"
         kinds[kind] = kinds.get(kind, 0) + 1
     return kinds
-
-
-def dump(result: object) -> str:
-    """`result` as JSON."""
-    return json.dumps(result, indent=2, default=str)
-
-
-def clock(since: float) -> str:
-    """The time since `since` (wall clock) as minutes and seconds."""
-    passed = int(time.time() - since)
-    return f"{passed // 60}:{passed % 60:02d}"

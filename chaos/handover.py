@@ -16,25 +16,23 @@ with events of the partition, for the slowest partition. It includes up to two b
 
 from __future__ import annotations
 
-import argparse
 import signal
 import statistics
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
 from chaos import long_trigger
 from chaos.account import Account, Batch, Fault, account
-from chaos.fleet import Fleet, dump
+from chaos.fleet import Fleet
 from chaos.processes import QueryProcess
+from chaos.results import finish, log, print_table
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.transitions import Drain
 from spark_ehbalance.source.options import Options
@@ -68,7 +66,6 @@ class Move:
     before: str
     after: str
     idle: float
-    between_batches: float
 
 
 @dataclass
@@ -94,53 +91,30 @@ class Outcome:
             and self.killed <= LEASE_DURATION + BALANCE_INTERVAL + _BATCH_ALLOWANCE
         )
 
-    def report(self) -> Table:
-        """The table for people."""
-        table = Table(
-            title=f"handover, lease {LEASE_DURATION:g} s, interval {BALANCE_INTERVAL:g} s", title_justify="left"
-        )
-        for column in ("what", "count", "median", "longest", "bar"):
-            table.add_column(column, justify="left" if column == "what" else "right")
-        for how in dict.fromkeys(move.how for move in self.moves):
-            idle = [move.idle for move in self.moves if move.how == how]
-            table.add_row(
-                f"idle beyond the batch, {how}",
-                f"{len(idle)}",
-                f"{statistics.median(idle):.2f} s",
-                f"{max(idle):.2f} s",
-            )
-        idle = [move.idle for move in self.moves]
-        between_batches = [move.between_batches for move in self.moves]
-        table.add_row(
-            "idle beyond the batch, all moves",
-            f"{len(idle)}",
-            f"{statistics.median(idle):.2f} s",
-            f"{max(idle):.2f} s",
-            f"{MOST_IDLE:g} s (median)",
-        )
-        table.add_row(
-            "from batch to batch, all moves",
-            "",
-            f"{statistics.median(between_batches):.2f} s",
-            f"{max(between_batches):.2f} s",
-        )
-        table.add_row("query.stop(), read elsewhere after", "1", "", f"{self.stopped:.1f} s", f"{MOST_AFTER_STOP:g} s")
-        killed = LEASE_DURATION + BALANCE_INTERVAL
-        bar = f"{killed:g} s + {_BATCH_ALLOWANCE:g} s"
-        table.add_row("SIGKILL, read elsewhere after", "1", "", f"{self.killed:.1f} s", bar)
-        table.add_row("events sent", f"{self.account.sent:,}")
-        table.add_row("missing", f"{len(self.account.missing):,}", "", "", "0")
+    def print(self) -> None:
+        rows: list[Sequence[object]] = []
+        for how in [*dict.fromkeys(move.how for move in self.moves), "all moves"]:
+            idle = [move.idle for move in self.moves if how in (move.how, "all moves")]
+            bar = f"{MOST_IDLE:g} s (median)" if how == "all moves" else ""
+            median = f"{statistics.median(idle):.2f} s"
+            rows.append((f"idle beyond the batch, {how}", len(idle), median, f"{max(idle):.2f} s", bar))
+        killed = f"{LEASE_DURATION + BALANCE_INTERVAL:g} s + {_BATCH_ALLOWANCE:g} s"
         planned = self.account.duplicates - self.account.explained.total()
-        table.add_row("read twice, planned moves", f"{planned:,}", "", "", "0")
-        table.add_row("read twice, query.stop() and SIGKILL", f"{self.account.explained.total():,}")
-        return table
+        rows += [
+            ("query.stop(), read elsewhere after", 1, "", f"{self.stopped:.1f} s", f"{MOST_AFTER_STOP:g} s"),
+            ("SIGKILL, read elsewhere after", 1, "", f"{self.killed:.1f} s", killed),
+            ("events sent", self.account.sent, "", "", ""),
+            ("missing", len(self.account.missing), "", "", "0"),
+            ("read twice, planned moves", planned, "", "", "0"),
+            ("read twice, query.stop() and SIGKILL", self.account.explained.total(), "", "", ""),
+        ]
+        title = f"handover, lease {LEASE_DURATION:g} s, interval {BALANCE_INTERVAL:g} s"
+        print_table(("what", "count", "median", "longest", "bar"), rows, title)
 
 
 class Measurement:
-    """One run on a fleet."""
-
-    def __init__(self, fleet: Fleet, log: Callable[[str], None]) -> None:
-        self._fleet, self._log = fleet, log
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
         self._processes: dict[str, QueryProcess] = {}
         self._acts: list[tuple[float, float, str]] = []  # begin, end, kind
         self._faults: list[Fault] = []
@@ -159,7 +133,7 @@ class Measurement:
         self._settle("a", "b", "c")
         self._processes["c"].tell("stop")
         self._settle("a", "b")
-        self._log("warmed up; measuring moves")
+        log("warmed up; measuring moves")
         planned: list[tuple[str, Callable[[], None], tuple[str, ...]]] = [
             ("join", lambda: self._start("c"), ("a", "b", "c")),
             ("drain", lambda: self._drain("a"), ("b", "c")),
@@ -173,13 +147,13 @@ class Measurement:
                 self._settle(*owners)
                 self._acts.append((began, time.time(), how))
                 outcome.moves = self._moves()
-                self._log(f"  {how}: {len(outcome.moves)} moves so far")
+                log(f"  {how}: {len(outcome.moves)} moves so far")
         outcome.stopped = self._end("b", "a", lambda process: process.tell("cancel"))
-        self._log(f"query.stop(): read elsewhere after {outcome.stopped:.1f} s")
+        log(f"query.stop(): read elsewhere after {outcome.stopped:.1f} s")
         self._start("b")
         self._settle("a", "b")
         outcome.killed = self._end("b", "a", lambda process: process.kill())
-        self._log(f"SIGKILL: read elsewhere after {outcome.killed:.1f} s")
+        log(f"SIGKILL: read elsewhere after {outcome.killed:.1f} s")
         fleet.producer.stop()
         fleet.wait_for(lambda: fleet.sink.has_all(fleet.producer.sent) and fleet.checkpointed(), "everything is read")
         outcome.moves = self._moves()
@@ -225,7 +199,6 @@ class Measurement:
     # --- results -----------------------------------------------------------------------------------------------
 
     def _moves(self) -> list[Move]:
-        """The planned moves so far."""
         moves = []
         last: dict[str, Batch] = {}
         by_query: dict[str, list[Batch]] = defaultdict(list)
@@ -235,8 +208,7 @@ class Measurement:
                 how = self._how(before.written, batch.written) if before and before.owner != batch.owner else None
                 if before is not None and how is not None:
                     idle = idle_time(before.written, batch.began, by_query[batch.owner])
-                    between_batches = batch.written - before.written
-                    moves.append(Move(how, partition, before.owner, batch.owner, idle, between_batches))
+                    moves.append(Move(how, partition, before.owner, batch.owner, idle))
                 last[partition] = batch
             by_query[batch.owner].append(batch)
         return moves
@@ -253,61 +225,42 @@ def idle_time(left: float, taken: float, batches: list[Batch]) -> float:
     return max(0.0, taken - left - busy)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m chaos.handover", description="Measure how long a partition is not read while it moves."
-    )
-    parser.add_argument("--moves", type=int, default=20, help="planned moves to measure, at least (default: 20)")
-    parser.add_argument("--trigger-seconds", type=int, default=60, help="the long trigger (default: 60)")
-    parser.add_argument("--only", choices=("moves", "triggers"), help="one part (default: both)")
-    parser.add_argument("--keep", type=Path, help="a new folder that keeps logs, rows and tables")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON on standard output")
-    options = parser.parse_args()
-    console = Console(stderr=options.json)
+def main(
+    moves: Annotated[int, typer.Option(help="Planned moves to measure, at least.")] = 20,
+    trigger_seconds: Annotated[int, typer.Option(help="The long trigger.")] = 60,
+    only: Annotated[Literal["moves", "triggers"] | None, typer.Option(help="One part; by default both.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="A new folder that keeps logs, rows and tables.")] = None,
+) -> None:
+    """Measure how long a partition is not read while it moves."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-    def log(line: str) -> None:
-        console.print(line, highlight=False)
 
     def measured(part: str, measure: Callable[[Fleet], Outcome | long_trigger.Outcome], **fleet: Any) -> bool:
         """Measure a part on its own fleet and print the results. Returns whether it passed."""
-        keep = options.keep and options.keep / part
         try:
-            with Fleet(PARTITIONS, RATE, {}, keep=keep, **fleet) as running:
+            with Fleet(PARTITIONS, RATE, {}, keep=keep and keep / part, **fleet) as running:
                 outcome = measure(running)
         except TimeoutError as error:
             log(f"FAILED: {part}: {error}")
             return False
-        console.print(outcome.report())
+        outcome.print()
         log(f"{part}: {'OK' if outcome.passed else 'FAILED'}")
         if not outcome.passed:
             for line in [*outcome.account.unexplained[:20], *outcome.account.disorder[:20]]:
                 log(line)
-        outcomes[part] = asdict(replace(outcome, account=Account())) | {
-            "account": outcome.account.to_dict(),
-            "passed": outcome.passed,
-        }
         return outcome.passed
 
-    outcomes: dict[str, Any] = {}
     passed = []
-    if options.only != "triggers":
-        passed.append(measured("moves", lambda fleet: Measurement(fleet, log).run(options.moves)))
-    if options.only != "moves":
+    if only != "triggers":
+        passed.append(measured("moves", lambda fleet: Measurement(fleet).run(moves)))
+    if only != "moves":
         for part, seconds, listener in (
-            ("triggers", options.trigger_seconds, True),
-            ("triggers-without-listener", min(options.trigger_seconds, long_trigger.WITHOUT_LISTENER), False),
+            ("triggers", trigger_seconds, True),
+            ("triggers-without-listener", min(trigger_seconds, long_trigger.WITHOUT_LISTENER), False),
         ):
-            measure = partial(long_trigger.measure, seconds=seconds, listener=listener, log=log)
+            measure = partial(long_trigger.measure, seconds=seconds, listener=listener)
             passed.append(measured(part, measure, trigger=f"{seconds} seconds", listener=listener))
-    if options.json:
-        print(dump(outcomes | {"passed": all(passed)}))
-    log("OK" if all(passed) else "FAILED")
-    return 0 if all(passed) else 1
+    finish(all(passed))
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    typer.run(main)

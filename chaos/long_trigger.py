@@ -14,14 +14,13 @@ later than `handoverTimeout`, the next owner claims the partition and reads the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-
-from rich.table import Table
 
 from chaos.account import Account, account
 from chaos.fleet import Fleet
 from chaos.processes import QueryProcess
+from chaos.results import log, print_table
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.source.options import Options
 
@@ -68,27 +67,22 @@ class Outcome:
         quick = all(move.took <= MOST_TAKEN for move in self.moves)
         return not self.listener or (quick and self.account.passed and not self.account.duplicates)
 
-    def report(self) -> Table:
-        """The table for people."""
+    def print(self) -> None:
         title = f"trigger {self.seconds} s, {'with' if self.listener else 'without'} the listener"
-        table = Table(title=title, title_justify="left")
-        for column in ("what", "from", "to", "by", "took", "bar"):
-            table.add_column(column, justify="right" if column in ("took", "bar") else "left")
+        rows: list[Sequence[object]] = []
         for move in self.moves:
             what = f"{move.how}, partition {move.partition}{', after its batch' if move.waited else ''}"
             bar = f"{MOST_TAKEN:g} s" if self.listener else ""
-            table.add_row(what, move.before, move.after, move.event, f"{move.took:.2f} s", bar)
-        table.add_section()
-        for what, count, bar in (
-            ("events sent", self.account.sent, ""),
-            ("missing", len(self.account.missing), "0"),
-            ("read twice", self.account.duplicates, "0" if self.listener else ""),
-        ):
-            table.add_row(what, "", "", "", f"{count:,}", bar)
-        return table
+            rows.append((what, move.before, move.after, move.event, f"{move.took:.2f} s", bar))
+        rows += [
+            ("events sent", "", "", "", self.account.sent, ""),
+            ("missing", "", "", "", len(self.account.missing), "0"),
+            ("read twice", "", "", "", self.account.duplicates, "0" if self.listener else ""),
+        ]
+        print_table(("what", "from", "to", "by", "took", "bar"), rows, title)
 
 
-def measure(fleet: Fleet, *, seconds: int, listener: bool, log: Callable[[str], None]) -> Outcome:
+def measure(fleet: Fleet, *, seconds: int, listener: bool) -> Outcome:
     """Measure on `fleet`, which has this trigger. Raises `TimeoutError` if a step takes too long."""
     timeout = 2 * seconds + Options.handover_timeout + _ALLOWANCE
     acts: list[tuple[float, str]] = []

@@ -19,8 +19,6 @@ from chaos.query import Settings
 
 @dataclass(frozen=True)
 class Process:
-    """A line of `ps`."""
-
     pid: int
     parent: int
     command: str
@@ -29,8 +27,7 @@ class Process:
 class QueryProcess:
     """A Spark application in its own process tree."""
 
-    def __init__(self, name: str, settings: Settings, log: Path) -> None:
-        self.name = name
+    def __init__(self, settings: Settings, log: Path) -> None:
         self._journal = log.with_suffix(".jsonl")
         self._position = 0
         temporary = Path(settings.folder) / "tmp"
@@ -45,11 +42,6 @@ class QueryProcess:
                 env=_environment(temporary),
             )
 
-    @property
-    def alive(self) -> bool:
-        """Whether the driver runs."""
-        return self._process.poll() is None
-
     def tell(self, do: str, **details: str) -> None:
         """Send a command; its result appears in the journal."""
         assert self._process.stdin
@@ -58,7 +50,6 @@ class QueryProcess:
             self._process.stdin.flush()
 
     def new_events(self) -> list[dict[str, Any]]:
-        """The journal's events since the last call."""
         with self._journal.open() as journal:
             journal.seek(self._position)
             lines = journal.readlines()
@@ -86,22 +77,11 @@ class QueryProcess:
         send((each.pid for each in self.tree()), signal.SIGKILL)
         self._process.wait()
 
-    def end(self, patience: float = 20.0) -> None:
-        """Let the process end by itself; kill it after `patience` seconds."""
-        assert self._process.stdin
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        # The JVM ends a moment after the driver that started it.
-        with contextlib.suppress(TimeoutError):
-            wait_for(lambda: self._process.poll() is not None and not self.tree(), "all have ended", patience)
-        self.kill()
-
     def _matching(self, command: str) -> list[int]:
         return [each.pid for each in self.tree() if command in each.command]
 
 
 def running() -> list[Process]:
-    """All processes that are not zombies."""
     listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True).stdout
     rows = [line.split(None, 3) for line in listed.splitlines()]
     return [Process(int(row[0]), int(row[1]), row[3]) for row in rows if len(row) == 4 and not row[2].startswith("Z")]
@@ -115,7 +95,6 @@ def _session_of(pid: int) -> int:
 
 
 def send(pids: Iterable[int], which: signal.Signals) -> None:
-    """Send a signal to each of these processes that still exists."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, which)

@@ -33,7 +33,6 @@ class Producer:
 
     @property
     def count(self) -> int:
-        """Events sent so far."""
         return self._next
 
     def start(self) -> None:

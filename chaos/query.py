@@ -38,12 +38,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
+from chaos.session import DELTA, SOON, spark_session
 from spark_ehbalance.delta import write_once, writing
-from spark_ehbalance.delta.marks import Extents, missing
-from spark_ehbalance.delta.protocol import Begin, Commit, Confirm, Step
+from spark_ehbalance.delta.protocol import Commit, Step
 from spark_ehbalance.delta.target import Target
 from spark_ehbalance.delta.writing import Batch, carry_out
-from spark_ehbalance.spark_versions import UNIX_SOCKET
 
 #: Seconds before a failed query is restarted.
 _RESTART_AFTER = 1.0
@@ -63,12 +62,10 @@ class Settings:
     folder: str
     options: Mapping[str, str]
     trigger: str = ""
-    threads: int = 2
     listener: bool = True
     target: str = ""
 
     def to_json(self) -> str:
-        """For the command line."""
         return json.dumps(asdict(self))
 
 
@@ -137,7 +134,6 @@ def main() -> None:
 
 
 def report(event: str, **details: Any) -> None:
-    """Write an event to the journal."""
     print(json.dumps({"at": time.time(), "event": event, **details}), flush=True)
 
 
@@ -150,28 +146,14 @@ def _listen(commands: queue.Queue[dict[str, Any]]) -> None:
 def _session(settings: Settings) -> SparkSession:
     temporary = Path(settings.folder) / "tmp"
     temporary.mkdir(exist_ok=True)
-    java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
-    builder = (
-        # As on a cluster, a task runs again if its worker is killed.
-        SparkSession.builder.master(f"local[{settings.threads}, 4]")
-        .appName("chaos")
-        .config("spark.ui.enabled", "false")
-        .config(UNIX_SOCKET, "true")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", java)
-        .config("spark.local.dir", str(temporary))
-        .config("spark.sql.warehouse.dir", str(temporary / "warehouse"))
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.databricks.delta.snapshotPartitions", "2")
-    )
-    if settings.target:
-        builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension").config(
-            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-        )
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    more = {
+        "spark.driver.memory": "512m",
+        "spark.local.dir": str(temporary),
+        "spark.sql.shuffle.partitions": "2",
+        **(DELTA if settings.target else {}),
+    }
+    # As on a cluster, a task runs again if its worker is killed.
+    return spark_session("local[2, 4]", temporary, more, f"{SOON} -XX:-UsePerfData")
 
 
 def _start(spark: SparkSession, settings: Settings, owner: str, halt: Halt) -> tuple[StreamingQuery, str]:
@@ -223,18 +205,9 @@ def _observed(halt: Halt, step: Step, df: DataFrame, batch: Batch, target: Targe
     """`carry_out`, which halts where it is told to, and reports what came of it."""
     halt.reached(type(step).__name__)
     answer = carry_out(step, df, batch, target)
-    match step:
-        case Begin() if held := _count(batch.read) - _count(missing(batch.read, answer)):
-            report("held", events=held)
-        case Confirm() if answer:
-            report("left out", partitions=len(answer))
-        case Commit():
-            report("committed" if answer is None else "refused", why=answer and answer.conflict.value)
+    if isinstance(step, Commit):
+        report("committed" if answer is None else "refused", why=answer and answer.conflict.value)
     return answer
-
-
-def _count(extents: Extents) -> int:
-    return sum(each.end - each.start for each in extents.values())
 
 
 def _epochs(offset: Path) -> dict[str, int]:

@@ -11,25 +11,21 @@ new table, and are compared with those.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import multiprocessing
 import os
-import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from chaos.fleet import dump
+from chaos.results import finish, log, print_table
 from spark_ehbalance.errors import ConflictError, StoreUnavailableError
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -52,14 +48,9 @@ MOST_LEFT = 20
 #: The number of commits compared.
 _SLICE = 1000
 
-#: Commits between two lines of progress.
-_TOLD = 5000
-
 
 @dataclass
 class Run:
-    """The results of one run."""
-
     writers: int
     commits: int
     rate: float  # commits/s
@@ -83,8 +74,6 @@ class Run:
 
 
 class CountingStore(DeltaStore):
-    """Counts its lost races."""
-
     conflicts = 0
 
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
@@ -106,8 +95,7 @@ class Wrote:
     not_tidied: int = 0
 
 
-def soak(folder: Path, writers: int, commits: int, progress: Any = None) -> Run:
-    """One run in a new table in `folder`."""
+def soak(folder: Path, writers: int, commits: int) -> Run:
     old, new = (folder / f"{which}-{writers}" for which in ("old", "new"))
     for table in (old, new):
         with DeltaStore(str(table)) as store:
@@ -118,16 +106,13 @@ def soak(folder: Path, writers: int, commits: int, progress: Any = None) -> Run:
     done, last, results = context.Value("i", 0), context.Value("i", 0), context.Queue()
     shared = (old, new, commits - again, again, context.Barrier(writers), done, last, results)
     processes = [context.Process(target=_write, args=(number, *shared), daemon=True) for number in range(writers)]
-    wrote, told = list[tuple[Wrote, Wrote]](), 0
-    with _ended(processes):
+    wrote = list[tuple[Wrote, Wrote]]()
+    with ended(processes):
         while len(wrote) < writers:
             while not results.empty():
                 wrote.append(results.get())
             if any(process.exitcode for process in processes):
                 raise RuntimeError("a writer has failed")
-            if progress is not None and done.value >= told + _TOLD:
-                told = done.value
-                progress(f"  {told:,} commits")
             time.sleep(0.1)
     lost = _lost(old, before[old], [each for each, _ in wrote]) + _lost(new, before[new], [each for _, each in wrote])
     files = _files(old)
@@ -192,8 +177,6 @@ def _write(
 
 
 class Writer:
-    """Renews, through `store`, the leases of one member."""
-
     def __init__(self, number: int, store: CountingStore) -> None:
         self._author, self._store = _author(number), store
         self._tidied = (0, time.monotonic())
@@ -228,7 +211,8 @@ def _one_more(done: Any, commits: int) -> bool:
 
 
 @contextlib.contextmanager
-def _ended(processes: list[Any]) -> Iterator[None]:
+def ended(processes: list[Any]) -> Iterator[None]:
+    """Starts processes, and ends them after the block."""
     for process in processes:
         process.start()
     try:
@@ -259,12 +243,7 @@ def _files(table: Path) -> int:
     return sum(len(names) for _, _, names in os.walk(table))
 
 
-def report(runs: list[Run]) -> Table:
-    """The table for people."""
-    table = Table(title=f"lease store, {PARTITIONS} partitions", title_justify="left")
-    table.add_column("what")
-    for run in runs:
-        table.add_column(f"{run.writers} writer{'s'[: run.writers > 1]}", justify="right")
+def print_runs(runs: list[Run]) -> None:
     rows = {
         "commits": [f"{run.commits:,}" for run in runs],
         "commits/s": [f"{run.rate:,.0f}" for run in runs],
@@ -279,36 +258,23 @@ def report(runs: list[Run]) -> Table:
         "files": [f"{run.files:,}" for run in runs],
         f"  left an hour later (at most {MOST_LEFT})": [f"{run.left:,}" for run in runs],
     }
-    for what, cells in rows.items():
-        table.add_row(what, *cells)
-    return table
+    columns = ("what", *(f"{run.writers} writer{'s'[: run.writers > 1]}" for run in runs))
+    print_table(columns, [(what, *cells) for what, cells in rows.items()], f"lease store, {PARTITIONS} partitions")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="make soak", description="The lease store alone, at full speed.")
-    parser.add_argument("--commits", type=int, default=20_000, help="of each run (default: 20,000)")
-    parser.add_argument("--writers", type=int, nargs="+", default=[WRITERS, 1], help="of each run (default: 4 1)")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON on standard output")
-    options = parser.parse_args()
-    console = Console(stderr=options.json)
-    folder = Path(tempfile.mkdtemp(prefix="ehbalance-soak-"))
-    runs = []
-    try:
-        for writers in options.writers:
-            console.print(f"{writers} writers, {options.commits:,} commits")
-            runs.append(soak(folder, writers, options.commits, console.print))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    console.print(report(runs))
-    if options.json:
-        print(dump([asdict(run) | {"ratio": run.ratio, "passed": run.passed} for run in runs]))
-    passed = all(run.passed for run in runs)
-    console.print("OK" if passed else "FAILED")
-    return 0 if passed else 1
+def main(
+    commits: Annotated[int, typer.Option(help="Of each run.")] = 20_000,
+    writers: Annotated[list[int] | None, typer.Option(help=f"Of a run. Default: {WRITERS}, then 1.")] = None,
+) -> None:
+    """The lease store alone, at full speed."""
+    with tempfile.TemporaryDirectory(prefix="ehbalance-soak-", ignore_cleanup_errors=True) as folder:
+        runs = []
+        for number in writers or (WRITERS, 1):
+            log(f"{number} writers, {commits:,} commits")
+            runs.append(soak(Path(folder), number, commits))
+    print_runs(runs)
+    finish(all(run.passed for run in runs))
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    typer.run(main)

@@ -16,11 +16,9 @@ no batch may fail. At most partitions + workers + 1 connections a query may be o
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import random
-import sys
 import tempfile
 import threading
 import time
@@ -28,8 +26,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
@@ -37,6 +36,8 @@ from pyspark.sql.types import StructType
 
 import spark_ehbalance
 from chaos.processes import running, wait_for
+from chaos.results import finish, log
+from chaos.session import spark_session
 from chaos.storage.azurite import azurite, make_container, token_options
 from chaos.tokens import LIFE, IdentityEndpoint, ShortLived
 from spark_ehbalance.emulator import Emulator
@@ -71,12 +72,10 @@ class Case:
 
     @property
     def allowed(self) -> int:
-        """The most connections after a batch."""
         return 2 * self.partitions + self.queries
 
     @property
     def stored(self) -> bool:
-        """Whether the lease table is in a storage."""
         return ":" in self.credential
 
 
@@ -114,7 +113,6 @@ class Outcome:
         return not (self.error or lost or few or max(self.connections) > case.allowed)
 
     def summary(self, case: Case) -> str:
-        """One line for people."""
         return (
             f"{case.name}: {self.workers} workers, {case.partitions} partitions, {self.seconds:.0f} s, "
             f"{len(self.connections)} batches, {len(self.sent):,} events, {self.missing} missing, {self.duplicates} "
@@ -148,7 +146,10 @@ def source(life: float) -> type[EhBalanceDataSource]:
 def run(case: Case, folder: Path, *, minutes: float, batches: int, life: float, seed: int) -> Outcome:
     """Run `case` for at least `minutes` and `batches`, then let it read the rest."""
     outcome = Outcome()
-    with _emulator(case) as server, _leases(case, folder) as leases, _session(folder, case.partitions) as spark:
+    emulator = Emulator({HUB: case.partitions}, sas_keys=KEYS if case.signatures else None)
+    with emulator as server, _leases(case, folder) as leases, contextlib.ExitStack() as stack:
+        spark = spark_session(f"local[{case.partitions}]", folder, {})
+        stack.callback(spark.stop)
         spark.dataSource.register(source(life))
         queries = [_start(spark, case, server, leases, folder / str(n), outcome) for n in range(case.queries)]
         active = lambda: all(each.isActive for each in queries)  # noqa: E731
@@ -158,9 +159,10 @@ def run(case: Case, folder: Path, *, minutes: float, batches: int, life: float, 
             while time.monotonic() - began < 60 * minutes or len(outcome.connections) < batches:
                 if not active():
                     break
-                ended = len(outcome.connections)
+                before = len(outcome.connections)
                 _burst(server, sent, rng)
-                _pause(life * rng.choice(_PAUSES), _more_than(ended, outcome, active))
+                ended = lambda: len(outcome.connections) > before or not active()  # noqa: B023, E731
+                _pause(life * rng.choice(_PAUSES), ended)
                 outcome.workers = max(outcome.workers, _workers())  # Spark ends those that are idle for a minute
             all_read = lambda: sum(outcome.read.values()) >= sum(sent.values())  # noqa: E731
             wait_for(lambda: all_read() or not active(), "all are read", _DRAIN_TIMEOUT)
@@ -173,13 +175,8 @@ def run(case: Case, folder: Path, *, minutes: float, batches: int, life: float, 
     return outcome
 
 
-def _emulator(case: Case) -> Emulator:
-    return Emulator({HUB: case.partitions}, sas_keys=KEYS if case.signatures else None)
-
-
 @contextlib.contextmanager
 def _leases(case: Case, folder: Path) -> Iterator[dict[str, str]]:
-    """The options of the lease table, if the case has one."""
     if not case.stored:
         yield {"leaseTable": str(folder / "leases")} if case.leases else {}
         return
@@ -189,24 +186,6 @@ def _leases(case: Case, folder: Path) -> Iterator[dict[str, str]]:
         make_container(address, "tables", certificate.ca_file)
         options = token_options(address)
         yield {"leaseTable": "az://tables/leases"} | {f"storageOptions.{n}": v for n, v in options.items()}
-
-
-@contextlib.contextmanager
-def _session(folder: Path, cores: int) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master(f"local[{cores}]")
-        .appName("chaos.workers")
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.driver.extraJavaOptions", f"-XX:+UseSerialGC -Djava.io.tmpdir={folder}")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .getOrCreate()
-    )
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def _start(
@@ -231,22 +210,17 @@ def _start(
 
 
 def _burst(server: Emulator, sent: dict[str, int], rng: random.Random) -> None:
-    """Append some events to each partition."""
     for partition in sent:
         count = rng.randrange(1, _BURST)
         server.append(HUB, partition, [b"x" * 100] * count)
         sent[partition] += count
 
 
-def _more_than(batches: int, outcome: Outcome, active: Callable[[], bool]) -> Callable[[], bool]:
-    return lambda: len(outcome.connections) > batches or not active()
-
-
 def _pause(seconds: float, ended: Callable[[], bool]) -> None:
     """Wait for the end of a batch, then `seconds` more."""
     with contextlib.suppress(TimeoutError):
         wait_for(ended, "a batch has ended", 60)
-    threading.Event().wait(seconds)
+    time.sleep(seconds)
 
 
 def _workers() -> int:
@@ -257,32 +231,27 @@ def _workers() -> int:
     return sum(each.parent in daemons for each in processes)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", default=list(CASES), help=f"{' or '.join(CASES)}; all, if none is named")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long each query runs, at least")
-    parser.add_argument("--batches", type=int, default=100, help="how many batches each query runs, at least")
-    parser.add_argument("--token-life", type=float, default=20.0, help="seconds")
-    parser.add_argument("--seed", type=int, default=0, help="of bursts and pauses")
-    arguments = parser.parse_args()
-    for name in arguments.cases:
-        if name not in CASES:
-            parser.error(f"{name!r}: allowed are {', '.join(CASES)}")
+def main(
+    cases: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(CASES)}. Default: all.")] = None,
+    minutes: Annotated[float, typer.Option(help="How long each query runs, at least.")] = 10.0,
+    batches: Annotated[int, typer.Option(help="How many batches each query runs, at least.")] = 100,
+    token_life: Annotated[float, typer.Option(help="Seconds.")] = 20.0,
+    seed: Annotated[int, typer.Option(help="Of bursts and pauses.")] = 0,
+) -> None:
+    """Many Python workers and short tokens."""
+    if wrong := {*(cases or ())} - CASES.keys():
+        raise typer.BadParameter(f"{', '.join(wrong)}: allowed are {', '.join(CASES)}")
     passed = True
-    with IdentityEndpoint(arguments.token_life) as identity, tempfile.TemporaryDirectory() as folder:
-        os.environ.update(identity.environment | {LIFE: str(arguments.token_life)})
-        for name in arguments.cases:
+    with IdentityEndpoint(token_life) as identity, tempfile.TemporaryDirectory() as folder:
+        os.environ.update(identity.environment | {LIFE: str(token_life)})
+        for name in cases or CASES:
             case_folder = Path(folder) / name
             case_folder.mkdir()
-            life, batches = arguments.token_life, arguments.batches
-            outcome = run(
-                CASES[name], case_folder, minutes=arguments.minutes, batches=batches, life=life, seed=arguments.seed
-            )
-            print(outcome.summary(CASES[name]), flush=True)
+            outcome = run(CASES[name], case_folder, minutes=minutes, batches=batches, life=token_life, seed=seed)
+            log(outcome.summary(CASES[name]))
             passed &= outcome.passed(CASES[name], batches)
-    print("OK" if passed else "FAILED")
-    sys.exit(not passed)
+    finish(passed)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -277,9 +277,8 @@ class StopRequest:
 
 
 def main() -> None:
-    if (
-        is_remote() or "SPARK_REMOTE" in os.environ
-    ):  # it reads the properties of spark-submit, and is told of SIGTERM by its JVM
+    # It reads the properties of spark-submit, and its JVM passes SIGTERM on.
+    if is_remote() or "SPARK_REMOTE" in os.environ:
         print("Error: this job needs a driver of its own: submit it without --remote and SPARK_REMOTE", file=sys.stderr)
         sys.exit(2)
     SparkContext._ensure_initialized()  # connects to spark-submit's JVM, which has the properties; starts no Spark yet

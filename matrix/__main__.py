@@ -74,7 +74,6 @@ def read_report(report: Path) -> dict[str, str]:
 
 
 def table_of(found: Mapping[str, Results]) -> Table:
-    """One line for each check, one column for each version."""
     table = Table("", *(f"Spark {spark}" for spark in found), title="What works with which Spark", show_lines=True)
     for name, title in titles().items():
         table.add_row(title, *(results.get(name, FAILED) for results in found.values()))
@@ -115,7 +114,6 @@ def main(
 
 
 def is_good(results: Results) -> bool:
-    """Whether every check has run, and none has failed."""
     return results.keys() == titles().keys() and FAILED not in results.values()
 
 

@@ -46,8 +46,6 @@ class EnvironmentFailed(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """The environment of one version of Spark."""
-
     spark: str
 
     @property

@@ -251,7 +251,6 @@ class Terminal:
         return self._log.read_text(errors="replace")
 
     def check(self) -> None:
-        """Raise `CheckError` if the command has ended."""
         if self._process.poll() is not None:
             raise CheckError(f"{self.command} has ended:\n{self.printed()[-3000:]}")
 
@@ -265,11 +264,8 @@ class Terminal:
             raise CheckError(f"{self.command} does not end with Ctrl-C:\n{self.printed()[-3000:]}") from None
 
     def close(self) -> None:
-        """End the command and all that it has started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(20)
+        with contextlib.suppress(CheckError):
+            self.ctrl_c()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -292,7 +288,6 @@ def commands(user: User) -> None:
 
 
 def blocks(page: str, section: str) -> list[tuple[str, str]]:
-    """The code blocks of a section of a page: their language and text."""
     _, found, rest = page.partition(f"\n## {section}\n")
     if not found:
         raise CheckError(f"there is no section {section!r}")

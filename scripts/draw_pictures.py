@@ -1,6 +1,6 @@
-"""Draws the pictures of docs/sharing.md: python scripts/draw_pictures.py
+"""Draws the pictures of docs/sharing.md, but for `life-of-an-event.svg`: python scripts/draw_pictures.py
 
-What they show of leases was played by the simulator, with the lease and strategy code that real queries run; the same
+What they show was played by the simulator, with the lease and strategy code that real queries run; the same
 seed gives the same files. Each has a light background of its own, so that it can be read on a dark page too.
 """
 
@@ -35,7 +35,6 @@ def pictures() -> dict[str, str]:
     handover, crash, pause = _played(_HANDOVER), _played(_CRASH), _played(_PAUSE)
     handed, crashed, expired = (_when(*each) for each in ((handover, _has(HandOver)), (crash, _moved), (pause, _moved)))
     return {
-        "life-of-an-event.svg": _life_of_an_event(),
         "lease-table.svg": _lease_table(handover),
         "handover.svg": _timeline(
             "A planned handover",
@@ -241,48 +240,6 @@ def _rows(snapshot: Snapshot, y: float) -> list[str]:
     return drawn
 
 
-def _life_of_an_event() -> str:
-    """Where an event goes, and in which order a query does what."""
-    drawn = [_text(24, 32, "The life of an event", size=17, weight=600)]
-    boxes = [
-        (24, 60, 170, 150, "Event Hubs", ["partition 2:", "4,698 4,699 … 4,711"]),
-        (
-            325,
-            60,
-            170,
-            150,
-            "Executor",
-            ["Python worker:", "opens a receiver with", "owner level = epoch,", "reads 4,699 to 4,711"],
-        ),
-        (626, 60, 170, 150, "Sink", ["for example a", "Delta table"]),
-        (325, 280, 170, 110, "Driver: planner", ["one process", "for each query"]),
-        (626, 280, 170, 110, "Lease table", ["partition 2: owner,", "epoch, checkpoint"]),
-    ]
-    for x, y, wide, high, name, lines in boxes:
-        drawn.append(_box(x, y, wide, high, "#e8eef4", stroke=_LINE))
-        drawn.append(_text(x + 12, y + 24, name, size=14, weight=600))
-        drawn += [_text(x + 12, y + 46 + 18 * place, line, size=12) for place, line in enumerate(lines)]
-    arrows = [
-        ((194, 110), (325, 110), [(202, 102, "③ events")]),
-        ((495, 110), (626, 110), [(503, 102, "④ rows")]),
-        ((325, 335), (109, 335), (109, 210), [(120, 327, "① newest event: 4,711")]),
-        ((410, 280), (410, 210), [(420, 250, "② exact range: partition 2, epoch 3, 4,699 to 4,711")]),
-        ((495, 335), (626, 335), [(500, 327, "⑥ checkpoint"), (500, 352, "2: 4,711")]),
-    ]
-    for *points, texts in arrows:
-        drawn.append(_arrow(*points))
-        drawn += [_text(x, y, text, size=12) for x, y, text in texts]
-    drawn.append(
-        _text(
-            24,
-            424,
-            "⑤ The batch has ended when Spark asks for the next one: only then the checkpoint is written.",
-            size=12,
-        )
-    )
-    return _svg("The life of an event", 440, drawn)
-
-
 # --- SVG -------------------------------------------------------------------------------------------------------------
 
 
@@ -291,8 +248,6 @@ def _svg(title: str, height: float, drawn: Iterable[str]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}" '
         f'height="{height:.0f}" role="img" font-family="system-ui, sans-serif">\n<title>{html.escape(title)}</title>\n'
-        '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-        f'<path d="M0 0 8 4 0 8z" fill="{_INK}"/></marker></defs>\n'
         f'<rect width="100%" height="100%" rx="8" fill="#ffffff"/>\n{lines}\n</svg>\n'
     )
 
@@ -306,10 +261,8 @@ def _text(
     return f'<text x="{x:.1f}" y="{y:.1f}" {attributes}>{html.escape(text)}</text>'
 
 
-def _box(x: float, y: float, wide: float, high: float, fill: str, stroke: str = "none") -> str:
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="4" fill="{fill}" stroke="{stroke}"/>'
-    )
+def _box(x: float, y: float, wide: float, high: float, fill: str) -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="4" fill="{fill}"/>'
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str = _INK, dashed: bool = False) -> str:
@@ -319,11 +272,6 @@ def _line(x1: float, y1: float, x2: float, y2: float, colour: str = _INK, dashed
 
 def _dot(x: float, y: float) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" fill="{_INK}"/>'
-
-
-def _arrow(*points: tuple[float, float]) -> str:
-    path = " ".join(f"{x:g} {y:g}" for x, y in points)
-    return f'<path d="M{path}" fill="none" stroke="{_INK}" stroke-width="1.5" marker-end="url(#head)"/>'
 
 
 def _cross(x: float, y: float) -> str:

@@ -1,8 +1,6 @@
 """How large a group one lease table carries: simulates cold starts of groups of several sizes at several latencies, and
 prints the table of docs/sizing.md, which `python scripts/write_tables.py --simulated` writes there. With --grow it
 simulates groups that grow, and prints what each strategy takes from living members. Takes some minutes.
-
-    python scripts/group_size.py [--grow] [--latency MS]... [--size MEMBERSxPARTITIONS]...
 """
 
 from __future__ import annotations
@@ -25,24 +23,25 @@ SIZES = ("20x128", "50x512", "100x1024", "200x2000")
 CYCLES = 60
 
 
+HEAD = ("a request", "members × partitions", "balanced after", "needless takes", "lease duration", "requests a day")
+
+
 def main() -> None:
-    """Print the table, row by row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--grow", action="store_true", help="a group that grows at 100 ms a request, by each strategy")
-    parser.add_argument("--latency", type=float, action="append", help="milliseconds a request")
-    parser.add_argument("--size", action="append", help="members x partitions, as 100x1024")
-    arguments = parser.parse_args()
-    if arguments.grow:
-        print("| strategy | 20 → 100 members | last take after a kill | cold start of 100 |")
-        print("|---|---|---|---|")
+    if parser.parse_args().grow:
+        _print("strategy", "20 → 100 members", "last take after a kill", "cold start of 100")
         for strategy in STRATEGIES:
-            print(growing(strategy), flush=True)
+            _print(*growing(strategy))
         return
-    print("| a request | members × partitions | balanced after | needless takes | lease duration | requests a day |")
-    print("|---|---|---|---|---|---|")
-    for latency in arguments.latency or LATENCIES:
-        for size in arguments.size or SIZES:
-            print(f"| {' | '.join(group_size(latency, size))} |", flush=True)
+    _print(*HEAD)
+    for latency in LATENCIES:
+        for size in SIZES:
+            _print(*group_size(latency, size))
+
+
+def _print(*cells: str) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def group_size(latency: float, size: str) -> tuple[str, ...]:
@@ -59,7 +58,7 @@ def group_size(latency: float, size: str) -> tuple[str, ...]:
     return f"{latency:g} ms", group, balanced, str(taken), f"{result.lease_duration:.0f} s", f"{requests:.1f} million"
 
 
-def growing(strategy: str) -> str:
+def growing(strategy: str) -> tuple[str, ...]:
     """The row of a strategy: 80 members join 20, one is killed ten minutes later; 100 start at the same moment."""
     start = replace(load("start-up"), partitions=1024, cycles=150, store=StoreSettings(latency=0.1))
     events = (Event(at=300.0, do="join", count=80), Event(at=900.0, do="crash"))
@@ -69,7 +68,7 @@ def growing(strategy: str) -> str:
     of_dead = [(each.at_ms - grown.began_ms) / 1000 - 900 for each in takes(grown) if each.owner_before == dead]
     cold = simulate(replace(start, members=100, cycles=CYCLES), strategy)
     last = f"{max(of_dead):.0f} s" if of_dead else "it had none"
-    return f"| `{strategy}` | {len(needless)} | {last} | {len(takes(cold))} |"
+    return f"`{strategy}`", str(len(needless)), last, str(len(takes(cold)))
 
 
 def takes(result: Result) -> list[OwnershipChange]:

@@ -86,7 +86,6 @@ def _links(markdown: str) -> Iterator[str]:
 
 
 def _linked_file(path: str, link: str) -> str | None:
-    """The repository's file to which a link in `path` leads, if it is one."""
     target = link.partition("#")[0]
     if not target or ":" in target:
         return None

@@ -19,7 +19,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from scripts.group_size import LATENCIES, SIZES, group_size
+from bench.common import Bar, three_digits
+from scripts.group_size import HEAD, LATENCIES, SIZES, group_size
 from scripts.python_reference import reference
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate
@@ -27,7 +28,6 @@ from spark_ehbalance.simulation.scenario import READY_MADE, load
 from spark_ehbalance.source.options import BATCH, OPTIONS, SHARED, STRATEGY_OPTIONS, STREAM
 from spark_ehbalance.source.scala_options import SCALA_OPTIONS, ScalaOption
 from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY
-from spark_ehbalance.strategies.declaration import Declaration
 from spark_ehbalance.values.declared import Declared
 
 _ROOT = Path(__file__).parent.parent
@@ -49,18 +49,6 @@ _WHERE = {STREAM: "stream", SHARED: "shared", BATCH: "batch", "": "both"}
 def options_table(options: Mapping[str, Declared]) -> str:
     rows = [(f"`{name}`", each.default, _WHERE[each.only], each.meaning) for name, each in options.items()]
     return _table(("option", "default", "for", "meaning"), rows)
-
-
-def strategy_options_table(options: Mapping[str, Declared]) -> str:
-    rows = [(f"`{name}`", each.default, each.meaning) for name, each in options.items()]
-    return _table(("option", "default", "meaning"), rows)
-
-
-def strategies_table(strategies: Mapping[str, Declaration]) -> str:
-    """The default strategy comes first."""
-    names = sorted(strategies, key=lambda name: (name != DEFAULT_STRATEGY, name))
-    rows = [(f"`{name}`", strategies[name].origin, strategies[name].rule) for name in names]
-    return _table(("`strategy`", "from", "how it shares"), rows)
 
 
 def scala_options_table(options: Mapping[str, ScalaOption]) -> str:
@@ -89,27 +77,22 @@ def taken_over(run: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str,
     how = f"{run['began'][:10]}, {run['cores']} cores, load {loads[0]:.1f} to {loads[1]:.1f}"
     found: dict[str, Any] = {**measured}
     for subject in dict.fromkeys(row["subject"] for row in run["rows"]):
-        rows = [row for row in run["rows"] if row["subject"] == subject and _is_shown(row)]
+        unit = _UNITS.get(subject)
+        rows = [row for row in run["rows"] if row["subject"] == subject]
+        rows = [row for row in rows if row["bar"] is not None or unit in (None, row["unit"])]
         found[subject] = {"run": how, "rows": [_shortened(row) for row in rows]}
     return found
 
 
-def _is_shown(row: Mapping[str, Any]) -> bool:
-    return row["bar"] is not None or row["unit"] == _UNITS.get(row["subject"], row["unit"])
-
-
-def _is_compared(row: Mapping[str, Any], who: str) -> bool:
-    return who in _COMPARED.get(row["subject"], {who})
-
-
 def _shortened(row: Mapping[str, Any]) -> dict[str, Any]:
-    runs = row["runs"]
+    runs, compared = row["runs"], row["compared"]
+    shown = _COMPARED.get(row["subject"], compared.keys())
     return {
         "what": row["what"],
         "unit": row["unit"],
         "runs": [min(runs), statistics.median(runs), max(runs)],
         "bar": row["bar"],
-        "compared": {who: statistics.median(row["compared"][who]) for who in row["compared"] if _is_compared(row, who)},
+        "compared": {who: statistics.median(compared[who]) for who in compared if who in shown},
     }
 
 
@@ -119,30 +102,18 @@ def numbers_table(measured: Mapping[str, Any]) -> str:
         rows.append((f"**{subject}**", f"*{found['run']}*", "", "", ""))
         for row in found["rows"]:
             least, median, most = row["runs"]
-            compared = ", ".join(f"{who} {_three_digits(value)}" for who, value in row["compared"].items())
-            spread = f"{_three_digits(least)} to {_three_digits(most)}" if least != most else ""
-            rows.append((row["what"], f"{_three_digits(median)} {row['unit']}", spread, _bar(row, median), compared))
+            compared = ", ".join(f"{who} {three_digits(value)}" for who, value in row["compared"].items())
+            limit = row["bar"] and Bar(**row["bar"])
+            bar = f"{limit}{'' if limit.held(median) else ', **missed**'}" if limit else ""
+            spread = f"{three_digits(least)} to {three_digits(most)}" if least != most else ""
+            rows.append((row["what"], f"{three_digits(median)} {row['unit']}", spread, bar, compared))
     return _table(("what", "median", "runs", "bar", "compared with"), rows)
-
-
-def _bar(row: Mapping[str, Any], median: float) -> str:
-    if row["bar"] is None:
-        return ""
-    which, value = row["bar"]["which"], row["bar"]["value"]
-    held = median <= value if which == "most" else median >= value
-    return f"{'≤' if which == 'most' else '≥'} {_three_digits(value)}" + ("" if held else ", **missed**")
-
-
-def _three_digits(value: float) -> str:
-    """More are not reproducible."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 # --- what is simulated -----------------------------------------------------------------------------------------------
 
 
 def scenarios_table(results: Sequence[Result]) -> str:
-    """A row for each scenario, a column for each strategy."""
     by_scenario: dict[str, list[Result]] = {}
     for each in results:
         by_scenario.setdefault(each.scenario, []).append(each)
@@ -169,15 +140,7 @@ def simulated_tables() -> dict[str, str]:
         played = [pool.submit(simulate, load(name), strategy) for name in small for strategy in sorted(DECLARATIONS)]
         grown = [pool.submit(group_size, latency, size) for latency in LATENCIES for size in SIZES]
         rows = [each.result() for each in grown]
-        head = (
-            "a request",
-            "members × partitions",
-            "balanced after",
-            "needless takes",
-            "lease duration",
-            "requests a day",
-        )
-        return {"scenarios": scenarios_table([each.result() for each in played]), "group-size": _table(head, rows)}
+        return {"scenarios": scenarios_table([each.result() for each in played]), "group-size": _table(HEAD, rows)}
 
 
 # --- pages -----------------------------------------------------------------------------------------------------------
@@ -192,8 +155,17 @@ def with_tables(page: str, tables: Mapping[str, str], kind: str = "table") -> st
 def declared_tables() -> dict[str, str]:
     return {
         "options": options_table(OPTIONS),
-        "strategy-options": strategy_options_table(STRATEGY_OPTIONS),
-        "strategies": strategies_table(DECLARATIONS),
+        "strategy-options": _table(
+            ("option", "default", "meaning"),
+            [(f"`{name}`", each.default, each.meaning) for name, each in STRATEGY_OPTIONS.items()],
+        ),
+        "strategies": _table(
+            ("`strategy`", "from", "how it shares"),
+            [
+                (f"`{name}`", DECLARATIONS[name].origin, DECLARATIONS[name].rule)
+                for name in sorted(DECLARATIONS, key=lambda name: (name != DEFAULT_STRATEGY, name))
+            ],
+        ),
         "scala-options": scala_options_table(SCALA_OPTIONS),
         "python": reference(),
         "numbers": numbers_table(json.loads(MEASURED.read_text(encoding="utf-8"))),

@@ -101,13 +101,14 @@ class BatchEndListener(StreamingQueryListener):
     """Reports the end of each batch to the planners of its `ehbalance` sources, and whether two of them share leases;
     warns of sinks that lose rows if queries share a hub, and ends queries whose sink has later batches."""
 
-    def __init__(self, remote: SparkSession | None = None, jvm: Any = None, session: Any = None) -> None:
-        """`remote` is the session, if it is one of Spark Connect, else `jvm` the driver's and `session` the one in
-        it."""
+    def __init__(self, spark: Any = None) -> None:
+        """`spark` is the session of the queries; None: nothing is asked of it."""
         super().__init__()
-        self._remote = remote
-        self._jvm, self._session = jvm, session
-        self._driver = 0 if jvm is None else _process_id(jvm)
+        self._remote = _remote(spark)
+        local: Any = spark if self._remote is None else None
+        self._jvm: Any = local and local._jvm
+        self._session: Any = local and local._jsparkSession
+        self._driver = 0 if self._jvm is None else _process_id(self._jvm)
         self._relayed: dict[str, float] = {}
         self._warned: set[str] = set()
 
@@ -225,7 +226,7 @@ def _listen(spark: SparkSession) -> None:
     """On Spark Connect a thread waits for events, and Python waits at its end for all threads but daemons, which a
     thread that a daemon has started is."""
     before = _listeners.get(spark)
-    listener = _listeners[spark] = before or _listener(spark)
+    listener = _listeners[spark] = before or BatchEndListener(spark)
     if _remote(spark) is None:
         if before is not None:
             spark.streams.removeListener(before)
@@ -256,11 +257,6 @@ def _driver_of_this_process() -> int:
 def _process_id(jvm: Any) -> int:
     pid: int = jvm.java.lang.ProcessHandle.current().pid()
     return pid
-
-
-def _listener(spark: Any) -> BatchEndListener:
-    remote = _remote(spark)
-    return BatchEndListener(remote) if remote is not None else BatchEndListener(None, spark._jvm, spark._jsparkSession)
 
 
 def _add_listener(spark: Any, listener: StreamingQueryListener) -> None:

@@ -15,12 +15,9 @@ def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters = list[Parameter]()
     for name, each in signature(command).parameters.items():
-        if name in groups:
-            types = get_type_hints(groups[name], include_extras=True)
-            members = [(field.name, field.default, types[field.name]) for field in fields(groups[name])]
-        else:
-            members = [(name, each.default, hints[name])]
-        parameters += [Parameter(n, Parameter.KEYWORD_ONLY, default=default, annotation=t) for n, default, t in members]
+        members = signature(groups[name]).parameters.values() if name in groups else [each]
+        types = get_type_hints(groups[name], include_extras=True) if name in groups else hints
+        parameters += [each.replace(kind=Parameter.KEYWORD_ONLY, annotation=types[each.name]) for each in members]
 
     @functools.wraps(command)
     def run(**given: Any) -> Any:

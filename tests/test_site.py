@@ -69,4 +69,6 @@ def test_a_site_without_pages_is_a_problem(tmp_path: Path) -> None:
 
 def test_the_pictures_are_those_that_the_script_draws() -> None:
     """If not, look at what has changed, and run scripts/draw_pictures.py."""
-    assert {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.svg")} == pictures()
+    found = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.svg")}
+    del found["life-of-an-event.svg"]  # drawn by hand
+    assert found == pictures()

@@ -35,7 +35,6 @@ class Head(NamedTuple):
 
 
 async def read_head(reader: asyncio.StreamReader) -> Head | None:
-    """The next message's head; None if the connection has ended."""
     try:
         raw = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:

@@ -20,7 +20,6 @@ class Identity:
 
     @property
     def issued(self) -> int:
-        """How many tokens it has issued."""
         return len(self._expiries)
 
     def token(self) -> bytes:

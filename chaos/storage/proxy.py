@@ -49,7 +49,6 @@ class StorageProxy:
         self._order("set_identity", signature, seconds)
 
     def tokens(self) -> int:
-        """How many tokens it has issued."""
         tokens: int = self._order("tokens")
         return tokens
 
@@ -59,7 +58,6 @@ class StorageProxy:
         return requests
 
     def counts(self) -> Counter[Kind]:
-        """How many requests of each kind have come."""
         counts: Counter[Kind] = self._order("counts")
         return counts
 

@@ -139,8 +139,6 @@ class Relay:
 
 
 class _Storage:
-    """A connection to the storage."""
-
     #: Seconds after which an idle connection is not used any more: Node closes it after 5.
     _LONGEST_IDLE = 2.0
 
@@ -160,7 +158,6 @@ class _Storage:
         return reader
 
     async def answer(self, raw: bytes, request: Request) -> bytes:
-        """Send a request and wait for its answer."""
         answer = await read_answer(await self.send(raw), request)
         self._used = time.monotonic()
         return answer

@@ -23,7 +23,6 @@ Row = tuple[str, int]
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A Spark with the listener."""
     session = make_session()
     spark_ehbalance.register(session)
     yield session
@@ -31,8 +30,6 @@ def spark() -> Iterator[SparkSession]:
 
 
 class Hub:
-    """An event hub, and what was sent to it."""
-
     def __init__(self, emulator: Emulator) -> None:
         self._emulator = emulator
         self.sent: list[Row] = []
@@ -53,7 +50,6 @@ class Hub:
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    """A running emulator with a hub."""
     with Emulator({HUB: PARTITIONS}) as emulator:
         yield Hub(emulator)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import getpass
 import os
-import random
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from spark_ehbalance.errors import ConflictError, DataLossError, EhBalanceError, OptionError, StoreFormatError
@@ -22,7 +22,7 @@ from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
 from spark_ehbalance.leases.transitions import Outcome, Transition, apply
 from spark_ehbalance.source.offsets import EpochPosition, HubReference
 from spark_ehbalance.source.options import Options
-from spark_ehbalance.stores.base import ATTEMPTS, LeaseStore, commit, commit_and_record, longest_wait, record
+from spark_ehbalance.stores.base import ATTEMPTS, LeaseStore, commit, commit_and_record, record
 from spark_ehbalance.text import plain, plain_lines
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
@@ -101,12 +101,11 @@ def write_together(store: LeaseStore, group: Group, decide: Callable[[Snapshot],
             record(store, made, warn)
             return made
     store.create(group)
-    for attempt in range(1, ATTEMPTS + 1):
-        found, began = store.read(), time.monotonic()
+    for _ in range(ATTEMPTS):
+        found = store.read()
         try:
             outcome = commit(store, found, decide(found), attempts=1)
         except ConflictError:
-            time.sleep(random.uniform(0, longest_wait(attempt, time.monotonic() - began)))
             continue
         record(store, outcome, warn)
         return outcome
@@ -129,9 +128,27 @@ def console() -> Console:
     return Console(width=None if cut else _FULL_WIDTH)
 
 
-def cell(text: str | None) -> Text:
-    """Text that others wrote, for a table: without markup, emoji codes and control characters."""
-    return Text(plain(text or ""))
+def cell(value: object) -> Text:
+    """Text that others may have written, for a table: without markup, emoji codes and control characters."""
+    return Text("" if value is None else plain(str(value)))
+
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str | None = None,
+    right: Collection[str] = (),
+    unknown: Collection[str] = (),
+) -> Table:
+    """A table of values that others may have written. The columns in `right` are aligned there, those in `unknown` have
+    "-" in every row."""
+    made = Table(title=title and cell(title), title_justify="left")
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left")
+    for row in rows:
+        made.add_row(*(cell("-" if name in unknown else value) for name, value in zip(columns, row, strict=True)))
+    return made
 
 
 def now_ms() -> int:

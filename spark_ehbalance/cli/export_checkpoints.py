@@ -14,23 +14,17 @@ from spark_ehbalance.cli.common import check_group, check_hub_of, check_position
 from spark_ehbalance.cli.migration import (
     RESOLVE_TIMEOUT,
     MoveOptions,
-    Row,
     backward,
+    checkpoints,
     consumers,
     in_parallel,
     listed,
-    print_rows,
+    print_positions,
     readers,
     resolved,
-    shown,
 )
 from spark_ehbalance.cli.options import BlobNamespace, HubOptions, LeaseTable, StorageOptions, access_panel
-from spark_ehbalance.errors import (
-    ConflictError,
-    EhBalanceError,
-    OptionError,
-    StoreUnavailableError,
-)
+from spark_ehbalance.errors import ConflictError, EhBalanceError, OptionError, StoreUnavailableError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import find_offset
@@ -40,7 +34,6 @@ from spark_ehbalance.values.position import START_OFFSET, Position
 from spark_ehbalance.values.secrets import shown as shown_text
 
 _BLOBS, _POSITIONS = "--to-blobs", "--starting-positions"
-
 
 #: Why the positions cannot be exported from a container.
 _LACKS = "which has its checkpoints already: allowed is a lease table in Delta"
@@ -81,7 +74,7 @@ def export_checkpoints(
     options = hub.options(lease_table, storage)
     group = options.group
     check_group(found, group, lease_table)
-    positions = _positions(found)
+    positions = checkpoints(found)
     current, states = hub_states(options)
     check_hub_of(found, current, lease_table)
     check_positions(positions, states, f"the lease table {lease_table}")
@@ -97,21 +90,16 @@ def export_checkpoints(
             problem = None if move.allow_back else backward(positions, there, group)
         if problem is None and not (move.dry_run and reading):  # looking offsets up disconnects readers
             positions = _with_offsets(found, options, states)
-        if move.dry_run:
-            print_rows(group, _rows(positions, there, blobs, states), dry_run=True)
+        if problem is None and not move.dry_run:
+            _write(positions, blobs)
+        if problem is None or move.dry_run:
+            print_positions(group, states, positions, there, blobs.has, _becomes, dry_run=move.dry_run)
         if problem is not None:
             raise EhBalanceError(problem)
-        if not move.dry_run:
-            _write(positions, blobs)
-            print_rows(group, _rows(positions, there, blobs, states), dry_run=False)
     _warn_of_readers(found)
     if unknown := [p for p in states if p not in positions and p not in there]:
         say(f"No position is known of partition {', '.join(unknown)}: the consumers' own starting position decides.")
     say("Nothing was written." if move.dry_run else f"Consumers with {to_blobs} continue as shown.")
-
-
-def _positions(found: Snapshot) -> dict[str, Position]:
-    return {p: each.checkpoint for p, each in found.leases.items() if each.checkpoint}
 
 
 def _warn_of_readers(found: Snapshot) -> None:
@@ -135,7 +123,7 @@ def _starting_positions(found: Snapshot, hub: str | None) -> str:
                 "enqueuedTime": None,
                 "isInclusive": True,
             }
-            for partition, position in _positions(found).items()
+            for partition, position in checkpoints(found).items()
         },
         indent=2,
     )
@@ -143,7 +131,7 @@ def _starting_positions(found: Snapshot, hub: str | None) -> str:
 
 def _with_offsets(found: Snapshot, options: Options, states: Mapping[str, PartitionState]) -> dict[str, Position]:
     """The positions with their offsets, which some SDKs need. Raises `EhBalanceError` if one is not found."""
-    positions = _positions(found)
+    positions = checkpoints(found)
 
     def with_offset(partition: str) -> Position:
         position, state = positions[partition], states[partition]
@@ -167,23 +155,8 @@ def _with_offsets(found: Snapshot, options: Options, states: Mapping[str, Partit
     return in_parallel(with_offset, list(positions))
 
 
-def _becomes(partition: str, position: Position | None, there: Mapping[str, Position], blobs: BlobGroup) -> str:
-    if position is None:
-        return "nothing"
-    if blobs.has(partition, position):
-        return "nothing: it is the same"
-    back = " (back)" if partition in there and there[partition].next > position.next else ""
-    at = f"at {position.sequence_number}" if position.next > 0 else "before the first event"
-    return f"a checkpoint {at}{back}"
-
-
-def _rows(
-    positions: Mapping[str, Position],
-    there: Mapping[str, Position],
-    blobs: BlobGroup,
-    states: Mapping[str, PartitionState],
-) -> list[Row]:
-    return [Row(p, positions.get(p), shown(there.get(p)), _becomes(p, positions.get(p), there, blobs)) for p in states]
+def _becomes(position: Position) -> str:
+    return f"a checkpoint {f'at {position.sequence_number}' if position.next > 0 else 'before the first event'}"
 
 
 def _write(positions: Mapping[str, Position], blobs: BlobGroup) -> None:

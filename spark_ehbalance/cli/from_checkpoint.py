@@ -13,7 +13,6 @@ import typer
 from spark_ehbalance.cli.common import now_ms, operator, write_together
 from spark_ehbalance.errors import EhBalanceError, OptionError, StoreError
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import NoteHub, Outcome, ReplaceTables, Restore, Transition
 from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress, restore_transitions, skipped_events
@@ -129,19 +128,15 @@ def _table(log: Sequence[LoggedBatch]) -> str:
     return end.table.location if end.table else end.group or "none"
 
 
-def _last_changes(table: str, options: Options) -> Mapping[str, EpochPosition]:
+def _last_changes(table: str, options: Options) -> dict[str, EpochPosition]:
     """The positions of each partition's last change of owner, if the history still exists."""
     if "/" not in table:
         return {}
     try:
         with open_store(table, options.storage_options) as store:
-            return _last_positions(store.history())
+            last = {each.partition: each for each in store.history() if each.partition is not None}
     except (OptionError, StoreError):
         return {}
-
-
-def _last_positions(changes: Sequence[OwnershipChange]) -> dict[str, EpochPosition]:
-    last = {each.partition: each for each in changes if each.partition is not None}
     return {
         partition: EpochPosition(each.epoch, each.sequence_number + 1)
         for partition, each in last.items()
@@ -162,41 +157,31 @@ def restore(
     Makes the table if there is none. Returns a sentence about what was done. Raises `EhBalanceError` if the table would
     skip events; then nothing has changed.
     """
+    progress, by = recovered.progress, replace(operator(), incarnation=uuid.uuid4().hex)
 
     def decide(found: Snapshot) -> list[Transition]:
-        return _transitions(location, recovered, found, states, hub_created_ms)
+        if found.table is None or not found.table.covers(progress.origins):
+            _check_skipped(progress, found)
+        at_ms = now_ms()
+        # Either no row is ahead of the checkpoints, or the table is their own: a row with an older epoch is stale.
+        transitions: list[Transition] = [
+            replace(each, epoch=each.epoch + _EPOCH_MARGIN) if each.partition in recovered.doubtful else each
+            for each in restore_transitions(progress, found, by, at_ms, _WHY, older=True)
+        ]
+        # No checkpoint has these, so no query has read them as far back as Spark keeps checkpoints.
+        transitions += [
+            Restore(by=by, at_ms=at_ms, partition=p, epoch=0, checkpoint=Position.before(states[p].begin), why=_WHY)
+            for p in states
+            if p not in progress.positions and p not in found.leases
+        ]
+        # Offsets of earlier versions identify the table by its location.
+        location_id = {group_name(location)} if found.table is None and found.leases else set()
+        transitions.append(ReplaceTables(by=by, at_ms=at_ms, tables=progress.origins | location_id))
+        if hub_created_ms is not None:
+            transitions.append(NoteHub(by=by, at_ms=at_ms, created_ms=hub_created_ms))
+        return transitions
 
     return _result(write_together(store, group, decide), recovered)
-
-
-def _transitions(
-    location: str,
-    recovered: Recovered,
-    found: Snapshot,
-    states: Mapping[str, PartitionState],
-    hub_created_ms: int | None,
-) -> list[Transition]:
-    progress = recovered.progress
-    if found.table is None or not found.table.covers(progress.origins):
-        _check_skipped(progress, found)
-    by, at_ms = replace(operator(), incarnation=uuid.uuid4().hex), now_ms()
-    # Either no row is ahead of the checkpoints, or the table is their own: a row with an older epoch is out of date.
-    transitions: list[Transition] = [
-        replace(each, epoch=each.epoch + _EPOCH_MARGIN) if each.partition in recovered.doubtful else each
-        for each in restore_transitions(progress, found, by, at_ms, _WHY, older=True)
-    ]
-    # No checkpoint has these, so no query has read them as far back as Spark keeps checkpoints.
-    transitions += [
-        Restore(by=by, at_ms=at_ms, partition=p, epoch=0, checkpoint=Position.before(states[p].begin), why=_WHY)
-        for p in states
-        if p not in progress.positions and p not in found.leases
-    ]
-    # Offsets of earlier versions identify the table by its location.
-    location_id = {group_name(location)} if found.table is None and found.leases else set()
-    transitions.append(ReplaceTables(by=by, at_ms=at_ms, tables=progress.origins | location_id))
-    if hub_created_ms is not None:
-        transitions.append(NoteHub(by=by, at_ms=at_ms, created_ms=hub_created_ms))
-    return transitions
 
 
 def _check_skipped(progress: RecordedProgress, found: Snapshot) -> None:
@@ -212,17 +197,18 @@ def _check_skipped(progress: RecordedProgress, found: Snapshot) -> None:
 
 
 def _result(outcome: Outcome, recovered: Recovered) -> str:
-    restored_partitions = [each.partition for each in outcome.accepted if isinstance(each, Restore)]
-    unknown = [partition for partition in restored_partitions if partition not in recovered.progress.positions]
-    text = f" {len(restored_partitions) - len(unknown)} continue where the checkpoints' batches have ended."
-    doubtful = {p: recovered.doubtful[p] for p in restored_partitions if p in recovered.doubtful}
+    restored = [each.partition for each in outcome.accepted if isinstance(each, Restore)]
+    unknown = [partition for partition in restored if partition not in recovered.progress.positions]
+    doubtful = {p: recovered.doubtful[p] for p in restored if p in recovered.doubtful}
     again = [f"{first} to {end - 1} of partition {p}" for p, (first, end) in doubtful.items() if first < end]
+    text = f" {len(restored) - len(unknown)} continue "
     if again:
-        text = (
-            f" {len(restored_partitions) - len(unknown)} continue after the last batch that is surely finished. Events "
-            f"{', '.join(again)} may be read twice: the table's history is lost too, which shows whether a batch was "
-            "read to its end."
+        text += (
+            f"after the last batch that is surely finished. Events {', '.join(again)} may be read twice: the table's "
+            "history is lost too, which shows whether a batch was read to its end."
         )
+    else:
+        text += "where the checkpoints' batches have ended."
     if doubtful:
         text += " Events read by queries without a --from-checkpoint are read again."
     if unknown:

@@ -23,15 +23,14 @@ from spark_ehbalance.cli.common import (
 )
 from spark_ehbalance.cli.migration import (
     MoveOptions,
-    Row,
     backward,
+    checkpoints,
     consumers,
     listed,
+    print_positions,
     print_rewound,
-    print_rows,
     readers,
     resolved,
-    shown,
 )
 from spark_ehbalance.cli.options import (
     BlobNamespace,
@@ -114,8 +113,21 @@ def import_checkpoints(
         found = store.read() if store.exists() else Snapshot(group)
         check_group(found, group, lease_table)
         check_hub_of(found, current, lease_table)
+
+        def show(before: Snapshot) -> None:
+            there = checkpoints(before)
+            print_positions(
+                group,
+                states,
+                positions,
+                there,
+                lambda partition, position: partition in there and there[partition].next == position.next,
+                lambda position: f"continues at {position.next}",
+                dry_run=move.dry_run,
+            )
+
         if move.dry_run:
-            print_rows(group, _rows(found, positions, states), dry_run=True)
+            show(found)
         _check(found, positions, move)
         if not move.dry_run:
             author = replace(operator(), incarnation=uuid.uuid4().hex)
@@ -126,8 +138,8 @@ def import_checkpoints(
                 return _transitions(now, positions, author, reason, current.created_ms)
 
             found = write_together(store, group, decide).before
-            print_rows(group, _rows(found, positions, states), dry_run=False)
-    _print_remarks(found, positions, states)
+            show(found)
+    _print_remarks(checkpoints(found), positions, states)
     say("Nothing was written." if move.dry_run else f"Queries with {lease_table} continue as shown.")
 
 
@@ -135,15 +147,15 @@ def _from_blobs(
     text: str, namespace: str | None, options: Options, given: Mapping[str, str]
 ) -> tuple[dict[str, Position], HubReference, Mapping[str, PartitionState]]:
     with opened(text, options.group, namespace, given, _BLOBS) as found:
-        checkpoints = {**found.checkpoints, **found.legacy()}
-        if not checkpoints:
+        stored = {**found.checkpoints, **found.legacy()}
+        if not stored:
             raise OptionError(
                 f"{_BLOBS}={text} is wrong: it has no checkpoints of {found.group}, but of {found.others()}"
             )
     if reading := consumers(found):
         warn(f"{listed(reading)} may be reading with {text}: stop these consumers first, or events are read twice")
     hub, states = hub_states(options)  # after the positions, which must not seem to be beyond the hub's end
-    return resolved(checkpoints, options, states, f"{_BLOBS}={text}"), hub, states
+    return resolved(stored, options, states, f"{_BLOBS}={text}"), hub, states
 
 
 def _from_spark(text: str, options: Options, given: Mapping[str, str]) -> dict[str, Position]:
@@ -159,8 +171,7 @@ def _check(found: Snapshot, positions: Mapping[str, Position], move: MoveOptions
             f"{listed(reading)} may be reading with the lease table: stop the queries first, or use --force; nothing "
             "was written"
         )
-    there = {p: each.checkpoint for p, each in found.leases.items() if each.checkpoint}
-    if not move.allow_back and (problem := backward(positions, there, found.group)):
+    if not move.allow_back and (problem := backward(positions, checkpoints(found), found.group)):
         raise EhBalanceError(problem)
 
 
@@ -181,24 +192,9 @@ def _transitions(
     return orders
 
 
-def _rows(found: Snapshot, positions: Mapping[str, Position], states: Mapping[str, PartitionState]) -> list[Row]:
-    rows = []
-    for partition in states:
-        position, lease = positions.get(partition), found.leases.get(partition)
-        there = lease.checkpoint if lease else None
-        if position is None:
-            becomes = "nothing"
-        elif there and there.next == position.next:
-            becomes = "nothing: it is the same"
-        else:
-            back = " (back)" if there and there.next > position.next else ""
-            becomes = f"continues at {position.next}{back}"
-        rows.append(Row(partition, position, shown(there), becomes))
-    return rows
-
-
-def _print_remarks(found: Snapshot, positions: Mapping[str, Position], states: Mapping[str, PartitionState]) -> None:
-    there = {p: each.checkpoint for p, each in found.leases.items() if each.checkpoint}
+def _print_remarks(
+    there: Mapping[str, Position], positions: Mapping[str, Position], states: Mapping[str, PartitionState]
+) -> None:
     print_rewound([p for p, each in positions.items() if p in there and each.next < there[p].next])
     if unknown := [p for p in states if p not in positions and p not in there]:
         say(f"No position is known of partition {', '.join(unknown)}: the queries' startingPosition decides.")

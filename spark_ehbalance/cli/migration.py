@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import typer
-from rich.table import Table
 
 from spark_ehbalance.cli.blob_group import BlobGroup
-from spark_ehbalance.cli.common import cell, console, now_ms, say
+from spark_ehbalance.cli.common import console, now_ms, say, table
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.hub.receiver import PartitionAddress
@@ -46,17 +45,6 @@ class MoveOptions:
     allow_back: Annotated[bool, typer.Option("--allow-back", help="Also back: events are read again.")] = False
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One partition in the table: the `position` that is taken over, None if there is none; the one that is `there`
-    now, as a text; and what becomes of it."""
-
-    partition: str
-    position: Position | None
-    there: str
-    becomes: str
-
-
 def readers(found: Snapshot) -> list[str]:
     """Members and owners that may be reading with the lease table."""
     last_seen = [(each.id, each.renewed_at_ms) for each in found.members.values()]
@@ -80,20 +68,42 @@ def listed(names: Collection[str]) -> str:
     return ", ".join(sorted(names)[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def shown(position: Position | None) -> str:
-    """The last finished event of `position` for the table."""
+def checkpoints(found: Snapshot) -> dict[str, Position]:
+    """The positions that a lease table has."""
+    return {partition: each.checkpoint for partition, each in found.leases.items() if each.checkpoint}
+
+
+def print_positions(
+    group: Group,
+    partitions: Iterable[str],
+    positions: Mapping[str, Position],
+    there: Mapping[str, Position],
+    is_same: Callable[[str, Position], bool],
+    becomes: Callable[[Position], str],
+    *,
+    dry_run: bool,
+) -> None:
+    """Print for each partition the position that is taken over, the one that is `there`, and what becomes of it.
+
+    Sequence numbers and offsets are those of the last finished event.
+    """
+    rows = []
+    for partition in partitions:
+        position, before = positions.get(partition), there.get(partition)
+        if position is None:
+            what = "nothing"
+        elif is_same(partition, position):
+            what = "nothing: it is the same"
+        else:
+            what = becomes(position) + (" (back)" if before and before.next > position.next else "")
+        rows.append((partition, _shown(position), (position and position.offset) or "-", _shown(before), what))
+    right = ("partition", "sequence number", "offset", "there now")
+    columns = (*right, "would be written" if dry_run else "written")
+    console().print(table(columns, rows, title=str(group), right=right))
+
+
+def _shown(position: Position | None) -> str:
     return "-" if position is None or position.sequence_number < 0 else str(position.sequence_number)
-
-
-def print_rows(group: Group, rows: Iterable[Row], *, dry_run: bool) -> None:
-    """Print the table. Sequence numbers and offsets are those of the last finished event."""
-    table = Table(title=cell(str(group)), title_justify="left")
-    for column in ("partition", "sequence number", "offset", "there now", "would be written" if dry_run else "written"):
-        table.add_column(column, justify="left" if column.endswith("written") else "right")
-    for each in rows:
-        offset = each.position.offset if each.position and each.position.offset else "-"
-        table.add_row(*map(cell, (each.partition, shown(each.position), offset, each.there, each.becomes)))
-    console().print(table)
 
 
 def resolved(

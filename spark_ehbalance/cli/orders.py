@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Annotated
 
 import typer
 
 from spark_ehbalance.cli.common import check_group, check_hub_of, hub_states, now_ms, operator, order, say
-from spark_ehbalance.cli.migration import print_rewound
+from spark_ehbalance.cli.migration import in_parallel, print_rewound
 from spark_ehbalance.cli.options import HubOptions, LeaseTable, StorageOptions, Why
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.hub.metadata import PartitionState
@@ -28,8 +28,6 @@ from spark_ehbalance.values.secrets import shown
 from spark_ehbalance.values.starting_positions import UnresolvedPosition, parse_position
 
 Partition = Annotated[str, typer.Argument(help="The partition's id.")]
-Destination = Annotated[str, typer.Option("--to", help="The owner id of a member, as `status` shows it.")]
-HandoverTimeout = Annotated[str, typer.Option(help="How long the owner may take to hand it over.")]
 
 #: As the option `handoverTimeout`.
 _HANDOVER_TIMEOUT = duration_text(HANDOVER_TIMEOUT)
@@ -37,54 +35,56 @@ _HANDOVER_TIMEOUT = duration_text(HANDOVER_TIMEOUT)
 #: Why operators' orders cannot be given to consumers of the Azure SDKs.
 _LACKS = "which keeps no operators' orders: its consumers would not look for any"
 
-#: Partitions resolved at the same time: each takes a connection, which mostly waits.
-_RESOLVED_AT_ONCE = 8
+
+@dataclass(frozen=True, slots=True)
+class MoveOptions:
+    """Which partition is to go to which member."""
+
+    partition: Partition
+    to: Annotated[str, typer.Option("--to", help="The owner id of a member, as `status` shows it.")]
+    why: Why = ""
+    handover_timeout: Annotated[str, typer.Option(help="How long the owner may take to hand it over.")] = (
+        _HANDOVER_TIMEOUT
+    )
+
+    def order(self, kind: type[Transfer | PinTo], lease_table: str, storage: StorageOptions) -> str:
+        """Commit the order. Returns how the partition gets to the member, for the message."""
+        try:
+            timeout_ms = round(1000 * parse_duration(self.handover_timeout))
+        except ValueError as allowed:
+            wrong = f"--handover-timeout={shown(self.handover_timeout)} is wrong"
+            raise OptionError(f"{wrong}: allowed is {allowed}") from None
+        move = kind(
+            by=operator(), at_ms=now_ms(), partition=self.partition, to=self.to, why=self.why, timeout_ms=timeout_ms
+        )
+        lease = _ordered(move, lease_table, storage).leases[self.partition]
+        if lease.owner == self.to:
+            return ", which owns it"
+        if lease.handover is not None and lease.handover.to == self.to:
+            return f": {lease.owner} was asked to hand it over within {lease.handover.timeout_ms / 1000:g} s"
+        if lease.owner is None:
+            return ", which takes it with its next decision"
+        return f", which takes it from {lease.owner} when it is active and has room"
 
 
-def transfer(
-    lease_table: LeaseTable,
-    partition: Partition,
-    to: Destination,
-    storage: StorageOptions,
-    why: Why = "",
-    handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
-) -> None:
+def transfer(lease_table: LeaseTable, move: MoveOptions, storage: StorageOptions) -> None:
     """Move a partition to a member, once: its owner finishes the running batch and hands it over.
 
     The strategy may move it again after ten lease durations.
     """
-    transfer_order = Transfer(
-        by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=_ms(handover_timeout)
-    )
-    way = _ordered(transfer_order, lease_table, storage)
-    say(f"Partition {partition} is to go to {to}{way}.")
+    way = move.order(Transfer, lease_table, storage)
+    say(f"Partition {move.partition} is to go to {move.to}{way}.")
 
 
-def pin(
-    lease_table: LeaseTable,
-    partition: Partition,
-    to: Destination,
-    storage: StorageOptions,
-    why: Why = "",
-    handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
-) -> None:
+def pin(lease_table: LeaseTable, move: MoveOptions, storage: StorageOptions) -> None:
     """Keep a partition with a member while that member is alive, until you unpin it."""
-    pin_order = PinTo(
-        by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=_ms(handover_timeout)
-    )
-    way = _ordered(pin_order, lease_table, storage)
-    say(f"Partition {partition} is pinned to {to}{way}.")
+    way = move.order(PinTo, lease_table, storage)
+    say(f"Partition {move.partition} is pinned to {move.to}{way}.")
 
 
-def unpin(
-    lease_table: LeaseTable,
-    partition: Partition,
-    storage: StorageOptions,
-    why: Why = "",
-) -> None:
+def unpin(lease_table: LeaseTable, partition: Partition, storage: StorageOptions, why: Why = "") -> None:
     """Let the strategy decide about a partition again."""
-    with storage.open(lease_table, lacks=_LACKS) as store:
-        order(store, [Unpin(by=operator(), at_ms=now_ms(), partition=partition, why=why)])
+    _ordered(Unpin(by=operator(), at_ms=now_ms(), partition=partition, why=why), lease_table, storage)
     say(f"Partition {partition} is not pinned any more.")
 
 
@@ -99,8 +99,7 @@ def drain(
 
     Its query keeps running without partitions: stop it when `status` shows that it has none.
     """
-    with storage.open(lease_table, lacks=_LACKS) as store:
-        order(store, [Drain(by=operator(), at_ms=now_ms(), member=owner, undo=undo, why=why)])
+    _ordered(Drain(by=operator(), at_ms=now_ms(), member=owner, undo=undo, why=why), lease_table, storage)
     say(f"{owner} may take partitions again." if undo else f"{owner} is leaving.")
 
 
@@ -151,24 +150,9 @@ def seek(
     print_rewound([p for p, each in positions.items() if (at := found.leases[p].checkpoint) and each.next < at.next])
 
 
-def _ordered(move: Transfer | PinTo, lease_table: str, storage: StorageOptions) -> str:
-    """Commit the order. Returns how the partition will get to the member, for the message."""
+def _ordered(given: Transition, lease_table: str, storage: StorageOptions) -> Snapshot:
     with storage.open(lease_table, lacks=_LACKS) as store:
-        lease, to = order(store, [move]).leases[move.partition], move.to
-    if lease.owner == to:
-        return ", which owns it"
-    if lease.handover is not None and lease.handover.to == to:
-        return f": {lease.owner} was asked to hand it over within {lease.handover.timeout_ms / 1000:g} s"
-    if lease.owner is None:
-        return ", which takes it with its next decision"
-    return f", which takes it from {lease.owner} when it is active and has room"
-
-
-def _ms(handover_timeout: str) -> int:
-    try:
-        return round(1000 * parse_duration(handover_timeout))
-    except ValueError as allowed:
-        raise OptionError(f"--handover-timeout={shown(handover_timeout)} is wrong: allowed is {allowed}") from None
+        return order(store, [given])
 
 
 def _epochs(snapshot: Snapshot, options: Options, partition: str | None) -> dict[str, int]:
@@ -187,18 +171,13 @@ def _resolved(
     """The position `wanted` in each partition. Raises `OptionError` if the hub does not have it."""
 
     def position(partition: str) -> Position:
-        address = PartitionAddress(options.connection, options.consumer_group, partition)
-        found = resolve(wanted, address, states[partition], options.receiver_timeout, epochs[partition])
-        return _checked(partition, found, states[partition])
+        address, state = PartitionAddress(options.connection, options.consumer_group, partition), states[partition]
+        found = resolve(wanted, address, state, options.receiver_timeout, epochs[partition])
+        if not state.begin <= found.next <= state.end:
+            raise OptionError(
+                f"partition {partition} cannot continue at sequence number {found.next}: allowed is {state.begin} to "
+                f"{state.end}, which is the next to come"
+            )
+        return found
 
-    with ThreadPoolExecutor(_RESOLVED_AT_ONCE) as pool:
-        return dict(zip(epochs, pool.map(position, epochs), strict=True))
-
-
-def _checked(partition: str, position: Position, state: PartitionState) -> Position:
-    if not state.begin <= position.next <= state.end:
-        raise OptionError(
-            f"partition {partition} cannot continue at sequence number {position.next}: allowed is {state.begin} to "
-            f"{state.end}, which is the next to come"
-        )
-    return position
+    return in_parallel(position, list(epochs))

@@ -5,27 +5,20 @@
 
 from __future__ import annotations
 
-import colorsys
+import itertools
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from html import escape
 from importlib.util import find_spec
-from math import gcd
 from typing import Any, NamedTuple
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.text import plain_lines
 from spark_ehbalance.values.position import partition_order
-
-#: Colours that colour-blind people can tell apart (Okabe and Ito, then those of Tol that differ from them).
-_PALETTE = (
-    *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442"),
-    *("#332288", "#882255", "#999933", "#117733", "#7f7f7f"),
-)
 
 #: The events that move a partition, with their name and grey in the chart of moves; colours stand for owners.
 _KINDS = {
@@ -40,21 +33,17 @@ _OWNER_CHANGES = frozenset({*_KINDS, "Release"})
 #: The most owners with a legend. With more, names show under the pointer only.
 _MOST_IN_LEGEND = 24
 
-#: The most marks with a text: more would not be readable.
-_MOST_TEXTS = 14
+#: The most partitions whose lanes have gaps.
+_MOST_WITH_GAPS = 40
 
-#: The most partitions whose lanes have gaps and labels.
-_MOST_LABELLED = 40
+#: Two texts of marks are at least this part of the whole time apart. Others show under the pointer only.
+_APART = 0.12
 
-#: Marks of one kind that are closer than this fraction of the whole time share one text.
-_SHARED_TEXT = 0.04
+#: The lane of the marks that concern the whole group.
+_GROUP_LANE = ""
 
-#: A trace of plotly, or another part of its figures.
+#: A trace of plotly.
 _Trace = dict[str, Any]
-
-_CONFIG = {"displaylogo": False, "responsive": True}
-
-_BINS = 60  # bars of the chart of moves
 
 
 class Segment(NamedTuple):
@@ -76,7 +65,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What is drawn. Times are in seconds; if `dated`, in milliseconds since 1970.
+    """What is drawn. Times are in milliseconds since 1970; the axis has dates, or seconds since `zero`.
 
     `loads` are pairs of a time and each member's value; `load_title` names the values.
     """
@@ -91,15 +80,16 @@ class Picture:
     load_title: str
     begin: float
     end: float
-    dated: bool = False
+    zero: float | None = None
 
     def time(self, at: float) -> Any:
-        """A time for plotly: a date if the axis has dates."""
-        return datetime.fromtimestamp(at / 1000, timezone.utc).replace(tzinfo=None) if self.dated else at
+        if self.zero is not None:
+            return (at - self.zero) / 1000
+        return datetime.fromtimestamp(at / 1000, timezone.utc).replace(tzinfo=None)
 
     def shown(self, at: float) -> str:
         """A time as shown under the pointer."""
-        return f"{self.time(at):%Y-%m-%d %H:%M:%S} UTC" if self.dated else f"{at:.1f} s"
+        return f"{self.time(at):%Y-%m-%d %H:%M:%S} UTC" if self.zero is None else f"{self.time(at):.1f} s"
 
 
 def segments_of(
@@ -164,41 +154,44 @@ def need_plotly() -> None:
 def html(picture: Picture) -> str:
     """The picture as an HTML page that needs no network. Raises `EhBalanceError` if plotly is missing."""
     need_plotly()
+    from plotly.colors import qualitative
     from plotly.graph_objects import Figure
     from plotly.subplots import make_subplots
 
-    count = len(picture.partitions)
-    heights = (max(240, 20 * count) if count <= _MOST_LABELLED else 900, 220, 160)
+    owners = sorted({each.owner for each in picture.segments}, key=_by_numbers)
+    # The first palette is for colour-blind people too.
+    palette = qualitative.Safe if len(owners) <= len(qualitative.Safe) else qualitative.Dark24
+    colours = dict(zip(owners, itertools.cycle(palette), strict=False))
+    heights = (min(900, max(240, 20 * len(picture.partitions))), 220, 160)
     titles = ("Who owns which partition", picture.load_title, "Partitions that came to another owner")
     rows = {"row_heights": heights, "vertical_spacing": 60 / sum(heights), "subplot_titles": titles}
     figure: Figure = make_subplots(3, 1, shared_xaxes=True, **rows)
-    owners = _owners(picture)
-    colours = dict(zip(owners, _colours(len(owners)), strict=True))
-    for row, traces in enumerate((_lanes, _loads, _moves, _orders)):
+    for row, traces in ((1, _lanes), (2, _loads), (3, _moves), (1, _marks)):
         for trace in traces(picture, colours):
-            figure.add_trace(trace, row=row % 3 + 1, col=1)  # orders are drawn over the lanes
-    figure.update_annotations(x=0, xanchor="left", font={"size": 14})  # the charts' titles: no others yet
-    if texts := _texts(picture):
-        figure.layout.annotations[0].update(yshift=50)
-    for mark in _group_marks(picture):
-        figure.add_vline(x=picture.time(mark.at), line={"dash": "dot", "width": 1, "color": "black"})
-    for index, mark in enumerate(texts):
-        figure.add_annotation(_annotation(picture, index, mark), row=1, col=1)
+            figure.add_trace(trace, row=row, col=1)
+    figure.update_annotations(x=0, xanchor="left", font={"size": 14})  # the charts' titles: there are no others
+    for mark in picture.marks:
+        if _lane(picture, mark) == _GROUP_LANE:
+            figure.add_vline(x=picture.time(mark.at), line={"dash": "dot", "width": 1, "color": "black"})
+    lanes = [_GROUP_LANE, *map(_escaped, picture.partitions)]
     title = f"{_escaped(picture.title)}<br><sup>{_escaped(picture.subtitle)}</sup>"
-    height = sum(heights)
-    figure.update_layout(title={"text": title, "x": 0.01, "y": 0.985}, height=height + 230, template="plotly_white")
-    figure.update_layout(margin={"l": 80, "r": 30, "t": 150 if texts else 100, "b": 60}, barmode="overlay")
-    figure.update_layout(font={"family": "sans-serif", "size": 13}, hoverlabel={"namelength": -1}, showlegend=True)
-    figure.update_layout(legend={"title": {"text": "owners"}, "tracegroupgap": 2, "y": 1, "yanchor": "top"})
-    figure.update_layout(legend2={"title": {"text": "moves"}, "y": 160 / (height + 40), "yanchor": "top"})
-    figure.update_layout(yaxis=_partition_axis(picture.partitions), yaxis2={"rangemode": "tozero"})
-    figure.update_layout(yaxis3={"rangemode": "tozero", "tickformat": "d"})
+    figure.update_layout(
+        title={"text": title, "x": 0.01},
+        height=sum(heights) + 230,
+        template="plotly_white",
+        barmode="stack",  # of the moves: the lanes' bars have a base
+        hoverlabel={"namelength": -1},
+        showlegend=True,
+        yaxis={"title": {"text": "partition"}, "type": "category", "categoryarray": lanes, "autorange": "reversed"},
+        yaxis2={"rangemode": "tozero"},
+        yaxis3={"tickformat": "d"},
+        xaxis3_title_text="UTC" if picture.zero is None else "seconds",
+    )
     # plotly would derive the type from the bars' lengths, which are numbers even if times are dates.
-    kind, unit, hover = ("date", "UTC", "%Y-%m-%d %H:%M:%S.%3f UTC") if picture.dated else ("linear", "seconds", ".1f")
+    kind, hover = ("date", "%Y-%m-%d %H:%M:%S.%3f UTC") if picture.zero is None else ("linear", ".1f")
     shown = [picture.time(picture.begin), picture.time(picture.end)]
     figure.update_xaxes(type=kind, range=shown, showticklabels=True, hoverformat=hover)
-    figure.update_layout(xaxis3_title_text=unit)
-    text: str = figure.to_html(include_mathjax=False, div_id="ehbalance", config=_CONFIG)
+    text: str = figure.to_html(include_mathjax=False, config={"displaylogo": False, "responsive": True})
     return text.replace("<head>", f"<head><title>{_escaped(picture.title)}</title>", 1)
 
 
@@ -207,153 +200,79 @@ def html(picture: Picture) -> str:
 
 def _lanes(picture: Picture, colours: Mapping[str, str]) -> Iterator[_Trace]:
     """Bars from each segment's start to its end, by owner."""
-    lane = {partition: index for index, partition in enumerate(picture.partitions)}
     by_owner: dict[str, list[Segment]] = defaultdict(list)
     for segment in picture.segments:
         by_owner[segment.owner].append(segment)
-    where = "partition %{customdata[0]}<br>from %{customdata[1]}<br>to %{customdata[2]}"
+    unit = 1 if picture.zero is None else 1000
     for owner, colour in colours.items():
         theirs, name = by_owner[owner], _escaped(owner)
         yield {
             "type": "bar",
             "orientation": "h",
-            "y": [lane[each.partition] for each in theirs],
+            "y": [_escaped(each.partition) for each in theirs],
             "base": [picture.time(each.start) for each in theirs],
-            "x": [each.end - each.start for each in theirs],
-            "customdata": [
-                [_escaped(each.partition), picture.shown(each.start), picture.shown(each.end)] for each in theirs
-            ],
-            "width": 0.8 if len(lane) <= _MOST_LABELLED else 1.0,
+            "x": [(each.end - each.start) / unit for each in theirs],
+            "customdata": [[picture.shown(each.start), picture.shown(each.end)] for each in theirs],
+            "width": 0.8 if len(picture.partitions) <= _MOST_WITH_GAPS else 1.0,
             "marker": {"color": colour, "line": {"width": 0}},
             "name": name,
             "legendgroup": owner,
             "showlegend": len(colours) <= _MOST_IN_LEGEND,
-            "hovertemplate": f"{where}<extra>{name}</extra>",
+            "hovertemplate": "partition %{y}<br>from %{customdata[0]}<br>to %{customdata[1]}"
+            f"<extra>{name}</extra>",
         }
-
-
-def _partition_axis(partitions: Sequence[str]) -> _Trace:
-    step = 1 if len(partitions) <= _MOST_LABELLED else max(1, round(len(partitions) / 20))
-    return {
-        "title": {"text": "partition"},
-        "tickvals": list(range(len(partitions))[::step]),
-        "ticktext": [_escaped(each) for each in partitions[::step]],
-        "range": [len(partitions) - 0.5, -0.5],
-        "showgrid": False,
-    }
 
 
 def _loads(picture: Picture, colours: Mapping[str, str]) -> Iterator[_Trace]:
-    """A line for each owner that has a load."""
     for owner, colour in colours.items():
-        if any(loads.get(owner) is not None for _, loads in picture.loads):
-            yield {
-                "type": "scatter",
-                "x": [picture.time(at) for at, _ in picture.loads],
-                "y": [loads.get(owner) for _, loads in picture.loads],
-                "mode": "lines",
-                "line": {"color": colour, "width": 2 if len(colours) <= _MOST_IN_LEGEND else 1, "shape": "hv"},
-                "name": _escaped(owner),
-                "legendgroup": owner,
-                "showlegend": False,
-                "hovertemplate": "%{x}: %{y:,.4~g}",
-            }
+        yield {
+            "type": "scatter",
+            "x": [picture.time(at) for at, _ in picture.loads],
+            "y": [loads.get(owner) for _, loads in picture.loads],
+            "mode": "lines",
+            "line": {"color": colour, "shape": "hv"},
+            "name": _escaped(owner),
+            "legendgroup": owner,
+            "showlegend": False,
+            "hovertemplate": "%{x}: %{y:,.4~g}",
+        }
 
 
 def _moves(picture: Picture, _: Mapping[str, str]) -> Iterator[_Trace]:
-    """Stacked bars: the moves of each kind in each of `_BINS` parts of the time."""
-    width = (picture.end - picture.begin) / _BINS or 1.0
-    counts = Counter((int((at - picture.begin) / width), kind) for at, kind in picture.moves)
-    under = Counter[int]()
     for kind, (name, colour) in _KINDS.items():
-        heights = {index: count for (index, event), count in sorted(counts.items()) if event == kind}
-        yield {
-            "type": "bar",
-            "x": [picture.time(picture.begin + (index + 0.5) * width) for index in heights],
-            "y": list(heights.values()),
-            "base": [under[index] for index in heights],
-            "width": width * 0.9,
-            "marker": {"color": colour},
-            "name": name,
-            "legend": "legend2",
-            "showlegend": True,
-            "hovertemplate": "%{x}: %{y}",
-        }
-        under.update(heights)
+        times = [picture.time(at) for at, each in picture.moves if each == kind]
+        yield {"type": "histogram", "x": times, "nbinsx": 60, "marker": {"color": colour}, "name": name}
 
 
-def _orders(picture: Picture, _: Mapping[str, str]) -> Iterator[_Trace]:
-    """Diamonds on the lanes: operators' orders about a partition."""
-    lane = {partition: index for index, partition in enumerate(picture.partitions)}
-    if on_lanes := [(mark, lane[mark.partition]) for mark in picture.marks if mark.partition in lane]:
-        yield {
-            "type": "scatter",
-            "x": [picture.time(mark.at) for mark, _ in on_lanes],
-            "y": [index for _, index in on_lanes],
-            "text": [_escaped(mark.text) for mark, _ in on_lanes],
-            "mode": "markers",
-            "marker": {"symbol": "diamond", "size": 10, "color": "black", "line": {"width": 1, "color": "white"}},
-            "name": "operators",
-            "hovertemplate": "%{x}<br>%{text}<extra></extra>",
-        }
-
-
-def _annotation(picture: Picture, index: int, mark: Mark) -> _Trace:
-    """The text of a mark, above the lanes."""
-    return {
-        "x": picture.time(mark.at),
-        "y": 1,
-        "yref": "y domain",
-        "yshift": 14 + 14 * (index % 3),
-        "xanchor": "left" if mark.at < (picture.begin + 2 * picture.end) / 3 else "right",  # so that the text fits
-        "text": _escaped(mark.text if len(mark.text) <= 40 else mark.text[:39] + "…"),
-        "hovertext": _escaped(mark.text),
-        "showarrow": False,
-        "font": {"size": 11},
+def _marks(picture: Picture, _: Mapping[str, str]) -> Iterator[_Trace]:
+    """Diamonds on the lanes; those of the whole group have a text, unless another one is too close."""
+    texts, last = list[str](), float("-inf")
+    for mark in picture.marks:
+        is_shown = _lane(picture, mark) == _GROUP_LANE and mark.at - last >= _APART * (picture.end - picture.begin)
+        texts.append(_escaped(mark.text[:24]) if is_shown else "")
+        last = mark.at if is_shown else last
+    late = (picture.begin + 2 * picture.end) / 3
+    yield {
+        "type": "scatter",
+        "x": [picture.time(mark.at) for mark in picture.marks],
+        "y": [_lane(picture, mark) for mark in picture.marks],
+        "text": texts,
+        "textposition": ["middle right" if mark.at < late else "middle left" for mark in picture.marks],
+        "customdata": [_escaped(mark.text) for mark in picture.marks],
+        "mode": "markers+text",
+        "marker": {"symbol": "diamond", "size": 10, "color": "black", "line": {"width": 1, "color": "white"}},
+        "showlegend": False,
+        "hovertemplate": "%{x}<br>%{customdata}<extra></extra>",
     }
 
 
-def _group_marks(picture: Picture) -> list[Mark]:
-    """The marks of the group, or of a partition without a lane."""
-    return [mark for mark in picture.marks if mark.partition not in picture.partitions]
+def _lane(picture: Picture, mark: Mark) -> str:
+    return _escaped(str(mark.partition)) if mark.partition in picture.partitions else _GROUP_LANE
 
 
-def _texts(picture: Picture) -> list[Mark]:
-    """The marks with a text: one for several of a kind in a row, and none if there are too many."""
-    apart = _SHARED_TEXT * (picture.end - picture.begin)
-    rows: list[list[Mark]] = []
-    for mark in _group_marks(picture):
-        if rows and _kind(rows[-1][0]) == _kind(mark) and mark.at - rows[-1][0].at < apart:
-            rows[-1].append(mark)
-        else:
-            rows.append([mark])
-    texts = [row[0] if len(row) == 1 else Mark(row[0].at, f"{_kind(row[0])}, {len(row)} times") for row in rows]
-    return texts if len(texts) <= _MOST_TEXTS else []
-
-
-def _kind(mark: Mark) -> str:
-    return mark.text.split(" ")[0]
-
-
-def _owners(picture: Picture) -> list[str]:
-    """All owners, ordered by when they first owned a partition, then by the numbers in their names."""
-    first: dict[str, float] = {}
-    for segment in picture.segments:
-        first[segment.owner] = min(segment.start, first.get(segment.owner, segment.start))
-    return sorted(first, key=lambda each: (first[each], [partition_order(part) for part in re.split(r"(\d+)", each)]))
-
-
-def _colours(count: int) -> list[str]:
-    """`count` colours that differ as much as possible."""
-    if count <= len(_PALETTE):
-        return list(_PALETTE[:count])
-    # The golden ratio keeps neighbours apart in hue; three levels of lightness separate colours of similar hue.
-    step = next(each for each in range(round(0.381966 * count), 2 * count) if gcd(each, count) == 1)
-    colours = []
-    for index in range(count):
-        rgb = colorsys.hls_to_rgb(index * step % count / count, (0.40, 0.62, 0.51)[index % 3], 0.62)
-        colours.append("#" + "".join(f"{round(each * 255):02x}" for each in rgb))
-    return colours
+def _by_numbers(name: str) -> list[tuple[int, int, str]]:
+    """A sort key: `job-9` comes before `job-10`."""
+    return [partition_order(part) for part in re.split(r"(\d+)", name)]
 
 
 def _escaped(text: str) -> str:

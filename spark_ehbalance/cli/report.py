@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from spark_ehbalance.cli.common import cell, console, iso
+from spark_ehbalance.cli.common import console, iso, table
 from spark_ehbalance.cli.options import AsJson, LeaseTable, StorageOptions
 from spark_ehbalance.cli.picture import Picture, Segment, html, moves_of, segments_of, split
 from spark_ehbalance.errors import EhBalanceError, OptionError
@@ -55,22 +54,22 @@ def history(
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in changes], indent=2))
         return
-    table = Table()
-    for column in ("time", "partition", "event", "from", "to", "epoch", "read up to", "by", "why"):
-        table.add_column(column)
-    for each in changes:
-        table.add_row(
+    columns = ("time", "partition", "event", "from", "to", "epoch", "read up to", "by", "why")
+    rows = [
+        (
             iso(each.at_ms),
-            cell(each.partition),
-            cell(each.event),
-            cell(each.owner_before or "nobody"),
-            cell(each.owner or "nobody"),
-            "" if each.epoch is None else str(each.epoch),
-            "" if each.sequence_number is None else str(each.sequence_number),
-            cell(each.by),
-            cell(each.why),
+            each.partition,
+            each.event,
+            each.owner_before or "nobody",
+            each.owner or "nobody",
+            each.epoch,
+            each.sequence_number,
+            each.by,
+            each.why,
         )
-    console().print(table)
+        for each in changes
+    ]
+    console().print(table(columns, rows))
 
 
 def _new(name: str) -> Path:
@@ -109,7 +108,6 @@ def history_picture(group: Group, rows: Sequence[OwnershipChange]) -> Picture:
         load_title="Partitions per owner",
         begin=begin,
         end=end,
-        dated=True,
     )
 
 

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_ehbalance.cli.options import AsJson
-from spark_ehbalance.cli.picture import Mark, Picture, Segment, html, moves_of, segments_of
+from spark_ehbalance.cli.picture import Mark, Picture, html, moves_of, segments_of
 from spark_ehbalance.cli.report import save
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.simulation.measures import Result
@@ -145,28 +145,22 @@ def _progress() -> Progress:
 
 
 def _picture(scenario: Scenario, result: Result) -> Picture:
-    """The picture of one result, in seconds since the beginning."""
-    owners = dict(result.owners)
-    begin = result.began_ms
-    segments = segments_of(result.changes, owners, begin, begin + round(result.seconds * 1000))
-    moves = moves_of(result.changes, owners)
+    owners, begin = dict(result.owners), result.began_ms
+    end = begin + round(result.seconds * 1000)
     changed = {each.partition for each in result.changes if each.partition is not None}
-    partitions = sorted(owners.keys() | changed, key=partition_order)
     return Picture(
         title=f"{result.strategy}: {result.scenario}, seed {result.seed}",
         subtitle=f"{scenario.description} {result.moves} moves, {result.fewest_moves} are the fewest possible. "
         f"{result.unowned:.0f} partition-seconds without an owner. {result.duplicates:,} events read again.",
-        partitions=partitions,
-        segments=[
-            Segment(each.partition, each.owner, (each.start - begin) / 1000, (each.end - begin) / 1000)
-            for each in segments
-        ],
-        moves=[((at - begin) / 1000, kind) for at, kind in moves],
-        marks=[Mark(at, text) for at, text in result.marks],
-        loads=[(sample.at, sample.loads) for sample in result.samples],
+        partitions=sorted(owners.keys() | changed, key=partition_order),
+        segments=segments_of(result.changes, owners, begin, end),
+        moves=moves_of(result.changes, owners),
+        marks=[Mark(begin + 1000 * at, text) for at, text in result.marks],
+        loads=[(begin + 1000 * sample.at, sample.loads) for sample in result.samples],
         load_title="Load per member, in events per second",
-        begin=0.0,
-        end=result.seconds,
+        begin=begin,
+        end=end,
+        zero=begin,
     )
 
 
@@ -182,7 +176,6 @@ def _heading(scenario: Scenario, seed: int) -> str:
 
 
 def _table(results: Sequence[Result]) -> Table:
-    """The results side by side, one column each."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     for result in results:

@@ -11,9 +11,8 @@ import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
-from spark_ehbalance.cli.common import age, cell, console, iso, now_ms
+from spark_ehbalance.cli.common import age, console, iso, now_ms, table
 from spark_ehbalance.cli.options import AsJson, LeaseTable, StorageOptions
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.leases.model import Member, MemberLoad
@@ -23,11 +22,6 @@ from spark_ehbalance.values.secrets import shown
 
 #: Seconds between two refreshes of `status --watch`.
 _WATCH_INTERVAL = 1.0
-
-#: What stands for something that the group's store does not keep.
-_UNKNOWN = "-"
-
-#: A store that keeps everything.
 
 
 def status(
@@ -64,7 +58,7 @@ def _group(text: str) -> NamedGroup:
     return NamedGroup.of(*names)
 
 
-def status_json(snapshot: Snapshot, keeps_all: bool = True) -> dict[str, Any]:
+def status_json(snapshot: Snapshot, keeps_all: bool) -> dict[str, Any]:
     """The state of a group for programs. What a store without `keeps_all` does not keep is null.
 
     Times are ISO 8601. `sequenceNumber` is that of the last finished event. Rates are in events per second, backlogs in
@@ -140,9 +134,8 @@ def _member_load(load: MemberLoad) -> dict[str, float | None]:
     return {"rate": load.rate, "backlog": load.backlog, "batchSeconds": load.batch_seconds, "cpu": load.cpu}
 
 
-def status_tables(snapshot: Snapshot, now_ms: int, keeps_all: bool = True) -> Group:
-    """The state of a group for people. Ages are by this machine's clock, so they include the skew of other clocks. What
-    the group's store does not keep, without `keeps_all`, is "-"."""
+def status_tables(snapshot: Snapshot, now_ms: int, keeps_all: bool) -> Group:
+    """The state of a group for people. Ages are by this machine's clock, so they include the skew of other clocks."""
     return Group(_partition_table(snapshot, now_ms, keeps_all), _member_table(snapshot, now_ms, keeps_all))
 
 
@@ -151,47 +144,46 @@ def _partition_table(snapshot: Snapshot, now_ms: int, keeps_all: bool) -> Table:
     if (seconds := _seconds(snapshot.lease_duration_ms)) is not None:
         title += f", lease duration {seconds:g} s"
     title += f", {_connections(snapshot, keeps_all)} connections"
-    table = Table(title=cell(title), title_justify="left")
-    for column in ("partition", "owner", "epoch", "read up to", "renewed", "owned for", "next owner", "pinned to"):
-        table.add_column(column, justify="right" if column in ("partition", "epoch", "read up to") else "left")
+    rows = []
     for lease in snapshot.leases.values():
         owned, pin = lease.owner is not None, lease.pin
-        table.add_row(
-            cell(lease.partition),
-            cell(lease.owner) if owned else Text("nobody", style="dim"),
-            str(lease.epoch) if keeps_all else _UNKNOWN,
-            "" if lease.checkpoint is None else str(lease.checkpoint.sequence_number),
-            f"{age(now_ms - lease.renewed_at_ms)} ago" if owned else "",
-            (age(now_ms - lease.owned_since_ms) if owned else "") if keeps_all else _UNKNOWN,
-            cell(lease.handover.to if lease.handover else "") if keeps_all else _UNKNOWN,
-            cell(f"{pin.to} (transfer)" if pin and pin.transfer else pin.to if pin else "") if keeps_all else _UNKNOWN,
+        rows.append(
+            (
+                lease.partition,
+                lease.owner or "nobody",
+                lease.epoch,
+                lease.checkpoint and lease.checkpoint.sequence_number,
+                f"{age(now_ms - lease.renewed_at_ms)} ago" if owned else "",
+                age(now_ms - lease.owned_since_ms) if owned else "",
+                lease.handover and lease.handover.to,
+                pin and f"{pin.to}{' (transfer)' if pin.transfer else ''}",
+            )
         )
-    return table
+    columns = ("partition", "owner", "epoch", "read up to", "renewed", "owned for", "next owner", "pinned to")
+    unknown = () if keeps_all else ("epoch", "owned for", "next owner", "pinned to")
+    return table(columns, rows, title=title, right=("partition", "epoch", "read up to"), unknown=unknown)
 
 
 def _member_table(snapshot: Snapshot, now_ms: int, keeps_all: bool) -> Table:
-    table = Table()
-    for column in ("member", "host", "state", "strategy"):
-        table.add_column(column)
-    for column in ("partitions", "pinned", "events/s", "backlog", "batch", "host CPU", "last seen"):
-        table.add_column(column, justify="right")
+    rows = []
     for member in _members(snapshot, keeps_all):
-        load, owned, last_seen = (
-            member.load,
-            len(snapshot.owned_by(member.id)),
-            f"{age(now_ms - member.renewed_at_ms)} ago",
+        load, owned = member.load, len(snapshot.owned_by(member.id))
+        rows.append(
+            (
+                member.id,
+                member.host,
+                member.state.value,
+                member.strategy,
+                owned if member.max_owned is None else f"{owned} of at most {member.max_owned}",
+                sum(each.pin is not None and each.pin.to == member.id for each in snapshot.leases.values()),
+                load and f"{load.rate:,.0f}",
+                load and f"{load.backlog:,.0f}",
+                load and f"{load.batch_seconds:.1f} s",
+                f"{load.cpu:.0%}" if load and load.cpu is not None else "",
+                f"{age(now_ms - member.renewed_at_ms)} ago",
+            )
         )
-        if not keeps_all:
-            table.add_row(cell(member.id), *[_UNKNOWN] * 3, str(owned), *[_UNKNOWN] * 5, last_seen)
-            continue
-        table.add_row(
-            *map(cell, (member.id, member.host, member.state.value, member.strategy)),
-            str(owned) if member.max_owned is None else f"{owned} of at most {member.max_owned}",
-            str(sum(each.pin is not None and each.pin.to == member.id for each in snapshot.leases.values())),
-            f"{load.rate:,.0f}" if load else "",
-            f"{load.backlog:,.0f}" if load else "",
-            f"{load.batch_seconds:.1f} s" if load else "",
-            f"{load.cpu:.0%}" if load and load.cpu is not None else "",
-            last_seen,
-        )
-    return table
+    texts, load_columns = ("host", "state", "strategy"), ("pinned", "events/s", "backlog", "batch", "host CPU")
+    columns = ("member", *texts, "partitions", *load_columns, "last seen")
+    unknown = () if keeps_all else (*texts, *load_columns)
+    return table(columns, rows, right=("partitions", *load_columns, "last seen"), unknown=unknown)

@@ -35,10 +35,6 @@ from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.secrets import shown
 from spark_ehbalance.values.starting_positions import StartingPositions
 
-#: Seconds that one of the client's calls waits for partitions to be handed over, or for a commit: as long as the store
-#: waits for its storage.
-_PATIENCE = REQUEST_TIMEOUT
-
 #: The default of azure-eventhub's client, and what it makes of it where no expiration is given.
 _LOAD_BALANCING_INTERVAL, _INTERVALS_TO_EXPIRATION = 30.0, 6
 
@@ -144,7 +140,7 @@ class DeltaCheckpointStore(CheckpointStore):
         self._starting_position = _parsed("starting_position", StartingPositions.parse, str(starting_position))
         self._connection_string = connection_string
         self._identity = identity
-        self._times = Times(load_balancing_interval, expiration, lease_duration, handover_timeout, _PATIENCE)
+        self._times = Times(load_balancing_interval, expiration, lease_duration, handover_timeout)
         self._lock = threading.Lock()  # for all but checkpoints, which wait for nobody
         self._served: tuple[float, float | None] = 0.0, None  # for how long the lock was held, and since when it is
         self._member: ConsumerMember | None = None  # the last one
@@ -329,11 +325,9 @@ class DeltaCheckpointStore(CheckpointStore):
             )
 
     def _current(self) -> ConsumerMember | None:
-        """The member, if it has not ended."""
         return None if self._member is None or self._member.stopped else self._member
 
     def _seen(self) -> tuple[Mapping[str, Lease], Sight | None]:
-        """The leases, and what the member knows of them."""
         assert self._store is not None
         member = self._current()
         sight = None if member is None else member.sight()

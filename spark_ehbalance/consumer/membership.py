@@ -24,13 +24,17 @@ from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.member.turn import Participant, Sight
-from spark_ehbalance.stores.base import LeaseStore
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseStore
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, Decision, View, strategy
 from spark_ehbalance.text import logger
 from spark_ehbalance.values.defaults import BALANCE_INTERVAL
 from spark_ehbalance.values.position import Position
 
 _LOG = logger(__name__)
+
+#: Seconds that one of the client's calls waits for partitions to be handed over, or for a commit: as long as the store
+#: waits for its storage.
+_PATIENCE = REQUEST_TIMEOUT
 
 #: A partition that is to be given away is let go after this part of the time that the next owner waits: before it is
 #: claimed by force, so that no request of the two crosses the other.
@@ -43,13 +47,12 @@ _LEAST_WAIT = 0.05
 @dataclass(frozen=True, slots=True)
 class Times:
     """How a consumer behaves, in seconds. `expiration`: a client that has not claimed its partitions for so long is
-    taken for dead. `patience`: how long a call of the client waits for partitions or for a commit."""
+    taken for dead."""
 
     load_balancing_interval: float
     expiration: float
     lease_duration: float
     handover_timeout: float
-    patience: float
 
 
 class _Wishes:
@@ -79,7 +82,8 @@ class ConsumerMember:
     """The membership of the consumer with owner id `owner`, from `start` on. For several threads.
 
     `used` maps the partitions that the client reads to the epochs that it began with. `left` are those that it has lost
-    while it read them: its receivers may still be open. `error` is what has ended the membership against its will.
+    while it read them: its receivers may still be open. `error` is what has ended the membership against its
+    will. `stopped`: it has ended, also because the client was silent for too long.
     """
 
     def __init__(
@@ -106,7 +110,7 @@ class ConsumerMember:
         self._alive_at = client_time()
         #: What the client reads and must be given away: the request, or None in a drain, and since when that is known.
         self._asked: dict[str, tuple[Handover | None, float]] = {}
-        self._stopped = False
+        self.stopped = False
         settings = Settings(
             strategy=self._wishes,
             strategy_name=DEFAULT_STRATEGY,
@@ -128,19 +132,14 @@ class ConsumerMember:
 
     def stop(self) -> None:
         """Give everything back and leave the group."""
-        self._stopped = True
+        self.stopped = True
         self._changed.set()
         self._keeper.stop()
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the membership has ended, also because the client was silent for too long."""
-        return self._stopped
 
     def take(self, allowed: Collection[str] | None) -> None:
         """Take those of the `allowed` partitions (None: of all) that should be this consumer's, and wait until what
         others hand over has come, or the patience is over. Raises what has ended the keeper."""
-        deadline = time.monotonic() + min(self._times.patience, self._times.expiration / 3)
+        deadline = time.monotonic() + min(_PATIENCE, self._times.expiration / 3)
         if not self.used and not self._keeper.kept():
             self._alive_at = self._client_time()  # a client that has nothing need not claim anything
         with self._taking:
@@ -200,7 +199,7 @@ class ConsumerMember:
         epoch = self.used.get(partition)
         if epoch is None or partition in self.left:
             return False
-        kept = self._keeper.checkpoint(partition, Progress(epoch, position), self._times.patience)
+        kept = self._keeper.checkpoint(partition, Progress(epoch, position), _PATIENCE)
         if not kept:
             self._drop(partition, epoch)
         return kept
@@ -224,7 +223,7 @@ class ConsumerMember:
             self.left.discard(partition)
             stays = bool(self.used)
         if stays:
-            self._keeper.give_back(partition, self._times.patience)
+            self._keeper.give_back(partition, _PATIENCE)
         else:
             self.stop()
 
@@ -250,7 +249,7 @@ class ConsumerMember:
     def _watch(self) -> None:
         """Let go what was not checkpointed in time, and leave when the client is silent."""
         wait = 0.0
-        while not self._stopped:
+        while not self.stopped:
             self._changed.wait(wait)
             self._changed.clear()
             now = time.monotonic()

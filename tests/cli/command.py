@@ -48,7 +48,6 @@ class Command:
         return outcome
 
     def fails(self, code: int, *arguments: object) -> str:
-        """The one-line error of a command that fails."""
         outcome = self(*arguments)
         assert (outcome.code, outcome.out) == (code, "")
         assert outcome.err.startswith("Error: ")

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.model import Handover, Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.values.position import Position
-from tests.cli.command import KEY, Command, Outcome, kept
+from tests.cli.command import Command, Outcome
 
 HUB = "hub"
 
@@ -38,7 +34,6 @@ def change(table: Path, /, **parts: Any) -> None:
 
 
 def record(table: Path, *changes: OwnershipChange) -> None:
-    """Write rows of the history."""
     with DeltaStore(str(table)) as store:
         store.record(changes)
 
@@ -60,7 +55,6 @@ class Group:
         return self.ehbalance(command, self.table, *arguments, *self._hub(command))
 
     def done(self, command: str, *arguments: object) -> str:
-        """The output of a command that succeeds without a warning."""
         outcome = self(command, *arguments)
         assert (outcome.code, outcome.err) == (0, "")
         return outcome.out
@@ -84,50 +78,6 @@ class Group:
         return {p: each.checkpoint.next for p, each in self.state.leases.items() if each.checkpoint}
 
 
-@pytest.fixture
-def emulator() -> Iterator[Emulator]:
-    """An emulator that checks keys."""
-    with Emulator({HUB: 4}, consumer_groups=["other"], sas_keys={"reader": KEY}) as running:
-        yield running
-
-
 def fill(emulator: Emulator, events: int) -> None:
-    """Append that many events to each partition."""
     for partition in range(4):
         emulator.append(HUB, partition, [b"event"] * events)
-
-
-@pytest.fixture
-def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder without a table."""
-    return tmp_path_factory.mktemp("secrets")
-
-
-@pytest.fixture
-def connection(emulator: Emulator, secrets: Path) -> Sequence[str]:
-    return kept(emulator.connection_string(HUB), secrets)
-
-
-@pytest.fixture
-def group(ehbalance: Command, table: Path, connection: Sequence[str]) -> Group:
-    """A group without a lease table."""
-    return Group(ehbalance, table, connection)
-
-
-@pytest.fixture
-def used(group: Group) -> Group:
-    """A running group."""
-    group("init")
-    ms = 1_770_000_000_000
-    leases = {
-        "0": Lease("0", "alice", 3, 17, ms, ms, Position(4711, "offset"), Handover("bob", 30_000)),
-        "1": Lease("1", "bob", 1, 5, ms, ms, Position(-1)),
-        "2": Lease("2", None, 8, 2, ms, ms, Position(9)),
-        "10": Lease("10"),
-    }
-    members = {
-        "bob": Member("bob", "x", 2, renewed_at_ms=ms, started_at_ms=ms, host="host-b"),
-        "alice": Member("alice", "y", 1, renewed_at_ms=ms, started_at_ms=ms, host="host-a"),
-    }
-    change(group.table, leases=leases, members=members)
-    return group

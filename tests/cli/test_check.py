@@ -18,9 +18,10 @@ from tests.cli.command import Command, kept
 from tests.cli.groups import HUB, Group
 
 
-def lines(printed: str) -> dict[str, dict[str, Any]]:
-    """The findings of `--json` by name."""
-    return {each["what"]: each for each in json.loads(printed)}
+def checked(run: Command | Group, *arguments: object) -> tuple[int, dict[str, dict[str, Any]]]:
+    outcome = run("check", *arguments, "--json")
+    assert outcome.err == ""
+    return outcome.code, {each["what"]: each for each in json.loads(outcome.out)}
 
 
 def verdicts(found: Mapping[str, Mapping[str, Any]], verdict: str) -> set[str]:
@@ -30,9 +31,8 @@ def verdicts(found: Mapping[str, Mapping[str, Any]], verdict: str) -> set[str]:
 def test_all_is_well(group: Group, emulator: Emulator, table: Path) -> None:
     with EventHubProducerClient.from_connection_string(emulator.connection_string(HUB)) as producer:
         producer.send_event(EventData("one"), partition_id="3")
-    outcome = group("check", "--json")
-    found = lines(outcome.out)
-    assert (outcome.code, outcome.err) == (0, "")
+    code, found = checked(group)
+    assert code == 0
     assert verdicts(found, "ok") == found.keys()
     assert "'hub' at localhost" in found["event hub"]["text"]
     assert "has 4 partitions" in found["event hub"]["text"]
@@ -45,7 +45,7 @@ def test_all_is_well(group: Group, emulator: Emulator, table: Path) -> None:
 def test_an_existing_table_stays_as_it_is(used: Group) -> None:
     before, folder = used.state, used.table.parent
     names = sorted(each.name for each in folder.iterdir())
-    found = lines(used("check", "--json").out)
+    _, found = checked(used)
     assert used.state == before
     assert sorted(each.name for each in folder.iterdir()) == names
     assert found["lease table"]["verdict"] == "failed", "the hub has no partition 10"
@@ -56,9 +56,8 @@ def test_an_untested_version_of_the_client_is_said(
     ehbalance: Command, connection: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")
-    outcome = ehbalance("check", *connection, "--json")
-    found = lines(outcome.out)
-    assert (outcome.code, verdicts(found, "warning")) == (0, {"azure-eventhub"})
+    code, found = checked(ehbalance, *connection)
+    assert (code, verdicts(found, "warning")) == (0, {"azure-eventhub"})
     assert "5.99.0 has not been tested" in found["azure-eventhub"]["text"]
 
 
@@ -66,9 +65,8 @@ def test_a_client_that_cannot_be_used(
     ehbalance: Command, connection: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(EventHubConsumerClient, "_create_consumer")
-    outcome = ehbalance("check", *connection, "--json")
-    found = lines(outcome.out)
-    assert (outcome.code, verdicts(found, "failed")) == (1, {"reading"})
+    code, found = checked(ehbalance, *connection)
+    assert (code, verdicts(found, "failed")) == (1, {"reading"})
     assert "has no attribute '_create_consumer'" in found["reading"]["text"]
     assert f"azure-eventhub=={TESTED}" in found["reading"]["remedy"]
 
@@ -83,24 +81,22 @@ def test_for_people(group: Group, table: Path) -> None:
 
 
 def test_the_hub_alone(ehbalance: Command, connection: Sequence[str]) -> None:
-    outcome = ehbalance("check", *connection, "--json")
-    assert outcome.code == 0
-    assert lines(outcome.out).keys() == {"versions", "event hub", "answers", "limits", "reading"}
+    code, found = checked(ehbalance, *connection)
+    assert code == 0
+    assert found.keys() == {"versions", "event hub", "answers", "limits", "reading"}
 
 
 def test_a_consumer_group_that_does_not_exist(ehbalance: Command, connection: Sequence[str]) -> None:
-    outcome = ehbalance("check", *connection, "--consumer-group", "missing", "--json")
-    found = lines(outcome.out)
-    assert (outcome.code, verdicts(found, "failed")) == (1, {"reading"})
+    code, found = checked(ehbalance, *connection, "--consumer-group", "missing")
+    assert (code, verdicts(found, "failed")) == (1, {"reading"})
     assert "'missing'" in found["reading"]["text"]
     assert "consumer group exists" in found["reading"]["remedy"]
 
 
 def test_a_wrong_key_and_a_hub_that_is_away(ehbalance: Command, emulator: Emulator, secrets: Path, table: Path) -> None:
     wrong = emulator.connection_string(HUB).replace("SharedAccessKey=", "SharedAccessKey=x")
-    outcome = ehbalance("check", table, *kept(wrong, secrets), "--json")
-    found = lines(outcome.out)
-    assert (outcome.code, verdicts(found, "failed")) == (1, {"event hub"})
+    code, found = checked(ehbalance, table, *kept(wrong, secrets))
+    assert (code, verdicts(found, "failed")) == (1, {"event hub"})
     assert "refused the credentials" in found["event hub"]["text"]
     assert found["compare-and-swap"]["verdict"] == "ok", "the storage is tried all the same"
 
@@ -117,7 +113,7 @@ def test_a_partition_that_a_query_reads(ehbalance: Command, emulator: Emulator, 
     try:
         for each in readers:
             each.receive(1, 0.1)
-        found = lines(ehbalance("check", *connection, "--json").out)
+        _, found = checked(ehbalance, *connection)
         assert found["reading"]["verdict"] == "ok"
         assert "with owner level 7" in found["reading"]["text"]
         assert all(each.is_usable() for each in readers), "nobody was disturbed"
@@ -132,21 +128,15 @@ def test_a_storage_without_compare_and_swap(group: Group, table: Path, monkeypat
         return folder.tag(name) or ""
 
     monkeypatch.setattr(Folder, "create", create)
-    outcome = group("check", "--json")
-    found = lines(outcome.out)
-    assert (outcome.code, verdicts(found, "failed")) == (1, {"compare-and-swap"})
+    code, found = checked(group)
+    assert (code, verdicts(found, "failed")) == (1, {"compare-and-swap"})
     assert "two queries would read the same partition" in found["compare-and-swap"]["text"]
     assert list(table.parent.iterdir()) == []
 
 
 def test_a_storage_that_may_not_be_written(ehbalance: Command, tmp_path: Path, connection: Sequence[str]) -> None:
     (tmp_path / "file").write_text("no folder")
-    outcome = ehbalance("check", tmp_path / "file" / "leases", *connection, "--json")
-    found = lines(outcome.out)
-    assert outcome.code == 1
+    code, found = checked(ehbalance, tmp_path / "file" / "leases", *connection)
+    assert code == 1
     assert "failed" in {each["verdict"] for each in found.values()}
     assert any("right to list, read, write and delete" in each["remedy"] for each in found.values())
-
-
-def test_a_wrong_option(ehbalance: Command, table: Path) -> None:
-    assert "neither connectionString nor" in ehbalance.fails(2, "check", table)

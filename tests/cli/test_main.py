@@ -34,7 +34,9 @@ def test_the_version_is_that_of_the_installed_package(ehbalance: Command) -> Non
     assert ehbalance("--version").out == f"ehbalance {version('spark-ehbalance')}\n"
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["status"], ["status", "x", "--nonsense"], ["init"]])
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["status"], ["status", "x", "--nonsense"], ["init"], ["pin", "x", "0"], ["pin", "x"]]
+)
 def test_a_wrong_command_line_is_refused(ehbalance: Command, arguments: list[str]) -> None:
     assert ehbalance(*arguments).code == 2
 

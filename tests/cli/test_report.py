@@ -129,7 +129,7 @@ def test_all_time_axes_have_dates_and_bars_begin_at_the_right_time(
     bars = {
         (trace["name"], partition, seconds(base), seconds(base) + length / 1000)
         for trace in lanes
-        for (partition, *_), base, length in zip(trace["customdata"], trace["base"], trace["x"], strict=True)
+        for partition, base, length in zip(trace["y"], trace["base"], trace["x"], strict=True)
     }
     assert bars == {("ann", "0", 1.0, 9.0), ("ann", "1", 1.0, 6.0), ("bob", "1", 6.0, 10.0)}
     for trace in traces:

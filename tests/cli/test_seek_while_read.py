@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from spark_ehbalance.source import receivers
 from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
-from tests.cli.command import Command
+from tests.cli.groups import Group
 from tests.source.queries import Query
 from tests.source.support import HUB, hub_options
 from tests.waiting import wait_until
@@ -64,29 +64,20 @@ def reading(emulator: Emulator, tmp_path: Path) -> Iterator[Reading]:
     receivers.RECEIVERS.close()
 
 
-@pytest.fixture
-def seek(ehbalance: Command, emulator: Emulator, tmp_path: Path) -> Callable[[datetime], str]:
-    def order(moment: datetime) -> str:
-        secret = tmp_path / "connection"
-        secret.write_text(emulator.connection_string(HUB))
-        where = ("--to", moment.isoformat(), "--connection-string", f"file:{secret}")
-        outcome = ehbalance("seek", tmp_path / "leases", "0", "--force", *where)
-        assert (outcome.code, outcome.err) == (0, "")
-        return outcome.out
-
-    return order
+def seek(group: Group, moment: datetime) -> str:
+    return group.done("seek", "0", "--force", "--to", moment.isoformat())
 
 
 @pytest.mark.parametrize(("to", "first"), [(1, 1000), (0, 0)], ids=["forward", "back"])
 @pytest.mark.parametrize("seeks", [1, 3])
 def test_the_running_batch_is_complete_and_the_next_one_begins_at_the_time(
-    reading: Reading, seek: Callable[[datetime], str], to: int, first: int, seeks: int
+    reading: Reading, group: Group, to: int, first: int, seeks: int
 ) -> None:
     in_flight = reading.batch(600)
     rows = reading.read(in_flight)
     got = [next(rows)]
     for _ in range(seeks):
-        assert seek(reading.times[to]) == f"Partition 0 continues at sequence number {first}.\n"
+        assert seek(group, reading.times[to]) == f"Partition 0 continues at sequence number {first}.\n"
     wait_until(
         lambda: reading.query.planner.holdings()["0"].epoch == in_flight.epoch + seeks, "the query has learnt of it"
     )
@@ -95,7 +86,7 @@ def test_the_running_batch_is_complete_and_the_next_one_begins_at_the_time(
     assert list(reading.read(reading.batch(50))) == list(range(first, first + 50))
 
 
-def test_seeks_between_consecutive_batches(reading: Reading, seek: Callable[[datetime], str]) -> None:
+def test_seeks_between_consecutive_batches(reading: Reading, group: Group) -> None:
     read: list[int] = []
     last_error: list[BaseException] = []
     ended = threading.Event()
@@ -114,7 +105,7 @@ def test_seeks_between_consecutive_batches(reading: Reading, seek: Callable[[dat
     running.start()
     try:
         for to in (1, 0, 0, 1, 0):
-            seek(reading.times[to])
+            seek(group, reading.times[to])
         before = len(read)
         wait_until(lambda: last_error or read[before:].count(EVENTS - 1), "all is read to the end")
     finally:

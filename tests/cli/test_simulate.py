@@ -82,7 +82,7 @@ def test_the_report_needs_no_network_and_has_a_lane_for_each_partition(ehbalance
     page = path.read_text(encoding="utf-8")
     assert "<title>cooperative: join, seed 0</title>" in page
     assert "<script src=" not in page
-    assert '"ticktext":["0","1","2","3","4","5"]' in page
+    assert '"categoryarray":["","0","1","2","3","4","5"]' in page
     assert all(f'"name":"member-{number}"' in page for number in range(3))
     assert "handed over" in page
 

@@ -109,7 +109,6 @@ class Consumers:
         return self.leases()[partition]
 
     def shares(self) -> list[int]:
-        """How many partitions each owner has."""
         leases = self.snapshot().leases.values() if self.group.exists() else ()
         return sorted(Counter(each.owner for each in leases if each.owner).values())
 
@@ -118,7 +117,6 @@ class Consumers:
         return [p for p, each in self.snapshot().leases.items() if each.handover and each.handover.to == member]
 
     def order(self, transition: Transition) -> None:
-        """An operator's order."""
         with DeltaStore(str(self.group.table)) as table:
             commit(table, table.read(), [transition])
 

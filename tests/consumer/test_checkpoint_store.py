@@ -36,14 +36,10 @@ PARTITIONS = 4
 # --- what azure-eventhub expects ---------------------------------------------------------------------------------
 
 
-def test_a_new_group_has_no_ownership_and_no_checkpoint(consumers: Consumers) -> None:
-    store = consumers.store()
-    assert not consumers.listed(store)
-    assert not consumers.checkpoints(store)
-
-
 def test_a_claim_of_new_partitions_is_granted_and_listed(consumers: Consumers) -> None:
     store, before = consumers.store(), time.time()
+    assert not consumers.listed(store)
+    assert not consumers.checkpoints(store)
     claimed = consumers.own(store, "a")
     assert list(claimed) == consumers.partitions
     for each in claimed.values():
@@ -150,12 +146,6 @@ def test_a_consumer_keeps_its_leases_between_the_calls_of_its_client(consumers: 
     assert {each.epoch for each in consumers.leases().values()} == {1}
 
 
-def test_a_client_that_has_gone_silent_leaves(consumers: Consumers) -> None:
-    consumers.owning("a", "0", "1", partition_ownership_expiration_interval=1.0)
-    wait_until(lambda: not consumers.snapshot().members, "the consumer has left")
-    assert consumers.owners() == {None}
-
-
 def test_another_groups_table_is_refused(consumers: Consumers) -> None:
     store = consumers.owning("a", "0")
     for name in consumers.named:
@@ -164,6 +154,7 @@ def test_another_groups_table_is_refused(consumers: Consumers) -> None:
             consumers.store(hub=False).list_ownership(*other.values())
         with pytest.raises(OptionError, match="is that of localhost"):
             store.claim_ownership([{**other, "partition_id": "0", "owner_id": "a"}])
+    assert store.list_ownership(*(name.upper() for name in consumers.named.values())), "names differ only by case"
 
 
 def test_of_two_consumers_with_one_id_the_later_one_goes_on(consumers: Consumers) -> None:
@@ -228,11 +219,6 @@ def test_while_the_table_is_away_the_client_reads_on(consumers: Consumers, tmp_p
     assert consumers.lease("0").checkpoint == Position(5, "at 5"), "it is written when the call returns"
     assert consumers.claim_listed(store, "a").keys() == claimed.keys()
     assert {each.epoch for each in consumers.leases().values()} == {1}
-
-
-def test_names_differ_only_by_case(consumers: Consumers) -> None:
-    store = consumers.owning("a", "0")
-    assert store.list_ownership(*(name.upper() for name in consumers.named.values()))
 
 
 @pytest.mark.parametrize(
@@ -376,12 +362,12 @@ def test_without_the_hub_a_consumer_waits_for_positions(consumers: Consumers) ->
 # --- with a query ------------------------------------------------------------------------------------------------
 
 
-def joined(consumers: Consumers, store: DeltaCheckpointStore, query: Query, owner: str = "a") -> dict[str, Ownership]:
+def joined(consumers: Consumers, store: DeltaCheckpointStore, query: Query) -> dict[str, Ownership]:
     """What the consumer has claimed once it has its share, half of the partitions."""
 
     def cycle() -> dict[str, Ownership]:
         query.step()
-        claimed = consumers.claim_listed(store, owner, *consumers.partitions)
+        claimed = consumers.claim_listed(store, "a", *consumers.partitions)
         return claimed if len(claimed) == PARTITIONS // 2 else {}
 
     return wait_until(cycle, "the consumer has its share")
@@ -517,9 +503,10 @@ def test_a_client_begins_anew_where_an_operator_has_sought(consumers: Consumers)
     assert consumers.lease("0").checkpoint == Position(0, "at 0")
 
 
-def test_a_client_that_was_taken_for_dead_does_not_checkpoint_what_it_read_before(consumers: Consumers) -> None:
+def test_a_client_that_is_silent_leaves_and_does_not_checkpoint_what_it_read_before(consumers: Consumers) -> None:
     store = consumers.owning("a", "0", "1", partition_ownership_expiration_interval=1.0)
     wait_until(lambda: not consumers.snapshot().members, "the consumer has left")
+    assert consumers.owners() == {None}
     consumers.own(store, "a", "0")  # its receiver is still open, for all it knows
     with pytest.raises(OwnershipLostError):
         consumers.checkpoint(store, "0", 99)

@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from tests.consumer.mixed import Mixed, share_through_everything
+from spark_ehbalance.strategies import STRATEGIES
+from tests.consumer.mixed import PARAMETERS, STEALING, Mixed, share_through_everything
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_consumers_and_queries_share_a_hub(emulator: Emulator, tmp_path: Path, kind: str) -> None:
-    mixed = Mixed(emulator, tmp_path)
-    try:
-        twice = share_through_everything(mixed, kind, kind)
-    finally:
-        mixed.close()
-    print(f"{kind}: of {sum(mixed.group.everything().values())} events {len(twice)} were read twice")
+def test_consumers_and_queries_share_a_hub(emulator: Emulator, tmp_path: Path) -> None:
+    with Mixed(emulator, tmp_path) as mixed:
+        share_through_everything(mixed, "async", "sync")
 
 
 def test_a_consumer_that_was_suspended_is_disconnected_and_comes_back(emulator: Emulator, tmp_path: Path) -> None:
-    mixed = Mixed(emulator, tmp_path)
-    try:
-        mixed.query("query")
-        mixed.consumer("consumer", "sync")
+    with Mixed(emulator, tmp_path) as mixed:
+        query, consumer = mixed.query("query"), mixed.consumer("consumer", "sync")
         mixed.wait_shares(6, 6)
-        mixed.signal("consumer", signal.SIGSTOP)
+        consumer.process.send_signal(signal.SIGSTOP)
         mixed.wait_shares(12)
-        mixed.signal("consumer", signal.SIGCONT)
+        consumer.process.send_signal(signal.SIGCONT)
         mixed.wait_shares(6, 6)
         mixed.everything_was_read()
-        seen = mixed.seen()
-        assert set(seen["query"].values()) == {1}, "it has had each partition once"
+        assert len({*query.seen()}) == len(query.seen()), "it has had each partition once"
         # What it had not checkpointed when it was suspended is read again, by itself if the query has not come to it.
-        assert max(seen["consumer"].values()) <= 2
-        print(f"{len(mixed.duplicates())} events were read twice")
-    finally:
-        mixed.close()
+        assert max(Counter(consumer.seen()).values()) <= 2
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_a_query_joins_and_leaves(emulator: Emulator, tmp_path: Path, strategy: str) -> None:
+    """Under each strategy; `tests/spark/test_strategies.py` has Spark's queries."""
+    with Mixed(emulator, tmp_path, lease=6) as mixed:  # none is to expire, also not on a busy machine
+        mixed.group.raw |= {"strategy": strategy, **PARAMETERS.get(strategy, {})}
+        mixed.query("a")
+        mixed.wait_shares(12)
+        later = mixed.query("b")
+        mixed.wait_shares(6, 6)
+        later.stop()
+        mixed.wait_shares(12)
+        mixed.everything_was_read()
+    assert strategy in STEALING or not mixed.duplicates(), "what moves by plan is read once"

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 from azure.eventhub.exceptions import OwnershipLostError
 
-from spark_ehbalance.consumer import DeltaCheckpointStore
-from spark_ehbalance.consumer.aio import DeltaCheckpointStore as AsyncStore
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.values.position import Position
 from tests.consumer.clients import Client
@@ -19,72 +16,37 @@ from tests.waiting import wait_until
 
 PARTITIONS = 2  # a client takes half a second to close each
 
-OTHER_HUB = "other"
-
 
 @pytest.fixture
 def partitions() -> int:
     return PARTITIONS
 
 
-@pytest.fixture(params=["sync", "async"])
-def store(consumers: Consumers, request: pytest.FixtureRequest) -> DeltaCheckpointStore | AsyncStore:
-    return consumers.store() if request.param == "sync" else consumers.async_store()
-
-
-@pytest.fixture
-def clients() -> Iterator[list[Client]]:
-    """Those that a test has started; all are stopped after it."""
-    started: list[Client] = []
-    yield started
-    for each in started:
-        each.stop()
-
-
-def test_two_clients_of_one_store_read_nothing_twice(
-    consumers: Consumers, store: DeltaCheckpointStore | AsyncStore, clients: list[Client]
-) -> None:
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_two_clients_of_one_store_read_nothing_twice(consumers: Consumers, kind: str) -> None:
     """At the same time: one of them reads. When it ends, the other goes on at its checkpoints."""
     hub = consumers.group.emulator.connection_string(HUB)
+    store = consumers.store() if kind == "sync" else consumers.async_store()
     consumers.group.append(20, PARTITIONS)
-    clients += [Client(hub, store) for _ in range(2)]
-    wait_until(lambda: any(each.errors for each in clients), "one is told")
-    [told] = [each for each in clients if each.errors]
-    [reading] = [each for each in clients if each is not told]
-    wait_until(lambda: len(reading.seen) >= 20 * PARTITIONS, "all was read")
-    partition, error = told.errors[0]
-    assert partition is None
-    assert isinstance(error, OptionError)
-    assert "make a DeltaCheckpointStore for each client" in str(error)
-    assert "\n" not in str(error)
-    assert not told.seen
-    reading.stop()
-    consumers.group.append(5, PARTITIONS)
-    wait_until(lambda: len(told.seen) >= 5 * PARTITIONS, "the other has read the rest")
-    told.stop()
+    clients = [Client(hub, store) for _ in range(2)]
+    try:
+        wait_until(lambda: any(each.errors for each in clients), "one is told")
+        [told] = [each for each in clients if each.errors]
+        [reading] = [each for each in clients if each is not told]
+        wait_until(lambda: len(reading.seen) >= 20 * PARTITIONS, "all was read")
+        partition, error = told.errors[0]
+        assert partition is None
+        assert "make a DeltaCheckpointStore for each client" in str(error)
+        assert "\n" not in str(error)
+        assert not told.seen
+        reading.stop()
+        consumers.group.append(5, PARTITIONS)
+        wait_until(lambda: len(told.seen) >= 5 * PARTITIONS, "the other has read the rest")
+    finally:
+        for each in clients:
+            each.stop()
     assert Counter(reading.seen + told.seen) == consumers.group.everything()
     assert all(isinstance(each, OptionError) for _, each in told.errors)
-
-
-def test_a_client_of_another_hub_reads_nothing(
-    consumers: Consumers, store: DeltaCheckpointStore | AsyncStore, clients: list[Client]
-) -> None:
-    emulator = consumers.group.emulator
-    emulator.add_hub(OTHER_HUB, PARTITIONS)
-    emulator.append(OTHER_HUB, 0, [b"x"])
-    consumers.group.append(5, PARTITIONS)
-    clients.append(Client(emulator.connection_string(HUB), store))
-    wait_until(lambda: len(clients[0].seen) >= 5 * PARTITIONS, "the first reads")
-    clients.append(Client(emulator.connection_string(OTHER_HUB), store))
-    wait_until(lambda: clients[1].errors, "the second is told")
-    assert isinstance(clients[1].errors[0][1], OptionError)
-    assert f"the client reads {consumers.group.options().connection.namespace}/{OTHER_HUB}" in str(
-        clients[1].errors[0][1]
-    )
-    consumers.group.append(5, PARTITIONS)
-    wait_until(lambda: len(clients[0].seen) >= 10 * PARTITIONS, "the first reads on")
-    assert Counter(clients[0].seen) == consumers.group.everything()
-    assert not clients[1].seen
 
 
 def test_a_late_checkpoint_of_one_does_not_count_as_the_other_s(consumers: Consumers) -> None:

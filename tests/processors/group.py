@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 from azure.eventhub import parse_connection_string
 from azure.storage.blob import BlobServiceClient
@@ -20,49 +17,13 @@ from azure.storage.blob import BlobServiceClient
 from chaos.storage.azurite import ACCOUNT, KEY
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.stores.blob.layout import Kind, checkpoint, groups, owner, parse_name
+from tests.members import AnyMember, Member, Members, repeating
 from tests.waiting import wait_until
 
 PARTITIONS = 12
 
 #: Balance interval and lease duration of all members, in seconds; the SDKs' are also one to six.
 INTERVAL, EXPIRY = 1.5, 9.0
-
-
-@dataclass
-class Member:
-    """A process that reads, and the file of what it has seen."""
-
-    name: str
-    process: subprocess.Popen[str]
-    path: Path
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-    def stop(self) -> None:
-        """Stop in an orderly way."""
-        self.process.communicate(timeout=60)
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.kill()
-
-    def seen(self) -> list[tuple[str, int]]:
-        """The events that it has seen; the last line may be cut off."""
-        lines = self.path.read_text().split("\n")[:-1] if self.path.exists() else []
-        return [(partition, int(number)) for partition, number in map(str.split, lines)]
-
-
-class AnyMember(Protocol):
-    """What a test does with a member of any kind: as `Member`."""
-
-    @property
-    def name(self) -> str: ...
-    def kill(self) -> None: ...
-    def stop(self) -> None: ...
-    def end(self) -> None: ...
-    def seen(self) -> list[tuple[str, int]]: ...
 
 
 @dataclass
@@ -78,7 +39,7 @@ class Move:
 
 
 @dataclass
-class MixedGroup:
+class MixedGroup(Members):
     """A group of queries and processors. `service` is the address of the storage account, as the members use it."""
 
     emulator: Emulator
@@ -104,7 +65,6 @@ class MixedGroup:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options of a query."""
         return {
             "connectionString": self.connection,
             "leaseTable": f"{self.service}/{self.container}",
@@ -122,7 +82,6 @@ class MixedGroup:
         return self.start(name, sys.executable, "-m", "tests.processors.consumer", settings)
 
     def javascript(self, name: str, strategy: str = "balanced") -> Member:
-        """A JavaScript consumer."""
         settings = json.dumps(self._settings(name, strategy) | {"modules": str(Path(sys.prefix, "azurite"))})
         return self.start(name, "node", str(Path(__file__).with_name("consumer.cjs")), settings)
 
@@ -147,18 +106,9 @@ class MixedGroup:
         }
 
     def query(self, name: str, **more: str) -> Member:
-        options = json.dumps(self.options | more)
-        return self.start(name, sys.executable, "-m", "tests.processors.query", name, options, str(self.folder / name))
-
-    def start(self, name: str, *command: str, **settings: Any) -> Member:
-        log = (self.folder / f"{name}.log").open("w")
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True, **settings)
-        member = Member(name, process, self.folder / name)
-        self.members.append(member)
-        return member
+        return self.start_query(name, self.options | more)
 
     def append(self, count: int) -> None:
-        """Append so many events to each partition."""
         for partition in range(self.partitions):
             self.emulator.append(self.hub, partition, [b"x" * 100] * count)
             self.appended[partition] += count
@@ -181,11 +131,9 @@ class MixedGroup:
         return {p: each.sequence_number for p, each in found.items() if each and each.sequence_number >= 0}
 
     def counts(self) -> list[int]:
-        """How many partitions each owner has."""
         return sorted(Counter(each for each in self.owners().values() if each is not None).values())
 
     def wait_shared(self, *counts: int, timeout: float = 120.0) -> None:
-        """Wait until the owners have so many partitions."""
         wait_until(lambda: self.counts() == sorted(counts), f"the owners have {counts}", timeout)
 
     def stays(self, seconds: float) -> bool:
@@ -196,10 +144,6 @@ class MixedGroup:
                 return False
             time.sleep(self.interval / 5)
         return True
-
-    def seen(self) -> Counter[tuple[str, int]]:
-        """How often each event was seen by any member."""
-        return Counter(event for member in self.members for event in member.seen())
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -250,36 +194,12 @@ class MixedGroup:
             yield
 
     def missing(self) -> int:
-        """How many events nobody has seen."""
         seen = self.seen()
         return sum((str(p), n) not in seen for p, end in enumerate(self.appended) for n in range(end))
 
-    def wait_read(self, timeout: float = 120.0) -> None:
-        """Wait until everything that was appended was seen."""
-        wait_until(lambda: not self.missing(), "every event was seen", timeout)
-
-    def close(self) -> None:
-        for member in self.members:
-            member.end()
+    def wait_read(self) -> None:
+        wait_until(lambda: not self.missing(), "every event was seen")
 
 
 def _explains(move: Move, partition: str, number: int) -> bool:
     return move.partition == partition and move.first <= number and (move.end is None or number < move.end)
-
-
-@contextlib.contextmanager
-def repeating(pause: float, action: Callable[[], None]) -> Iterator[None]:
-    """Run `action` in a thread, with `pause` seconds before each time."""
-    ended = threading.Event()
-
-    def run() -> None:
-        while not ended.wait(pause):
-            action()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()

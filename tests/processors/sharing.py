@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.processors.group import AnyMember, MixedGroup
+from tests.members import AnyMember
+from tests.processors.group import MixedGroup
 from tests.waiting import wait_until
 
 #: Starts a member with this name.

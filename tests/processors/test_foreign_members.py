@@ -10,39 +10,19 @@ from azure.storage.blob import ContainerClient
 
 from chaos.storage.azurite import KEY
 from spark_ehbalance.errors import StoreFormatError
-from spark_ehbalance.source.assembly import start_planner
-from spark_ehbalance.source.offsets import StreamOffset, group_name
-from spark_ehbalance.source.options import Options, stream_options
+from spark_ehbalance.source.options import Options
 from spark_ehbalance.stores.blob.layout import Kind, blob_name
 from tests.cli.command import Command
+from tests.processors.conftest import Start
 from tests.processors.group import PARTITIONS, MixedGroup
 from tests.source.queries import Query
 from tests.waiting import wait_until
 
 
 @pytest.fixture
-def options(group: MixedGroup) -> Options:
-    return stream_options(group.options | {"balanceInterval": "0.3s", "strategy": "greedy"})
-
-
-@pytest.fixture
 def container(group: MixedGroup) -> Iterator[ContainerClient]:
     with ContainerClient(group.service, group.container, KEY) as client:
         yield client
-
-
-@pytest.fixture
-def query(options: Options) -> Iterator[Callable[[], Query]]:
-    running = []
-
-    def start() -> Query:
-        finished = StreamOffset("a", group=group_name(options.lease_table))
-        running.append(Query(start_planner(options, "a", finished), "a", finished))
-        return running[-1]
-
-    yield start
-    for each in running:
-        each.stop()
 
 
 Write = Callable[..., str]
@@ -78,19 +58,19 @@ def reads_everything(query: Query, events: int) -> None:
     ],
 )
 def test_a_blob_that_says_nothing_is_none(
-    group: MixedGroup, write: Write, query: Callable[[], Query], metadata: dict[str, str]
+    group: MixedGroup, write: Write, start: Start, metadata: dict[str, str]
 ) -> None:
     group.append(5)
     for kind in Kind:
         write(kind, "0", **metadata)
-    reads_everything(query(), 5 * PARTITIONS)
+    reads_everything(start(), 5 * PARTITIONS)
 
 
 @pytest.mark.parametrize(("number", "offset"), [("", "@latest"), ("x", "120"), ("-5", "-1")])
 def test_an_offset_without_a_sequence_number_is_an_error_that_names_the_blob(
     group: MixedGroup,
     write: Write,
-    query: Callable[[], Query],
+    start: Start,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     number: str,
@@ -99,7 +79,7 @@ def test_an_offset_without_a_sequence_number_is_an_error_that_names_the_blob(
     """Whatever is done instead, events would be lost or read again without a word."""
     name = write(Kind.CHECKPOINT, "0", sequencenumber=number, offset=offset)
     with pytest.raises(StoreFormatError, match=re.escape(name)):
-        query()
+        start()
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
     status = Command(monkeypatch, capsys).fails(1, "status", group.options["leaseTable"])
     assert f"the blob {name} in" in status
@@ -108,12 +88,12 @@ def test_an_offset_without_a_sequence_number_is_an_error_that_names_the_blob(
 @pytest.mark.parametrize("checkpoint", [{}, {"sequencenumber": "700", "offset": "7000"}])
 @pytest.mark.parametrize("partition", ["99", "abc"])
 def test_partitions_that_the_hub_does_not_have_are_left_alone(
-    group: MixedGroup, write: Write, query: Callable[[], Query], partition: str, checkpoint: dict[str, str]
+    group: MixedGroup, write: Write, start: Start, partition: str, checkpoint: dict[str, str]
 ) -> None:
     group.append(5)
     write(Kind.OWNERSHIP, partition, ownerid="")
     write(Kind.CHECKPOINT, partition, **checkpoint)
-    reads_everything(query(), 5 * PARTITIONS)
+    reads_everything(start(), 5 * PARTITIONS)
     assert group.owners()[partition] is None
 
 
@@ -121,14 +101,14 @@ def test_partitions_that_the_hub_does_not_have_are_left_alone(
 def test_a_blob_that_may_not_be_changed_is_told_and_stops_nothing_else(
     group: MixedGroup,
     write: Write,
-    query: Callable[[], Query],
+    start: Start,
     container: ContainerClient,
     caplog: pytest.LogCaptureFixture,
     kind: Kind,
 ) -> None:
     group.append(5)
     lease = container.get_blob_client(write(kind, "0")).acquire_lease()
-    running = query()
+    running = start()
     others = PARTITIONS if kind is Kind.CHECKPOINT else PARTITIONS - 1
     wait_until(lambda: len(running.owned()) == others, "the query owns what it can own")
     running.read(5 * others)
@@ -145,10 +125,10 @@ def test_a_blob_that_may_not_be_changed_is_told_and_stops_nothing_else(
 
 
 def test_a_container_that_is_made_anew(
-    group: MixedGroup, query: Callable[[], Query], container: ContainerClient, caplog: pytest.LogCaptureFixture
+    group: MixedGroup, start: Start, container: ContainerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     group.append(5)
-    running = query()
+    running = start()
     reads_everything(running, 5 * PARTITIONS)
     running.planner.finish(running.finished)
     wait_until(lambda: group.checkpoints() == dict.fromkeys(running.owned(), 4), "all are checkpointed")

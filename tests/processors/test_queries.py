@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from azure.core.credentials import AzureNamedKeyCredential
@@ -15,21 +14,15 @@ from azure.storage.blob import BlobServiceClient
 from chaos.storage.azurite import ACCOUNT, KEY
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.source.assembly import start_planner
-from spark_ehbalance.source.offsets import StreamOffset, group_name
-from spark_ehbalance.source.options import Options, stream_options
+from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.values.starting_positions import LATEST
+from tests.processors.conftest import Start
 from tests.processors.group import MixedGroup
 from tests.source.queries import Query
 from tests.source.support import CountedReceivers, receive
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def options(group: MixedGroup) -> Options:
-    return stream_options(group.options | {"balanceInterval": "0.3s", "strategy": "greedy"})
 
 
 @pytest.fixture
@@ -44,27 +37,6 @@ def names(options: Options) -> tuple[str, str, str]:
 
 def named(options: Options) -> dict[str, str]:
     return dict(zip(("fully_qualified_namespace", "eventhub_name", "consumer_group"), names(options), strict=True))
-
-
-Start = Callable[..., Query]
-
-
-@pytest.fixture
-def start(options: Options) -> Iterator[Start]:
-    """Starts a query, and waits until it owns so many partitions."""
-    queries: list[Query] = []
-
-    def begin(finished: StreamOffset | None = None, *, owned: int = 0, **changed: Any) -> Query:
-        own = replace(options, **changed)
-        finished = finished or StreamOffset("a", group=group_name(own.lease_table))
-        query = Query(start_planner(own, "a", finished), "a", finished)
-        queries.append(query)
-        wait_until(lambda: len(query.owned()) >= owned, f"the query owns {owned} partitions")
-        return query
-
-    yield begin
-    for query in queries:
-        query.stop()
 
 
 def checkpoints(sdk: BlobCheckpointStore, options: Options) -> dict[str, tuple[int, str]]:

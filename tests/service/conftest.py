@@ -28,5 +28,4 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
 
 @pytest.fixture
 def table(hub: Hub, tmp_path: Path) -> str:
-    """The location of a lease table that is not there yet."""
     return hub.table()

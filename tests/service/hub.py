@@ -45,7 +45,6 @@ class Hub:
         return stream_options({**self.raw, **{name: str(value) for name, value in more.items()}})
 
     def table(self) -> str:
-        """The location of a lease table that nobody else has used."""
         return f"{self.tables.rstrip('/')}/{self.run}-{uuid.uuid4().hex[:8]}"
 
     @property

@@ -10,39 +10,15 @@ from collections import Counter
 
 from azure.eventhub import EventData
 
-from spark_ehbalance.hub.rows import sequence_numbers
-from spark_ehbalance.source.assembly import start_planner
-from spark_ehbalance.source.offsets import StreamOffset, group_name
-from spark_ehbalance.source.range_reader import read_range
-from spark_ehbalance.source.ranges import Range
-from spark_ehbalance.source.receivers import Receivers
+from tests.reading_query import ReadingQuery
 from tests.service.hub import Hub
 from tests.source.queries import Event, Query
 from tests.waiting import wait_until
 
 
-class ReadingQuery(Query):
-    """A query that reads its batches from the hub."""
-
-    def __init__(self, hub: Hub, owner: str, table: str) -> None:
-        self.options = hub.options(
-            leaseTable=table, startingPosition="latest", balanceInterval="2s", receiverTimeout="60s"
-        )
-        self.receivers = Receivers()
-        finished = StreamOffset(owner, group=group_name(self.options.lease_table))
-        super().__init__(start_planner(self.options, owner, finished), owner, finished)
-
-    def run(self, end: StreamOffset) -> list[Range]:
-        ranges = self.planner.ranges(end)
-        for each in ranges:
-            rows = read_range(self.options, each, self.owner, each.epoch, receivers=self.receivers)
-            self.seen += [(each.partition, number) for batch in rows for number in sequence_numbers(batch).to_pylist()]
-        self.finished = self.logged = end
-        return ranges
-
-    def stop(self) -> None:
-        super().stop()
-        self.receivers.close()
+def reading(hub: Hub, owner: str, table: str) -> ReadingQuery:
+    times = {"balanceInterval": "2s", "receiverTimeout": "60s"}
+    return ReadingQuery(hub.options(leaseTable=table, startingPosition="latest", **times), owner)
 
 
 def test_two_queries_share_and_every_event_is_read_once(hub: Hub, table: str) -> None:
@@ -57,14 +33,14 @@ def test_two_queries_share_and_every_event_is_read_once(hub: Hub, table: str) ->
             each.step()
         return sum(len(each.seen) for each in queries) >= len(sent)
 
-    queries: list[Query] = [ReadingQuery(hub, "a", table)]
+    queries: list[Query] = [reading(hub, "a", table)]
     gone: list[Query] = []
     try:
         partitions = hub.states().keys()
         wait_until(lambda: queries[0].owned() == partitions, "the first owns all")
         send(3)
         wait_until(read_all, "all is read")
-        queries.append(ReadingQuery(hub, "b", table))
+        queries.append(reading(hub, "b", table))
         wait_until(lambda: read_all() and len(queries[1].owned()) == len(partitions) // 2, "the second has its share")
         send(3)
         wait_until(read_all, "all is read")

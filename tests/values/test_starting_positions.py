@@ -77,12 +77,6 @@ def test_forms_of_one_position(text: str, position: UnresolvedPosition) -> None:
     assert StartingPositions.parse(text).others == position
 
 
-def test_a_time_without_zone_is_utc() -> None:
-    time = StartingPositions.parse("2026-01-31T12:00:00").others
-    assert isinstance(time, datetime)
-    assert time.tzinfo is not None
-
-
 def test_a_long_position_is_cut_and_a_deep_one_refused() -> None:
     for text, begin in (("9" * 5000, "9" * 400), ('{"0":' * 100_000, '{"0":' * 50)):
         with pytest.raises(OptionError) as caught:

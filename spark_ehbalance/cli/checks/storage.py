@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_ehbalance.cli.checks.findings import Finding, Verdict, failed, ok, warning
@@ -20,6 +20,9 @@ from spark_ehbalance.stores.opening import beside, open_store
 from spark_ehbalance.values.defaults import LEASE_DURATION
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import START_OFFSET, Position
+
+#: A table as a member sees it.
+_Side = tuple[LeaseTable, Author]
 
 #: Commits and looks of which the median is shown.
 _COMMITS = 5
@@ -103,28 +106,26 @@ def _removed(store: LeaseTable, trial: str) -> Finding | None:
 
 def _tried(first: LeaseTable, second: LeaseTable, group: Group) -> Iterator[Finding]:
     partitions = tuple(str(each) for each in range(_RACES))
-    ann, bob = Author("ann", "1"), Author("bob", "1")
+    sides = ((first, Author("ann", "1")), (second, Author("bob", "1")))
     first.create(group)
-    for store, by in ((first, ann), (second, bob)):  # a container knows what was written through it
+    for store, by in sides:  # a container knows what was written through it
         add = AddPartitions(by=by, at_ms=now_ms(), partitions=partitions, checkpoint=_START)
         commit(store, store.read(), [Join(by=by, at_ms=now_ms()), add])
     yield ok("rights", "a table beside the lease table was made, written and read")
-    raced = _raced(first, second, ann, bob, partitions)
+    raced = _raced(sides, partitions)
     yield raced
     if raced.verdict is Verdict.FAILED:
         return
     yield _clocks(first)
-    yield _times(first, ann, partitions)
+    yield _times(*sides[0])
 
 
-def _raced(first: LeaseTable, second: LeaseTable, ann: Author, bob: Author, partitions: tuple[str, ...]) -> Finding:
-    what = "compare-and-swap"
+def _raced(sides: Sequence[_Side], partitions: Sequence[str]) -> Finding:
+    what, damaged = "compare-and-swap", ""
     try:
-        won = [_claimed_by_both(first, second, ann, bob, partition) for partition in partitions]
+        won = [_claimed_by_all(sides, partition) for partition in partitions]
     except StoreDamagedError as damage:  # both have written the same version
         won, damaged = [], f" ({damage.problem})"
-    else:
-        damaged = ""
     if won == [1] * len(partitions):
         return ok(what, f"of two claims at the same moment one was accepted, {len(won)} times of {len(won)}")
     return failed(
@@ -135,12 +136,12 @@ def _raced(first: LeaseTable, second: LeaseTable, ann: Author, bob: Author, part
     )
 
 
-def _claimed_by_both(first: LeaseTable, second: LeaseTable, ann: Author, bob: Author, partition: str) -> int:
-    """How many of two claims of the partition were accepted: each was decided on before the other was written."""
-    tasks = [(store, by, store.read()) for store, by in ((first, ann), (second, bob))]
+def _claimed_by_all(sides: Sequence[_Side], partition: str) -> int:
+    """How many claims of the partition were accepted: each was decided on before another was written."""
+    bases = [store.read() for store, _ in sides]
 
-    def claim(task: tuple[LeaseTable, Author, Snapshot]) -> bool:
-        store, by, base = task
+    def claim(side: _Side, base: Snapshot) -> bool:
+        store, by = side
         epoch = base.leases[partition].epoch
         claim = Claim(by=by, at_ms=now_ms(), partition=partition, epoch=epoch, starting_position=_START)
         try:
@@ -148,8 +149,8 @@ def _claimed_by_both(first: LeaseTable, second: LeaseTable, ann: Author, bob: Au
         except ConflictError:
             return False
 
-    with ThreadPoolExecutor(2) as pool:
-        return sum(pool.map(claim, tasks))
+    with ThreadPoolExecutor(len(sides)) as pool:
+        return sum(pool.map(claim, sides, bases))
 
 
 def _clocks(store: LeaseTable) -> Finding:
@@ -161,16 +162,14 @@ def _clocks(store: LeaseTable) -> Finding:
     return warning("clock", text, "have this machine set its clock by the network: tokens and signatures depend on it")
 
 
-def _times(store: LeaseTable, by: Author, partitions: tuple[str, ...]) -> Finding:
+def _times(store: LeaseTable, by: Author) -> Finding:
     what, commits, looks = "latency", list[float](), list[float]()
     for _ in range(_COMMITS):
         began = time.monotonic()
         found = store.read()
         looks.append(time.monotonic() - began)
         own = [
-            Renew(by=by, at_ms=now_ms(), partition=p, epoch=e.epoch)
-            for p, e in found.leases.items()
-            if e.owner == by.id
+            Renew(by=by, at_ms=now_ms(), partition=each.partition, epoch=each.epoch) for each in found.owned_by(by.id)
         ]
         outcome = commit(store, found, [Heartbeat(by=by, at_ms=now_ms()), *own])
         commits.append(outcome.seconds or 0.0)

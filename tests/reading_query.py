@@ -1,0 +1,34 @@
+"""A query without Spark that reads its batches from the hub."""
+
+from __future__ import annotations
+
+from spark_ehbalance.hub.rows import sequence_numbers
+from spark_ehbalance.source.assembly import start_planner
+from spark_ehbalance.source.offsets import StreamOffset, group_name
+from spark_ehbalance.source.options import Options
+from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.source.receivers import Receivers
+from spark_ehbalance.stores.base import SHARED_LEVEL
+from tests.source.queries import Query
+
+
+class ReadingQuery(Query):
+    def __init__(self, options: Options, owner: str) -> None:
+        self.options = options
+        self.receivers = Receivers()
+        start = StreamOffset(owner, group=group_name(options.lease_table))
+        super().__init__(start_planner(options, owner, start), owner, start)
+
+    def run(self, end: StreamOffset) -> list[Range]:
+        ranges = self.planner.ranges(end)
+        for each in ranges:
+            level = each.epoch if self.options.keeps_all else SHARED_LEVEL
+            for rows in read_range(self.options, each, self.owner, level, receivers=self.receivers):
+                self.seen += [(each.partition, number) for number in sequence_numbers(rows).to_pylist()]
+        self.finished = self.logged = end
+        return ranges
+
+    def stop(self) -> None:
+        super().stop()
+        self.receivers.close()
