@@ -31,10 +31,9 @@ class Balancer:
         """Whether there is a reason to balance before the next interval: members or leases have changed since the last
         balancing, or a lease or a handover has expired."""
         member, snapshot = self._member, self._member.snapshot
-        assert snapshot is not None, "a look comes first"
         if self._ownership is not snapshot.ownership and self._ownership != snapshot.ownership:
             return True
-        durations, observations = member.duration.durations, member.observations
+        durations, observations = member.duration.durations, member.belief.observations
         return bool(
             expired_leases(observations, snapshot, durations, now.monotonic, now.wall_ms)
             or overdue_handovers(observations, snapshot, now.monotonic)
@@ -42,14 +41,8 @@ class Balancer:
 
     def leads(self, snapshot: Snapshot, now: Clocks) -> bool:
         """Whether this member is the group's leader, or would be without the members whose heartbeats have expired."""
-        durations, observations = self._member.duration.durations, self._member.observations
+        durations, observations = self._member.duration.durations, self._member.belief.observations
         return self._leads(snapshot, expired_members(observations, snapshot, durations, now.monotonic, now.wall_ms))
-
-    def new_partitions(self, partitions: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the hub's `partitions` that the table does not have yet."""
-        table = self._member.mended
-        assert table is not None, "a look comes first"
-        return tuple([each for each in partitions if each not in table.leases])
 
     def decide(
         self, pending: list[Transition], now: Clocks, abstain: str | None, partitions: Collection[str]
@@ -57,7 +50,6 @@ class Balancer:
         """What the strategy decides when `pending` is written first, and what it was shown: of the leases those of the
         hub's `partitions`, all if they are not known. It is not asked if this member is to `abstain` for a reason."""
         member = self._member
-        assert member.snapshot is not None, "a look comes first"
         self._ownership = member.snapshot.ownership
         view = _only(partitions, self._view(pending, now))
         strategy = with_overrides(member.settings.strategy)
@@ -78,8 +70,7 @@ class Balancer:
         ]
 
     def _view(self, pending: list[Transition], now: Clocks) -> View:
-        member, draft, observations = self._member, self._member.snapshot, self._member.observations
-        assert draft is not None, "a look comes first"
+        member, draft, observations = self._member, self._member.snapshot, self._member.belief.observations
         settings, duration = member.settings, member.duration
         durations, times = duration.durations, (now.monotonic, now.wall_ms)
         if not is_routine(pending):  # which changes nothing that a strategy goes by

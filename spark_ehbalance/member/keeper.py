@@ -77,6 +77,7 @@ class Keeper:
         """The thread opens the store. `changed` is set when the result of `holdings` may have changed other than by the
         passing of time."""
         self._participant = participant
+        self._query, self._me = participant.query, participant.author.id
         self._open_store = open_store
         self._hub = hub
         self.changed = changed or threading.Event()
@@ -126,23 +127,23 @@ class Keeper:
     def begin(self, batch: int, planner: str) -> None:
         """The sink is given the batch with this number, planned by that run, which the next commit tells the table."""
         with self._lock:
-            self._participant.query.begun, self._participant.query.planner = batch, planner
+            self._query.begin(batch, planner)
 
     def finish(self, progress: Mapping[str, Progress], batch: int = 0) -> None:
         """The batch with this number has ended, and the sink has finished `progress`, which is checkpointed with the
         next commit."""
         with self._changing():
-            self._participant.query.finish(progress, batch)
+            self._query.finish(progress, batch)
 
     def reset(self, resets: Mapping[str, Progress]) -> None:
         """Reading goes on at these positions, which may be further back than the checkpoints."""
         with self._changing():
-            self._participant.query.reset(resets)
+            self._query.reset(resets)
 
     def measure(self, loads: Mapping[str, Load], load: MemberLoad | None = None) -> None:
         """The moving averages of the loads of owned partitions, and of the member; written with the next renewals."""
         with self._lock:
-            self._participant.query.loads, self._participant.query.load = loads, load
+            self._query.loads, self._query.load = loads, load
 
     def leave(self) -> None:
         """Take nothing more, and give everything back as soon as the batch in flight has ended."""
@@ -158,8 +159,7 @@ class Keeper:
             wanted = self._looks_begun + 1
             self._participant.look_now()
             self._lock.notify_all()
-            looked = self._lock.wait_for(lambda: self._error is not None or self._looks_ended >= wanted, timeout)
-            self._check()
+            looked = self._wait_for(lambda: self._looks_ended >= wanted, timeout)
             return self._participant.leases if looked else None
 
     @property
@@ -198,26 +198,20 @@ class Keeper:
         participant = self._participant
         with self._lock:
             before = participant.settled_cycles if settled else 0
-            if settled:
-                participant.settle()
-                self._lock.notify_all()
 
             def balanced() -> bool:
                 if not whole and participant.owned:
                     return True
                 return (participant.settled_cycles if settled else participant.cycles) > before
 
-            self._lock.wait_for(lambda: self._error is not None or balanced(), timeout)
-            participant.settling = False
-            self._check()
-            return balanced()
+            return self._settle(balanced, timeout) if settled else self._wait_for(balanced, timeout)
 
     # --- called by a consumer, which has no batches -----------------------------------------------------------
 
     def use(self, partitions: Collection[str]) -> None:
         """These partitions are read now, until this is called again: none is given away meanwhile."""
         with self._changing():
-            self._participant.query.in_flight = frozenset(partitions)
+            self._query.in_flight = frozenset(partitions)
 
     def checkpoint(self, partition: str, progress: Progress, timeout: float) -> bool:
         """Commit the progress of a partition; returns whether it is still owned in the same epoch.
@@ -226,30 +220,21 @@ class Keeper:
         progress this may be further back than the checkpoint. Raises `StoreUnavailableError` after `timeout` seconds,
         when it goes on trying, and what has ended the keeper.
         """
-        query = self._participant.query
+        query = self._query
         with self._changing():
-            holding = self._participant.owned.get(partition)
-            if holding is None or holding.epoch != progress.epoch:
+            holding = self._owned(partition, progress.epoch)
+            if holding is None:
                 return False
             if holding.checkpoint == progress.position and not holding.handover_pending:
                 return True
-            if progress.position.sequence_number < holding.checkpoint.sequence_number:
-                query.reset({partition: progress})
-            else:
-                query.progress[partition], query.progress_since_look = progress, True
+            query.checkpoint(partition, progress, holding.checkpoint)
             used, query.in_flight = query.in_flight & {partition}, query.in_flight - {partition}
         with self._changing():
-            committed = self._lock.wait_for(
-                lambda: self._error is not None or not {partition} & (query.progress.keys() | query.resets.keys()),
-                timeout,
-            )
-            self._check()
-            if not committed:
+            if not self._wait_for(lambda: not query.waits(partition), timeout):
                 raise StoreUnavailableError(
                     f"partition {partition}: its checkpoint could not be written within {timeout:g} s"
                 )
-            holding = self._participant.owned.get(partition)
-            if holding is None or holding.epoch != progress.epoch:
+            if self._owned(partition, progress.epoch) is None:
                 return False
             query.in_flight |= used
             return True
@@ -257,7 +242,7 @@ class Keeper:
     def give_back(self, partition: str, timeout: float) -> None:
         """Release a partition, or hand it over if that was requested. Waits for the commit, `timeout` seconds at most;
         afterwards goes on trying."""
-        query = self._participant.query
+        query = self._query
         with self._changing():
             query.in_flight -= {partition}
             query.given_back |= {partition} & self._participant.owned.keys()
@@ -271,15 +256,7 @@ class Keeper:
         participant = self._participant
         with self._lock:
             before = participant.cycles
-            participant.settle()
-            self._lock.notify_all()
-            done = self._lock.wait_for(
-                lambda: self._error is not None or (participant.cycles > before and not participant.awaits_handover),
-                timeout,
-            )
-            participant.settling = False
-            self._check()
-            return done
+            return self._settle(lambda: participant.cycles > before and not participant.awaits_handover, timeout)
 
     def kept(self) -> Mapping[str, Holding]:
         """`holdings` together with what is to be handed over."""
@@ -393,13 +370,12 @@ class Keeper:
 
     def _complete_offsets(self, snapshot: Snapshot) -> None:
         """Find out the offsets of what waits to be committed, where no reader of another member is disturbed."""
-        query, owned = self._participant.query, snapshot.ownership.owned
         with self._lock:
-            positions = query.without_offsets({*owned.get(self._participant.author.id, ()), *owned.get(None, ())})
+            positions = self._participant.without_offsets(snapshot)
         if positions:
             found = self._hub.offsets(positions, SHARED_LEVEL)
             with self._lock:
-                query.complete(found, positions)
+                self._query.complete(found, positions)
 
     def _with_offsets(self, starts: Mapping[str, Position]) -> Mapping[str, Position]:
         """`starts` with their offsets, without those that have none and need one."""
@@ -430,7 +406,7 @@ class Keeper:
         """Log what was decided and why, and now and then how often."""
         view, decision = turn.view, turn.decision
         assert decision is not None, "the turn balances"
-        level, line = self._decisions.note(self._participant.author.id, view, decision)
+        level, line = self._decisions.note(self._me, view, decision)
         _LOG.log(level, "%s", line)
         if view is not None:
             # A query that waits for the group to settle then reads what there is, and may end before others start.
@@ -454,8 +430,7 @@ class Keeper:
     def _clear(self, changes: Sequence[OwnershipChange]) -> None:
         """Disconnect the former owners of what was taken: where nothing else tells them, some read on until the next
         reader connects, and this query has none before there is something to read."""
-        me = self._participant.author.id
-        taken = [each.partition for each in changes if each.owner == me and each.owner_before not in (None, me)]
+        taken = [x.partition for x in changes if x.owner == self._me and x.owner_before not in (None, self._me)]
         if taken:
             self._recording.do(partial(self._hub.clear, {str(each): SHARED_LEVEL for each in taken}))
 
@@ -464,6 +439,27 @@ class Keeper:
     def _check(self) -> None:
         if self._error is not None:
             raise self._error
+
+    def _wait_for(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Wait, with the lock, until `condition` holds; False after `timeout` seconds. Raises what has ended the
+        keeper."""
+        held = self._lock.wait_for(lambda: self._error is not None or condition(), timeout)
+        self._check()
+        return held
+
+    def _settle(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """As `_wait_for`, and meanwhile balance again and again as long as there is something to take."""
+        self._participant.settle()
+        self._lock.notify_all()
+        try:
+            return self._wait_for(condition, timeout)
+        finally:
+            self._participant.settling = False
+
+    def _owned(self, partition: str, epoch: int) -> Holding | None:
+        """What this member owns of `partition`, if it still does so in that `epoch`."""
+        holding = self._participant.owned.get(partition)
+        return holding if holding is not None and holding.epoch == epoch else None
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

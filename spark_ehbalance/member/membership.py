@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from spark_ehbalance.errors import DataLossError, FencedError
@@ -13,7 +14,7 @@ from spark_ehbalance.leases.model import Author, Lease, MemberLoad, MemberState,
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Advance, Heartbeat, Join, LeaseTransition, Outcome, PutBack, apply
 from spark_ehbalance.member.lease_duration import LeaseDuration
-from spark_ehbalance.member.query import Progress
+from spark_ehbalance.member.query import Progress, QueryState
 from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import Position
@@ -61,8 +62,59 @@ class Resumed(NamedTuple):
     epoch: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the last look has found. `to_put_back` is what somebody has removed from the table, or set back, although
+    this member has seen it there. `drained`: an operator, or this member itself, has set its state to leaving.
+
+    Times are monotonic: of this look and the one `before`, when the table was first seen as it is, and `unwritable_at`,
+    the last time at which it was seen not to have changed for half a lease duration. All live members try to write
+    within a third, so nobody can write, and nobody's lease expires for anybody else.
+    """
+
+    snapshot: Snapshot | None = None
+    to_put_back: tuple[PutBack, ...] = ()
+    drained: bool = False
+    at: float = float("-inf")
+    before: float = float("-inf")
+    changed_at: float = float("inf")
+    unwritable_at: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the commits of this process have achieved: the numbers `Member.joined` (None: it has not joined) and
+    `QueryRecord.start`, below which rows in the table are restored ones. Times are monotonic: of the last heartbeat,
+    and of the begin of the last commit that changed something. `failing`: the last try failed.
+    """
+
+    joined: int | None = None
+    start: int = 0
+    heartbeat: float = float("-inf")
+    at: float = float("-inf")
+    failing: bool = False
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What is believed since the last look or commit: all `leases`, with what is to be put back, which lease `table` it
+    is (None while no partition was added, and in tables of earlier versions), since when nothing has changed, and what
+    this member owns, by partition."""
+
+    leases: Mapping[str, Lease] = field(default_factory=dict)
+    table: TableIdentity | None = None
+    observations: Observations = field(default_factory=Observations)
+    holdings: Mapping[str, Holding] = field(default_factory=dict)
+
+    @cached_property
+    def first_due(self) -> tuple[float, float]:
+        """Of the holding that must be renewed first: when it was renewed, and how long it lasts."""
+        return min(((each.renewed, each.lasts) for each in self.holdings.values()), key=_due, default=_NEVER)
+
+
 class Membership:
-    """One process of a member: `see` takes a look at the table, `on_committed` the result of a commit.
+    """One process of a member: `see` takes a look at the table, `on_committed` the result of a commit. Each replaces
+    the values that it changes.
 
     `resume` are the partitions that an earlier process of this member was reading. Besides the partitions that the
     table says this member owns, these are claimed at once if they are free and would go on there.
@@ -72,35 +124,27 @@ class Membership:
         self.author = author
         self.settings = settings
         self.resume = dict(resume or {})
-        #: What this member owns, by partition.
-        self.holdings: Mapping[str, Holding] = {}
-        #: The last snapshot seen, and the same with what is `to_put_back`.
-        self.snapshot: Snapshot | None = None
-        self.mended: Snapshot | None = None
-        #: What somebody has removed from the table, or set back, although this member has seen it there.
-        self.to_put_back: list[PutBack] = []
-        #: Which lease table it is; None while no partition was added, and in tables of earlier versions.
-        self.table: TableIdentity | None = None
         #: The lease durations that are in force, as of the last look or commit.
         self.duration = LeaseDuration(author, settings.lease_duration)
-        #: The last time at which the table was seen not to have changed for half a lease duration. All live members
-        #: try to write within a third, so nobody can write, and nobody's lease expires for anybody else.
-        self.unwritable_at = float("-inf")
-        self.observations = Observations()
-        self.joined = False
-        #: An operator, or this member itself, has set its state to leaving.
-        self.drained = False
-        self.heartbeat = float("-inf")  # when the last one was written
-        # `Member.joined` and `QueryRecord.start` of this process: earlier ones in the table are restored.
-        self._joined_number = self._start = 0
-        self._leases: Mapping[str, Lease] = {}  # as last seen
-        self._own: list[Lease] = []  # among them
-        self._first_due = _NEVER  # of `holdings`: when it was renewed, and how long it lasts
-        self._looked = self._looked_before = float("-inf")
-        self._table_changed_at = float("inf")
-        self._commits_fail = False
-        self._committed_at = float("-inf")  # when the last successful commit began
-        self._loss_logged = False
+        self.look = Look()
+        self.written = Written()
+        self.belief = Belief()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """As of the last look, which there must have been."""
+        assert self.look.snapshot is not None, "a look comes first"
+        return self.look.snapshot
+
+    @property
+    def joined(self) -> bool:
+        """Whether this process has become a member."""
+        return self.written.joined is not None
+
+    @property
+    def holdings(self) -> Mapping[str, Holding]:
+        """What this member owns, by partition."""
+        return self.belief.holdings
 
     # --- a look at the table -----------------------------------------------------------------------------------
 
@@ -112,37 +156,41 @@ class Membership:
         """
         self._check_table(snapshot)
         self._follow_duration(snapshot, now)
+        before = self.look
         self._observe(snapshot, now)
-        self.snapshot = self.mended = snapshot
         if not self.joined:
             return {}
-        row = snapshot.members.get(self.author.id)
         self._check_fence(snapshot)
-        self.drained = row is not None and row.state is MemberState.LEAVING
-        lost = self._lost_checkpoints(snapshot)
-        self.to_put_back = self._lost_leases(snapshot, now.wall_ms)
-        if self.to_put_back:
-            self.mended = apply(snapshot, [*self.join(now.wall_ms), *self.to_put_back]).after
-        self._log_loss()
-        self._hold(self.mended, now)
+        lost, put_back = self._lost_checkpoints(snapshot), self._lost_leases(snapshot, now.wall_ms)
+        if put_back and not before.to_put_back:
+            _LOG.warning(
+                "somebody has removed partitions %s from the lease table, or set them back: they are put back as last "
+                "seen, and reading goes on", ", ".join(each.partition for each in put_back),
+            )  # fmt: skip
+        row = snapshot.members.get(self.author.id)
+        drained = row is not None and row.state is MemberState.LEAVING
+        self.look = replace(self.look, to_put_back=put_back, drained=drained)
+        mended = apply(snapshot, [*self.join(now.wall_ms, QueryState()), *put_back]).after if put_back else snapshot
+        self._hold(mended, now)
         return lost
 
     def _check_table(self, snapshot: Snapshot) -> None:
-        if self.table is not None and snapshot.table is not None and not snapshot.table.covers({self.table.id}):
-            self.holdings, self._own = {}, []
+        table = self.belief.table
+        if table is not None and snapshot.table is not None and not snapshot.table.covers({table.id}):
+            self.belief = replace(self.belief, holdings={})
             raise DataLossError(
                 "while this query ran somebody has made another lease table at the place of its own, which does not "
                 "know how far the group has read: start the query again, which then says how to go on"
             )
 
     def _check_fence(self, snapshot: Snapshot) -> None:
-        row, record = snapshot.members.get(self.author.id), self._record(snapshot)
-        later = row if row is not None and row.joined >= self._joined_number else None
-        run = record.run if record is not None and record.start >= self._start else later and later.incarnation
-        has_left = not run and record is not None and record.start == self._start  # though it was not told so
+        row, record, written = snapshot.members.get(self.author.id), self._record(snapshot), self.written
+        later = row if row is not None and row.joined >= (written.joined or 0) else None
+        run = record.run if record is not None and record.start >= written.start else later and later.incarnation
+        has_left = not run and record is not None and record.start == written.start  # though it was not told so
         if run in (None, self.author.incarnation) or has_left:
             return
-        self.holdings, self._own = {}, []
+        self.belief = replace(self.belief, holdings={})
         host = (record.host if record is not None else later.host if later is not None else "") or "an unknown host"
         raise FencedError(
             f"a later process (on {host}) has started as {record.owner if record else self.author.id}, with the "
@@ -158,26 +206,33 @@ class Membership:
     def longest_look_gap(self) -> float:
         """Seconds after which the next look is due, whatever else is: often enough to judge any member, also one that
         is dead and renewed more often than this group does now."""
-        return float("inf") if self.snapshot is None else renewal_interval(self.duration.shortest)
+        return float("inf") if self.look.snapshot is None else renewal_interval(self.duration.shortest)
 
     def _observe(self, snapshot: Snapshot, now: Clocks) -> None:
-        if self._writes_failed_for_long(now) or now.monotonic - self._looked > self.duration.shortest / 2:
+        """The next look, and the observations that follow from it."""
+        last, at, observations = self.look, now.monotonic, self.belief.observations
+        if self._writes_failed_for_long(now) or at - last.at > self.duration.shortest / 2:
             # A member that has not looked for long, because the store was away or its process was suspended, cannot
             # know whether others were alive; one that cannot write must assume the same of others. Everybody gets a
             # full lease duration again.
-            self.observations = self.observations.afresh()
-        if self.snapshot is None or self.snapshot.version != snapshot.version:
-            self._table_changed_at = now.monotonic
-        elif now.monotonic - self._table_changed_at > self.duration.durations.longest / 2:
-            self.unwritable_at = now.monotonic
-        self._looked_before, self._looked = self._looked, now.monotonic
-        self.observations = self.observations.updated(snapshot, now.monotonic)
+            observations = observations.afresh()
+        self.belief = replace(self.belief, observations=observations.updated(snapshot, at))
+        changed = last.snapshot is None or last.snapshot.version != snapshot.version
+        unchanged_for_long = not changed and at - last.changed_at > self.duration.durations.longest / 2
+        self.look = replace(
+            last,
+            snapshot=snapshot,
+            at=at,
+            before=last.at,
+            changed_at=at if changed else last.changed_at,
+            unwritable_at=at if unchanged_for_long else last.unwritable_at,
+        )
 
     # --- the result of a commit --------------------------------------------------------------------------------
 
     def on_commit_failed(self) -> None:
         """The store could be read, but not be written."""
-        self._commits_fail = True
+        self.written = replace(self.written, failing=True)
 
     def on_committed(self, outcome: Outcome, now: Clocks, ended: float) -> dict[str, Progress]:
         """Take in the result of a commit that has `ended` at that monotonic time. Returns what `see` returns.
@@ -185,8 +240,8 @@ class Membership:
         `now` is a time before the commit, so that this member never relies on a lease for longer than others do. What
         others wrote until the commit was won counts as seen at its end, for the same reason.
         """
-        snapshot = outcome.after
-        if snapshot is self.snapshot and not outcome.accepted and not outcome.refused:
+        snapshot, observations = outcome.after, self.belief.observations
+        if snapshot is self.look.snapshot and not outcome.accepted and not outcome.refused:
             return {}
         for each in outcome.refused:
             if isinstance(each.transition, Join) and not self.joined:
@@ -197,46 +252,41 @@ class Membership:
             self.duration.wrote(outcome.seconds)
         self._follow_duration(snapshot, now)
         lost = self._lost_checkpoints(snapshot)  # another member may have been faster to put something back
-        renewed: set[str] = set()
-        for transition in outcome.accepted:
-            if isinstance(transition, LeaseTransition):
-                partition = transition.partition
-                before = outcome.before.leases.get(partition)
-                if before is None or before.counter != snapshot.leases[partition].counter:
-                    renewed.add(partition)
-            elif isinstance(transition, (Join, Heartbeat)):
-                self.heartbeat = now.monotonic
-        row = snapshot.members.get(self.author.id)
-        if row is not None and row.incarnation == self.author.incarnation:
-            self.joined, self._joined_number = True, row.joined
-            record = self._record(snapshot)
-            self._start = record.start if record is not None else self._start
         if not self._writes_failed_for_long(now):
-            self.observations = self.observations.updated(snapshot, ended)
+            observations = observations.updated(snapshot, ended)
         elif outcome.accepted:
             # Others' time counts from the next look, before which all of them could see this commit.
-            self.observations = self.observations.afresh()
-        if outcome.accepted:
-            self._commits_fail, self._committed_at = False, now.monotonic
-        self._hold(snapshot, now, renewed)
+            observations = observations.afresh()
+        self.belief = replace(self.belief, observations=observations)
+        self.written = self._written(outcome, now.monotonic)
+        self._hold(snapshot, now, _renewed(outcome))
         return lost
+
+    def _written(self, outcome: Outcome, at: float) -> Written:
+        written, snapshot = self.written, outcome.after
+        row, record = snapshot.members.get(self.author.id), self._record(snapshot)
+        if row is not None and row.incarnation == self.author.incarnation:
+            written = replace(written, joined=row.joined, start=record.start if record else written.start)
+        if any(isinstance(each, (Join, Heartbeat)) for each in outcome.accepted):
+            written = replace(written, heartbeat=at)
+        return replace(written, at=at, failing=False) if outcome.accepted else written
 
     # --- what follows from both --------------------------------------------------------------------------------
 
     def renewal_due(self, ahead: float = 0.0) -> float:
         """The monotonic time at which the next commit must be under way, earlier by the part `ahead` of the interval
         between renewals."""
-        renewed, lasts = min(self._first_due, (self.heartbeat, self.duration.own), key=_due)
+        renewed, lasts = min(self.belief.first_due, (self.written.heartbeat, self.duration.own), key=_due)
         return renewed + (1 - ahead) * self.settings.renewal_part * lasts
 
     def renewed_along(self, renewed: float, lasts: float, now: float) -> bool:
         """Whether what was `renewed` at that time, for so long, is renewed again along with a commit at `now`."""
         return renewed + self.settings.renewed_along_part * self.settings.renewal_part * lasts <= now
 
-    def valid(self, holdings: Mapping[str, Holding], now: float, unwritable_at: float) -> dict[str, Holding]:
+    def valid(self, holdings: Mapping[str, Holding], now: float) -> dict[str, Holding]:
         """Those of `holdings` that nobody else may take at monotonic time `now`: renewed within the lease duration; or
-        all, if the table was `unwritable_at` a recent time, as others then wait for a full lease duration again."""
-        if now - unwritable_at < renewal_interval(self.duration.own):
+        all, if the table could not be written a short time ago, as others then wait for a full lease duration again."""
+        if now - self.look.unwritable_at < renewal_interval(self.duration.own):
             return dict(holdings)
         return {p: holding for p, holding in holdings.items() if now < holding.ends}
 
@@ -245,19 +295,8 @@ class Membership:
         me, leases = self.author.id, snapshot.leases
         return any(me in (leases[p].owner, handover.to) for p, handover in snapshot.ownership.pending.items())
 
-    @property
-    def leases(self) -> Mapping[str, Lease]:
-        """All leases as of the last look or commit."""
-        return self._leases
-
-    def lease_seen(self, partition: str) -> Lease | None:
-        """The lease as last seen."""
-        return self._leases.get(partition)
-
-    def join(self, at_ms: int, batch: int = 0, begun: int = 0, planner: str = "") -> list[Join]:
-        """What makes this process a member, if it is not one in the last snapshot. `batch`, `begun`
-        and `planner` are those of `QueryState`."""
-        assert self.snapshot is not None, "join follows a look"
+    def join(self, at_ms: int, query: QueryState) -> list[Join]:
+        """What makes this process, with its `query`, a member, if it is not one in the last snapshot."""
         row, record, settings = self.snapshot.members.get(self.author.id), self._record(self.snapshot), self.settings
         known = not settings.lineage or (record is not None and record.run == self.author.incarnation)
         if self.joined and row is not None and row.incarnation == self.author.incarnation and known:
@@ -271,21 +310,21 @@ class Membership:
                 strategy=settings.strategy_name,
                 lease_duration_ms=round(self.duration.group * 1000),
                 lineage=settings.lineage,
-                batch=batch,
-                begun=begun,
-                planner=planner,
+                batch=query.batch,
+                begun=query.begun,
+                planner=query.planner,
                 process=settings.process,
                 over=settings.over,
             )
         ]
 
-    def advance(self, at_ms: int, batch: int, begun: int, planner: str) -> list[Advance]:
+    def advance(self, at_ms: int, query: QueryState) -> list[Advance]:
         """What has the table know which batch is finished, and which one is begun, if it does not yet."""
-        record = self.snapshot and self._record(self.snapshot)
+        record, batch, begun, planner = self._record(self.snapshot), query.batch, query.begun, query.planner
         if not self.joined or not record:
             return []
-        told = record.begun > begun or (record.begun, record.planner) == (begun, planner)
-        if told and record.batch == batch:
+        known = record.begun > begun or (record.begun, record.planner) == (begun, planner)
+        if known and record.batch == batch:
             return []
         return [Advance(by=self.author, at_ms=at_ms, lineage=record.lineage, batch=batch, begun=begun, planner=planner)]
 
@@ -304,52 +343,45 @@ class Membership:
         self.duration.follow(snapshot, now.monotonic)
         own = self.duration.own
         if any(holding.lasts > own for holding in self.holdings.values()):
-            self._hold_these({p: replace(each, lasts=min(each.lasts, own)) for p, each in self.holdings.items()})
+            holdings = {p: replace(each, lasts=min(each.lasts, own)) for p, each in self.holdings.items()}
+            self.belief = replace(self.belief, holdings=holdings)
 
     def _writes_failed_for_long(self, now: Clocks) -> bool:
         """Whether it could not write for so long that other live members may not have been able to either."""
-        if not self._commits_fail or self.snapshot is None:
+        if not self.written.failing or self.look.snapshot is None:
             return False
-        return now.monotonic - self._committed_at > short_outage(self.duration.shortest)
+        return now.monotonic - self.written.at > short_outage(self.duration.shortest)
 
-    def _lost_leases(self, snapshot: Snapshot, at_ms: int) -> list[PutBack]:
-        return [
-            PutBack(by=self.author, at_ms=at_ms, lease=lease, table=self.table)
-            for _, found, lease in changed_rows(snapshot.leases, self._leases)
+    def _lost_leases(self, snapshot: Snapshot, at_ms: int) -> tuple[PutBack, ...]:
+        return tuple(
+            PutBack(by=self.author, at_ms=at_ms, lease=lease, table=self.belief.table)
+            for _, found, lease in changed_rows(snapshot.leases, self.belief.leases)
             if found is None or found.epoch < lease.epoch
-        ]
+        )
 
     def _lost_checkpoints(self, snapshot: Snapshot) -> dict[str, Progress]:
         """Own checkpoints that are further back in `snapshot`: whoever put the leases back had seen less."""
         lost: dict[str, Progress] = {}
-        for lease in self._own:
-            found, known = snapshot.leases.get(lease.partition), lease.checkpoint
+        for partition in self.holdings:
+            lease, found = self.belief.leases[partition], snapshot.leases.get(partition)
             if found is None or (found.owner, found.epoch) != (lease.owner, lease.epoch):
                 continue
+            known = lease.checkpoint
             if known and found.checkpoint and found.checkpoint.sequence_number < known.sequence_number:
-                lost[lease.partition] = Progress(lease.epoch, known)
+                lost[partition] = Progress(lease.epoch, known)
         return lost
 
-    def _log_loss(self) -> None:
-        if self.to_put_back and not self._loss_logged:
-            _LOG.warning(
-                "somebody has removed partitions %s from the lease table, or set them back: they are put back as last "
-                "seen, and reading goes on", ", ".join(each.partition for each in self.to_put_back),
-            )  # fmt: skip
-        self._loss_logged = bool(self.to_put_back)
-
-    def _hold(self, snapshot: Snapshot, now: Clocks, renewed: set[str] | None = None) -> None:
+    def _hold(self, snapshot: Snapshot, now: Clocks, renewed: Set[str] | None = None) -> None:
         """Hold what `snapshot` says is own; `renewed` are partitions renewed by a commit (None: there was none)."""
-        own, seen = snapshot.owned_by(self.author.id), self._leases
-        self._leases, self.table = snapshot.leases, snapshot.table or self.table
-        if own == self._own and not renewed:
+        own, seen, held = snapshot.owned_by(self.author.id), self.belief.leases, self.holdings
+        self.belief = replace(self.belief, leases=snapshot.leases, table=snapshot.table or self.belief.table)
+        if own == [seen[partition] for partition in held] and not renewed:
             return
-        self._own = own
         # What another has given to this member counts from then on, which was after the look before this one.
-        since = self._looked_before if renewed is None else now.monotonic
+        since = self.look.before if renewed is None else now.monotonic
         holdings = {}
         for lease in own:
-            before, again = self.holdings.get(lease.partition), renewed is not None and lease.partition in renewed
+            before, again = held.get(lease.partition), renewed is not None and lease.partition in renewed
             if before is not None and not again and seen.get(lease.partition) is lease:
                 holdings[lease.partition] = before
                 continue
@@ -367,15 +399,17 @@ class Membership:
             holdings[lease.partition] = Holding(
                 lease.epoch, lease.checkpoint, renewed_at, lasts, pending, lease.owned_since_ms, lease.sought
             )
-        for partition in sorted(self.holdings.keys() - holdings.keys()):
+        for partition in sorted(held.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a new table has none
             _LOG.info("partition %s: no longer owned, now by %s", partition, lease_now and lease_now.owner)
-        self._hold_these(holdings)
+        self.belief = replace(self.belief, holdings=holdings)
 
-    def _hold_these(self, holdings: Mapping[str, Holding]) -> None:
-        self.holdings = holdings
-        times = ((each.renewed, each.lasts) for each in holdings.values())
-        self._first_due = min(times, key=_due, default=_NEVER)
+
+def _renewed(outcome: Outcome) -> frozenset[str]:
+    """The partitions that `outcome` has renewed."""
+    before, after = outcome.before.leases, outcome.after.leases
+    written = {each.partition for each in outcome.accepted if isinstance(each, LeaseTransition)}
+    return frozenset(p for p in written if p not in before or before[p].counter != after[p].counter)
 
 
 def _due(times: tuple[float, float]) -> float:

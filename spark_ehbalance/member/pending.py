@@ -48,13 +48,12 @@ def pending(
     of their time has passed, so that few commits are for renewals alone.
     """
     by, at_ms, snapshot = member.author, now.wall_ms, member.snapshot
-    assert snapshot is not None, "a look comes first"
-    transitions: list[Transition] = [*member.join(at_ms, query.batch, query.begun, query.planner)]
+    transitions: list[Transition] = [*member.join(at_ms, query)]
     if not member.joined:
         transitions += _progress(member, query, at_ms)
         return transitions + _resumed(member, apply(snapshot, transitions).after, at_ms)
-    transitions += member.to_put_back
-    if by.id in snapshot.members and member.renewed_along(member.heartbeat, member.duration.own, now.monotonic):
+    transitions += member.look.to_put_back
+    if by.id in snapshot.members and member.renewed_along(member.written.heartbeat, member.duration.own, now.monotonic):
         transitions.append(member.beat(at_ms, query.load))
     transitions += _progress(member, query, at_ms)
     for partition, holding in member.holdings.items():
@@ -70,7 +69,7 @@ def pending(
         ):
             load = _changed_load(member, query, partition)
             transitions.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=epoch, load=load))
-    return transitions + (member.advance(at_ms, query.batch, query.begun, query.planner) if transitions else [])
+    return transitions + (member.advance(at_ms, query) if transitions else [])
 
 
 def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transition]:
@@ -84,7 +83,7 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
         # Refused after a handover, which changes the epoch; accepted if the next owner has left meanwhile.
         transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
-    return [*transitions, *member.advance(at_ms, query.batch, query.begun, query.planner), Leave(by=by, at_ms=at_ms)]
+    return [*transitions, *member.advance(at_ms, query), Leave(by=by, at_ms=at_ms)]
 
 
 def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transition]:
@@ -108,7 +107,7 @@ def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transit
 
 def _changed_load(member: Membership, query: QueryState, partition: str) -> Load | None:
     """The load of `partition` if it differs from the table's; None: the table's stays."""
-    load, lease = query.loads.get(partition), member.lease_seen(partition)
+    load, lease = query.loads.get(partition), member.belief.leases.get(partition)
     if load is None or lease is None or lease.load is None:
         return load
     known = lease.load

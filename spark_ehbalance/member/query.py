@@ -43,6 +43,10 @@ class QueryState:
     begun: int = 0
     planner: str = ""
 
+    def begin(self, batch: int, planner: str) -> None:
+        """The sink is given the batch with this number, planned by that run."""
+        self.begun, self.planner = batch, planner
+
     def finish(self, progress: Mapping[str, Progress], batch: int = 0) -> None:
         """The batch with this number has ended, and the sink has finished `progress`."""
         self.batch = batch
@@ -56,6 +60,17 @@ class QueryState:
             self.progress.pop(partition, None)
         self.resets |= resets
         self.reset_since_look |= bool(resets)
+
+    def checkpoint(self, partition: str, progress: Progress, before: Position) -> None:
+        """Between two batches, or without any, `progress` replaces the checkpoint `before`, which may be further on."""
+        if progress.position.sequence_number < before.sequence_number:
+            self.reset({partition: progress})
+        else:
+            self.progress[partition], self.progress_since_look = progress, True
+
+    def waits(self, partition: str) -> bool:
+        """Whether something about `partition` is not committed yet."""
+        return partition in self.progress or partition in self.resets
 
     def without_offsets(self, partitions: Collection[str]) -> dict[str, int]:
         """The sequence numbers of those positions in `partitions` whose offsets are not known."""

@@ -69,8 +69,7 @@ class Turn:
     def added(self, partitions: tuple[str, ...]) -> Sequence[str]:
         """Those of the hub's `partitions` that were created while the group was at work: like Kafka's they are read
         from their first event, and `balance` must be told where that is."""
-        mended = self._member.mended
-        return self._balancer.new_partitions(partitions) if self._member.joined and mended and mended.leases else ()
+        return self._unknown(partitions) if self._member.joined and self._member.belief.leases else ()
 
     def balance(
         self, partitions: tuple[str, ...], earliest: Mapping[str, Position], hub_created_ms: int | None = None
@@ -89,9 +88,9 @@ class Turn:
             return ()
         self._decided = [
             AddPartitions(by=by, at_ms=at_ms, partitions=(each,), checkpoint=earliest.get(each))
-            for each in self._balancer.new_partitions(partitions)
+            for each in self._unknown(partitions)
         ]
-        if self._decided and not self._member.leases and hub_created_ms is not None:
+        if self._decided and not self._member.belief.leases and hub_created_ms is not None:
             self._decided.append(NoteHub(by=by, at_ms=at_ms, created_ms=hub_created_ms))
         written_first = self._pending + self._decided if self._decided else self._pending
         self.decision, self.view = self._balancer.decide(written_first, self.now, self._abstain, partitions)
@@ -128,6 +127,10 @@ class Turn:
         if not admitted:
             return []
         return admitted + self._member.duration.change(self.snapshot, self.now.monotonic, self.now.wall_ms)
+
+    def _unknown(self, partitions: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of `partitions` that the table does not have."""
+        return tuple([each for each in partitions if each not in self._member.belief.leases])
 
     def _claimed_unread(self) -> list[str]:
         """The partitions to be claimed that were never read."""
@@ -219,17 +222,17 @@ class Participant:
     @property
     def table(self) -> TableIdentity | None:
         """Which lease table it is; None while no partition was added, and in tables of earlier versions."""
-        return self._member.table
+        return self._member.belief.table
 
     @property
     def table_version(self) -> int:
         """The newest version of the table that is known; 0 before the first look."""
-        return 0 if self._member.snapshot is None else self._member.snapshot.version
+        return self._member.look.snapshot.version if self._member.look.snapshot else 0
 
     @property
     def leases(self) -> Mapping[str, Lease]:
         """All leases as of the last look or commit."""
-        return self._member.leases
+        return self._member.belief.leases
 
     @property
     def owned(self) -> Mapping[str, Holding]:
@@ -239,12 +242,17 @@ class Participant:
     @property
     def leaving(self) -> bool:
         """Whether everything owned is to be given back."""
-        return self.query.leaving or self._member.drained or self.stalled
+        return self.query.leaving or self._member.look.drained or self.stalled
 
     @property
     def idle(self) -> bool:
         """Whether nothing is owned, in flight, or waiting to be committed."""
         return not (self._member.holdings or self.query.in_flight or self.query.progress)
+
+    def without_offsets(self, snapshot: Snapshot) -> dict[str, int]:
+        """The sequence numbers of what waits to be committed in `snapshot` and whose offsets are not known."""
+        owned = snapshot.ownership.owned
+        return self.query.without_offsets({*owned.get(self.author.id, ()), *owned.get(None, ())})
 
     def plannable(self) -> dict[str, Holding]:
         """The owned partitions that are not to be given away."""
@@ -268,22 +276,22 @@ class Participant:
     @property
     def awaits_handover(self) -> bool:
         """Whether a handover to this member is pending."""
-        handovers = (lease.handover for lease in self._member.leases.values())
+        handovers = (lease.handover for lease in self.leases.values())
         return any(each.to == self.author.id for each in handovers if each)
 
     def sight(self, now: Clocks) -> Sight | None:
         """What is known of all leases; None before the first look."""
-        member = self._member
-        if member.snapshot is None:
+        member, observations = self._member, self._member.belief.observations
+        if member.look.snapshot is None:
             return None
-        durations, seen = member.duration.durations, member.observations.leases
-        expired = expired_leases(member.observations, member.snapshot, durations, now.monotonic, now.wall_ms)
+        durations, seen = member.duration.durations, observations.leases
+        expired = expired_leases(observations, member.snapshot, durations, now.monotonic, now.wall_ms)
         silence = {
             partition: (now.monotonic - seen[partition].since) / durations.judged_by(lease.owner)
-            for partition, lease in member.leases.items()
+            for partition, lease in self.leases.items()
             if partition in seen
         }
-        return Sight(member.leases, expired, silence)
+        return Sight(self.leases, expired, silence)
 
     # --- the turn ----------------------------------------------------------------------------------------------
 
@@ -375,7 +383,7 @@ class Participant:
 
     def _valid(self, holdings: Mapping[str, Holding], now: float) -> dict[str, Holding]:
         trying = self._store_away and now - self._looked < 2 * self.settings.balance_interval
-        return self._member.valid(holdings, now, now if trying else self._member.unwritable_at)
+        return dict(holdings) if trying else self._member.valid(holdings, now)
 
     def _see(self, snapshot: Snapshot, now: Clocks) -> None:
         self.query.restore(self._member.see(snapshot, now))

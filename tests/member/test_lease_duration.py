@@ -66,7 +66,7 @@ class World:
             self.processes[author.id] = Process(membership, [])
             self.look(number)
             claim = Claim(by=author, at_ms=0, partition=str(number), epoch=0)
-            self.process(number).decided = [*membership.join(0), claim]
+            self.process(number).decided = [*membership.join(0, QueryState()), claim]
             self.commit(number)
 
     def process(self, number: int) -> Process:
@@ -99,7 +99,7 @@ class World:
             process.decided.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
         if not me.joined:
             return
-        seen = (me.observations, self.table, Durations.of(self.table, me.duration.default), self.now, at_ms)
+        seen = (me.belief.observations, self.table, Durations.of(self.table, me.duration.default), self.now, at_ms)
         for partition in expired_leases(*seen).difference(me.holdings):
             lease = self.table.leases[partition]
             self.check_given_up(partition, lease.owner)
