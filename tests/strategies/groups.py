@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.simulation.ideal import fair_counts
 from spark_ehbalance.strategies import DECLARATIONS
-from tests.strategies.members import CYCLE, Members, layout_of
+from tests.strategies.members import CYCLE, Members, Move, layout_of
 
 FEW = settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 SOME = settings(FEW, max_examples=10)
@@ -67,6 +67,26 @@ def is_balanced(group: Members) -> bool:
     """Whether the running members own everything, and none owns two more than another."""
     counts = group.counts().values()
     return sum(counts) == len(group.partitions) and max(counts) - min(counts) <= 1
+
+
+def moves_of_a_cycle(group: Members) -> list[Move]:
+    """What moves in a cycle of all members, one after the other."""
+    group.moves = []
+    group.cycles(1, racing=False)
+    return group.moves
+
+
+def settle(group: Members, within: int, *, late: float = 0.0) -> None:
+    """Let cycles pass until one of a group whose members know each other moves nothing, and nothing is left to expire;
+    at most `within`."""
+    group.cycles(1)  # ends what is late
+    for _ in range(within):
+        before, known = group.layout(), group.snapshot.members.keys()
+        group.cycles(1, late=late)
+        gone = {owner for owner, _ in before.values()} - {None, *group.nodes}
+        if group.layout() == before and not gone and group.nodes.keys() <= known:
+            return
+    raise AssertionError(f"still moving after {within} cycles: {group.counts()}")
 
 
 def run_until(group: Members, seconds: float, condition: Callable[[], bool]) -> None:

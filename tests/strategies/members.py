@@ -20,7 +20,7 @@ from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.member.turn import Participant, Turn
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.memory import MemoryStore
-from spark_ehbalance.strategies import DECLARATIONS, REACTIVE, STRATEGIES, Strategy
+from spark_ehbalance.strategies import DECLARATIONS, REACTIVE, STRATEGIES, Decision, Strategy
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 
@@ -40,16 +40,18 @@ BATCH = 10
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition has come to `after` at time `at`; `before` had it last. `planned`: by a handover."""
+    """A partition has come to `after` at time `at`; `before` had it last. `planned`: by a handover; `stolen`: by a
+    steal; else it was claimed."""
 
     at: float
     partition: str
     before: str | None
     after: str
     planned: bool
+    stolen: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Node:
     """A member's process: when its next turn is due, and the current batch of its query."""
 
@@ -90,6 +92,9 @@ class Members:
         self.loads: Callable[[], Mapping[str, Load]] = dict
         #: Told of every commit: the state before and after it.
         self.wrote: Callable[[Snapshot, Snapshot], None] = lambda before, after: None
+        #: Every decision, by member.
+        self.decisions: list[tuple[str, Decision]] = []
+        self._late: list[tuple[Node, Turn]] = []
         self._last_owner = {each.partition: each.owner for each in given}
         self._joined = 0
 
@@ -176,11 +181,15 @@ class Members:
             self._turns([node for node in awake if self._due(node) <= self.now])
         self.now = until
 
-    def cycles(self, count: int) -> None:
-        """`count` cycles in which everybody looks once and balances: faster than `run` where nothing happens."""
+    def cycles(self, count: int, *, late: float = 0.0, racing: bool = True) -> None:
+        """`count` cycles in which everybody looks once and balances: faster than `run` where nothing happens. The part
+        `late` of all commits, chosen at random, comes a cycle after its look. Without `racing` one member after the
+        other looks and commits."""
         for _ in range(count):
             self.now += CYCLE
-            self._turns(list(self.nodes.values()), balance=True)
+            nodes = list(self.nodes.values())
+            for some in [nodes] if racing else [[node] for node in self.rng.sample(nodes, len(nodes))]:
+                self._turns(some, balance=True, late=late)
 
     def claims_of_one_snapshot(self) -> list[Claim]:
         """What everybody would claim if all decided at this moment."""
@@ -214,14 +223,18 @@ class Members:
     def _due(node: Node) -> float:
         return min(node.turn_at, node.ends_at) if node.batch else node.turn_at
 
-    def _turns(self, nodes: Sequence[Node], *, balance: bool = False) -> None:
+    def _turns(self, nodes: Sequence[Node], *, balance: bool = False, late: float = 0.0) -> None:
         snapshot, loads = self.store.read(), self.loads()
-        turns: list[tuple[Node, Turn]] = []
+        turns = [(node, turn) for node, turn in self._late if node in self.nodes.values()]
+        busy, self._late = [node for node, _ in turns], []
         for node in nodes:
+            if node in busy:
+                continue
             if node.batch and node.ends_at <= self.now:
                 self._end_batch(node)
             node.member.query.loads = loads
-            turns.append((node, self._begin(node, snapshot, balance=balance)))
+            turn = self._begin(node, snapshot, balance=balance)
+            (self._late if late and self.rng.random() < late else turns).append((node, turn))
         self.rng.shuffle(turns)
         for node, turn in turns:
             self._commit(node, turn)
@@ -233,6 +246,8 @@ class Members:
         if turn.balances or balance:
             added = turn.added(self.partitions)
             turn.start_at(dict.fromkeys(turn.balance(self.partitions, dict.fromkeys(added, START)), START))
+            assert turn.decision is not None
+            self.decisions.append((node.member.author.id, turn.decision))
         return turn
 
     def _end_batch(self, node: Node) -> None:
@@ -258,7 +273,8 @@ class Members:
             self._check(earlier, lease, handed_over | stolen)
             if lease.owner is not None and lease.owner != self._last_owner.get(partition):
                 last = self._last_owner.get(partition)
-                self.moves.append(Move(self.now, partition, last, lease.owner, partition in handed_over))
+                how = partition in handed_over, partition in stolen
+                self.moves.append(Move(self.now, partition, last, lease.owner, *how))
                 self._last_owner[partition] = lease.owner
         for release in (each for each in outcome.accepted if isinstance(each, Release)):
             assert release.partition in node.member.owned or after.leases[release.partition].owner is None

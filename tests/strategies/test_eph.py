@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Claim, Steal
 from spark_ehbalance.strategies.eph import eph
-from tests.strategies.members import layout_of, snapshot_of
-from tests.strategies.simulation import Simulation
+from tests.strategies.groups import assert_balanced, moves_of_a_cycle, settle
+from tests.strategies.members import Members, layout_of, snapshot_of
 from tests.strategies.views import view_of
 
 
@@ -65,33 +63,34 @@ def test_pinned_partitions_are_neither_claimed_nor_stolen() -> None:
 
 def test_a_lease_that_was_taken_meanwhile_is_skipped() -> None:
     """The fresh look before each acquisition: two grab on the same snapshot."""
-    group = Simulation("eph", partitions=6)
-    group.join(2)
-    claims = Counter(move.partition for move in group.round(stalest=1).moves)
-    assert max(claims.values()) == 1
-    group.settle(within=20)
-    assert group.counts() == [3, 3]
+    group = Members(6, strategy="eph")
+    group.join("ann", "bob")
+    group.cycles(2)
+    assert 3 <= len({move.partition for move in group.moves}) == len(group.moves)
+    settle(group, 20)
+    assert group.counts() == {"ann": 3, "bob": 3}
 
 
 def test_a_fourth_host_is_given_one_lease_per_cycle() -> None:
-    group = Simulation("eph", partitions=18)
-    group.join(3)
-    group.settle(within=20)
+    group = Members(18, strategy="eph")
+    group.join_many(3)
+    settle(group, 20)
     (name,) = group.join()
+    group.cycles(1)
     owned = []
     for _ in range(5):
-        group.round()
-        owned.append(len(group.snapshot.owned_by(name)))
+        group.cycles(1)
+        owned.append(group.counts()[name])
     assert owned == [1, 2, 3, 4, 4]
-    assert group.counts() == [4, 4, 5, 5]
+    assert_balanced(group)
 
 
 def test_a_dead_hosts_leases_are_claimed_in_one_cycle() -> None:
-    group = Simulation("eph", partitions=20)
-    names = group.join(4)
-    group.settle(within=40)
+    group = Members(20, strategy="eph")
+    names = group.join_many(4)
+    settle(group, 40)
     group.crash(names[0])
-    while not (happened := group.round()).moves:
+    while not (moves := moves_of_a_cycle(group)):
         pass
-    assert len(happened.moves) == 5
-    assert group.counts() == [6, 7, 7]
+    assert len(moves) == 5
+    assert_balanced(group)

@@ -26,7 +26,7 @@ from tests.strategies.views import view_of
 
 EACH = pytest.mark.parametrize("strategy", EVEN)
 
-limits = st.lists(st.none() | st.integers(1, 8), min_size=1, max_size=6)
+limits = st.lists(st.none() | st.integers(0, 8), min_size=1, max_size=6)
 
 
 def shared_group(strategy: str, partitions: int, limits: Sequence[int | None], seed: int = 1) -> Members:
