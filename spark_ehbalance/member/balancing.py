@@ -7,8 +7,7 @@ from collections.abc import Collection, Set
 from dataclasses import replace
 from typing import Any
 
-from spark_ehbalance.leases.durations import minimum_tenure
-from spark_ehbalance.leases.expiry import expired_leases, expired_members, overdue_handovers, untenured_leases
+from spark_ehbalance.leases.expiry import expired_leases, expired_members, overdue_handovers
 from spark_ehbalance.leases.ownership import Ownership
 from spark_ehbalance.leases.snapshot import Snapshot, oldest_active
 from spark_ehbalance.leases.transitions import Forget, Transition, apply
@@ -88,7 +87,6 @@ class Balancer:
             rng=self._rng,
             max_owned=settings.max_owned,
             overdue=overdue_handovers(observations, draft, now.monotonic),
-            untenured=untenured_leases(observations, now.monotonic, minimum_tenure(duration.group)),
             handover_timeout_ms=round(1000 * handover),
             now=now.monotonic,
             observations=observations,

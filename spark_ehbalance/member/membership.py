@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -95,15 +95,21 @@ class Written:
     failing: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Belief:
     """What is believed since the last look or commit: all `leases`, with what is to be put back, which lease `table` it
-    is (None while no partition was added, and in tables of earlier versions), since when nothing has changed, and what
-    this member owns, by partition."""
+    is (None while no partition was added, and in tables of earlier versions), and since when nothing has changed."""
 
     leases: Mapping[str, Lease] = field(default_factory=dict)
     table: TableIdentity | None = None
     observations: Observations = field(default_factory=Observations)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What this member owns, since that has changed: the `leases`, and what follows from them by partition."""
+
+    leases: Sequence[Lease] = ()
     holdings: Mapping[str, Holding] = field(default_factory=dict)
 
     @cached_property
@@ -129,6 +135,7 @@ class Membership:
         self.look = Look()
         self.written = Written()
         self.belief = Belief()
+        self.held = Held()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -144,7 +151,7 @@ class Membership:
     @property
     def holdings(self) -> Mapping[str, Holding]:
         """What this member owns, by partition."""
-        return self.belief.holdings
+        return self.held.holdings
 
     # --- a look at the table -----------------------------------------------------------------------------------
 
@@ -177,7 +184,7 @@ class Membership:
     def _check_table(self, snapshot: Snapshot) -> None:
         table = self.belief.table
         if table is not None and snapshot.table is not None and not snapshot.table.covers({table.id}):
-            self.belief = replace(self.belief, holdings={})
+            self.held = Held()
             raise DataLossError(
                 "while this query ran somebody has made another lease table at the place of its own, which does not "
                 "know how far the group has read: start the query again, which then says how to go on"
@@ -190,7 +197,7 @@ class Membership:
         has_left = not run and record is not None and record.start == written.start  # though it was not told so
         if run in (None, self.author.incarnation) or has_left:
             return
-        self.belief = replace(self.belief, holdings={})
+        self.held = Held()
         host = (record.host if record is not None else later.host if later is not None else "") or "an unknown host"
         raise FencedError(
             f"a later process (on {host}) has started as {record.owner if record else self.author.id}, with the "
@@ -276,12 +283,8 @@ class Membership:
     def renewal_due(self, ahead: float = 0.0) -> float:
         """The monotonic time at which the next commit must be under way, earlier by the part `ahead` of the interval
         between renewals."""
-        renewed, lasts = min(self.belief.first_due, (self.written.heartbeat, self.duration.own), key=_due)
+        renewed, lasts = min(self.held.first_due, (self.written.heartbeat, self.duration.own), key=_due)
         return renewed + (1 - ahead) * self.settings.renewal_part * lasts
-
-    def renewed_along(self, renewed: float, lasts: float, now: float) -> bool:
-        """Whether what was `renewed` at that time, for so long, is renewed again along with a commit at `now`."""
-        return renewed + self.settings.renewed_along_part * self.settings.renewal_part * lasts <= now
 
     def valid(self, holdings: Mapping[str, Holding], now: float) -> dict[str, Holding]:
         """Those of `holdings` that nobody else may take at monotonic time `now`: renewed within the lease duration; or
@@ -340,11 +343,12 @@ class Membership:
 
     def _follow_duration(self, snapshot: Snapshot, now: Clocks) -> None:
         """Take in which lease durations `snapshot` says."""
+        before = self.duration.own
         self.duration.follow(snapshot, now.monotonic)
         own = self.duration.own
-        if any(holding.lasts > own for holding in self.holdings.values()):
+        if own < before:
             holdings = {p: replace(each, lasts=min(each.lasts, own)) for p, each in self.holdings.items()}
-            self.belief = replace(self.belief, holdings=holdings)
+            self.held = replace(self.held, holdings=holdings)
 
     def _writes_failed_for_long(self, now: Clocks) -> bool:
         """Whether it could not write for so long that other live members may not have been able to either."""
@@ -362,20 +366,19 @@ class Membership:
     def _lost_checkpoints(self, snapshot: Snapshot) -> dict[str, Progress]:
         """Own checkpoints that are further back in `snapshot`: whoever put the leases back had seen less."""
         lost: dict[str, Progress] = {}
-        for partition in self.holdings:
-            lease, found = self.belief.leases[partition], snapshot.leases.get(partition)
-            if found is None or (found.owner, found.epoch) != (lease.owner, lease.epoch):
+        for lease in self.held.leases:
+            found, known = snapshot.leases.get(lease.partition), lease.checkpoint
+            if found is lease or found is None or (found.owner, found.epoch) != (lease.owner, lease.epoch):
                 continue
-            known = lease.checkpoint
             if known and found.checkpoint and found.checkpoint.sequence_number < known.sequence_number:
-                lost[partition] = Progress(lease.epoch, known)
+                lost[lease.partition] = Progress(lease.epoch, known)
         return lost
 
     def _hold(self, snapshot: Snapshot, now: Clocks, renewed: Set[str] | None = None) -> None:
         """Hold what `snapshot` says is own; `renewed` are partitions renewed by a commit (None: there was none)."""
         own, seen, held = snapshot.owned_by(self.author.id), self.belief.leases, self.holdings
         self.belief = replace(self.belief, leases=snapshot.leases, table=snapshot.table or self.belief.table)
-        if own == [seen[partition] for partition in held] and not renewed:
+        if own == self.held.leases and not renewed:
             return
         # What another has given to this member counts from then on, which was after the look before this one.
         since = self.look.before if renewed is None else now.monotonic
@@ -402,7 +405,7 @@ class Membership:
         for partition in sorted(held.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a new table has none
             _LOG.info("partition %s: no longer owned, now by %s", partition, lease_now and lease_now.owner)
-        self.belief = replace(self.belief, holdings=holdings)
+        self.held = Held(own, holdings)
 
 
 def _renewed(outcome: Outcome) -> frozenset[str]:

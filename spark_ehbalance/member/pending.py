@@ -47,13 +47,13 @@ def pending(
     A member that is `leaving` releases what is not `in_flight`. Renewals go along with every commit once a part
     of their time has passed, so that few commits are for renewals alone.
     """
-    by, at_ms, snapshot = member.author, now.wall_ms, member.snapshot
+    by, at_ms, snapshot, part = member.author, now.wall_ms, member.snapshot, member.settings.renewed_along_part
     transitions: list[Transition] = [*member.join(at_ms, query)]
     if not member.joined:
         transitions += _progress(member, query, at_ms)
         return transitions + _resumed(member, apply(snapshot, transitions).after, at_ms)
     transitions += member.look.to_put_back
-    if by.id in snapshot.members and member.renewed_along(member.written.heartbeat, member.duration.own, now.monotonic):
+    if by.id in snapshot.members and member.written.heartbeat + part * member.duration.own <= now.monotonic:
         transitions.append(member.beat(at_ms, query.load))
     transitions += _progress(member, query, at_ms)
     for partition, holding in member.holdings.items():
@@ -64,7 +64,7 @@ def pending(
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
         elif partition in query.given_back and at_rest:
             transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
-        elif member.renewed_along(holding.renewed, holding.lasts, now.monotonic) and (
+        elif holding.renewed + part * holding.lasts <= now.monotonic and (
             partition not in query.progress or member.settings.per_lease  # else a checkpoint is a renewal
         ):
             load = _changed_load(member, query, partition)

@@ -56,5 +56,5 @@ class Settings:
 
     @property
     def renewed_along_part(self) -> float:
-        """The part of that time after which it is renewed along with any other commit."""
-        return _ALONG_PART_PER_LEASE if self.per_lease else 0.5
+        """The part of the lease duration after which it is renewed along with any other commit."""
+        return (_ALONG_PART_PER_LEASE if self.per_lease else 0.5) * self.renewal_part

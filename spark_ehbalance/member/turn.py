@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import filterfalse
 
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.leases.durations import renewal_interval
@@ -130,7 +131,7 @@ class Turn:
 
     def _unknown(self, partitions: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `partitions` that the table does not have."""
-        return tuple([each for each in partitions if each not in self._member.belief.leases])
+        return tuple(filterfalse(self._member.belief.leases.__contains__, partitions))
 
     def _claimed_unread(self) -> list[str]:
         """The partitions to be claimed that were never read."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_ehbalance.leases.expiry import Observations
+from spark_ehbalance.leases.durations import minimum_tenure
+from spark_ehbalance.leases.expiry import Observations, untenured_leases
 from spark_ehbalance.leases.model import Author, MemberState
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import CancelHandover, Claim, Defend, RequestHandover, Steal, Transition
@@ -23,10 +24,9 @@ class View:
     """A group as one member sees it in one cycle.
 
     `expired` are the partitions whose owner has shown no sign of life for the lease duration; `live` the ids of the
-    members that have, `me` included. `overdue` are the partitions whose pending handover has passed its deadline,
-    `untenured` those that have changed hands within the minimum tenure. `max_owned` is the most partitions that this
-    member may own; None: no limit. `handover_timeout_ms` is the option `handoverTimeout`; `request` says how long a
-    handover may take.
+    members that have, `me` included. `overdue` are the partitions whose pending handover has passed its deadline.
+    `max_owned` is the most partitions that this member may own; None: no limit. `handover_timeout_ms` is the option
+    `handoverTimeout`; `request` says how long a handover may take.
 
     `pinned` are the partitions that an operator has decided about: a strategy neither takes nor gives them. `now` is
     the observer's monotonic clock in seconds; `observations` tell since when, by that clock, each row has not changed,
@@ -42,7 +42,6 @@ class View:
     rng: random.Random
     max_owned: int | None = None
     overdue: frozenset[str] = frozenset()
-    untenured: frozenset[str] = frozenset()
     handover_timeout_ms: int = round(HANDOVER_TIMEOUT * 1000)
     pinned: frozenset[str] = frozenset()
     now: float = 0.0
@@ -57,6 +56,11 @@ class View:
         return tuple(
             [id for _, id in sorted([(row.joined, row.id) for row in rows if row.state is MemberState.ACTIVE])]
         )
+
+    @property
+    def untenured(self) -> frozenset[str]:
+        """The partitions that have changed hands within the minimum tenure."""
+        return untenured_leases(self.observations, self.now, minimum_tenure(self.lease_duration))
 
     def limit(self, id: str) -> int | None:
         """The most partitions that the member `id` may own; None: no limit, as for an owner that is no member."""

@@ -83,11 +83,11 @@ def _ordered(view: View, pins: Mapping[str, str]) -> list[Transition]:
 def _ended(view: View) -> list[Transition]:
     """The transitions that end transfer orders: to this member after the minimum tenure, and, by the oldest active
     member, to members that are gone."""
-    me, active, leases = view.me, view.active, view.snapshot.leases
+    me, active, leases, untenured = view.me, view.active, view.snapshot.leases, view.untenured
     ended: list[Transition] = []
     for partition, pin in view.snapshot.ownership.pins.items():
         lease = leases[partition]
-        kept = lease.owner == pin.to == me.id and partition not in view.untenured
+        kept = lease.owner == pin.to == me.id and partition not in untenured
         if pin.transfer and (kept or (pin.to not in active and active[:1] == (me.id,))):
             ended.append(EndTransfer(by=me, at_ms=view.at_ms, partition=partition, epoch=lease.epoch))
     return ended

@@ -115,7 +115,7 @@ class Plan:
             owned[id].add(partition)
             load += weights[partition]
             self._loads[id] = load
-            if self._has_room(id):
+            if not self._limited or self._has_room(id):
                 heapq.heapreplace(able, (load, index, id))
             else:
                 heapq.heappop(able)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from spark_ehbalance.leases.expiry import Observations
+from spark_ehbalance.leases.expiry import Observation, Observations
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Heartbeat, apply
@@ -23,6 +24,8 @@ def view_of(
     untenured: Iterable[str] = (),
     pinned: Iterable[str] = (),
     seed: int = 1,
+    now: float = 0.0,
+    observations: Observations | None = None,
     **more: Any,
 ) -> View:
     """What `me` sees of `snapshot`. Unless said otherwise all members live and no partition has moved for long."""
@@ -34,8 +37,9 @@ def view_of(
         live=frozenset(snapshot.members if live is None else live),
         rng=random.Random(seed),
         overdue=frozenset(overdue),
-        untenured=frozenset(untenured),
         pinned=frozenset(pinned),
+        now=now,
+        observations=replace(observations or Observations(), epochs=dict.fromkeys(untenured, Observation(now))),
         **more,
     )
 
