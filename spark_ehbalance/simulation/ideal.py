@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spark_ehbalance.strategies.shares import whole_share
+
 
 def fair_counts(owned: Mapping[str, int], partitions: int, limits: Mapping[str, int | None] | None = None) -> list[int]:
     """The balanced layout nearest to `owned`, as one count per member in the same order.
 
-    Every member has `level` or one more, or what its limit allows; the members that own most already have one more.
+    Every member has the fair share rounded down or one more, or what its limit allows; the members that own most
+    already have one more.
     """
-    limits = {name: limit for name, limit in (limits or {}).items() if limit is not None}
-
-    def most(name: str, level: int) -> int:
-        limit = limits.get(name)
-        return level if limit is None else min(level, limit)
-
-    if owned and not limits:  # at every change of a large group
-        level, rest = divmod(partitions, len(owned))
-        more = set(sorted(owned, key=lambda name: -owned[name])[:rest])
-        return [level + (name in more) for name in owned]
-    level = 0
-    while level < partitions and sum(most(name, level + 1) for name in owned) <= partitions:
-        level += 1
-    counts = {name: most(name, level) for name in owned}
-    rest = partitions - sum(counts.values())
-    able = [name for name in owned if most(name, level + 1) > level]
+    known = limits or {}
+    most = {name: partitions if (limit := known.get(name)) is None else limit for name in owned}
+    floor, rest = whole_share(partitions, most.values())
+    counts = {name: min(limit, floor) for name, limit in most.items()}
+    able = [name for name, limit in most.items() if limit > floor]
     for name in sorted(able, key=lambda name: -owned[name])[:rest]:
         counts[name] += 1
     return list(counts.values())

@@ -144,10 +144,6 @@ class Ledger:
             del self._said[name]
         self._note()
 
-    def decided(self) -> None:
-        """A strategy has decided."""
-        self.decisions += 1
-
     def wrote(self, member: str, outcome: Outcome, at_ms: int) -> bool:
         """`member` has made a commit at the time `at_ms` of a correct clock. Returns whether it is one for the history
         of the group."""

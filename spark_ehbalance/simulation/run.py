@@ -89,7 +89,7 @@ class Simulation:
             self.store.record(member)
 
     def decided(self, member: str, decision: Decision) -> None:
-        self._ledger.decided()
+        self._ledger.decisions += 1
 
     # --- what is done to the group -------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from spark_ehbalance.strategies.base import View
-from spark_ehbalance.strategies.shares import fill_level
+from spark_ehbalance.strategies.shares import whole_share
 from spark_ehbalance.values.position import partition_order
 
 
@@ -53,12 +53,7 @@ class Distribution:
 
     def share(self) -> tuple[int, int]:
         """The number that every owner should own, as far as its limit allows, and how many should own one more."""
-        total = self.total
-        if not self.limits:
-            return divmod(total, len(self.owned))
-        limits = [self.limits.get(owner, total) for owner in self.owned]
-        floor = int(min(fill_level(total, limits), total))
-        return floor, total - sum(min(limit, floor) for limit in limits)
+        return whole_share(self.total, [self.limits.get(owner, self.total) for owner in self.owned])
 
     def is_full(self, owner: str) -> bool:
         """Whether `owner` may not own one more."""

@@ -30,7 +30,7 @@ from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.strategies.declaration import Declaration, Parameters
 from spark_ehbalance.strategies.plan import projected
-from spark_ehbalance.strategies.shares import fill_level
+from spark_ehbalance.strategies.shares import fair_share
 from spark_ehbalance.strategies.weights import ROUNDING, TOLERANCE, weights
 from spark_ehbalance.values.declared import declared
 from spark_ehbalance.values.parsing import one_of, parse_duration
@@ -158,19 +158,19 @@ def _group_load(view: View, weight: str) -> _GroupLoad:
         pinned = {id: sum(weight_of[p] for p in partitions if p in view.pinned) for id, partitions in owned.items()}
         # A pinned partition that nobody owns is not raced for.
         total -= sum(weight_of[p] for p in view.pinned.difference(*owned.values()))
-    fair_share = _fair_share(total, [(pinned[id], snapshot.members[id].max_owned) for id in owned])
+    share = _fair_share(total, [(pinned[id], snapshot.members[id].max_owned) for id in owned])
     tolerance, smallest = 0.0 if by_load is None else TOLERANCE, min(weight_of.values(), default=0.0)
-    return _GroupLoad(weight_of, loads, counts, ranking, fair_share, tolerance, smallest)
+    return _GroupLoad(weight_of, loads, counts, ranking, share, tolerance, smallest)
 
 
 def _fair_share(total: float, bounds: list[tuple[float, int | None]]) -> float:
     """The load x with sum(max(pinned, min(limit, x))) = `total`, over each member's (pinned, limit)."""
     able = [(float("inf") if limit is None else limit, pinned) for pinned, limit in bounds]
-    share = fill_level(total, (limit for limit, _ in able))
+    share = fair_share(total, (limit for limit, _ in able))
     while over := [each for each in able if each[1] > share]:
         able = [each for each in able if each[1] <= share]
         total -= sum(pinned for _, pinned in over)
-        share = fill_level(total, (limit for limit, _ in able))
+        share = fair_share(total, (limit for limit, _ in able))
     return share
 
 

@@ -1,15 +1,21 @@
-"""Fair shares where some members may not have as much as others."""
+"""The fair share: what each member has of a total that is shared out as evenly as the members' limits allow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
-def fill_level(total: float, limits: Iterable[float]) -> float:
-    """The level x with sum(min(limit, x)) = `total`; infinite where the limits add up to less than `total`."""
+def fair_share(total: float, limits: Iterable[float]) -> float:
+    """The share x with sum(min(limit, x)) = `total`; infinite where the limits add up to less than `total`."""
     ordered = sorted(limits)
     for index, limit in enumerate(ordered):
         if limit * (len(ordered) - index) >= total:
             return total / (len(ordered) - index)
         total -= limit
     return float("inf")
+
+
+def whole_share(partitions: int, limits: Collection[int]) -> tuple[int, int]:
+    """The fair share rounded down, at most all `partitions`, and how many members should have one more."""
+    floor = int(min(fair_share(partitions, limits), partitions))
+    return floor, partitions - sum(min(limit, floor) for limit in limits)
