@@ -11,7 +11,6 @@ from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.orders import MoveTo, Order, Seek, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
-    Claim,
     Drain,
     HandOver,
     LeaseTransition,
@@ -19,7 +18,7 @@ from spark_ehbalance.leases.transitions import (
     PutBack,
     Release,
     Restore,
-    Steal,
+    Take,
     Transition,
 )
 
@@ -48,7 +47,7 @@ def ownership_changes(outcome: Outcome) -> list[OwnershipChange]:
     """The rows of history that the accepted transitions of `outcome` make."""
     changes = []
     for transition in outcome.accepted:
-        if isinstance(transition, (Claim, Steal, HandOver, Release, PutBack, Restore, Order)):
+        if isinstance(transition, (Take, HandOver, Release, PutBack, Restore, Order)):
             changes.append(_change(outcome.before, transition, outcome.after))
         elif isinstance(transition, Drain) and transition.member != transition.by.id:
             changes.append(_drained(transition))

@@ -463,7 +463,21 @@ class LeaseTransition(Transition):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim(LeaseTransition):
+class Take(LeaseTransition):
+    """Become the owner of a lease. `starting_position`: where reading begins if the lease has no checkpoint."""
+
+    starting_position: Position | None = None
+
+    def invalid(self, lease: Lease) -> str | None:
+        unknown = lease.checkpoint is None and self.starting_position is None
+        return "its starting position is not known" if unknown else None
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(self._given_to(lease, self.by.id), checkpoint=lease.checkpoint or self.starting_position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim(Take):
     """Take a lease that has no owner, is the author's own from an earlier process, has expired, or has a handover to
     the author whose deadline passed. At its limit the author may only claim what it owns already, which it has owned
     since its earlier process claimed it.
@@ -473,12 +487,10 @@ class Claim(LeaseTransition):
 
     `unchanged_counter`: the author saw no other counter than this for the lease duration, so the lease expired.
     `overdue_handover`: the author saw the deadline of this handover pass; then the owner's renewals do not count.
-    `starting_position`: where reading begins if the lease has no checkpoint.
     """
 
     unchanged_counter: tuple[int, int] | None = None
     overdue_handover: Handover | None = None
-    starting_position: Position | None = None
     owned_since_ms: int = 0
 
     def refusal(self, state: WorkingCopy) -> str | None:
@@ -488,8 +500,8 @@ class Claim(LeaseTransition):
         return None if own else state.full(self.by.id, self.partition)
 
     def invalid(self, lease: Lease) -> str | None:
-        if lease.checkpoint is None and self.starting_position is None:
-            return "its starting position is not known"
+        if refused := Take.invalid(self, lease):
+            return refused
         if lease.owner in (None, self.by.id) or lease.counter == self.unchanged_counter:
             return None
         if (
@@ -503,18 +515,13 @@ class Claim(LeaseTransition):
     def after(self, lease: Lease) -> Lease:
         given_back = lease.owner is None and 0 < lease.owned_since_ms == self.owned_since_ms
         since = lease.owned_since_ms if given_back or lease.owner == self.by.id else self.at_ms
-        checkpoint = lease.checkpoint or self.starting_position
-        return replace(self._given_to(lease, self.by.id), checkpoint=checkpoint, owned_since_ms=since)
+        return replace(Take.after(self, lease), owned_since_ms=since)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steal(LeaseTransition):
-    """Take a live lease from its owner, who is not asked: the Event Processor's strategies do so.
-
-    `starting_position`: where reading begins if the lease has no checkpoint, as where its owner is no member of ours.
-    """
-
-    starting_position: Position | None = None
+class Steal(Take):
+    """Take a live lease from its owner, who is not asked: the Event Processor's strategies do so. It may have no
+    checkpoint, where its owner is no member of ours."""
 
     def refusal(self, state: WorkingCopy) -> str | None:
         return (
@@ -524,13 +531,7 @@ class Steal(LeaseTransition):
         )
 
     def invalid(self, lease: Lease) -> str | None:
-        if lease.owner in (None, self.by.id):
-            return "no other member owns it"
-        unknown = lease.checkpoint is None and self.starting_position is None
-        return "its starting position is not known" if unknown else None
-
-    def after(self, lease: Lease) -> Lease:
-        return replace(self._given_to(lease, self.by.id), checkpoint=lease.checkpoint or self.starting_position)
+        return "no other member owns it" if lease.owner in (None, self.by.id) else Take.invalid(self, lease)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

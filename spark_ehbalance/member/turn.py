@@ -26,11 +26,10 @@ from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     Checkpoint,
-    Claim,
     Drain,
     NoteHub,
     Outcome,
-    Steal,
+    Take,
     Transition,
 )
 from spark_ehbalance.member.balancing import Balancer
@@ -99,7 +98,7 @@ class Turn:
         unread = self._claimed_unread()
         if len(unread) > _MOST_STARTS:
             later = frozenset(unread[_MOST_STARTS:])
-            self._decided = [x for x in self._decided if not (isinstance(x, (Claim, Steal)) and x.partition in later)]
+            self._decided = [x for x in self._decided if not (isinstance(x, Take) and x.partition in later)]
             self.decision = replace(self.decision, rebalance_now=True)
         self._decided += self._balancer.forget_dead(self.view)
         return unread[:_MOST_STARTS]
@@ -109,7 +108,7 @@ class Turn:
         missing will be refused."""
         self._decided = [
             replace(each, starting_position=positions[each.partition])
-            if isinstance(each, (Claim, Steal)) and each.partition in positions
+            if isinstance(each, Take) and each.partition in positions
             else each
             for each in self._decided
         ]
@@ -137,7 +136,7 @@ class Turn:
         """The partitions to be claimed that were never read."""
         assert self.view is not None, "it has balanced"
         leases = self.view.snapshot.leases
-        taken = [each for each in self._decided if isinstance(each, (Claim, Steal))]
+        taken = [each for each in self._decided if isinstance(each, Take)]
         return [x.partition for x in taken if x.starting_position is None and leases[x.partition].checkpoint is None]
 
 

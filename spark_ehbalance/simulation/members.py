@@ -100,7 +100,7 @@ class Node:
     def start(self, after: float = 0.0) -> None:
         """Begin `after` so many seconds."""
         self.running = True
-        self._plan_at(self._now + after)
+        self._query_at(self._now + after, self._plan)
         self._turn_at(self._now + after)
 
     def stop(self, then: Callable[[], None]) -> None:
@@ -124,7 +124,7 @@ class Node:
             self._batch.paused, self._batch.pause = self._now, seconds
             self._batch.ends += seconds
             self._batch_number += 1
-            self._end_at(self._batch.ends)
+            self._query_at(self._batch.ends, self._end)
 
     @property
     def awake(self) -> bool:
@@ -147,14 +147,15 @@ class Node:
 
     def _at(self, time: float, action: Callable[[], None]) -> None:
         """Do `action` at `time`, unless something else is scheduled before that."""
-        self._step += 1
-        self._world.engine.at(time, partial(self._do, self._step, action))
+        self._step = step = self._step + 1
+        self._world.engine.at(time, partial(self._do, lambda: step == self._step, action))
 
-    def _do(self, step: int, action: Callable[[], None]) -> None:
-        if step != self._step or not self.running:
+    def _do(self, wanted: Callable[[], bool], action: Callable[[], None]) -> None:
+        """Do `action`, if it is still `wanted`, at once or when the process is not suspended any more."""
+        if not self.running or not wanted():
             return
         if self._now < self.suspended_until:
-            self._world.engine.at(self.suspended_until, partial(self._do, step, action))
+            self._world.engine.at(self.suspended_until, partial(self._do, wanted, action))
         else:
             action()
 
@@ -274,22 +275,10 @@ class Node:
 
     # --- the query -----------------------------------------------------------------------------------------------
 
-    def _plan_at(self, time: float) -> None:
-        self._query_at(time, self._plan)
-
-    def _end_at(self, time: float) -> None:
-        self._query_at(time, self._end)
-
     def _query_at(self, time: float, action: Callable[[], None]) -> None:
-        self._world.engine.at(time, partial(self._query_do, self._batch_number, action))
-
-    def _query_do(self, number: int, action: Callable[[], None]) -> None:
-        if number != self._batch_number or not self.running:
-            return
-        if self._now < self.suspended_until:
-            self._world.engine.at(self.suspended_until, partial(self._query_do, number, action))
-        else:
-            action()
+        """Do `action` at `time`, unless the batch is broken off before that."""
+        number = self._batch_number
+        self._world.engine.at(time, partial(self._do, lambda: number == self._batch_number, action))
 
     def _plan(self) -> None:
         """Begin a batch with the events that there are, or look again later."""
@@ -303,13 +292,13 @@ class Node:
             reported.loads, reported.load = loads, self._member_meter.load(self._meter.total())
         ranges, events = hub.plan(starts, query.max_events, now)
         if not ranges:
-            self._plan_at(now + jittered(query.trigger, self._rng))
+            self._query_at(now + jittered(query.trigger, self._rng), self._plan)
             return
         takes = (jittered(query.batch, self._rng) + events / query.capacity) * self.slowness
         self._batch = Batch(ranges, now, now + takes)
         self._member_meter.batch_begins(now)
         self._participant.reserve({partition: epoch for partition, (epoch, _, _) in ranges.items()}, now)
-        self._end_at(now + takes)
+        self._query_at(now + takes, self._end)
 
     def _starts(self) -> dict[str, tuple[int, int]]:
         """What a batch may be planned with: partition → (epoch, where to begin)."""

@@ -12,10 +12,10 @@ from spark_ehbalance.leases.durations import fitting, lowered, needed
 from spark_ehbalance.leases.model import Author, Member, MemberState, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Drain, Heartbeat, Join, SetLeaseDuration, apply
-from spark_ehbalance.values.group import Group
+from tests.stores.store_conformance import GROUP
 
 ANN, BOB = Author("ann", "ann-1"), Author("bob", "bob-1")
-EMPTY = Snapshot(Group("namespace", "hub", "$default"), table=TableIdentity("one"))
+EMPTY = Snapshot(GROUP, table=TableIdentity("one"))
 
 
 def group(*commits: float | None) -> Snapshot:

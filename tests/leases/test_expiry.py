@@ -17,12 +17,12 @@ from spark_ehbalance.leases.expiry import (
 )
 from spark_ehbalance.leases.model import Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.values.group import Group
+from tests.stores.store_conformance import GROUP
 
 DURATION = 30.0
 HOUR_MS = 3_600_000
 NOON = 1_700_000_000_000  # the observer's wall clock at its monotonic 0
-EMPTY = Snapshot(Group("namespace", "hub", "$default"))
+EMPTY = Snapshot(GROUP)
 
 
 def group(

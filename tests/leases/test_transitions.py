@@ -44,8 +44,8 @@ from spark_ehbalance.leases.transitions import (
     Transition,
     apply,
 )
-from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
+from tests.stores.store_conformance import GROUP
 
 _T = TypeVar("_T")
 
@@ -66,7 +66,7 @@ def group(**lease: Any) -> Snapshot:
     fields: dict[str, Any] = {"owner": "ann", "epoch": 3, "renewal": 7, "checkpoint": READ_TO_TEN}
     members = {author.id: Member(author.id, author.incarnation, n) for n, author in enumerate((ANN, BOB, CAT))}
     leases = {"0": Lease("0", **(fields | lease))}
-    return Snapshot(Group("namespace", "hub", "$default"), 5, MappingProxyType(leases), MappingProxyType(members))
+    return Snapshot(GROUP, 5, MappingProxyType(leases), MappingProxyType(members))
 
 
 def with_member(snapshot: Snapshot, id: str, **changes: Any) -> Snapshot:
@@ -672,8 +672,8 @@ def test_the_hub_of_a_table_is_noted_once() -> None:
 def test_a_hub_is_another_one_if_both_times_are_known_and_differ() -> None:
     known = replace(group(), table=TableIdentity("t1", hub_created_ms=1_700_000_000_000))
     assert known.described_other_hub(1_800_000_000_000) == (
-        "it has the positions of event hub hub of namespace, made 2023-11-14 22:13:20+00:00, and this one was made "
-        "2027-01-15 08:00:00+00:00: it was made anew, or is another one, with other events"
+        f"it has the positions of event hub hub of {GROUP.namespace}, made 2023-11-14 22:13:20+00:00, and this one was "
+        "made 2027-01-15 08:00:00+00:00: it was made anew, or is another one, with other events"
     )
     same = [(known, 1_700_000_000_000), (known, None), (replace(known, table=TableIdentity("t1")), 1), (group(), 1)]
     assert [found.described_other_hub(created_ms) for found, created_ms in same] == [""] * 4

@@ -34,8 +34,8 @@ from spark_ehbalance.leases.transitions import (
     Transition,
     apply,
 )
-from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
+from tests.stores.store_conformance import GROUP
 
 NAMES = st.sampled_from(["ann", "bob", "cat"])
 PARTITIONS = st.sampled_from(["0", "1"])
@@ -51,7 +51,7 @@ class SeveralMembers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.truth = Snapshot(
-            Group("namespace", "hub", "$default"),
+            GROUP,
             leases=MappingProxyType({partition: Lease(partition) for partition in "01"}),
         )
         self.seen: dict[Author, Snapshot] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from spark_ehbalance.leases.model import Author, Lease
@@ -17,8 +16,8 @@ from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.member.turn import Participant, Turn
 from spark_ehbalance.strategies import STRATEGIES
 from spark_ehbalance.values.position import Position
-from tests.stores.store_conformance import ANN, BOB, GROUP
-from tests.strategies.members import LEASE
+from tests.stores.store_conformance import ANN, BOB
+from tests.strategies.members import LEASE, snapshot_of
 
 OPERATOR = Author("operator", "")
 AT_MS = 0
@@ -30,7 +29,7 @@ class One:
 
     def __init__(self, partitions: int = 2, strategy: str = "greedy", **settings: Any) -> None:
         self.now = 1000.0
-        self.table = table_of(*(Lease(str(p), checkpoint=START) for p in range(partitions)))
+        self.table = snapshot_of((), [Lease(str(p), checkpoint=START) for p in range(partitions)])
         self.ann = participant(strategy, **settings)
         self.refused: list[Refused] = []
         for _ in ("join", "claim", "rest"):
@@ -110,10 +109,6 @@ def ask_hub(turn: Turn, partitions: Sequence[str]) -> None:
     """Balance, with a hub whose partitions all begin at their first event."""
     earliest = dict.fromkeys(turn.added(tuple(partitions)), START)
     turn.start_at(dict.fromkeys(turn.balance(tuple(partitions), earliest), START))
-
-
-def table_of(*leases: Lease, **more: Any) -> Snapshot:
-    return Snapshot(GROUP, leases=MappingProxyType({each.partition: each for each in leases}), **more)
 
 
 def kinds(transitions: Sequence[Transition]) -> list[str]:

@@ -174,15 +174,6 @@ def test_stopping_completes_pending_handovers_and_releases_everything_else(make:
     group.wait_owned(bob=4)
 
 
-def test_a_stop_writes_the_last_checkpoints(make: Make) -> None:
-    group = make()
-    ann = group.start("ann")
-    end_batch(ann, begin_batch(ann), 41)
-    ann.stop()
-    assert {lease.checkpoint.next for lease in group.leases.values() if lease.checkpoint} == {42}
-    assert {lease.owner for lease in group.leases.values()} == {None}
-
-
 def test_leaving_takes_nothing_from_that_moment_on(make: Make) -> None:
     """Also in the turn in which balancing is due."""
     group = make(2, **DEFAULT_LOOKS)
@@ -195,22 +186,6 @@ def test_leaving_takes_nothing_from_that_moment_on(make: Make) -> None:
     let_pass(1.5)
     assert not any(version.leases[p].owner for version in group.written for p in ("2", "3") if p in version.leases)
     assert not ann.holdings()
-
-
-# --- a query that hangs ----------------------------------------------------------------------------------------
-
-
-def test_a_query_that_hangs_gives_everything_back_and_takes_part_again_afterwards(make: Make) -> None:
-    group = make()
-    ann = group.start("ann", max_stall=0.6)
-    batch = begin_batch(ann)
-    began = time.monotonic()
-    wait_until(lambda: group.owned("ann") == set(), "it gives everything back")
-    assert time.monotonic() - began >= 0.6
-    let_pass(3 * INTERVAL)
-    assert group.owned("ann") == set(), "and takes nothing"
-    end_batch(ann, batch, 9)
-    wait_until(lambda: len(ann.holdings()) == 4, "it takes part again")
 
 
 # --- a keeper that fails -----------------------------------------------------------------------------------------

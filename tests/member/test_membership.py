@@ -12,9 +12,9 @@ from spark_ehbalance.leases.orders import Seek
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Claim, Join, Release
 from spark_ehbalance.values.position import Position
-from tests.member.one import AT_MS, OPERATOR, START, One, kinds, table_of
+from tests.member.one import AT_MS, OPERATOR, START, One, kinds
 from tests.stores.store_conformance import ANN, BOB, GROUP
-from tests.strategies.members import LEASE, LOOK, Members
+from tests.strategies.members import LEASE, LOOK, Members, snapshot_of
 
 # --- who it is -------------------------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ def test_what_a_table_has_lost_is_put_back_as_last_seen() -> None:
     one.turn()
     before = one.table.leases
     stolen = Lease("1", "new", 0, checkpoint=Position(99))  # by a process that knew nothing
-    one.replace_table(table_of(stolen))
+    one.replace_table(snapshot_of((), [stolen]))
     turn = one.begin(balance=True, hub=("0", "2", "3"))
     assert one.ann.owned.keys() == {"0", "1", "2"}, "reading goes on"
     assert turn.decision
@@ -83,7 +83,7 @@ def test_what_a_table_has_lost_is_put_back_as_last_seen() -> None:
 
 def test_a_loss_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     one = One()
-    one.replace_table(table_of())
+    one.replace_table(snapshot_of((), ()))
     one.begin()
     one.begin()
     assert caplog.text.count("somebody has removed partitions 0, 1 from the lease table") == 1

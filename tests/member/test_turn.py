@@ -26,10 +26,10 @@ from spark_ehbalance.leases.transitions import (
 from spark_ehbalance.member.membership import Clocks, Resumed
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.values.position import Position
-from tests.member.one import AT_MS, OPERATOR, START, One, ask_hub, kinds, participant, table_of
+from tests.member.one import AT_MS, OPERATOR, START, One, ask_hub, kinds, participant
 from tests.stores.store_conformance import ANN, BOB
 from tests.strategies.groups import EVEN
-from tests.strategies.members import CYCLE, LEASE, Members
+from tests.strategies.members import CYCLE, LEASE, Members, snapshot_of
 
 EACH = pytest.mark.parametrize("strategy", EVEN)
 
@@ -53,7 +53,7 @@ def older_bob(one: One) -> None:
 
 
 def test_a_new_member_joins_first_and_claims_in_the_next_turn() -> None:
-    ann, table = participant(), table_of(Lease("0", checkpoint=START))
+    ann, table = participant(), snapshot_of((), [Lease("0", checkpoint=START)])
     turn = ann.begin(table, Clocks(0.0, 0))
     assert turn.balances
     ask_hub(turn, ("0",))
@@ -70,7 +70,7 @@ def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its
         progress={"0": Progress(4, Position(20)), "1": Progress(3, Position(20))},
         resume=dict.fromkeys("123", Resumed(9, since_ms=5)),
     )
-    turn = ann.begin(table_of(own, other, free, moved_on), Clocks(0.0, 0))
+    turn = ann.begin(snapshot_of((), [own, other, free, moved_on]), Clocks(0.0, 0))
     outcome = apply(turn.snapshot, turn.transitions())
     assert [each.transition.partition for each in outcome.refused if isinstance(each.transition, Checkpoint)] == ["1"]
     assert len(outcome.refused) == 1
@@ -339,7 +339,7 @@ def test_a_begun_batch_is_told_with_a_commit_that_is_due_and_the_end_of_the_run_
 
 
 def test_a_member_that_never_joined_writes_nothing_when_it_stops() -> None:
-    turn = participant().begin(table_of(), Clocks(0.0, 0), stopping=True)
+    turn = participant().begin(snapshot_of((), ()), Clocks(0.0, 0), stopping=True)
     assert not turn.balances
     assert turn.transitions() == []
 

@@ -21,8 +21,8 @@ from spark_ehbalance.member.turn import Participant, Turn
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.strategies import DECLARATIONS, REACTIVE, STRATEGIES, Decision, Strategy
-from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
+from tests.stores.store_conformance import GROUP
 
 #: Seconds, as in the defaults of the options and of `Settings`.
 CYCLE, LOOK, HANDOVER_LOOK, LEASE, HANDOVER_TIMEOUT = 10.0, 1.0, 0.2, 30.0, 30.0
@@ -83,8 +83,7 @@ class Members:
         made = [Lease(str(number), checkpoint=START) for number in range(partitions)]
         given = made if leases is None else list(leases)
         self.partitions = tuple(lease.partition for lease in given)
-        group = Group("namespace", "hub", "$default")
-        self.store = MemoryStore(Snapshot(group, leases=MappingProxyType({each.partition: each for each in given})))
+        self.store = MemoryStore(Snapshot(GROUP, leases=MappingProxyType({each.partition: each for each in given})))
         self.nodes: dict[str, Node] = {}
         self.moves: list[Move] = []
         #: (partition, first, last + 1) of everything that a sink has finished.
@@ -314,4 +313,4 @@ def snapshot_of(
     rows = {id: Member(id, "1", joined=number, max_owned=limit) for number, (id, limit) in enumerate(limits.items(), 1)}
     rows |= {id: replace(rows[id], state=MemberState.LEAVING) for id in leaving}
     by_partition = MappingProxyType({lease.partition: lease for lease in leases})
-    return Snapshot(Group("namespace", "hub", "$default"), 1, by_partition, MappingProxyType(rows))
+    return Snapshot(GROUP, 1, by_partition, MappingProxyType(rows))
