@@ -21,11 +21,24 @@ _WARM_UP = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class _Average:
     since: float
     at: float
+    value: float
+
+    def after(self, now: float, value: float) -> _Average:
+        return _Average(self.since, now, self.value + _weight(self.since, self.at, now) * (value - self.value))
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
     end: int
-    load: Load
+    rate: _Average
+    backlog: _Average
+
+    @property
+    def load(self) -> Load:
+        return Load(self.rate.value, self.backlog.value)
 
 
 class LoadMeter:
@@ -44,7 +57,7 @@ class LoadMeter:
             return None
         self._next = now + _INTERVAL
         self._measured = {p: self._measure(p, now, ends[p], positions[p]) for p in positions if p in ends}
-        return {p: each.load for p, each in self._measured.items() if now - each.since >= _WARM_UP}
+        return {p: each.load for p, each in self._measured.items() if now - each.rate.since >= _WARM_UP}
 
     def total(self) -> Load:
         """The load of all partitions together, including those measured for a moment only."""
@@ -55,13 +68,9 @@ class LoadMeter:
         backlog = max(0, end - position)
         before = self._measured.get(partition)
         if before is None:
-            return _Measured(now, now, end, Load(0.0, backlog))
-        passed = now - before.at
-        new = _weight(before.since, before.at, now)
-        rate = before.load.rate + new * (max(0, end - before.end) / passed - before.load.rate)
-        return _Measured(
-            before.since, now, end, Load(rate, before.load.backlog + new * (backlog - before.load.backlog))
-        )
+            return _Measured(end, _Average(now, now, 0.0), _Average(now, now, backlog))
+        arrived = max(0, end - before.end) / (now - before.rate.at)
+        return _Measured(end, before.rate.after(now, arrived), before.backlog.after(now, backlog))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +79,6 @@ class CpuTime:
 
     busy: float
     total: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Average:
-    since: float
-    at: float
-    value: float
-
-    def after(self, now: float, value: float) -> _Average:
-        return _Average(self.since, now, self.value + _weight(self.since, self.at, now) * (value - self.value))
 
 
 class MemberMeter:

@@ -98,10 +98,6 @@ class Plan:
         self._owned[source].remove(partition)
         self._loads[source] -= self._weights[partition]
 
-    def least_loaded(self) -> str | None:
-        """The member with the smallest load that may take one more."""
-        return min(self._with_room(), key=self._loads.__getitem__, default=None)
-
     def give_to_least_loaded(self, unassigned: AbstractSet[str]) -> None:
         """Give each to the member that is least loaded by then, the heaviest first; to none where none has room."""
         weights, owned = self._weights, self._owned
@@ -138,7 +134,7 @@ class Plan:
 
         The source is the most loaded member with such a partition; its weight is the nearest to gap / 2.
         """
-        to = self.least_loaded()
+        to = min(self._with_room(), key=self._loads.__getitem__, default=None)
         if to is None:
             return None
         most_allowed = (1 + tolerance) * sum(self._loads.values()) / len(self._loads)
