@@ -10,7 +10,7 @@ from spark_ehbalance.strategies import DECLARATIONS
 from tests.strategies.groups import FEW, assert_balanced, assert_stable, groups, settle
 
 STEALING = pytest.mark.parametrize("strategy", [name for name, each in DECLARATIONS.items() if each.moves == "steal"])
-MANY = settings(FEW, max_examples=15)
+MANY = settings(FEW, max_examples=30)
 
 
 @STEALING
