@@ -38,7 +38,7 @@ from spark_ehbalance.values.secrets import (
     resolved,
     shown,
 )
-from spark_ehbalance.values.starting_positions import EARLIEST, LATEST, StartingPositions
+from spark_ehbalance.values.starting_positions import LATEST, StartingPositions
 
 #: Where an option is allowed, if not in both; `SHARED` are streams that have `leaseTable`.
 STREAM, BATCH, SHARED = "spark.readStream", "spark.read", "leaseTable"
@@ -481,21 +481,3 @@ def _strategy_parameters(given: Mapping[str, str], strategy: str) -> Parameters:
             )
     kind = PARAMETERS[strategy]
     return kind(**_values(given, kind, f"{strategy}."))
-
-
-__all__ = [
-    "BATCH",
-    "EARLIEST",
-    "LATEST",
-    "OPTIONS",
-    "STRATEGY_OPTIONS",
-    "STREAM",
-    "Options",
-    "batch_options",
-    "check_options",
-    "checked_checkpoint",
-    "checked_location",
-    "checked_namespace",
-    "option_names",
-    "stream_options",
-]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from spark_ehbalance.errors import DataLossError, EhBalanceError
@@ -35,25 +35,25 @@ from spark_ehbalance.values.position import partition_order
 _LOG = logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannerTimings:
-    """How long a planner waits, in seconds."""
+#: Seconds for the group to be joined, or to settle: a contended store on another continent takes a few.
+JOIN_TIMEOUT = 60.0
 
-    #: For the group to be joined, or to settle: a contended store on another continent takes a few seconds.
-    join_timeout: float = 60.0
-    #: Between two load measurements of an idle query: loads are written with renewals, every 10 s by default.
-    load_interval: float = 5.0
-    #: For the newest events after a batch: some round trips, also to another continent.
-    catch_up_timeout: float = 0.5
-    #: For a look that the sink has asked for; it asks again.
-    look_timeout: float = 1.0
-    #: At the end of a query, for the driver to say that the last batch is finished, where Spark does not: its listener
-    #: hears of that when the query ends, and others take the partitions only after this.
-    report_timeout: float = 5.0
-    #: Every `idle_wait_every`th answer that there is nothing to read waits so long for something to read. Spark asks
-    #: again 10 ms after each answer, which is what an idle query costs; the other answers keep `latestOffset` fast.
-    idle_wait: float = 0.05
-    idle_wait_every: int = 3
+#: Seconds between two load measurements of an idle query: loads are written with renewals, every 10 s by default.
+_LOAD_INTERVAL = 5.0
+
+#: Seconds for the newest events after a batch: some round trips, also to another continent.
+_CATCH_UP_TIMEOUT = 0.5
+
+#: Seconds for a look that the sink has asked for; it asks again.
+_LOOK_TIMEOUT = 1.0
+
+#: Seconds at the end of a query for the driver to say that the last batch is finished, where Spark does not: its
+#: listener hears of that when the query ends, and others take the partitions only after this.
+_REPORT_TIMEOUT = 5.0
+
+#: Every third answer that there is nothing to read waits so many seconds for something to read. Spark asks again 10 ms
+#: after each answer, which is what an idle query costs; the other answers keep `latestOffset` fast.
+_IDLE_WAIT, _IDLE_WAIT_EVERY = 0.05, 3
 
 
 class Hub(event_check.Hub, Protocol):
@@ -93,7 +93,6 @@ class Planner:
         earlier: EarlierBatches | None = None,
         control: PlannerControl | None = None,
         news: NewestEventsListener | None = None,
-        timings: PlannerTimings | None = None,
     ) -> None:
         """`keeper` and `hub` set `keeper.changed` when what they return may have changed. `earlier` is what earlier
         processes of the query have left. `news` listens to what tasks hear of new events."""
@@ -104,7 +103,6 @@ class Planner:
         self._earlier = earlier or EarlierBatches()
         self._control = control
         self._news = news
-        self._timings = timings or PlannerTimings()
         self._loads = LoadReporter(keeper.measure)
         self._changed = keeper.changed
         self._progress: dict[str, Progress] = {}
@@ -138,7 +136,7 @@ class Planner:
 
     def await_report(self) -> None:
         """Wait a moment for the driver to say that the batch in flight is finished, if it has not said so."""
-        self._ended.wait(self._timings.report_timeout)
+        self._ended.wait(_REPORT_TIMEOUT)
 
     def stop(self) -> None:
         """Give the leases back and leave the group; takes a few seconds at most. Not guaranteed on SIGKILL."""
@@ -171,7 +169,7 @@ class Planner:
         if start is not idle.start or self._changed.is_set() or time.monotonic() >= idle.until:
             return False
         self._idle_answers += 1
-        return self._idle_answers % self._timings.idle_wait_every > 0 or not self._changed.wait(self._timings.idle_wait)
+        return self._idle_answers % _IDLE_WAIT_EVERY > 0 or not self._changed.wait(_IDLE_WAIT)
 
     def next_batch(self, start: StreamOffset, limit: int | None) -> StreamOffset:
         """The end of the next batch of at most `limit` events, or `start` itself if there is nothing to read.
@@ -191,9 +189,7 @@ class Planner:
         named = {} if to_be_empty else self._policy.named(start, plan.ranges)
         if named or to_be_empty:
             return self._begin_batch(start, named, plan.ranges, holdings) or start
-        self._idle = _NothingToRead(
-            start, min((now + self._timings.load_interval, *(each.ends for each in holdings.values())))
-        )
+        self._idle = _NothingToRead(start, min((now + _LOAD_INTERVAL, *(each.ends for each in holdings.values()))))
         return start
 
     def empty_end(self, start: StreamOffset) -> StreamOffset:
@@ -207,10 +203,8 @@ class Planner:
         Waits until the group has settled. May be called again; the ends stay the same.
         """
         if self._fixed_ends is None:
-            if not self._keeper.wait_balanced(self._timings.join_timeout, settled=True):
-                _LOG.warning(
-                    "the group has not settled within %g s: reading what is owned now", self._timings.join_timeout
-                )
+            if not self._keeper.wait_balanced(JOIN_TIMEOUT, settled=True):
+                _LOG.warning("the group has not settled within %g s: reading what is owned now", JOIN_TIMEOUT)
             holdings = self._keeper.holdings()
             self._hub.refresh(holdings)
             ends = self.latest()
@@ -338,7 +332,7 @@ class Planner:
             there = partition in read and number < ends[partition]
             answer["offset"] = self._events.offset_of(partition, number, read) if there else None
         if look:
-            leases = self._keeper.look(self._timings.look_timeout)
+            leases = self._keeper.look(_LOOK_TIMEOUT)
             answer["lost"] = None if leases is None else _lost(read, leases)
         return answer
 
@@ -377,7 +371,7 @@ class Planner:
                 inputs = self._events.located(inputs)
                 continue
             else:
-                self._hub.catch_up(self._timings.catch_up_timeout)
+                self._hub.catch_up(_CATCH_UP_TIMEOUT)
             inputs = replace(inputs.after(plan, self._hub.states()), connection=self._hub.connected_at())
         return self._events.with_end_offsets(plan, inputs.states)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -17,12 +16,14 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.model import Author, Member, MemberState
 from spark_ehbalance.leases.orders import PinTo, Seek, Transfer
 from spark_ehbalance.leases.transitions import Drain, Transition
-from spark_ehbalance.source.control_socket import PlannerAddress, send, socket_path
+from spark_ehbalance.source.control_socket import PlannerAddress, socket_path
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
 from tests.source.queries import PARTITIONS, Group, Query
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.fixture
@@ -32,15 +33,6 @@ def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
     made.raw |= {"leaseDuration": "10s", "handoverTimeout": "60s"}
     yield made
     made.close()
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This test's own folder for control sockets."""
-    tmp_path_factory.getbasetemp()  # pytest's own must not lie in it
-    with tempfile.TemporaryDirectory() as short:
-        monkeypatch.setattr(tempfile, "tempdir", short)
-        yield
 
 
 class Traffic:
@@ -203,13 +195,6 @@ def test_a_handover_completes_when_the_driver_reports_the_end_of_the_batch(group
     assert b.plan() is None
     assert a.plan() is None, "Spark's own call, minutes later, changes nothing"
     assert set(group.checkpoints().values()) == {10}
-
-
-def test_a_malformed_control_message_is_not_answered(group: Group) -> None:
-    a = group.query("a")
-    assert send(a.planner.address, {"finished": {"format": 3}}) is None
-    assert send(a.planner.address, {"finished": a.finished.to_json(), "leave": "false"}) is None
-    assert a.tell() is True
 
 
 def test_a_leaving_query_answers_no_until_everything_is_given_back(group: Group) -> None:

@@ -207,14 +207,6 @@ def test_the_gaps_of_a_compacted_hub_are_found_out_once(
     assert caplog.text.count("do not exist") == 1
 
 
-@pytest.mark.parametrize("fault", ["drop", "detach-forced", "server-busy"])
-def test_a_fault_between_two_ranges(emulator: Emulator, fault: str) -> None:
-    options = hub_options(emulator)
-    assert read(options, 0, 500) == list(range(500))
-    FAULTS[fault](emulator)
-    assert read(options, 500, 1000) == list(range(500, 1000))
-
-
 def test_many_faults_in_a_row(emulator: Emulator) -> None:
     over = threading.Event()
 

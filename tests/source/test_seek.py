@@ -317,7 +317,7 @@ def test_a_partition_that_was_taken_and_sought_afterwards_is_lost(group: Group, 
 def test_the_zombie_of_a_query_that_was_sought_writes_nothing(
     group: Group, order: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_ehbalance.source.assembly.is_alive", lambda process: False)
+    monkeypatch.setattr("spark_ehbalance.source.processes.is_alive", lambda process: False)
     group.append(10)
     zombie = group.query("a")
     end = zombie.batch()
