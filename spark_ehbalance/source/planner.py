@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from spark_ehbalance.errors import DataLossError, EhBalanceError
-from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
@@ -147,7 +146,7 @@ class Planner:
         self._hub.stop()
         self._keeper.stop()
 
-    # --- what Spark asks ---------------------------------------------------------------------------------------
+    # --- Spark's thread ----------------------------------------------------------------------------------------
 
     def finish(self, end: StreamOffset) -> None:
         """The sink has finished the batch that ends at `end`; may be called again for the same batch."""
@@ -244,7 +243,7 @@ class Planner:
         """The partitions that a batch may be planned with now; see `Keeper.holdings`."""
         return self._keeper.holdings()
 
-    # --- what the query's driver says ----------------------------------------------------------------------------
+    # --- the control socket's thread: what the query's driver, sink and tasks say --------------------------------
 
     def handle(self, message: dict[str, Any]) -> bool | dict[str, Any]:
         """Carry out a control message: `finished` is the end of a batch that the sink has finished, and with `leave`
@@ -254,7 +253,9 @@ class Planner:
 
         Raises `EhBalanceError` for a malformed message.
         """
-        if isinstance(message, dict) and "batch" in message:
+        if not isinstance(message, dict) or not isinstance(leave := message.get("leave", False), bool):
+            raise EhBalanceError("a control message has an offset as finished, and true or false as leave")
+        if "batch" in message:
             try:
                 end = StreamOffset.from_json(message["batch"])
                 asked = {name: bool(message.get(name)) for name in ("look", "refresh")}
@@ -262,11 +263,8 @@ class Planner:
                 return self.about_batch(end, **asked, ahead=ahead, event=event)
             except EhBalanceError as error:
                 return {"error": str(error)}
-        if isinstance(message, dict) and "query" in message:
+        if "query" in message:
             return self.is_of_query(str(message["query"]), message.get("planner"), message.get("group"))
-        leave = message.get("leave", False) if isinstance(message, dict) else None
-        if not isinstance(leave, bool):
-            raise EhBalanceError("a control message has an offset as finished, and true or false as leave")
         if message.get("twice") is True:
             self.is_one_of_two = True
             self._changed.set()
@@ -333,10 +331,12 @@ class Planner:
             answer["offset"] = self._events.offset_of(partition, number, read) if there else None
         if look:
             leases = self._keeper.look(_LOOK_TIMEOUT)
-            answer["lost"] = None if leases is None else _lost(read, leases)
+            answer["lost"], warnings = (None, []) if leases is None else batch.lost(leases)
+            for warning in warnings:
+                _LOG.warning(warning)
         return answer
 
-    # --- inside ------------------------------------------------------------------------------------------------
+    # --- inside, in Spark's thread -----------------------------------------------------------------------------
 
     def _check_hub(self) -> None:
         """Raise `DataLossError`, or warn once, if the hub is another one than when the query started."""
@@ -403,20 +403,6 @@ class Planner:
         self._hub.rest()
         self._loads.batch_begins()
         return end
-
-
-def _lost(read: Mapping[str, Range], leases: Mapping[str, Lease]) -> list[str]:
-    """The partitions of `read` that another member has taken. Warns of those that it does not read again."""
-    lost = [p for p, each in read.items() if not leases[p].still_owned(each.epoch, each.since_ms)]
-    for partition in lost:
-        each, lease = read[partition], leases[partition]
-        if each.epoch < lease.sought:
-            _LOG.warning(
-                "partition %s: a seek has moved it on, and then another member has taken it, before events %d to %d "
-                "were written. Those before the new position are not read again",
-                partition, each.start, each.end - 1,
-            )  # fmt: skip
-    return lost
 
 
 def _event(asked: Any) -> tuple[str, int] | None:
