@@ -1,7 +1,7 @@
 """Query A owned the partitions and hung, and B has taken them by force; then lease table and history are both lost, and
 `ehbalance init --from-checkpoint` makes a new table of what Spark's checkpoints of A and B have.
 
-Real planners, the emulator, Delta tables and the real command; Spark's part is played by `Job`.
+Real planners, the emulator without its network, Delta tables and the real command; Spark's part is played by `Job`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from spark_ehbalance.delta.marks import Extent
 from spark_ehbalance.delta.protocol import Begin, Commit, Confirm, Write, write_exactly_once
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.errors import DataLossError, EhBalanceError
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.ranges import Range
 from tests.cli.command import Command, kept
@@ -30,6 +30,8 @@ from tests.source.support import HUB
 from tests.waiting import wait_until
 
 __all__ = ["ehbalance"]
+
+pytestmark = pytest.mark.usefixtures("without_network")
 
 PARTITIONS = ("0", "1")
 
@@ -127,15 +129,17 @@ class Job:
 
     @contextmanager
     def hung(self) -> Iterator[None]:
-        """Its process stands still: no lease is renewed."""
+        """Its process stands still: no lease is renewed. It may be killed so."""
         with self.query.planner._keeper._lock:
             yield
+        if self.query.planner._keeper._turn is _killed:
+            self.query.stop()
 
-    def kill(self) -> None:
+    def kill(self, *, hung: bool = False) -> None:
         """Like SIGKILL, but for its threads, which write nothing any more."""
-        keeper = self.query.planner._keeper
-        keeper._turn = lambda store, stopping: None  # type: ignore[method-assign]
-        self.query.stop()
+        self.query.planner._keeper._turn = _killed  # type: ignore[method-assign]
+        if not hung:
+            self.query.stop()
 
     def checkpoint(self, folder: Path) -> Path:
         """The folder with its checkpoint."""
@@ -146,6 +150,10 @@ class Job:
             if done:
                 (folder / "commits" / str(number)).write_text("v1\n{}")
         return folder
+
+
+def _killed(*_: object) -> None:
+    raise EhBalanceError("this process was killed")
 
 
 @pytest.fixture
@@ -185,7 +193,7 @@ def forced_take(
             b.run(2)
             b.run(2)
         if a_state != "cut":
-            a.kill()
+            a.kill(hung=True)
     if a_state == "cut":
         a.finish(p0=CUT, p1=0)
         a.kill()
@@ -277,7 +285,7 @@ def test_nothing_is_skipped_when_a_partition_was_stolen_and_its_owner_did_not_kn
             group.append(1, len(PARTITIONS))
             a.plan()
             a.finish(**{f"p{stolen}": 0})
-        a.kill()
+        a.kill(hung=True)
     b.kill()
     shutil.rmtree(group.table)
     if not history:
