@@ -16,6 +16,7 @@ from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.watcher import HubWatcher
 from spark_ehbalance.source import assembly, processes
 from tests.hub.receiving import handlers
+from tests.source.lives import Lives
 from tests.source.queries import Group
 from tests.source.support import CountedReceivers, hub_options
 from tests.source.without_network import ask_without_network
@@ -31,6 +32,11 @@ def group(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     made = Group(emulator, tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def lives(monkeypatch: pytest.MonkeyPatch) -> Lives:
+    return Lives(monkeypatch)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.source import processes
 from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.control_socket import PlannerAddress, send
@@ -21,6 +22,7 @@ from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import OPTIONS, SHARED, Options, stream_options
 from spark_ehbalance.source.planner import Planner
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.source.support import HUB
 from tests.waiting import wait_until
@@ -186,6 +188,12 @@ class Group(Queries):
     def snapshot(self) -> Snapshot:
         with DeltaStore(str(self.table)) as store:
             return store.read()
+
+    def order(self, *orders: Transition) -> None:
+        """Have somebody else write these into the table."""
+        with DeltaStore(str(self.table)) as store:
+            refused = commit(store, store.read(), orders).refused
+            assert not refused
 
     def checkpoints(self) -> dict[str, int]:
         """Where reading of each partition goes on, by the lease table."""

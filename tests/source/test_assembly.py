@@ -169,6 +169,7 @@ def test_alone_the_first_batch_of_all_is_replayed(group: Group) -> None:
     assert again.plan() is None
 
 
+@pytest.mark.usefixtures("quick_lists")
 def test_alone_new_partitions_start_at_their_first_event(group: Group) -> None:
     query = group.query("a", shared=False, startingPosition="latest")
     end = query.batch()

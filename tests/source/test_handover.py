@@ -15,9 +15,8 @@ from chaos.outage import Outage
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.model import Author, Member, MemberState
 from spark_ehbalance.leases.orders import PinTo, Seek, Transfer
-from spark_ehbalance.leases.transitions import Drain, Transition
+from spark_ehbalance.leases.transitions import Drain
 from spark_ehbalance.source.control_socket import PlannerAddress, socket_path
-from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
 from tests.source.queries import PARTITIONS, Group, Query
@@ -84,14 +83,8 @@ def traffic(group: Group) -> Iterator[Traffic]:
 OPERATOR = Author("operator", "")
 
 
-def order(group: Group, *orders: Transition) -> None:
-    with DeltaStore(str(group.table)) as store:
-        refused = commit(store, store.read(), orders).refused
-        assert not refused
-
-
 def drain(group: Group, member: str, *, undo: bool = False) -> None:
-    order(group, Drain(by=OPERATOR, at_ms=0, member=member, undo=undo))
+    group.order(Drain(by=OPERATOR, at_ms=0, member=member, undo=undo))
 
 
 def pending_handovers(group: Group) -> set[str]:
@@ -299,8 +292,7 @@ def test_a_transfer_and_a_pin_move_partitions_under_load_without_a_duplicate(
     to_b, to_a = min(a.owned()), min(b.owned())
     wait_until(lambda: numbers(a, to_b) and numbers(b, to_a), "both are read where they are")
     earlier = len(numbers(a, to_a))
-    order(
-        group,
+    group.order(
         Transfer(by=OPERATOR, at_ms=0, partition=to_b, to="b", timeout_ms=60_000),
         PinTo(by=OPERATOR, at_ms=0, partition=to_a, to="a", timeout_ms=60_000),
     )
@@ -329,7 +321,7 @@ def test_seeking_back_in_a_running_query_reads_again_from_there(group: Group) ->
     group.wait_owned(8)
     group.read_rest(a)
     wait_until(lambda: a.plan() is None and set(group.checkpoints().values()) == {10}, "all is checkpointed")
-    order(group, seek("3", 4))
+    group.order(seek("3", 4))
     wait_until(lambda: (a.step() and False) or len(numbers(a, "3")) == 16, "it reads again")
     assert numbers(a, "3") == [*range(10), *range(4, 10)]
     group.append(2)
@@ -348,7 +340,7 @@ def test_a_seek_holds_although_the_batch_in_flight_ends_elsewhere(group: Group, 
     group.wait_owned(8)
     in_flight = a.batch()
     group.append(20)
-    order(group, seek("3", to))
+    group.order(seek("3", to))
     wait_until(lambda: a.planner.holdings()["3"].epoch == 2, "the keeper has seen it")
     assert a.planner.holdings()["3"].checkpoint.next == to
     a.run(in_flight)
@@ -366,7 +358,7 @@ def test_a_batch_that_was_logged_before_a_seek_is_not_replayed(group: Group, to:
     logged = first.batch()
     first.stop()
     group.append(5)
-    order(group, seek("3", to, force=False))
+    group.order(seek("3", to, force=False))
     again = group.query("a", None, logged)
     wait_until(lambda: len(again.owned()) == 8, "all is its own again")
     again.run(logged)
@@ -383,7 +375,7 @@ def test_a_late_checkpoint_of_the_last_owner_does_not_undo_a_seek(group: Group) 
     end = first.batch()
     first.run(end)
     first.stop()
-    order(group, seek("3", 2, force=False))
+    group.order(seek("3", 2, force=False))
     again = group.query("a", end)
     again.read(8)
     assert again.seen == [("3", number) for number in range(2, 10)]

@@ -116,11 +116,6 @@ class NumberedSink:
 
 
 @pytest.fixture
-def lives(monkeypatch: pytest.MonkeyPatch) -> Lives:
-    return Lives(monkeypatch)
-
-
-@pytest.fixture
 def sink_and_killed(group: Group, lives: Lives) -> tuple[NumberedSink, Query]:
     """A query whose sink has written batch 2, and that was killed before its table has heard of that."""
     sink, query = NumberedSink(), lives.start(lambda: group.query("a"))

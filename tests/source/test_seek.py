@@ -1,8 +1,8 @@
 """`ehbalance seek --force` and `import-checkpoints --force` while a batch is in flight: it reaches the sink, and then
 reading goes on at the new place.
 
-Real planners, the emulator, the commands, and a lease table in Delta. Spark's part is played by `Query`, and the sink's
-by `Once`: the steps of `write_once` on a target that is a value.
+Real planners, the emulator without its network, the commands, and a lease table in Delta. Spark's part is played by
+`Query`, and the sink's by `Once`: the steps of `write_once` on a target that is a value.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from spark_ehbalance.delta.marks import Extent, Extents
 from spark_ehbalance.delta.protocol import Begin, Commit, Confirm, Refusal, Write, write_exactly_once
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.orders import Transfer
-from spark_ehbalance.leases.transitions import Steal, Transition
+from spark_ehbalance.leases.transitions import Steal
 from spark_ehbalance.source.offsets import StreamOffset
-from spark_ehbalance.stores.base import commit
-from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import Command, kept
 from tests.cli.conftest import ehbalance
 from tests.delta.model import Entry, Target
+from tests.source.lives import Lives
 from tests.source.queries import PARTITIONS, Event, Group, Query
 from tests.source.scala_folders import scala_folder
 from tests.source.support import HUB
 from tests.waiting import wait_until
 
 __all__ = ["ehbalance"]
+
+pytestmark = pytest.mark.usefixtures("without_network")
 
 #: The partition that is sought.
 SOUGHT = "3"
@@ -134,16 +135,11 @@ def order(request: pytest.FixtureRequest, ehbalance: Command, group: Group, tmp_
 both = pytest.mark.parametrize("order", ["seek", "import"], indirect=True)
 
 
-def write(group: Group, transition: Transition) -> None:
-    with DeltaStore(str(group.table)) as store:
-        assert not commit(store, store.read(), [transition]).refused
-
-
 def take(group: Group, query: Query) -> None:
     """Have the query take `SOUGHT` from its owner, who is not asked."""
     snapshot = group.snapshot()
     by = Author(query.owner, snapshot.members[query.owner].incarnation)
-    write(group, Steal(by=by, at_ms=1, partition=SOUGHT, epoch=snapshot.leases[SOUGHT].epoch))
+    group.order(Steal(by=by, at_ms=1, partition=SOUGHT, epoch=snapshot.leases[SOUGHT].epoch))
     wait_until(lambda: SOUGHT in query.owned(), "it is taken")
 
 
@@ -187,41 +183,44 @@ def test_a_batch_reaches_the_sink_after_several_seeks(group: Group, order: Order
 # --- the query is started again --------------------------------------------------------------------------------
 
 
+def killed_while_sought(group: Group, lives: Lives, sought: Callable[[], object]) -> StreamOffset:
+    """A batch of ten events of each partition that was planned, and whose query was killed after the partition was
+    sought."""
+    group.append(10)
+    first = lives.start(lambda: group.query("a", leaseDuration="60s"))
+    end = first.batch()
+    assert {len(each) for each in end.ranges.values()} == {10}
+    group.append(20)
+    sought()
+    lives.kill(first)
+    return end
+
+
 @both
 @pytest.mark.parametrize("to", [2, 25])
 @pytest.mark.parametrize(("name", "written"), [("a", True), ("another", False)], ids=["written", "not written"])
 def test_a_batch_in_which_the_query_was_killed_is_run_again(
-    group: Group, order: Order, to: int, name: str, written: bool
+    group: Group, lives: Lives, order: Order, to: int, name: str, written: bool
 ) -> None:
     """Twice: it is killed in the repetition, too. The sink may have written it the first time, and Spark not known."""
     sink = Once()
-    group.append(10)
-    process, end = group.process("a", leaseDuration="60s")
-    group.append(20)
-    order(to)
-    process.kill()
-    process.wait()
+    end = killed_while_sought(group, lives, lambda: order(to))
     if written:
         sink.target.commit(0, Entry(events_of(batch_of(end)), {p: each.end for p, each in end.ranges.items()}))
-    killed = group.query(name, None, end, leaseDuration="60s")
+    killed = lives.start(lambda: group.query(name, None, end, leaseDuration="60s"))
     killed.planner.ranges(end)
     assert asked(killed, end, look=True)["ranges"] == {p: [0, 10] for p in end.ranges}
-    killed.stop()
-    again = group.query(name, None, end, leaseDuration="60s")
+    lives.kill(killed)
+    again = lives.start(lambda: group.query(name, None, end, leaseDuration="60s"))
     sink.run(again, end)
     read_on(group, sink, again)
     assert sink.holds() == everything_but(group, 10, to)
 
 
-def test_a_sink_that_knows_batch_numbers_gets_the_same_batch_again(group: Group, order: Order) -> None:
+def test_a_sink_that_knows_batch_numbers_gets_the_same_batch_again(group: Group, lives: Lives, order: Order) -> None:
     """As Delta's own, or `foreachBatch` with `txnVersion`: it leaves out a number that it has."""
-    group.append(10)
-    process, end = group.process("a", leaseDuration="60s")
-    group.append(20)
-    order(25)
-    process.kill()
-    process.wait()
-    again = group.query("a", None, end, leaseDuration="60s")
+    end = killed_while_sought(group, lives, lambda: order(25))
+    again = lives.start(lambda: group.query("a", None, end, leaseDuration="60s"))
     again.run(end)
     assert Counter(again.seen) == Counter(events_of(batch_of(end)))
     again.read(7 * 30 + 15)
@@ -273,7 +272,7 @@ def test_a_partition_that_is_sought_and_then_handed_over_is_written_by_both(
     b = group.query("b", leaseDuration="10s")
     group.append(20)
     order(to)
-    write(group, Transfer(by=Author("operator", ""), at_ms=0, partition=SOUGHT, to="b", timeout_ms=60_000))
+    group.order(Transfer(by=Author("operator", ""), at_ms=0, partition=SOUGHT, to="b", timeout_ms=60_000))
     wait_until(lambda: SOUGHT not in a.owned(), "a is to hand it over")
     sink.run(a, in_flight)
     wait_until(lambda: (a.planner.finish(a.finished) and False) or SOUGHT in b.owned(), "b has it")
