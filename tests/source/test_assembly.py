@@ -159,16 +159,6 @@ def test_alone_the_first_offset_stores_where_reading_starts(group: Group) -> Non
     assert {number for _, number in again.seen} == {7, 8}
 
 
-def test_alone_the_first_batch_of_all_is_replayed(group: Group) -> None:
-    group.append(10)
-    first = group.query("a", shared=False, startingPosition="4")
-    end = first.batch()
-    first.stop()
-    again = group.query("a", StreamOffset("a"), end, shared=False, startingPosition="latest")
-    assert {(r.start, r.end) for r in again.run(end)} == {(4, 10)}
-    assert again.plan() is None
-
-
 @pytest.mark.usefixtures("quick_lists")
 def test_alone_new_partitions_start_at_their_first_event(group: Group) -> None:
     query = group.query("a", shared=False, startingPosition="latest")
@@ -307,14 +297,6 @@ def test_a_file_at_the_table_s_location_is_refused(group: Group) -> None:
         group.query("a")
     assert "\n" not in str(caught.value)
     assert group.table.read_text() == "a file"
-
-
-def test_stopping_leaves_the_group_and_gives_everything_back(group: Group) -> None:
-    query = group.query("a")
-    group.wait_owned(8)
-    query.stop()
-    assert group.snapshot().members == {}
-    assert {lease.owner for lease in group.leases().values()} == {None}
 
 
 class _SlowKeeper:

@@ -133,11 +133,6 @@ def by_partition(got: Sequence[Numbered]) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("level", [None, 3])
-def test_all_partitions_in_one_task(emulator: Emulator, level: int | None) -> None:
-    assert by_partition(list(reading(hub_options(emulator), level=level))) == everything(*range(PARTITIONS))
-
-
 def test_a_paused_partition_does_not_block_others(emulator: Emulator) -> None:
     emulator.pause(HUB, 0)
     events = reading(hub_options(emulator))

@@ -121,18 +121,6 @@ def test_everything_is_read_once_while_members_join_drain_and_leave(group: Group
         assert "Steal" not in events()
 
 
-def test_each_partition_is_read_in_order_also_across_a_move(group: Group, traffic: Traffic) -> None:
-    a = traffic.run(group.query("a"))
-    wait_until(lambda: len(a.seen) > 40, "a reads")
-    b = traffic.run(group.query("b"))
-    wait_until(lambda: len({p for p, _ in b.seen}) == 4, "b reads what it has been given")
-    traffic.end()
-    moved = {p for p, _ in b.seen}
-    for partition in moved:
-        numbers = [n for p, n in a.seen if p == partition] + [n for p, n in b.seen if p == partition]
-        assert numbers == list(range(len(numbers)))
-
-
 def test_nothing_moves_while_the_lease_table_is_away_for_three_lease_durations(group: Group, traffic: Traffic) -> None:
     duration, interval = 3.0, 2.0
     group.raw |= {"leaseDuration": f"{duration:g}s", "balanceInterval": f"{interval:g}s"}
@@ -212,19 +200,6 @@ def test_a_leaving_query_answers_no_until_everything_is_given_back(group: Group)
     assert group.snapshot().members.keys() == {"b"}
 
 
-def test_queries_with_one_owner_id_in_different_groups_have_sockets_of_their_own(group: Group, tmp_path: Path) -> None:
-    group.append(10)
-    one, other = group.query("a"), group.query("a", leaseTable=tmp_path / "other")
-    group.wait_owned(8, 8)
-    for query in (one, other):
-        query.run(query.batch())
-    wait_until(lambda: one.tell(one.logged, leave=True), "it has left")
-    assert not one.owned()
-    assert len(other.owned()) == 8
-    assert other.tell(other.logged) is True
-    assert set(group.checkpoints().values()) == {10}
-
-
 def test_a_planner_works_without_a_socket(group: Group) -> None:
     socket_path(PlannerAddress("a")).parent.write_text("a file in the way")
     group.append(1)
@@ -249,24 +224,6 @@ def test_a_query_that_returns_within_its_lease_duration_keeps_its_partitions(gro
     assert a.owned() == {p for p, owner in before.items() if owner == "a"}, "at once"
     group.read_rest(a, b)
     assert {p: lease.owner for p, lease in group.leases().items()} == before
-
-
-def test_a_replay_skips_what_was_finished_and_handed_over_meanwhile(group: Group) -> None:
-    """The batch was finished and checkpointed through a control message; Spark's own log does not have it yet."""
-    group.append(10)
-    first = group.query("a")
-    group.wait_owned(8)
-    end = first.batch()
-    first.run(end)
-    assert first.tell(end) is True
-    b = group.query("b")
-    group.wait_owned(4)
-    first.stop()
-    again = group.query("a", None, end)
-    wait_until(lambda: len(again.owned()) == len(b.owned()) == 4, "they share again")
-    assert again.run(end) == []
-    group.append(5)
-    group.read_rest(again, b, ended=[first])
 
 
 # --- operators' orders ------------------------------------------------------------------------------------------
@@ -331,23 +288,6 @@ def test_seeking_back_in_a_running_query_reads_again_from_there(group: Group) ->
     wait_until(lambda: a.plan() is None and set(group.checkpoints().values()) == {12}, "all is checkpointed")
     lease = group.leases()["3"]
     assert (lease.owner, lease.epoch) == ("a", 2)
-
-
-@pytest.mark.parametrize("to", [2, 10, 25])
-def test_a_seek_holds_although_the_batch_in_flight_ends_elsewhere(group: Group, to: int) -> None:
-    group.append(10)
-    a = group.query("a")
-    group.wait_owned(8)
-    in_flight = a.batch()
-    group.append(20)
-    group.order(seek("3", to))
-    wait_until(lambda: a.planner.holdings()["3"].epoch == 2, "the keeper has seen it")
-    assert a.planner.holdings()["3"].checkpoint.next == to
-    a.run(in_flight)
-    a.read(7 * 30 + 10 + (30 - to))
-    assert numbers(a, "3") == [*range(10), *range(to, 30)], "what the operator has not skipped is not skipped"
-    wait_until(lambda: a.plan() is None and set(group.checkpoints().values()) == {30}, "all is checkpointed")
-    assert {len(numbers(a, str(partition))) for partition in range(8) if partition != 3} == {30}
 
 
 @pytest.mark.parametrize("to", [0, 5, 12])

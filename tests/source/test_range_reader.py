@@ -101,17 +101,6 @@ def test_an_empty_range_opens_no_connection(emulator: Emulator) -> None:
     assert emulator.readers(HUB, 0) == []
 
 
-def test_a_range_read_again_is_the_same(emulator: Emulator) -> None:
-    options = hub_options(emulator)
-
-    def rows() -> list[dict[str, object]]:
-        return pa.Table.from_batches(read_range(options, Range("0", 0, 100, 1300), None, None)).to_pylist()
-
-    first = rows()
-    assert len(first) == 1200
-    assert rows() == first
-
-
 @pytest.mark.parametrize("prefetch", [1, 100, 10_000])
 def test_any_prefetch(emulator: Emulator, prefetch: int) -> None:
     assert read(hub_options(emulator, prefetch=prefetch), 10, 500) == list(range(10, 500))

@@ -8,7 +8,7 @@ Real planners, the emulator without its network, the commands, and a lease table
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,8 +53,10 @@ class Once:
         self.write(query, end)
         query.finished = query.logged = end
 
-    def write(self, query: Query, end: StreamOffset) -> None:
+    def write(self, query: Query, end: StreamOffset, cut: Mapping[str, int] | None = None) -> None:
+        """Of the partitions that were `cut` short, so many events were read."""
         read = {p: Extent(*each) for p, each in asked(query, end)["ranges"].items()}
+        ends = {p: each.start + (cut or {}).get(p, each.end) for p, each in read.items()}
         steps, answer, rows, began = write_exactly_once(read), None, list[Event](), 0
         while True:
             try:
@@ -67,11 +69,12 @@ class Once:
                     began = len(self.target.log)
                     answer = {p: mark for p, mark in self.target.marks(began).items() if p in partitions}
                 case Write(events):
-                    rows = events_of(events)
+                    rows = events_of({p: Extent(each.start, min(each.end, ends[p])) for p, each in events.items()})
                 case Confirm(partitions):
                     self.meanwhile()
                     self.meanwhile = lambda: None
-                    answer = frozenset({*asked(query, end, look=True)["lost"]} & {*partitions})
+                    (lost,) = wait_until(lambda: _lost(query, end), "the planner has looked")
+                    answer = frozenset(lost) & {*partitions}
                 case Commit(marks):
                     conflict = self.target.commit(began, Entry(rows, marks))
                     answer = conflict and Refusal(conflict, "", Exception())
@@ -85,6 +88,12 @@ def asked(query: Query, end: StreamOffset, **more: bool) -> dict[str, dict[str, 
     assert isinstance(answer, dict)
     assert "error" not in answer
     return answer
+
+
+def _lost(query: Query, end: StreamOffset) -> list[list[str]]:
+    """What the query has lost of the batch; nothing if the planner has not looked in time."""
+    lost = asked(query, end, look=True)["lost"]
+    return [] if lost is None else [list(lost)]
 
 
 def events_of(events: Extents) -> list[Event]:
