@@ -40,7 +40,7 @@ from spark_ehbalance.source.start_checks import (
     passed_over,
     states_at_start,
 )
-from spark_ehbalance.stores.base import REQUEST_TIMEOUT, SHARED_LEVEL, LeaseStore
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseStore
 from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.strategies import REACTIVE, strategy
@@ -125,7 +125,7 @@ def start_planner(
         keeper,
         hub,
         policy,
-        EventCheck(hub, partial(_owner_level, options), fail_on_data_loss=options.fail_on_data_loss),
+        EventCheck(hub, options.level, fail_on_data_loss=options.fail_on_data_loss),
         earlier=replace(place.earlier, finished=finished),
         control=control,
         news=NewestEventsListener(hub.note_newest, hub.round_time, options.connection.namespace.partition(":")[0]),
@@ -153,13 +153,6 @@ def joined(keeper: Keeper, patience: float, *, whole: bool = True) -> bool:
             return False
         owned = len(keeper.holdings())
     return True
-
-
-def _owner_level(options: Options, epoch: int) -> int | None:
-    """That of the query's readers of a partition whose lease has this epoch."""
-    if options.lease_table is None:
-        return options.owner_level
-    return epoch if options.keeps_all else SHARED_LEVEL
 
 
 def _keeper(

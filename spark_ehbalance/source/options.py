@@ -21,6 +21,7 @@ from spark_ehbalance.hub.unreadable import FAIL, POLICIES
 from spark_ehbalance.source.no_such_option import no_such_option
 from spark_ehbalance.source.scala_options import as_written, meant, renamed, with_positions
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
+from spark_ehbalance.stores.base import SHARED_LEVEL
 from spark_ehbalance.stores.blob.layout import of_blobs
 from spark_ehbalance.stores.identity import with_identity
 from spark_ehbalance.stores.opening import check_storage, keeps_all, location
@@ -269,6 +270,12 @@ class Options:
     def keeps_all(self) -> bool:
         """Whether the store of the group does; see `LeaseStore`. That of a query alone does."""
         return self.lease_table is None or keeps_all(self.lease_table)
+
+    def level(self, epoch: int) -> int | None:
+        """The AMQP owner level with which the query reads a partition whose lease has this epoch."""
+        if self.lease_table is None:
+            return self.owner_level
+        return epoch if self.keeps_all else SHARED_LEVEL
 
     def __post_init__(self) -> None:
         if self.lease_duration <= self.balance_interval:

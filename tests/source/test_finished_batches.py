@@ -45,6 +45,7 @@ class OnePartition:
     newest: Callable[[], int]
     said_finished: list[StreamOffset] = field(default_factory=list)
     is_one_of_two: bool = False
+    cores: int | None = None
 
     def still_idle(self, start: StreamOffset) -> bool:
         return False

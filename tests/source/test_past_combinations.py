@@ -268,6 +268,9 @@ class World:
         foreign.end(orderly=True)
         self.copy()
         self._set(part, foreign.now)
+        if part == "table" and not self.now.checkpoint.offsets:
+            # Nothing tells a query that has logged no batch from a new one of that table.
+            self.excused |= {*self.group.everything()}
 
     def replace_hub(self) -> None:
         """Make it anew under its name, with other events."""
