@@ -23,8 +23,8 @@ _FIRST = (
     "second spark",
     "spark processes",
     "processors/test_sharing.py",
+    "source/test_forced_take.py",
     "source/test_past_combinations.py",
-    "source/test_seek.py",
     "own spark",
     "source/test_range_reader.py",
 )

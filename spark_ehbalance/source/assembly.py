@@ -19,6 +19,7 @@ from spark_ehbalance.member.membership import Resumed
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.member.turn import Participant
+from spark_ehbalance.source import processes
 from spark_ehbalance.source.batch_planning import progress_of
 from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress, progress_beyond
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
@@ -27,8 +28,7 @@ from spark_ehbalance.source.newest_events import NewestEventsListener
 from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.past import described_older_checkpoint, free_name
-from spark_ehbalance.source.planner import Planner, PlannerTimings
-from spark_ehbalance.source.processes import has_ended_query, is_alive, jvm_pid, process_identity
+from spark_ehbalance.source.planner import JOIN_TIMEOUT, Planner
 from spark_ehbalance.source.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
 from spark_ehbalance.source.replay import EarlierBatches
 from spark_ehbalance.source.start_checks import (
@@ -40,7 +40,7 @@ from spark_ehbalance.source.start_checks import (
     passed_over,
     states_at_start,
 )
-from spark_ehbalance.stores.base import REQUEST_TIMEOUT, SHARED_LEVEL, LeaseStore
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseStore
 from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.strategies import REACTIVE, strategy
@@ -83,7 +83,6 @@ def start_planner(
     owner: str,
     finished: StreamOffset | None = None,
     unfinished: StreamOffset | None = None,
-    timings: PlannerTimings | None = None,
     *,
     whole: bool = True,
 ) -> Planner:
@@ -96,7 +95,6 @@ def start_planner(
     Raises before anything is created if hub or store cannot be reached or do not fit: `HubUnavailableError`,
     `OptionError`, `DataLossError`, `StoreError`.
     """
-    timings = timings or PlannerTimings()
     logged = _Logged(finished or StreamOffset(owner), unfinished or StreamOffset(owner))
     changed, run = threading.Event(), uuid.uuid4().hex
     hub = HubWatcher(
@@ -122,22 +120,21 @@ def start_planner(
     policy: ProgressPolicy = SharedProgress(query, options.lease_table) if options.lease_table else AloneProgress(query)
     opener = _store_opener(options, logged, policy)
     keeper = _keeper(options, place, query.lineage, logged, opener, hub, changed)
-    control = PlannerControl(PlannerAddress(query.lineage, jvm_pid()))
+    control = PlannerControl(PlannerAddress(query.lineage, processes.jvm_pid()))
     planner = Planner(
         keeper,
         hub,
         policy,
-        EventCheck(hub, partial(_owner_level, options), fail_on_data_loss=options.fail_on_data_loss),
+        EventCheck(hub, options.level, fail_on_data_loss=options.fail_on_data_loss),
         earlier=replace(place.earlier, finished=finished),
         control=control,
         news=NewestEventsListener(hub.note_newest, hub.round_time, options.connection.namespace.partition(":")[0]),
-        timings=timings,
     )
     try:
         keeper.start()
-        if not joined(keeper, timings.join_timeout, whole=whole):
+        if not joined(keeper, JOIN_TIMEOUT, whole=whole):
             raise StoreUnavailableError(
-                f"the group could not be joined within {timings.join_timeout:g} s: the lease table at "
+                f"the group could not be joined within {JOIN_TIMEOUT:g} s: the lease table at "
                 f"{options.lease_table} does not answer, or is contended"
             )
         control.start(planner.handle)
@@ -156,13 +153,6 @@ def joined(keeper: Keeper, patience: float, *, whole: bool = True) -> bool:
             return False
         owned = len(keeper.holdings())
     return True
-
-
-def _owner_level(options: Options, epoch: int) -> int | None:
-    """That of the query's readers of a partition whose lease has this epoch."""
-    if options.lease_table is None:
-        return options.owner_level
-    return epoch if options.keeps_all else SHARED_LEVEL
 
 
 def _keeper(
@@ -187,7 +177,7 @@ def _keeper(
         reactive=name in REACTIVE,
         max_stall=options.max_stall,
         lineage=lineage if shared and options.keeps_all else "",
-        process=process_identity(),
+        process=processes.process_identity(),
         over=place.over,
     )
     if not options.keeps_all:
@@ -221,12 +211,12 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
         if not options.keeps_all:
             logged = _Logged(*(each.without_epochs() for each in logged))
         known, recorded = logged.last, logged.recorded()
-        check_past(store, options, known, query.hub, is_alive, has_ended_query, finished=logged.unfinished.is_initial)
+        check_past(store, options, known, query.hub, finished=logged.unfinished.is_initial)
         join_table(store, options, known, recorded, hub, author)
         if not options.keeps_all:
             return _Joined(author, "", progress)
         found = store.read()
-    name, over = free_name(query.owner, query.lineage, found, is_alive)
+    name, over = free_name(query.owner, query.lineage, found, processes.is_alive)
     if name != query.owner:
         _LOG.warning("another query of the group is called %s: this one is called %s", query.owner, name)
     record = found.queries.get(query.lineage)
@@ -250,7 +240,7 @@ def _check_former_table(options: Options, logged: _Logged, hub: HubReference) ->
             raise OptionError("it is in another storage, for which leaseTable's credentials are not used")
         with _open(options, former) as store:
             former_options, finished = replace(options, lease_table=former), logged.unfinished.is_initial
-            check_past(store, former_options, logged.last, hub, is_alive, has_ended_query, finished=finished)
+            check_past(store, former_options, logged.last, hub, finished=finished)
     except (OptionError, StoreError) as error:
         _LOG.warning(
             "this query's lease table was at %s before. Whether it is used there cannot be told: %s. Two queries with "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.source.batch_planning import progress_of
 from spark_ehbalance.source.offsets import StreamOffset
@@ -34,6 +35,20 @@ class BatchInFlight:
     def progress(self) -> dict[str, Progress]:
         """How far each partition has got once the sink has finished the batch; not of those that were sought."""
         return progress_of({p: self._written(each) for p, each in self.ranges.items() if p not in self.sought})
+
+    def lost(self, leases: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
+        """Which partitions that are `read` another member has taken, by the lease table, and a warning for each of
+        which the next owner does not read the same events again."""
+        lost = [
+            each for each in self.read.values() if not leases[each.partition].still_owned(each.epoch, each.since_ms)
+        ]
+        warnings = [
+            f"partition {each.partition}: a seek has moved it on, and then another member has taken it, before events "
+            f"{each.start} to {each.end - 1} were written. Those before the new position are not read again"
+            for each in lost
+            if each.epoch < leases[each.partition].sought
+        ]
+        return [each.partition for each in lost], warnings
 
     def _written(self, planned: Range) -> Range:
         further = self.written_to.get(planned.partition, 0)

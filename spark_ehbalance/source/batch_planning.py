@@ -63,17 +63,10 @@ class PlanInputs:
     #: time: they are left out until it has more, without failOnDataLoss.
     awaited: Mapping[str, tuple[Position, int]] = field(default_factory=dict)
 
-    def after(
-        self,
-        answered: Request,
-        states: Mapping[str, PartitionState],
-        located: Mapping[str, int | Unlocated] | None = None,
-    ) -> PlanInputs:
-        """The inputs once the hub has answered that request with `states`, or with what it has `located`."""
+    def after(self, answered: Request, states: Mapping[str, PartitionState]) -> PlanInputs:
+        """The inputs once the hub has answered that request with `states`."""
         if answered is Request.REFRESH:
             return replace(self, states=states, refreshed=True)
-        if answered is Request.LOCATE:
-            return replace(self, states=states, located=located)
         return replace(self, states=states, batch_ended=False)
 
 
@@ -92,13 +85,11 @@ class BatchPlan:
 def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
     """The next batch, or what has to be asked first. Raises `DataLossError` where events are lost and that is an
     error."""
-    known = _positions(inputs)
-    lost = _lost(inputs, known)
+    known, (doubtful, lost) = _positions(inputs), doubts(inputs)
     if not inputs.refreshed and (
         lost or any(not inputs.states[p].begin <= each.next <= inputs.states[p].end for p, each in known.items())
     ):
         return Request.REFRESH
-    doubtful = lost | _unverified(inputs, known)
     if doubtful and inputs.located is None:
         return Request.LOCATE
     gone = _gone(inputs, doubtful)
@@ -131,16 +122,12 @@ def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
     return BatchPlan(ranges, resets, tuple(warnings))
 
 
-def doubtful_positions(inputs: PlanInputs) -> dict[str, Position]:
-    """The positions to `LOCATE`."""
+def doubts(inputs: PlanInputs) -> tuple[dict[str, Position], dict[str, Position]]:
+    """The positions to `LOCATE`, and those of them whose event a geo-replicated hub does not have any more, as its
+    states tell: another event has its number, or none has."""
     known = _positions(inputs)
-    return _lost(inputs, known) | _unverified(inputs, known)
-
-
-def lost_positions(inputs: PlanInputs) -> dict[str, Position]:
-    """The positions whose event a geo-replicated hub does not have any more, as its states tell: another event has its
-    number, or none has."""
-    return _lost(inputs, _positions(inputs))
+    lost = _lost(inputs, known)
+    return lost | _unverified(inputs, known), lost
 
 
 def _lost(inputs: PlanInputs, known: Mapping[str, Position]) -> dict[str, Position]:

@@ -236,13 +236,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cores = self._options.parallelism or planner.cores or self._local_cores
         tasks = plan_tasks([] if start == end else planner.ranges(to), self._options.min_partitions, cores)
         shared = self._options.lease_table is not None
+        owner, address = planner.owner if shared else None, planner.news_address()
         # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
-        leveled = shared and self._options.min_partitions is None
-        owner, level = planner.owner if shared else None, self._options.owner_level
-        epochs = self._options.keeps_all  # else all readers of the group have the level of the Azure SDKs
-        address = planner.news_address()
+        split = self._options.min_partitions is not None
         made = [
-            Task(tuple((each, (each.epoch if epochs else 0) if leveled else level) for each in ranges), owner, address)
+            Task(tuple((each, None if split else self._options.level(each.epoch)) for each in ranges), owner, address)
             for ranges in tasks
         ]
         if shared and planner.query is None:

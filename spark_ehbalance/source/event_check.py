@@ -10,13 +10,7 @@ from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.hub.resolve import Unlocated
 from spark_ehbalance.member.membership import Holding
-from spark_ehbalance.source.batch_planning import (
-    BatchPlan,
-    PlanInputs,
-    Request,
-    doubtful_positions,
-    lost_positions,
-)
+from spark_ehbalance.source.batch_planning import BatchPlan, PlanInputs, doubts
 from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.text import logger
@@ -56,7 +50,7 @@ class EventCheck:
 
     def located(self, inputs: PlanInputs) -> PlanInputs:
         """The inputs with where the hub goes on after the doubtful positions, as far as that could be found out."""
-        doubtful, lost, states = doubtful_positions(inputs), lost_positions(inputs), inputs.states
+        (doubtful, lost), states = doubts(inputs), inputs.states
         located = dict(self._hub.locate(doubtful, self._levels(inputs.holdings, doubtful)))
         for partition in [p for p, found in located.items() if found is Unlocated.NOTHING_YET]:
             position, end = self._awaited.pop(partition, (None, 0))
@@ -69,7 +63,7 @@ class EventCheck:
         for partition, found in located.items():
             if found == doubtful[partition].next:
                 self._verified[partition] = inputs.holdings[partition].epoch, inputs.connection
-        return inputs.after(Request.LOCATE, states, located)
+        return replace(inputs, located=located)
 
     def without_lost(self, replay: Mapping[str, Range]) -> dict[str, Range]:
         """`replay` without the partitions that do not go on where they were planned to: the next batch reads them.

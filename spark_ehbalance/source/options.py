@@ -21,6 +21,7 @@ from spark_ehbalance.hub.unreadable import FAIL, POLICIES
 from spark_ehbalance.source.no_such_option import no_such_option
 from spark_ehbalance.source.scala_options import as_written, meant, renamed, with_positions
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
+from spark_ehbalance.stores.base import SHARED_LEVEL
 from spark_ehbalance.stores.blob.layout import of_blobs
 from spark_ehbalance.stores.identity import with_identity
 from spark_ehbalance.stores.opening import check_storage, keeps_all, location
@@ -38,7 +39,7 @@ from spark_ehbalance.values.secrets import (
     resolved,
     shown,
 )
-from spark_ehbalance.values.starting_positions import EARLIEST, LATEST, StartingPositions
+from spark_ehbalance.values.starting_positions import LATEST, StartingPositions
 
 #: Where an option is allowed, if not in both; `SHARED` are streams that have `leaseTable`.
 STREAM, BATCH, SHARED = "spark.readStream", "spark.read", "leaseTable"
@@ -270,6 +271,12 @@ class Options:
         """Whether the store of the group does; see `LeaseStore`. That of a query alone does."""
         return self.lease_table is None or keeps_all(self.lease_table)
 
+    def level(self, epoch: int) -> int | None:
+        """The AMQP owner level with which the query reads a partition whose lease has this epoch."""
+        if self.lease_table is None:
+            return self.owner_level
+        return epoch if self.keeps_all else SHARED_LEVEL
+
     def __post_init__(self) -> None:
         if self.lease_duration <= self.balance_interval:
             raise OptionError(
@@ -481,21 +488,3 @@ def _strategy_parameters(given: Mapping[str, str], strategy: str) -> Parameters:
             )
     kind = PARAMETERS[strategy]
     return kind(**_values(given, kind, f"{strategy}."))
-
-
-__all__ = [
-    "BATCH",
-    "EARLIEST",
-    "LATEST",
-    "OPTIONS",
-    "STRATEGY_OPTIONS",
-    "STREAM",
-    "Options",
-    "batch_options",
-    "check_options",
-    "checked_checkpoint",
-    "checked_location",
-    "checked_namespace",
-    "option_names",
-    "stream_options",
-]

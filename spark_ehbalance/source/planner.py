@@ -9,11 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from spark_ehbalance.errors import DataLossError, EhBalanceError
-from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
@@ -35,25 +34,25 @@ from spark_ehbalance.values.position import partition_order
 _LOG = logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannerTimings:
-    """How long a planner waits, in seconds."""
+#: Seconds for the group to be joined, or to settle: a contended store on another continent takes a few.
+JOIN_TIMEOUT = 60.0
 
-    #: For the group to be joined, or to settle: a contended store on another continent takes a few seconds.
-    join_timeout: float = 60.0
-    #: Between two load measurements of an idle query: loads are written with renewals, every 10 s by default.
-    load_interval: float = 5.0
-    #: For the newest events after a batch: some round trips, also to another continent.
-    catch_up_timeout: float = 0.5
-    #: For a look that the sink has asked for; it asks again.
-    look_timeout: float = 1.0
-    #: At the end of a query, for the driver to say that the last batch is finished, where Spark does not: its listener
-    #: hears of that when the query ends, and others take the partitions only after this.
-    report_timeout: float = 5.0
-    #: Every `idle_wait_every`th answer that there is nothing to read waits so long for something to read. Spark asks
-    #: again 10 ms after each answer, which is what an idle query costs; the other answers keep `latestOffset` fast.
-    idle_wait: float = 0.05
-    idle_wait_every: int = 3
+#: Seconds between two load measurements of an idle query: loads are written with renewals, every 10 s by default.
+_LOAD_INTERVAL = 5.0
+
+#: Seconds for the newest events after a batch: some round trips, also to another continent.
+_CATCH_UP_TIMEOUT = 0.5
+
+#: Seconds for a look that the sink has asked for; it asks again.
+_LOOK_TIMEOUT = 1.0
+
+#: Seconds at the end of a query for the driver to say that the last batch is finished, where Spark does not: its
+#: listener hears of that when the query ends, and others take the partitions only after this.
+_REPORT_TIMEOUT = 5.0
+
+#: Every third answer that there is nothing to read waits so many seconds for something to read. Spark asks again 10 ms
+#: after each answer, which is what an idle query costs; the other answers keep `latestOffset` fast.
+_IDLE_WAIT, _IDLE_WAIT_EVERY = 0.05, 3
 
 
 class Hub(event_check.Hub, Protocol):
@@ -93,7 +92,6 @@ class Planner:
         earlier: EarlierBatches | None = None,
         control: PlannerControl | None = None,
         news: NewestEventsListener | None = None,
-        timings: PlannerTimings | None = None,
     ) -> None:
         """`keeper` and `hub` set `keeper.changed` when what they return may have changed. `earlier` is what earlier
         processes of the query have left. `news` listens to what tasks hear of new events."""
@@ -104,7 +102,6 @@ class Planner:
         self._earlier = earlier or EarlierBatches()
         self._control = control
         self._news = news
-        self._timings = timings or PlannerTimings()
         self._loads = LoadReporter(keeper.measure)
         self._changed = keeper.changed
         self._progress: dict[str, Progress] = {}
@@ -138,7 +135,7 @@ class Planner:
 
     def await_report(self) -> None:
         """Wait a moment for the driver to say that the batch in flight is finished, if it has not said so."""
-        self._ended.wait(self._timings.report_timeout)
+        self._ended.wait(_REPORT_TIMEOUT)
 
     def stop(self) -> None:
         """Give the leases back and leave the group; takes a few seconds at most. Not guaranteed on SIGKILL."""
@@ -149,7 +146,7 @@ class Planner:
         self._hub.stop()
         self._keeper.stop()
 
-    # --- what Spark asks ---------------------------------------------------------------------------------------
+    # --- Spark's thread ----------------------------------------------------------------------------------------
 
     def finish(self, end: StreamOffset) -> None:
         """The sink has finished the batch that ends at `end`; may be called again for the same batch."""
@@ -171,7 +168,7 @@ class Planner:
         if start is not idle.start or self._changed.is_set() or time.monotonic() >= idle.until:
             return False
         self._idle_answers += 1
-        return self._idle_answers % self._timings.idle_wait_every > 0 or not self._changed.wait(self._timings.idle_wait)
+        return self._idle_answers % _IDLE_WAIT_EVERY > 0 or not self._changed.wait(_IDLE_WAIT)
 
     def next_batch(self, start: StreamOffset, limit: int | None) -> StreamOffset:
         """The end of the next batch of at most `limit` events, or `start` itself if there is nothing to read.
@@ -191,9 +188,7 @@ class Planner:
         named = {} if to_be_empty else self._policy.named(start, plan.ranges)
         if named or to_be_empty:
             return self._begin_batch(start, named, plan.ranges, holdings) or start
-        self._idle = _NothingToRead(
-            start, min((now + self._timings.load_interval, *(each.ends for each in holdings.values())))
-        )
+        self._idle = _NothingToRead(start, min((now + _LOAD_INTERVAL, *(each.ends for each in holdings.values()))))
         return start
 
     def empty_end(self, start: StreamOffset) -> StreamOffset:
@@ -207,10 +202,8 @@ class Planner:
         Waits until the group has settled. May be called again; the ends stay the same.
         """
         if self._fixed_ends is None:
-            if not self._keeper.wait_balanced(self._timings.join_timeout, settled=True):
-                _LOG.warning(
-                    "the group has not settled within %g s: reading what is owned now", self._timings.join_timeout
-                )
+            if not self._keeper.wait_balanced(JOIN_TIMEOUT, settled=True):
+                _LOG.warning("the group has not settled within %g s: reading what is owned now", JOIN_TIMEOUT)
             holdings = self._keeper.holdings()
             self._hub.refresh(holdings)
             ends = self.latest()
@@ -250,7 +243,7 @@ class Planner:
         """The partitions that a batch may be planned with now; see `Keeper.holdings`."""
         return self._keeper.holdings()
 
-    # --- what the query's driver says ----------------------------------------------------------------------------
+    # --- the control socket's thread: what the query's driver, sink and tasks say --------------------------------
 
     def handle(self, message: dict[str, Any]) -> bool | dict[str, Any]:
         """Carry out a control message: `finished` is the end of a batch that the sink has finished, and with `leave`
@@ -260,7 +253,9 @@ class Planner:
 
         Raises `EhBalanceError` for a malformed message.
         """
-        if isinstance(message, dict) and "batch" in message:
+        if not isinstance(message, dict) or not isinstance(leave := message.get("leave", False), bool):
+            raise EhBalanceError("a control message has an offset as finished, and true or false as leave")
+        if "batch" in message:
             try:
                 end = StreamOffset.from_json(message["batch"])
                 asked = {name: bool(message.get(name)) for name in ("look", "refresh")}
@@ -268,11 +263,8 @@ class Planner:
                 return self.about_batch(end, **asked, ahead=ahead, event=event)
             except EhBalanceError as error:
                 return {"error": str(error)}
-        if isinstance(message, dict) and "query" in message:
+        if "query" in message:
             return self.is_of_query(str(message["query"]), message.get("planner"), message.get("group"))
-        leave = message.get("leave", False) if isinstance(message, dict) else None
-        if not isinstance(leave, bool):
-            raise EhBalanceError("a control message has an offset as finished, and true or false as leave")
         if message.get("twice") is True:
             self.is_one_of_two = True
             self._changed.set()
@@ -338,11 +330,13 @@ class Planner:
             there = partition in read and number < ends[partition]
             answer["offset"] = self._events.offset_of(partition, number, read) if there else None
         if look:
-            leases = self._keeper.look(self._timings.look_timeout)
-            answer["lost"] = None if leases is None else _lost(read, leases)
+            leases = self._keeper.look(_LOOK_TIMEOUT)
+            answer["lost"], warnings = (None, []) if leases is None else batch.lost(leases)
+            for warning in warnings:
+                _LOG.warning(warning)
         return answer
 
-    # --- inside ------------------------------------------------------------------------------------------------
+    # --- inside, in Spark's thread -----------------------------------------------------------------------------
 
     def _check_hub(self) -> None:
         """Raise `DataLossError`, or warn once, if the hub is another one than when the query started."""
@@ -377,7 +371,7 @@ class Planner:
                 inputs = self._events.located(inputs)
                 continue
             else:
-                self._hub.catch_up(self._timings.catch_up_timeout)
+                self._hub.catch_up(_CATCH_UP_TIMEOUT)
             inputs = replace(inputs.after(plan, self._hub.states()), connection=self._hub.connected_at())
         return self._events.with_end_offsets(plan, inputs.states)
 
@@ -409,20 +403,6 @@ class Planner:
         self._hub.rest()
         self._loads.batch_begins()
         return end
-
-
-def _lost(read: Mapping[str, Range], leases: Mapping[str, Lease]) -> list[str]:
-    """The partitions of `read` that another member has taken. Warns of those that it does not read again."""
-    lost = [p for p, each in read.items() if not leases[p].still_owned(each.epoch, each.since_ms)]
-    for partition in lost:
-        each, lease = read[partition], leases[partition]
-        if each.epoch < lease.sought:
-            _LOG.warning(
-                "partition %s: a seek has moved it on, and then another member has taken it, before events %d to %d "
-                "were written. Those before the new position are not read again",
-                partition, each.start, each.end - 1,
-            )  # fmt: skip
-    return lost
 
 
 def _event(asked: Any) -> tuple[str, int] | None:

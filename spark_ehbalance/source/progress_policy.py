@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from spark_ehbalance.leases.model import Lease, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -12,8 +11,6 @@ from spark_ehbalance.source.offsets import EpochPosition, StreamOffset, TableRef
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
-
-_NO_CHECKPOINTS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +35,8 @@ class SharedProgress:
         ranges: Mapping[str, Range],
         reserved: Collection[str],
         table: TableIdentity | None,
-        version: int = 0,
-        checkpoints: Mapping[str, int] = _NO_CHECKPOINTS,
+        version: int,
+        checkpoints: Mapping[str, int],
     ) -> StreamOffset:
         """The end of the batch of `named` after `start`, of which the partitions `reserved` are still owned. `table` is
         the lease table's identity, `version` the newest one known, and `checkpoints` where that has reading go on."""
@@ -97,16 +94,7 @@ class AloneProgress:
         worth_a_batch = any(len(each) or p not in unmoved for p, each in ranges.items())
         return {**unmoved, **ranges} if worth_a_batch else {}
 
-    def batch_end(
-        self,
-        start: StreamOffset,
-        named: Mapping[str, Range],
-        ranges: Mapping[str, Range],
-        reserved: Collection[str],
-        table: TableIdentity | None,
-        version: int = 0,
-        checkpoints: Mapping[str, int] = _NO_CHECKPOINTS,
-    ) -> StreamOffset:
+    def batch_end(self, start: StreamOffset, named: Mapping[str, Range], *_: object) -> StreamOffset:
         return replace(self.query, ranges=named, batch=start.batch + 1)
 
     def empty_end(self, start: StreamOffset, table: TableIdentity | None) -> StreamOffset:

@@ -130,6 +130,7 @@ class _RangeReader:
         self._owner = owner
         self._owner_level = owner_level
         self._receiver = receiver
+        self._address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
         self._position = wanted.start
         self._end = wanted.end
         self._since = _SinceProgress(time.monotonic())
@@ -317,14 +318,13 @@ class _RangeReader:
         if time.monotonic() - self._since.at < max(_SILENCE, self._since.asks_after):
             return False
         partition, position = self._wanted.partition, self._position
-        address = PartitionAddress(self._options.connection, self._options.consumer_group, partition)
         try:
             state = self._partition_state()
             if state.end < self._end:
                 return False
             self._receiver.close()  # the hub allows one receiver with this owner level
             if not is_bare(
-                address, position, state.begin, self._owner_level, lambda: ended.is_set() or self._timed_out()
+                self._address, position, state.begin, self._owner_level, lambda: ended.is_set() or self._timed_out()
             ):
                 return False
         except (RefusedError, MissingError):
@@ -344,11 +344,10 @@ class _RangeReader:
         """A geo-replicated hub was promoted since the last event was read, and does not have it, or does not know its
         offset: go on where the hub does. Returns whether that was found out."""
         partition, position = self._wanted.partition, self._position
-        address = PartitionAddress(self._options.connection, self._options.consumer_group, partition)
         last = Position(position - 1, self._receiver.after)
         try:
             state = self._partition_state()
-            found = locate(last, address, state, self._options.receiver_timeout, self._owner_level)
+            found = locate(last, self._address, state, self._options.receiver_timeout, self._owner_level)
         except (HubUnavailableError, OffsetRefused) as error:
             _LOG.warning("partition %s: cannot find out where the event hub goes on: %s", partition, error)
             return False

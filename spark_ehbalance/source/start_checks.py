@@ -7,7 +7,7 @@ that the query's checkpoint records, before it reads or creates anything.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Protocol
@@ -17,6 +17,7 @@ from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.model import Author, QueryRecord
 from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
 from spark_ehbalance.leases.transitions import NoteHub, Restore
+from spark_ehbalance.source import processes
 from spark_ehbalance.source.continuity import RecordedProgress, describe_loss, restore_transitions, skipped_events
 from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
 from spark_ehbalance.source.options import Options
@@ -76,18 +77,19 @@ def join_table(
         states = states_at_start(options, hub).items()
         check_start(options, {p: e for p, e in states if (leases[p].checkpoint is None if p in leases else first)})
     lost = "" if known.is_initial else _lost(store, options, known, recorded)
-    if lost and options.fail_on_data_loss:
+    if lost:
         what = "Nothing was read or created. Put the table back, set leaseTable to where it is, or make"
         if not known.group:  # it has had none
             what = "Nothing was read or created. Make"
-        raise DataLossError(
+        _refuse_loss(
+            options,
             f"{lost}. {what} one of the queries' own checkpoints with `{_command(options)} --from-checkpoint DIR`, "
             "once for each query of the group. With failOnDataLoss=false the query goes on from what its own "
-            "checkpoint knows"
+            "checkpoint knows",
+            f"{lost}. Going on from what this query's own checkpoint knows",
         )
     store.create(options.group)
     if lost:
-        _LOG.warning("%s. Going on from what this query's own checkpoint knows, because failOnDataLoss=false", lost)
         _restore(store, known, recorded, hub, by)
 
 
@@ -118,13 +120,11 @@ def check_alone(known: StreamOffset, options: Options) -> None:
     if known.is_initial or not known.group:
         return
     lost = f"this query's checkpoint has read with {_table_of(known)}, and leaseTable is not set"
-    if options.fail_on_data_loss:
-        raise DataLossError(
-            f"{lost}: partitions that the checkpoint has no position of would begin at startingPosition. Set "
-            "leaseTable again, give the query a new checkpointLocation, or go on with failOnDataLoss=false"
-        )
-    _LOG.warning(
-        "%s. Partitions that it has no position of begin at startingPosition, because failOnDataLoss=false", lost
+    _refuse_loss(
+        options,
+        f"{lost}: partitions that the checkpoint has no position of would begin at startingPosition. Set leaseTable "
+        "again, give the query a new checkpointLocation, or go on with failOnDataLoss=false",
+        f"{lost}. Partitions that it has no position of begin at startingPosition",
     )
 
 
@@ -141,9 +141,7 @@ def check_hub(known: StreamOffset, options: Options, found: HubReference) -> Non
         )
     shared = options.lease_table is not None
     lost, help = described_other_hub("this query's checkpoint", read, found), other_hub_help(shared=shared)
-    if options.fail_on_data_loss:
-        raise DataLossError(f"{lost}. Nothing was read. {help}")
-    _LOG.warning("%s. Its positions are kept, because failOnDataLoss=false", lost)
+    _refuse_loss(options, f"{lost}. Nothing was read. {help}", f"{lost}. Its positions are kept")
 
 
 def check_past(
@@ -151,24 +149,20 @@ def check_past(
     options: Options,
     known: StreamOffset,
     hub: HubReference,
-    alive: Callable[[str], bool | None],
-    has_ended_query: Callable[[str], bool],
     *,
     finished: bool,
 ) -> None:
     """Check that the table has positions of `hub`, wait until no other process reads with the checkpoint whose last
     offset is `known`, or with a copy of it, and check that the table knows no more of the query.
 
-    `finished` says whether that batch is finished, by the checkpoint. `alive` tells whether a `QueryRecord.process`
-    lives, as far as that can be told here; else its signs of life in the table do. `has_ended_query` tells of one that
-    lives whether its query does not, so that it is about to end. Raises `FencedError` if it goes on, or has gone on
-    after the checkpoint was read, and `DataLossError` if the table is that of another hub or if the
+    `finished` says whether that batch is finished, by the checkpoint. Raises `FencedError` if the other process goes
+    on, or has gone on after the checkpoint was read, and `DataLossError` if the table is that of another hub or if the
     checkpoint was set back.
     """
     found = store.read() if store.exists() else None
     if found is not None and found.group == options.group:  # `create` refuses a table of another group
         _check_table_hub(options, found.described_other_hub(hub.created_ms))
-    found, ran = _await_earlier_run(store, options, known, found, alive, has_ended_query)
+    found, ran = _await_earlier_run(store, options, known, found)
     older = "" if found is None else described_older_checkpoint(known, found)
     if ran is not None and (older or not finished):  # nothing was set back, and no batch has to run again
         raise FencedError(read_too_early(ran))
@@ -176,23 +170,23 @@ def check_past(
 
 
 def _await_earlier_run(
-    store: LeaseStore,
-    options: Options,
-    known: StreamOffset,
-    found: Snapshot | None,
-    alive: Callable[[str], bool | None],
-    has_ended_query: Callable[[str], bool],
+    store: LeaseStore, options: Options, known: StreamOffset, found: Snapshot | None
 ) -> tuple[Snapshot | None, QueryRecord | None]:
     """Wait until the process that reads with this checkpoint has ended. Returns the table then, and that process's
-    record if it may have planned further batches after the checkpoint was read."""
+    record if it may have planned further batches after the checkpoint was read.
+
+    It lives as long as this machine sees it, or else as there are signs of life in the table. One that lives although
+    its query does not is about to end.
+    """
     counter: object = None
     begun = since = time.monotonic()
     ran: QueryRecord | None = None
     waited = ending = False
     while found is not None and (run := earlier_run(known, found)) is not None:
         (record, member), now = run, time.monotonic()
-        lives, patience = alive(record.process), (member.lease_duration_ms or 0) / 1000 or options.lease_duration
-        ending = lives is True and has_ended_query(record.process)
+        lives = processes.is_alive(record.process)
+        patience = (member.lease_duration_ms or 0) / 1000 or options.lease_duration
+        ending = lives is True and processes.has_ended_query(record.process)
         if ending:
             ran = None
         elif lives is True or counter not in (None, member.counter):
@@ -225,26 +219,33 @@ def passed_over(known: StreamOffset, found: Snapshot) -> int:
     return until
 
 
+def _refuse_loss(options: Options, error: str, warning: str) -> None:
+    """Raise `DataLossError`, or warn where loss is allowed."""
+    if options.fail_on_data_loss:
+        raise DataLossError(error)
+    _LOG.warning("%s, because failOnDataLoss=false", warning)
+
+
 def _check_table_hub(options: Options, other: str) -> None:
-    if other and options.fail_on_data_loss:
-        raise DataLossError(
-            f"leaseTable={options.lease_table}: {other}. Nothing was read: {OTHER_HUB_HELP}, or go on with "
-            "failOnDataLoss=false where they happen to be"
-        )
     if other:
-        _LOG.warning("the lease table: %s. Its positions are kept, because failOnDataLoss=false", other)
+        _refuse_loss(
+            options,
+            f"leaseTable={options.lease_table}: {other}. Nothing was read: {OTHER_HUB_HELP}, or go on with "
+            "failOnDataLoss=false where they happen to be",
+            f"the lease table: {other}. Its positions are kept",
+        )
 
 
 def _check_age(options: Options, older: str) -> None:
-    if older and options.fail_on_data_loss:
-        raise DataLossError(
+    if older:
+        _refuse_loss(
+            options,
             f"leaseTable={options.lease_table}: {older}. Sinks that know batch numbers leave out new events with the "
             "old numbers. Nothing was read. Give the query a new checkpointLocation, with which it goes on at the "
             "table's positions, or go on with failOnDataLoss=false, with which these numbers are passed over. If the "
-            "sink was set back, too, `ehbalance seek` to where it ends comes before that"
+            "sink was set back, too, `ehbalance seek` to where it ends comes before that",
+            f"{older}. Going on at the table's positions",
         )
-    if older:
-        _LOG.warning("%s. Going on at the table's positions, because failOnDataLoss=false", older)
 
 
 def _lost(store: LeaseStore, options: Options, known: StreamOffset, recorded: RecordedProgress) -> str:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.fixtures import emulator
+from spark_ehbalance.hub.poll_schedule import PollIntervals, PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.source import assembly
+from spark_ehbalance.hub.watcher import HubWatcher
+from spark_ehbalance.source import assembly, processes
 from tests.hub.receiving import handlers
+from tests.source.lives import Lives
 from tests.source.queries import Group
 from tests.source.support import CountedReceivers, hub_options
+from tests.source.without_network import ask_without_network
 from tests.waiting import wait_until
 
 __all__ = ["emulator", "group", "handlers"]
@@ -22,10 +28,40 @@ __all__ = ["emulator", "group", "handlers"]
 @pytest.fixture
 def group(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
     """A hub with 8 partitions and a lease table. Its queries are taken for those of several drivers that live."""
-    monkeypatch.setattr(assembly, "has_ended_query", lambda planner: False)
+    monkeypatch.setattr(processes, "has_ended_query", lambda planner: False)
     made = Group(emulator, tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def lives(monkeypatch: pytest.MonkeyPatch) -> Lives:
+    return Lives(monkeypatch)
+
+
+@pytest.fixture
+def without_network(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planners ask the emulator directly."""
+    ask_without_network(emulator, monkeypatch)
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary folder of this test's own for control sockets, with a name as short as their addresses must be."""
+    tmp_path_factory.getbasetemp()  # pytest's own must not lie in it
+    with tempfile.TemporaryDirectory() as short:
+        monkeypatch.setattr(tempfile, "tempdir", short)
+        yield Path(short)
+
+
+@pytest.fixture
+def quick_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planners ask for the list of partitions more often."""
+
+    def watcher(*given: Any, **settings: Any) -> HubWatcher:
+        return HubWatcher(*given, **settings, schedule=PollSchedule(PollIntervals(listing=0.5)))
+
+    monkeypatch.setattr(assembly, "HubWatcher", watcher)
 
 
 @pytest.fixture

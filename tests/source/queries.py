@@ -14,13 +14,15 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.source import assembly
+from spark_ehbalance.leases.transitions import Transition
+from spark_ehbalance.source import processes
 from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.control_socket import PlannerAddress, send
 from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import OPTIONS, SHARED, Options, stream_options
 from spark_ehbalance.source.planner import Planner
 from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.source.support import HUB
 from tests.waiting import wait_until
@@ -33,7 +35,7 @@ Event = tuple[str, int]
 
 def forget_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on each process that has read before is taken for dead, although it may go on: a zombie."""
-    monkeypatch.setattr(assembly, "is_alive", lambda process: False)
+    monkeypatch.setattr(processes, "is_alive", lambda process: False)
 
 
 class Query:
@@ -105,10 +107,33 @@ class Query:
         self._stopped = True
 
 
-class Group:
+class Queries:
+    """Queries of one group."""
+
+    def __init__(self) -> None:
+        self.queries: list[Query] = []
+
+    def snapshot(self) -> Snapshot:
+        """The newest version of the lease table."""
+        raise NotImplementedError
+
+    def leases(self) -> Mapping[str, Lease]:
+        return self.snapshot().leases
+
+    def wait_owned(self, *counts: int) -> None:
+        """Wait until the queries that were started last own so many partitions each."""
+        wait_until(lambda: tuple(len(query.owned()) for query in self.queries[-len(counts) :]) == counts, f"{counts}")
+
+    def close(self) -> None:
+        for query in self.queries:
+            query.stop()
+
+
+class Group(Queries):
     """A hub of the emulator with a lease table, and queries that share it."""
 
     def __init__(self, emulator: Emulator, path: Path, partitions: int = PARTITIONS) -> None:
+        super().__init__()
         emulator.add_hub(HUB, partitions)
         self.partitions = partitions
         self.emulator = emulator
@@ -120,7 +145,6 @@ class Group:
             "leaseDuration": "3s",
             "receiverTimeout": "20s",
         }
-        self.queries: list[Query] = []
         self.processes: list[subprocess.Popen[str]] = []
 
     def options(self, *, shared: bool = True, **more: object) -> Options:
@@ -165,16 +189,15 @@ class Group:
         with DeltaStore(str(self.table)) as store:
             return store.read()
 
-    def leases(self) -> Mapping[str, Lease]:
-        return self.snapshot().leases
+    def order(self, *orders: Transition) -> None:
+        """Have somebody else write these into the table."""
+        with DeltaStore(str(self.table)) as store:
+            refused = commit(store, store.read(), orders).refused
+            assert not refused
 
     def checkpoints(self) -> dict[str, int]:
         """Where reading of each partition goes on, by the lease table."""
         return {p: lease.checkpoint.next if lease.checkpoint else -1 for p, lease in self.leases().items()}
-
-    def wait_owned(self, *counts: int) -> None:
-        """Wait until the queries that were started last own so many partitions each."""
-        wait_until(lambda: tuple(len(query.owned()) for query in self.queries[-len(counts) :]) == counts, f"{counts}")
 
     def everything(self) -> Counter[Event]:
         """All events of the hub, once each."""
@@ -191,8 +214,7 @@ class Group:
         assert Counter(event for each in readers for event in each.seen) == everything
 
     def close(self) -> None:
-        for query in self.queries:
-            query.stop()
+        super().close()
         for process in self.processes:
             process.kill()
             process.communicate()

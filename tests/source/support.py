@@ -48,25 +48,27 @@ def numbers(batches: Iterable[pa.RecordBatch]) -> list[int]:
 
 
 class HeldLease:
-    """A lease table in which `me` holds partition 0."""
+    """A lease table in which `me` holds partition 0, and the others of so many."""
 
-    def __init__(self, emulator: Emulator, path: Path, epoch: int) -> None:
+    def __init__(self, emulator: Emulator, path: Path, epoch: int, partitions: int = 1) -> None:
         self.path = path
         self.table = DeltaStore(str(path))
         self.table.create(hub_options(emulator).connection.group("$Default"))
-        self._write(Lease("0", owner="me", epoch=epoch, renewal=9, owned_since_ms=9, checkpoint=Position(-1)))
+        mine = Lease("", owner="me", epoch=epoch, renewal=9, owned_since_ms=9, checkpoint=Position(-1))
+        self._write(*(replace(mine, partition=str(partition)) for partition in range(partitions)))
 
     @property
     def lease(self) -> Lease:
         return self.table.read().leases["0"]
 
-    def claim(self, owner: str = "other") -> None:
+    def claim(self, owner: str = "other", partition: str = "0") -> None:
         """Have another member take the lease, or the query's next process."""
-        self._write(replace(self.lease, owner=owner, epoch=self.lease.epoch + 1))
+        lease = self.table.read().leases[partition]
+        self._write(replace(lease, owner=owner, epoch=lease.epoch + 1))
 
-    def _write(self, lease: Lease) -> None:
+    def _write(self, *leases: Lease) -> None:
         base = self.table.read()
-        self.table.write(base, replace(base, leases={"0": lease}))
+        self.table.write(base, replace(base, leases={**base.leases, **{each.partition: each for each in leases}}))
 
 
 class CountedReceivers(Receivers):

@@ -17,6 +17,8 @@ from tests.source.support import HUB
 from tests.source.test_past import once_each
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("quick_lists")
+
 _TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+00:00"
 
 

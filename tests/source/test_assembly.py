@@ -18,25 +18,11 @@ from spark_ehbalance.errors import (
     StoreFormatError,
     StoreUnavailableError,
 )
-from spark_ehbalance.hub.poll_schedule import PollIntervals, PollSchedule
-from spark_ehbalance.hub.watcher import HubWatcher
-from spark_ehbalance.source import assembly
 from spark_ehbalance.source.assembly import joined
 from spark_ehbalance.source.offsets import StreamOffset
-from tests.source.queries import PARTITIONS, Event, Group, Query, forget_processes
+from tests.source.queries import PARTITIONS, Event, Group, forget_processes
 from tests.source.support import HUB
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def quick_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planners ask for the list of partitions more often."""
-
-    def watcher(*given: Any, **settings: Any) -> HubWatcher:
-        return HubWatcher(*given, **settings, schedule=PollSchedule(PollIntervals(listing=0.5)))
-
-    monkeypatch.setattr(assembly, "HubWatcher", watcher)
-
 
 # --- several queries ------------------------------------------------------------------------------------------
 
@@ -60,30 +46,6 @@ def test_two_queries_share_and_one_continues_for_the_other_exactly(group: Group)
     group.append(5)
     b.read(80)
     assert Counter(a.seen + b.seen) == group.everything()
-
-
-def test_batches_while_partitions_move_lose_nothing(group: Group) -> None:
-    group.append(20)
-    a = group.query("a")
-    b: Query | None = None
-    read = Counter[Event]()
-
-    def everything_read() -> bool:
-        nonlocal b
-        a.step(7)
-        if b is None and len(a.seen) > 40:
-            b = group.query("b")
-        if b is not None:
-            b.step(7)
-        read.clear()
-        read.update(a.seen)
-        read.update(b.seen if b is not None else [])
-        return read.keys() == group.everything().keys()
-
-    wait_until(everything_read, "all is read")
-    assert b is not None
-    assert b.seen
-    assert max(read.values()) <= 2
 
 
 def test_a_query_owns_no_more_than_max_partitions_owned(group: Group) -> None:
@@ -197,16 +159,7 @@ def test_alone_the_first_offset_stores_where_reading_starts(group: Group) -> Non
     assert {number for _, number in again.seen} == {7, 8}
 
 
-def test_alone_the_first_batch_of_all_is_replayed(group: Group) -> None:
-    group.append(10)
-    first = group.query("a", shared=False, startingPosition="4")
-    end = first.batch()
-    first.stop()
-    again = group.query("a", StreamOffset("a"), end, shared=False, startingPosition="latest")
-    assert {(r.start, r.end) for r in again.run(end)} == {(4, 10)}
-    assert again.plan() is None
-
-
+@pytest.mark.usefixtures("quick_lists")
 def test_alone_new_partitions_start_at_their_first_event(group: Group) -> None:
     query = group.query("a", shared=False, startingPosition="latest")
     end = query.batch()
@@ -313,7 +266,7 @@ def test_an_unreachable_hub_is_an_error_after_the_timeout(group: Group) -> None:
 
 def test_a_table_of_another_group_is_refused(group: Group) -> None:
     group.query("a").stop()
-    before = group.snapshot()
+    before, threads = group.snapshot(), threading.active_count()
     group.emulator.add_hub("other", 2)
     group.emulator.add_consumer_group(HUB, "another")
     others: list[dict[str, Any]] = [
@@ -325,6 +278,7 @@ def test_a_table_of_another_group_is_refused(group: Group) -> None:
             group.query("b", **more)
         assert "\n" not in str(caught.value)
     assert group.snapshot() == before
+    wait_until(lambda: threading.active_count() <= threads, "the threads have ended")
 
 
 def test_nothing_is_created_when_the_hub_cannot_be_reached(group: Group) -> None:
@@ -343,36 +297,6 @@ def test_a_file_at_the_table_s_location_is_refused(group: Group) -> None:
         group.query("a")
     assert "\n" not in str(caught.value)
     assert group.table.read_text() == "a file"
-
-
-def test_a_failed_start_leaves_no_thread(group: Group) -> None:
-    group.emulator.add_consumer_group(HUB, "another")
-    group.query("a").stop()
-    before = threading.active_count()
-    with pytest.raises(StoreFormatError):
-        group.query("b", consumerGroup="another")
-    wait_until(lambda: threading.active_count() <= before, "the threads have ended")
-
-
-def test_stopping_leaves_the_group_and_gives_everything_back(group: Group) -> None:
-    query = group.query("a")
-    group.wait_owned(8)
-    query.stop()
-    assert group.snapshot().members == {}
-    assert {lease.owner for lease in group.leases().values()} == {None}
-
-
-def test_reading_goes_on_while_the_table_is_away(group: Group) -> None:
-    query = group.query("a", leaseDuration="20s")
-    group.wait_owned(8)
-    away = group.table.with_name("away")
-    group.table.rename(away)
-    group.append(5)
-    query.read(40)
-    query.planner.finish(query.finished)
-    away.rename(group.table)
-    wait_until(lambda: set(group.checkpoints().values()) == {5}, "it is checkpointed afterwards")
-    assert len(query.owned()) == 8
 
 
 class _SlowKeeper:

@@ -63,14 +63,6 @@ def test_progress_under_an_earlier_epoch_does_not_count(checkpoint: int) -> None
     assert spans(inputs) == {"0": (checkpoint, 10)}
 
 
-def test_a_batch_keeps_to_the_limit_and_no_partition_starves() -> None:
-    holdings = {str(p): held() for p in range(8)}
-    states = {str(p): events(0, 100 if p < 4 else 1) for p in range(8)}
-    ranges = planned(PlanInputs(holdings, states, limit=40)).ranges
-    assert sum(map(len, ranges.values())) == 40
-    assert all(len(each) for each in ranges.values())
-
-
 def test_fixed_ends_are_not_passed_and_no_other_partition_is_read() -> None:
     """`Trigger.AvailableNow`."""
     holdings = {"0": held(3), "1": held(5), "2": held(0)}
@@ -149,11 +141,6 @@ def test_without_fail_on_data_loss_lost_events_reset_the_position(state: Partiti
     assert f"partition 3: reading was to go on at sequence {why}" in warning
     again = planned(replace(inputs, progress=plan.resets))
     assert (again.ranges, again.resets, again.warnings) == (plan.ranges, {}, ()), "once it is remembered that is all"
-
-
-def test_after_a_replay_reading_goes_on_at_the_checkpoint() -> None:
-    """Of a batch of which another member has finished a part, the rest is read by the next batch."""
-    assert spans(PlanInputs({"0": held(7, epoch=3)}, {"0": events(0, 10)})) == {"0": (7, 10)}
 
 
 def test_the_progress_of_a_finished_batch() -> None:

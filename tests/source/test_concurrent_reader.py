@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,15 +15,12 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.receiver import Receiver
 from spark_ehbalance.hub.rows import sequence_numbers
-from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.source.concurrent_reader import Reader, read_together
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS
-from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.values.position import Position
-from tests.source.support import HUB, hub_options
+from tests.source.support import HUB, HeldLease, hub_options
 
 PARTITIONS, EVENTS = 4, 500
 
@@ -137,11 +133,6 @@ def by_partition(got: Sequence[Numbered]) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("level", [None, 3])
-def test_all_partitions_in_one_task(emulator: Emulator, level: int | None) -> None:
-    assert by_partition(list(reading(hub_options(emulator), level=level))) == everything(*range(PARTITIONS))
-
-
 def test_a_paused_partition_does_not_block_others(emulator: Emulator) -> None:
     emulator.pause(HUB, 0)
     events = reading(hub_options(emulator))
@@ -171,11 +162,9 @@ def test_a_task_closed_early_can_be_run_again(emulator: Emulator) -> None:
 def test_a_lost_lease_ends_only_its_own_range(
     emulator: Emulator, tmp_path: Path, rival: Callable[..., Receiver]
 ) -> None:
-    options = hub_options(emulator, leaseTable=tmp_path / "leases")
-    with DeltaStore(str(tmp_path / "leases")) as store:
-        store.create(options.connection.group("$Default"))
-        base = store.read()
-        mine = {str(p): Lease(str(p), owner="me", epoch=5, checkpoint=Position(-1)) for p in range(PARTITIONS)}
-        store.write(base, replace(base, leases=mine | {"1": replace(mine["1"], owner="other", epoch=6)}))
+    held = HeldLease(emulator, tmp_path / "leases", epoch=5, partitions=PARTITIONS)
+    held.claim(partition="1")
     rival(6, "1")
-    assert by_partition(list(reading(options, owner="me", level=5))) == everything(0, 2, 3)
+    assert by_partition(list(reading(hub_options(emulator, leaseTable=held.path), owner="me", level=5))) == everything(
+        0, 2, 3
+    )

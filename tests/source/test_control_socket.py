@@ -30,6 +30,8 @@ from spark_ehbalance.source.control_socket import (
 )
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("folder")
+
 
 class FakePlanner:
     """Listens as the planner of that name, keeps the messages, and answers `answer`."""
@@ -46,15 +48,6 @@ class FakePlanner:
         if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A temporary folder of this test's own, with a name as short as socket addresses must be."""
-    tmp_path_factory.getbasetemp()  # pytest's own must not lie in it
-    with tempfile.TemporaryDirectory() as short:
-        monkeypatch.setattr(tempfile, "tempdir", short)
-        yield Path(short)
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ class OnePartition:
     newest: Callable[[], int]
     said_finished: list[StreamOffset] = field(default_factory=list)
     is_one_of_two: bool = False
+    cores: int | None = None
 
     def still_idle(self, start: StreamOffset) -> bool:
         return False
@@ -184,45 +185,43 @@ def test_the_same_is_read_whether_spark_tells_the_start_or_not(processes: list[t
             tuple((each.start, each.end) for each in StreamOffset.from_json(e).ranges.values()) for e in spark.offsets
         ]
         assert len(set(ends)) == len(ends), "no empty batch but the first"
+        assert_started_with_what_was_logged(spark)
 
 
-@settings(deadline=None)
-@given(PROCESSES)
-def test_planners_start_with_what_spark_has_logged(processes: list[tuple[int, list[int]]]) -> None:
+def assert_started_with_what_was_logged(spark: Spark) -> None:
     """A planner is started with the end that is finished, and with the one that is not; and the identity stays."""
-    told, untold = (simulate(tells_start, [*processes, LAST]) for tells_start in (True, False))
-    for spark in (told, untold):
-        logged = [StreamOffset.from_json(each) for each in spark.offsets]
-        for each in spark.started:
-            if each.unfinished is not None and not each.unfinished.is_initial:
-                number = logged.index(each.unfinished)
-                assert each.finished.is_initial if number == 0 else each.finished == logged[number - 1]
-            else:
-                assert each.finished.is_initial or each.finished in logged
-        first = next((n for n, each in enumerate(spark.started) if not each.finished.is_initial), len(spark.started))
-        assert len({each.owner for each in spark.started[first:]}) <= 1, "a restarted query keeps its identity"
+    logged = [StreamOffset.from_json(each) for each in spark.offsets]
+    for each in spark.started:
+        if each.unfinished is not None and not each.unfinished.is_initial:
+            number = logged.index(each.unfinished)
+            assert each.finished.is_initial if number == 0 else each.finished == logged[number - 1]
+        else:
+            assert each.finished.is_initial or each.finished in logged
+    first = next((n for n, each in enumerate(spark.started) if not each.finished.is_initial), len(spark.started))
+    assert len({each.owner for each in spark.started[first:]}) <= 1, "a restarted query keeps its identity"
 
 
 END, NEXT = {"o": 3}, {"o": 5}
 
 
-def test_a_restart_with_all_finished() -> None:
-    told = NewestBatch().after_partitions(END, END)
-    assert (told.pending, told.finished, told.in_doubt) == (None, END, False)
+RESTARTED = NewestBatch().after_partitions(END, END)
+PLANNED = RESTARTED.after_answer(END, NEXT)
+RUN = PLANNED.after_partitions(END, NEXT)
+
+#: What Spark has called, and then what is pending, finished and in doubt.
+CALLS = {
+    "a restart with all finished": (RESTARTED, None, END, False),
+    "the next batch is planned": (PLANNED, NEXT, None, False),
+    "it is run": (RUN, None, NEXT, True),
+    "and finished": (RUN.after_answer(NEXT, NEXT), None, NEXT, False),
+    "a batch is run again": (NewestBatch().after_partitions(NEXT, NEXT).after_partitions(END, NEXT), None, NEXT, True),
+}
 
 
-def test_a_batch_is_finished_when_the_next_is_asked_for() -> None:
-    told = NewestBatch().after_partitions(END, END)
-    told = told.after_answer(END, NEXT)
-    assert (told.pending, told.finished, told.in_doubt) == (NEXT, None, False)
-    told = told.after_partitions(END, NEXT)
-    assert (told.pending, told.finished, told.in_doubt) == (None, NEXT, True)
-    assert told.after_answer(NEXT, NEXT) == NewestBatch(NEXT)
-
-
-def test_a_batch_that_is_run_again_is_in_doubt_until_then() -> None:
-    told = NewestBatch().after_partitions(NEXT, NEXT).after_partitions(END, NEXT)
-    assert (told.pending, told.finished, told.in_doubt) == (None, NEXT, True)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_batch_is_finished_when_the_next_one_is_asked_for_and_in_doubt_until_then(call: str) -> None:
+    told, *known = CALLS[call]
+    assert [told.pending, told.finished, told.in_doubt] == known
 
 
 @pytest.mark.parametrize("logged", [(END, END), (END, NEXT)])

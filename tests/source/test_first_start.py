@@ -8,11 +8,13 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from spark_ehbalance.errors import DataLossError, OptionError
+from spark_ehbalance.errors import OptionError
 from spark_ehbalance.source.batch_read import batch_ranges
 from spark_ehbalance.source.options import batch_options
 from tests.source.queries import PARTITIONS, Group
 from tests.source.support import HUB
+
+pytestmark = pytest.mark.usefixtures("without_network")
 
 BEYOND = (
     "option startingPosition is wrong: it is 11 for partition 3, whose last event is 9: allowed is at most 10, which "
@@ -64,18 +66,6 @@ def test_a_start_that_is_not_used_is_not_refused(group: Group) -> None:
     group.append(1)
     second = group.query("b", startingPosition=4711)
     second.read(PARTITIONS)
-
-
-def test_a_checkpoint_beyond_the_last_event_is_a_loss(group: Group) -> None:
-    """Another start of a query with positions of its own."""
-    group.append(10)
-    query = group.query("a", shared=False)
-    query.read(10 * PARTITIONS)
-    query.stop()
-    group.emulator.delete_hub(HUB)
-    group.emulator.add_hub(HUB, PARTITIONS)
-    with pytest.raises(DataLossError, match=r"it was made anew, or is another one, .* failOnDataLoss=false"):
-        group.query("a", query.finished, shared=False, startingPosition=10)
 
 
 @pytest.mark.parametrize("shared", [False, True])

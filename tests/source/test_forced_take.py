@@ -1,11 +1,12 @@
 """Query A owned the partitions and hung, and B has taken them by force; then lease table and history are both lost, and
 `ehbalance init --from-checkpoint` makes a new table of what Spark's checkpoints of A and B have.
 
-Real planners, the emulator, Delta tables and the real command; Spark's part is played by `Job`.
+Real planners, the emulator without its network, Delta tables and the real command; Spark's part is played by `Job`.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shutil
@@ -18,18 +19,20 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.delta.marks import Extent
-from spark_ehbalance.delta.protocol import Begin, Commit, Confirm, Write, write_exactly_once
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.errors import DataLossError, EhBalanceError
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.ranges import Range
 from tests.cli.command import Command, kept
 from tests.cli.conftest import ehbalance
 from tests.source.queries import Event, Group, Query, forget_processes
 from tests.source.support import HUB
+from tests.source.test_seek import Once, events_of
 from tests.waiting import wait_until
 
 __all__ = ["ehbalance"]
+
+pytestmark = pytest.mark.usefixtures("without_network")
 
 PARTITIONS = ("0", "1")
 
@@ -39,47 +42,24 @@ EVENTS, CUT = 20, 6
 
 @dataclass
 class Sink:
-    """Where the events go: a `plain` one appends what it is given; else the protocol of `once` with the marks of one
-    target table, which all queries write."""
+    """Where the events go: a `plain` one appends what it is given; else it is `once`, which all queries write."""
 
     plain: bool
-    events: list[Event] = field(default_factory=list)
-    marks: dict[str, int] = field(default_factory=dict)
+    rows: list[Event] = field(default_factory=list)
+    once: Once = field(default_factory=Once)
 
-    def write(self, query: Query, end: StreamOffset, ranges: Sequence[Range], read: Mapping[str, int]) -> None:
-        """The batch that ends at `end` has these `ranges`, of which `read` were cut short: so many events were read."""
-        rows = {e.partition: Extent(e.start, min(e.end, e.start + read.get(e.partition, len(e)))) for e in ranges}
+    @property
+    def events(self) -> list[Event]:
+        """In the order in which they were written."""
+        return self.rows if self.plain else [event for entry in self.once.target.log for event in entry.rows]
+
+    def write(self, query: Query, end: StreamOffset, ranges: Sequence[Range], cut: Mapping[str, int]) -> None:
+        """The batch that ends at `end` has these `ranges`. Of those that were `cut` short, so many events were read."""
         if self.plain:
-            self._add(rows)
-            return
-        steps, answer, files = write_exactly_once({e.partition: Extent(e.start, e.end) for e in ranges}), None, rows
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration:
-                return
-            match step:
-                case Begin(partitions):
-                    answer = {p: self.marks[p] for p in partitions if p in self.marks}
-                case Write(events):
-                    files = {p: Extent(e.start, min(e.end, rows[p].end)) for p, e in events.items()}
-                    answer = None
-                case Confirm(partitions):
-                    lost = wait_until(
-                        lambda: (
-                            query.planner.about_batch(end, look=True, ahead={})["lost"] is not None
-                            and [query.planner.about_batch(end, look=True, ahead={})["lost"]]
-                        ),
-                        "the planner has looked",
-                    )[0]
-                    answer = frozenset(lost) & {*partitions}
-                case Commit(marks):
-                    self._add(files)
-                    self.marks |= marks
-                    answer = None
-
-    def _add(self, rows: Mapping[str, Extent]) -> None:
-        self.events += [(p, number) for p, each in rows.items() for number in range(each.start, each.end)]
+            extents = {e.partition: Extent(e.start, min(e.end, e.start + cut.get(e.partition, len(e)))) for e in ranges}
+            self.rows += events_of(extents)
+        else:
+            self.once.write(query, end, cut)
 
 
 class Job:
@@ -127,15 +107,17 @@ class Job:
 
     @contextmanager
     def hung(self) -> Iterator[None]:
-        """Its process stands still: no lease is renewed."""
+        """Its process stands still: no lease is renewed. It may be killed so."""
         with self.query.planner._keeper._lock:
             yield
+        if self.query.planner._keeper._turn is _killed:
+            self.query.stop()
 
-    def kill(self) -> None:
+    def kill(self, *, hung: bool = False) -> None:
         """Like SIGKILL, but for its threads, which write nothing any more."""
-        keeper = self.query.planner._keeper
-        keeper._turn = lambda store, stopping: None  # type: ignore[method-assign]
-        self.query.stop()
+        self.query.planner._keeper._turn = _killed  # type: ignore[method-assign]
+        if not hung:
+            self.query.stop()
 
     def checkpoint(self, folder: Path) -> Path:
         """The folder with its checkpoint."""
@@ -146,6 +128,10 @@ class Job:
             if done:
                 (folder / "commits" / str(number)).write_text("v1\n{}")
         return folder
+
+
+def _killed(*_: object) -> None:
+    raise EhBalanceError("this process was killed")
 
 
 @pytest.fixture
@@ -185,7 +171,7 @@ def forced_take(
             b.run(2)
             b.run(2)
         if a_state != "cut":
-            a.kill()
+            a.kill(hung=True)
     if a_state == "cut":
         a.finish(p0=CUT, p1=0)
         a.kill()
@@ -226,7 +212,7 @@ def test_nothing_is_skipped_when_table_and_history_are_lost_after_a_forced_take(
             done = ehbalance("init", lost_table, *connection, *arguments)
             assert (done.code, done.err) == (0, "")
             before = {each.partition: each.checkpoint and each.checkpoint.next for each in group.leases().values()}
-            target = Sink(plain, list(sink.events), dict(sink.marks))
+            target = copy.deepcopy(sink)
             again = [Job(group, j.name, target, () if others_anew and j.name not in names else j.log) for j in jobs]
             for job in again:
                 try:
@@ -277,7 +263,7 @@ def test_nothing_is_skipped_when_a_partition_was_stolen_and_its_owner_did_not_kn
             group.append(1, len(PARTITIONS))
             a.plan()
             a.finish(**{f"p{stolen}": 0})
-        a.kill()
+        a.kill(hung=True)
     b.kill()
     shutil.rmtree(group.table)
     if not history:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -16,13 +15,14 @@ from chaos.outage import Outage
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.model import Author, Member, MemberState
 from spark_ehbalance.leases.orders import PinTo, Seek, Transfer
-from spark_ehbalance.leases.transitions import Drain, Transition
-from spark_ehbalance.source.control_socket import PlannerAddress, send, socket_path
-from spark_ehbalance.stores.base import commit
+from spark_ehbalance.leases.transitions import Drain
+from spark_ehbalance.source.control_socket import PlannerAddress, socket_path
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
 from tests.source.queries import PARTITIONS, Group, Query
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.fixture
@@ -32,15 +32,6 @@ def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
     made.raw |= {"leaseDuration": "10s", "handoverTimeout": "60s"}
     yield made
     made.close()
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This test's own folder for control sockets."""
-    tmp_path_factory.getbasetemp()  # pytest's own must not lie in it
-    with tempfile.TemporaryDirectory() as short:
-        monkeypatch.setattr(tempfile, "tempdir", short)
-        yield
 
 
 class Traffic:
@@ -92,14 +83,8 @@ def traffic(group: Group) -> Iterator[Traffic]:
 OPERATOR = Author("operator", "")
 
 
-def order(group: Group, *orders: Transition) -> None:
-    with DeltaStore(str(group.table)) as store:
-        refused = commit(store, store.read(), orders).refused
-        assert not refused
-
-
 def drain(group: Group, member: str, *, undo: bool = False) -> None:
-    order(group, Drain(by=OPERATOR, at_ms=0, member=member, undo=undo))
+    group.order(Drain(by=OPERATOR, at_ms=0, member=member, undo=undo))
 
 
 def pending_handovers(group: Group) -> set[str]:
@@ -134,18 +119,6 @@ def test_everything_is_read_once_while_members_join_drain_and_leave(group: Group
         # Members record what has changed after their commit.
         wait_until(lambda: events()["HandOver"] >= 4 + 2, "handovers are recorded")
         assert "Steal" not in events()
-
-
-def test_each_partition_is_read_in_order_also_across_a_move(group: Group, traffic: Traffic) -> None:
-    a = traffic.run(group.query("a"))
-    wait_until(lambda: len(a.seen) > 40, "a reads")
-    b = traffic.run(group.query("b"))
-    wait_until(lambda: len({p for p, _ in b.seen}) == 4, "b reads what it has been given")
-    traffic.end()
-    moved = {p for p, _ in b.seen}
-    for partition in moved:
-        numbers = [n for p, n in a.seen if p == partition] + [n for p, n in b.seen if p == partition]
-        assert numbers == list(range(len(numbers)))
 
 
 def test_nothing_moves_while_the_lease_table_is_away_for_three_lease_durations(group: Group, traffic: Traffic) -> None:
@@ -205,13 +178,6 @@ def test_a_handover_completes_when_the_driver_reports_the_end_of_the_batch(group
     assert set(group.checkpoints().values()) == {10}
 
 
-def test_a_malformed_control_message_is_not_answered(group: Group) -> None:
-    a = group.query("a")
-    assert send(a.planner.address, {"finished": {"format": 3}}) is None
-    assert send(a.planner.address, {"finished": a.finished.to_json(), "leave": "false"}) is None
-    assert a.tell() is True
-
-
 def test_a_leaving_query_answers_no_until_everything_is_given_back(group: Group) -> None:
     group.append(10)
     a = group.query("a")
@@ -232,19 +198,6 @@ def test_a_leaving_query_answers_no_until_everything_is_given_back(group: Group)
     a.stop()
     assert a.tell(leave=True) is None
     assert group.snapshot().members.keys() == {"b"}
-
-
-def test_queries_with_one_owner_id_in_different_groups_have_sockets_of_their_own(group: Group, tmp_path: Path) -> None:
-    group.append(10)
-    one, other = group.query("a"), group.query("a", leaseTable=tmp_path / "other")
-    group.wait_owned(8, 8)
-    for query in (one, other):
-        query.run(query.batch())
-    wait_until(lambda: one.tell(one.logged, leave=True), "it has left")
-    assert not one.owned()
-    assert len(other.owned()) == 8
-    assert other.tell(other.logged) is True
-    assert set(group.checkpoints().values()) == {10}
 
 
 def test_a_planner_works_without_a_socket(group: Group) -> None:
@@ -273,24 +226,6 @@ def test_a_query_that_returns_within_its_lease_duration_keeps_its_partitions(gro
     assert {p: lease.owner for p, lease in group.leases().items()} == before
 
 
-def test_a_replay_skips_what_was_finished_and_handed_over_meanwhile(group: Group) -> None:
-    """The batch was finished and checkpointed through a control message; Spark's own log does not have it yet."""
-    group.append(10)
-    first = group.query("a")
-    group.wait_owned(8)
-    end = first.batch()
-    first.run(end)
-    assert first.tell(end) is True
-    b = group.query("b")
-    group.wait_owned(4)
-    first.stop()
-    again = group.query("a", None, end)
-    wait_until(lambda: len(again.owned()) == len(b.owned()) == 4, "they share again")
-    assert again.run(end) == []
-    group.append(5)
-    group.read_rest(again, b, ended=[first])
-
-
 # --- operators' orders ------------------------------------------------------------------------------------------
 
 
@@ -314,8 +249,7 @@ def test_a_transfer_and_a_pin_move_partitions_under_load_without_a_duplicate(
     to_b, to_a = min(a.owned()), min(b.owned())
     wait_until(lambda: numbers(a, to_b) and numbers(b, to_a), "both are read where they are")
     earlier = len(numbers(a, to_a))
-    order(
-        group,
+    group.order(
         Transfer(by=OPERATOR, at_ms=0, partition=to_b, to="b", timeout_ms=60_000),
         PinTo(by=OPERATOR, at_ms=0, partition=to_a, to="a", timeout_ms=60_000),
     )
@@ -344,7 +278,7 @@ def test_seeking_back_in_a_running_query_reads_again_from_there(group: Group) ->
     group.wait_owned(8)
     group.read_rest(a)
     wait_until(lambda: a.plan() is None and set(group.checkpoints().values()) == {10}, "all is checkpointed")
-    order(group, seek("3", 4))
+    group.order(seek("3", 4))
     wait_until(lambda: (a.step() and False) or len(numbers(a, "3")) == 16, "it reads again")
     assert numbers(a, "3") == [*range(10), *range(4, 10)]
     group.append(2)
@@ -356,23 +290,6 @@ def test_seeking_back_in_a_running_query_reads_again_from_there(group: Group) ->
     assert (lease.owner, lease.epoch) == ("a", 2)
 
 
-@pytest.mark.parametrize("to", [2, 10, 25])
-def test_a_seek_holds_although_the_batch_in_flight_ends_elsewhere(group: Group, to: int) -> None:
-    group.append(10)
-    a = group.query("a")
-    group.wait_owned(8)
-    in_flight = a.batch()
-    group.append(20)
-    order(group, seek("3", to))
-    wait_until(lambda: a.planner.holdings()["3"].epoch == 2, "the keeper has seen it")
-    assert a.planner.holdings()["3"].checkpoint.next == to
-    a.run(in_flight)
-    a.read(7 * 30 + 10 + (30 - to))
-    assert numbers(a, "3") == [*range(10), *range(to, 30)], "what the operator has not skipped is not skipped"
-    wait_until(lambda: a.plan() is None and set(group.checkpoints().values()) == {30}, "all is checkpointed")
-    assert {len(numbers(a, str(partition))) for partition in range(8) if partition != 3} == {30}
-
-
 @pytest.mark.parametrize("to", [0, 5, 12])
 def test_a_batch_that_was_logged_before_a_seek_is_not_replayed(group: Group, to: int) -> None:
     group.append(10)
@@ -381,7 +298,7 @@ def test_a_batch_that_was_logged_before_a_seek_is_not_replayed(group: Group, to:
     logged = first.batch()
     first.stop()
     group.append(5)
-    order(group, seek("3", to, force=False))
+    group.order(seek("3", to, force=False))
     again = group.query("a", None, logged)
     wait_until(lambda: len(again.owned()) == 8, "all is its own again")
     again.run(logged)
@@ -398,7 +315,7 @@ def test_a_late_checkpoint_of_the_last_owner_does_not_undo_a_seek(group: Group) 
     end = first.batch()
     first.run(end)
     first.stop()
-    order(group, seek("3", 2, force=False))
+    group.order(seek("3", 2, force=False))
     again = group.query("a", end)
     again.read(8)
     assert again.seen == [("3", number) for number in range(2, 10)]

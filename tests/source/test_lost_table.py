@@ -24,6 +24,8 @@ from tests.source.support import HUB
 from tests.stores.histories import NOT_RECORDED, make_unwritable
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("without_network")
+
 
 def gone(group: Group) -> None:
     shutil.rmtree(group.table)

@@ -16,13 +16,15 @@ import pytest
 
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.leases.transitions import Heartbeat, Join, Leave
-from spark_ehbalance.source import assembly
+from spark_ehbalance.source import processes
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.source.lives import Lives
 from tests.source.queries import PARTITIONS, Event, Group, Query, forget_processes
 from tests.stores.store_conformance import BOB, committed
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("without_network")
 
 
 def run(group: Group, query: Query, batches: int = 1) -> list[StreamOffset]:
@@ -70,19 +72,6 @@ def test_a_checkpoint_that_was_set_back_is_refused(group: Group) -> None:
     once_each(group, first, anew)
 
 
-def test_a_checkpoint_that_was_set_back_goes_on_where_loss_is_allowed(
-    group: Group, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = group.query("a")
-    ends = run(group, first, 3)
-    first.stop()
-    group.append(1)
-    again = group.query("a", ends[0], failOnDataLoss=False)
-    again.read(PARTITIONS)
-    once_each(group, first, again)
-    assert "the checkpoint was set back, or is a copy" in caplog.text
-
-
 def test_a_batch_that_was_finished_after_the_copy_reads_nothing(group: Group) -> None:
     first = group.query("a")
     (one,) = run(group, first)
@@ -124,11 +113,6 @@ class NumberedSink:
 
     def events(self) -> Counter[Event]:
         return Counter(event for rows in self.batches.values() for event in rows)
-
-
-@pytest.fixture
-def lives(monkeypatch: pytest.MonkeyPatch) -> Lives:
-    return Lives(monkeypatch)
 
 
 @pytest.fixture
@@ -221,7 +205,9 @@ def test_after_an_orderly_end_no_number_is_in_doubt(group: Group, lives: Lives) 
     once_each(group, query, again)
 
 
-def test_numbers_that_were_used_are_passed_over_where_loss_is_allowed(group: Group, lives: Lives) -> None:
+def test_numbers_that_were_used_are_passed_over_where_loss_is_allowed(
+    group: Group, lives: Lives, caplog: pytest.LogCaptureFixture
+) -> None:
     sink, query = NumberedSink(), lives.start(lambda: group.query("a"))
     ends = []
     for _ in range(4):
@@ -231,6 +217,7 @@ def test_numbers_that_were_used_are_passed_over_where_loss_is_allowed(group: Gro
         ends.append(query.finished)
     lives.stop(query)
     again = lives.start(lambda: group.query("a", ends[1], failOnDataLoss=False))
+    assert "the checkpoint was set back, or is a copy" in caplog.text
     group.append(1)
     sink.read_on(again, group)
     assert sink.events() == group.everything()
@@ -245,7 +232,7 @@ def test_a_query_that_runs_already_is_refused_and_goes_on(
     group: Group, name: str, told: bool | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On the same machine, and on another one (None: only the table tells)."""
-    monkeypatch.setattr(assembly, "is_alive", lambda process: told)
+    monkeypatch.setattr(processes, "is_alive", lambda process: told)
     first = group.query("a")
     (one,) = run(group, first)
     group.append(1)
@@ -262,7 +249,7 @@ def test_a_copy_of_checkpoint_and_table_is_refused_while_the_query_goes_on(
     group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second environment: nobody lives in the copy of the table, and a sink takes both for one query."""
-    monkeypatch.setattr(assembly, "is_alive", lambda process: None)  # on another machine
+    monkeypatch.setattr(processes, "is_alive", lambda process: None)  # on another machine
     first, place = group.query("a"), group.table
     (one,) = run(group, first)
     shutil.copytree(place, tmp_path / "copy")
@@ -309,7 +296,7 @@ def test_a_query_whose_machine_is_gone_is_waited_for(group: Group, monkeypatch: 
     process, end = group.process("a")
     process.kill()
     process.wait()
-    monkeypatch.setattr(assembly, "is_alive", lambda process: None)
+    monkeypatch.setattr(processes, "is_alive", lambda process: None)
     again = group.query("a", None, end)
     again.run(end)
     group.append(2)
@@ -350,7 +337,7 @@ def test_a_query_that_is_started_again_while_its_last_planner_ends_runs_the_batc
     group: Group, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a sink that has failed: Spark has ended the query before it has read the log for the new one."""
-    monkeypatch.setattr(assembly, "has_ended_query", lambda planner: True)
+    monkeypatch.setattr(processes, "has_ended_query", lambda planner: True)
     old = group.query("a", leaseDuration="60s")
     (end,) = run(group, old)
     group.append(1)

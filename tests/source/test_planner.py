@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
 
-from spark_ehbalance.errors import DataLossError, EhBalanceError, FencedError
+from spark_ehbalance.errors import EhBalanceError, FencedError
 from spark_ehbalance.member.keeper import Keeper
+from spark_ehbalance.source import planner
 from spark_ehbalance.source.offsets import StreamOffset
-from spark_ehbalance.source.planner import PlannerTimings
 from spark_ehbalance.strategies import STRATEGIES
 from tests.source.queries import Query
 from tests.source.values_group import ValueGroup
@@ -87,22 +87,6 @@ def test_an_idle_query_takes_and_reads_what_it_is_given(group: ValueGroup) -> No
     b.read(8)
 
 
-def test_a_returned_partition_continues_where_the_other_member_stopped(group: ValueGroup) -> None:
-    group.hub.append(10)
-    a = group.query("a")
-    a.read(80)
-    a.planner.finish(a.finished)
-    b = group.query("b")
-    group.wait_owned(4, 4)
-    group.hub.append(5)
-    b.read(20)
-    b.planner.finish(b.finished)
-    b.stop()
-    a.read(100)
-    assert a.plan() is None
-    assert Counter(a.seen + b.seen) == group.hub.everything()
-
-
 def test_the_newest_sequence_numbers_are_reported(group: ValueGroup) -> None:
     group.hub.append(3)
     assert group.query().planner.latest() == dict.fromkeys(EVERYTHING, 3)
@@ -164,18 +148,6 @@ def trim(group: ValueGroup) -> None:
 
 def make_anew(group: ValueGroup) -> None:
     group.hub.set({**dict.fromkeys(EVERYTHING, (0, 0)), "3": (0, 5)})
-
-
-@ways
-@pytest.mark.parametrize(("lose", "why"), [(trim, "first retained event is 15"), (make_anew, "made anew")])
-def test_lost_events_are_an_error(
-    group: ValueGroup, lose: Callable[[ValueGroup], None], why: str, shared: bool
-) -> None:
-    finished = read_ten(group, shared=shared)
-    lose(group)
-    again = group.query("a", finished, shared=shared)
-    with pytest.raises(DataLossError, match=why):
-        again.batch()
 
 
 @ways
@@ -320,7 +292,8 @@ def test_a_replay_skips_partitions_that_are_handed_over_at_that_moment(group: Va
     first = group.query("a")
     end = first.batch()
     first.stop()
-    again = group.query("a", None, end, keeper_type=Overtaken)
+    group.keeper = Overtaken
+    again = group.query("a", None, end)
     wait_until(lambda: len(again.owned()) == 8, "all is its own again")
     assert {each.partition for each in again.planner.ranges(end)} == EVERYTHING - {"3", "5"}
 
@@ -362,7 +335,7 @@ def test_available_now_ends_while_events_keep_coming(group: ValueGroup, shared: 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_available_now_waits_until_there_is_nothing_more_to_take(group: ValueGroup, strategy: str) -> None:
     group.hub.append(5)
-    query = group.query("a", strategy_name=strategy, interval=5.0, lease_duration=30.0)
+    query = group.query("a", strategy_name=strategy, balance_interval=5.0, lease_duration=30.0)
     query.planner.fix_ends()
     assert len(query.owned()) == 8
     query.read(40)
@@ -412,15 +385,19 @@ def idle(query: Query) -> Query:
 
 
 def test_two_of_three_idle_answers_do_not_wait(group: ValueGroup) -> None:
-    changed = Waits()
-    query = idle(group.query(lease_duration=60.0, changed=changed))
+    group.changed = Waits
+    query = idle(group.query(lease_duration=60.0))
+    changed = group.watcher.changed
+    assert isinstance(changed, Waits)
     changed.waits.clear()
     assert all(query.planner.still_idle(query.finished) for _ in range(30))
-    assert changed.waits == [PlannerTimings().idle_wait] * 10
+    assert changed.waits == [planner._IDLE_WAIT] * 10
 
 
-def test_the_third_idle_answer_waits_until_an_event_arrives(group: ValueGroup) -> None:
-    query = idle(group.query(lease_duration=60.0, timings=PlannerTimings(idle_wait=3600.0, load_interval=3600.0)))
+def test_the_third_idle_answer_waits_until_an_event_arrives(group: ValueGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "_IDLE_WAIT", 3600.0)
+    monkeypatch.setattr(planner, "_LOAD_INTERVAL", 3600.0)
+    query = idle(group.query(lease_duration=60.0))
     answers: list[bool] = []
 
     def ask() -> None:
@@ -437,8 +414,11 @@ def test_the_third_idle_answer_waits_until_an_event_arrives(group: ValueGroup) -
     query.read(8)
 
 
-def test_an_idle_answer_is_checked_again_after_a_while_and_for_another_start(group: ValueGroup) -> None:
-    query = idle(group.query(lease_duration=60.0, timings=PlannerTimings(load_interval=0.2)))
+def test_an_idle_answer_is_checked_again_after_a_while_and_for_another_start(
+    group: ValueGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner, "_LOAD_INTERVAL", 0.2)
+    query = idle(group.query(lease_duration=60.0))
     wait_until(lambda: not query.planner.still_idle(query.finished), "it is looked into again")
     assert not query.planner.still_idle(StreamOffset("a")), "nothing is known of another start"
 
@@ -507,12 +487,8 @@ def test_a_sink_is_told_what_its_batch_reads_and_what_was_taken_meanwhile(group:
     a = group.query("a")
     end = a.batch()
     a.run(end)
-    everything = {
-        "hub": "namespace/hub",
-        "created": 1,
-        "ranges": {p: [0, 10] for p in EVERYTHING},
-        "ends": dict.fromkeys(EVERYTHING, 10),
-    }
+    ranges, ends = {p: [0, 10] for p in EVERYTHING}, dict.fromkeys(EVERYTHING, 10)
+    everything = {"hub": "namespace/hub", "created": 1, "ranges": ranges, "ends": ends}
     assert a.planner.handle(question(end)) == everything
     group.hub.append(5)
     assert a.planner.handle(question(end, refresh=True)) == {**everything, "ends": dict.fromkeys(EVERYTHING, 15)}

@@ -45,10 +45,10 @@ def test_shared_offsets_name_the_ranges_that_are_read_and_the_other_positions() 
 
 def test_shared_batches_leave_out_partitions_lost_at_the_last_moment() -> None:
     named = ranges(p0=(0, 4), p1=(0, 4))
-    end = SHARED.batch_end(QUERY, named, named, {"1"}, TABLE)
+    end = SHARED.batch_end(QUERY, named, named, {"1"}, TABLE, 0, {})
     assert end.ranges == ranges(p1=(0, 4))
     assert end.other_positions == {"0": EpochPosition(1, 0)}
-    assert not SHARED.batch_end(QUERY, named, named, (), TABLE).ranges
+    assert not SHARED.batch_end(QUERY, named, named, (), TABLE, 0, {}).ranges
 
 
 def test_shared_queries_make_no_batch_without_events() -> None:

@@ -101,17 +101,6 @@ def test_an_empty_range_opens_no_connection(emulator: Emulator) -> None:
     assert emulator.readers(HUB, 0) == []
 
 
-def test_a_range_read_again_is_the_same(emulator: Emulator) -> None:
-    options = hub_options(emulator)
-
-    def rows() -> list[dict[str, object]]:
-        return pa.Table.from_batches(read_range(options, Range("0", 0, 100, 1300), None, None)).to_pylist()
-
-    first = rows()
-    assert len(first) == 1200
-    assert rows() == first
-
-
 @pytest.mark.parametrize("prefetch", [1, 100, 10_000])
 def test_any_prefetch(emulator: Emulator, prefetch: int) -> None:
     assert read(hub_options(emulator, prefetch=prefetch), 10, 500) == list(range(10, 500))
@@ -205,14 +194,6 @@ def test_the_gaps_of_a_compacted_hub_are_found_out_once(
     assert read(options, 2000, 4000, level=3) == [number for number in range(2000, 4000) if number not in gone]
     assert opened[2:] in ([], [2000])
     assert caplog.text.count("do not exist") == 1
-
-
-@pytest.mark.parametrize("fault", ["drop", "detach-forced", "server-busy"])
-def test_a_fault_between_two_ranges(emulator: Emulator, fault: str) -> None:
-    options = hub_options(emulator)
-    assert read(options, 0, 500) == list(range(500))
-    FAULTS[fault](emulator)
-    assert read(options, 500, 1000) == list(range(500, 1000))
 
 
 def test_many_faults_in_a_row(emulator: Emulator) -> None:

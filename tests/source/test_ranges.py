@@ -122,10 +122,6 @@ def test_without_a_minimum_nothing_is_cut() -> None:
     assert split([], 5) == []
 
 
-def test_equal_ranges_are_cut_into_enough_pieces() -> None:
-    assert len(split([Range(str(p), 1, 0, 100) for p in range(3)], 4)) == 4
-
-
 NOW = datetime(2026, 1, 31, tzinfo=timezone.utc)
 USED = PartitionState(10, 20, "x", NOW)
 TRIMMED_TO_THE_END = PartitionState(20, 20, "x", NOW)

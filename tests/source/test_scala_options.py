@@ -37,6 +37,7 @@ def refusal(raw: dict[str, str]) -> str:
     assert "\n" not in message
     assert KEY not in message
     assert ENCRYPTED not in message
+    assert "password" not in message
     return message
 
 
@@ -171,6 +172,16 @@ def test_what_export_checkpoints_writes_is_understood() -> None:
             {"eventhubs.startingPosition": position("-1"), "startingPosition": "latest"},
             "eventhubs.startingPosition and startingPosition are both set, and contradict each other",
         ),
+        ({"eventhubs.startingPosition": position(time="9999-12-31T23:59:59.999Z")}, "is wrong: allowed is"),
+        ({"eventhubs.startingPosition": "{" * 100_000}, "is wrong: allowed is"),
+        ({"eventhubs.startingPosition": '{"a":' * 100_000}, "is wrong: allowed is"),
+        ({"eventhubs.receiverTimeout": "P99999999999D"}, "is wrong: allowed is"),
+        ({"eventhubs.receiverTimeout": "P99999D"}, "is wrong: allowed is"),
+        ({"eventhubs.connectionString": STRING.replace("sb://", "sb://user:password@")}, "allowed is"),
+        (
+            {"eventhubs.connectionString": STRING.replace(";EntityPath=Flights", ""), "eventHubName": ""},
+            "is wrong: allowed are",
+        ),
         (
             {"connectionString": STRING.replace("Flights", "Ships")},
             "connectionString are both set, and contradict each",
@@ -199,24 +210,6 @@ def test_with_a_lease_table_readers_are_exclusive_without_an_owner_level() -> No
 
 def test_a_batch_without_positions_reads_all() -> None:
     assert batch_options(CONNECTED).starting_position.of("0") is Edge.EARLIEST
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"eventhubs.startingPosition": position(time="9999-12-31T23:59:59.999Z")},
-        {"eventhubs.startingPosition": "{" * 100_000},
-        {"eventhubs.startingPosition": '{"a":' * 100_000},
-        {"eventhubs.receiverTimeout": "P99999999999D"},
-        {"eventhubs.receiverTimeout": "P99999D"},
-        {"eventhubs.connectionString": STRING.replace("sb://", "sb://user:password@")},
-        {"eventhubs.connectionString": STRING.replace(";EntityPath=Flights", ""), "eventHubName": ""},
-    ],
-)
-def test_extremes_are_refused_in_one_line(wrong: dict[str, str]) -> None:
-    message = refusal({**CONNECTED, **wrong})
-    assert "is wrong: allowed is" in message or "allowed are" in message or "Endpoint: allowed is" in message
-    assert "password" not in message
 
 
 def test_the_start_may_be_a_number() -> None:

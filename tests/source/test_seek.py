@@ -1,14 +1,14 @@
 """`ehbalance seek --force` and `import-checkpoints --force` while a batch is in flight: it reaches the sink, and then
 reading goes on at the new place.
 
-Real planners, the emulator, the commands, and a lease table in Delta. Spark's part is played by `Query`, and the sink's
-by `Once`: the steps of `write_once` on a target that is a value.
+Real planners, the emulator without its network, the commands, and a lease table in Delta. Spark's part is played by
+`Query`, and the sink's by `Once`: the steps of `write_once` on a target that is a value.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,19 +18,20 @@ from spark_ehbalance.delta.marks import Extent, Extents
 from spark_ehbalance.delta.protocol import Begin, Commit, Confirm, Refusal, Write, write_exactly_once
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.orders import Transfer
-from spark_ehbalance.leases.transitions import Steal, Transition
+from spark_ehbalance.leases.transitions import Steal
 from spark_ehbalance.source.offsets import StreamOffset
-from spark_ehbalance.stores.base import commit
-from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import Command, kept
 from tests.cli.conftest import ehbalance
 from tests.delta.model import Entry, Target
+from tests.source.lives import Lives
 from tests.source.queries import PARTITIONS, Event, Group, Query
 from tests.source.scala_folders import scala_folder
 from tests.source.support import HUB
 from tests.waiting import wait_until
 
 __all__ = ["ehbalance"]
+
+pytestmark = pytest.mark.usefixtures("without_network")
 
 #: The partition that is sought.
 SOUGHT = "3"
@@ -52,8 +53,10 @@ class Once:
         self.write(query, end)
         query.finished = query.logged = end
 
-    def write(self, query: Query, end: StreamOffset) -> None:
+    def write(self, query: Query, end: StreamOffset, cut: Mapping[str, int] | None = None) -> None:
+        """Of the partitions that were `cut` short, so many events were read."""
         read = {p: Extent(*each) for p, each in asked(query, end)["ranges"].items()}
+        ends = {p: each.start + (cut or {}).get(p, each.end) for p, each in read.items()}
         steps, answer, rows, began = write_exactly_once(read), None, list[Event](), 0
         while True:
             try:
@@ -66,11 +69,12 @@ class Once:
                     began = len(self.target.log)
                     answer = {p: mark for p, mark in self.target.marks(began).items() if p in partitions}
                 case Write(events):
-                    rows = events_of(events)
+                    rows = events_of({p: Extent(each.start, min(each.end, ends[p])) for p, each in events.items()})
                 case Confirm(partitions):
                     self.meanwhile()
                     self.meanwhile = lambda: None
-                    answer = frozenset({*asked(query, end, look=True)["lost"]} & {*partitions})
+                    (lost,) = wait_until(lambda: _lost(query, end), "the planner has looked")
+                    answer = frozenset(lost) & {*partitions}
                 case Commit(marks):
                     conflict = self.target.commit(began, Entry(rows, marks))
                     answer = conflict and Refusal(conflict, "", Exception())
@@ -84,6 +88,12 @@ def asked(query: Query, end: StreamOffset, **more: bool) -> dict[str, dict[str, 
     assert isinstance(answer, dict)
     assert "error" not in answer
     return answer
+
+
+def _lost(query: Query, end: StreamOffset) -> list[list[str]]:
+    """What the query has lost of the batch; nothing if the planner has not looked in time."""
+    lost = asked(query, end, look=True)["lost"]
+    return [] if lost is None else [list(lost)]
 
 
 def events_of(events: Extents) -> list[Event]:
@@ -134,16 +144,11 @@ def order(request: pytest.FixtureRequest, ehbalance: Command, group: Group, tmp_
 both = pytest.mark.parametrize("order", ["seek", "import"], indirect=True)
 
 
-def write(group: Group, transition: Transition) -> None:
-    with DeltaStore(str(group.table)) as store:
-        assert not commit(store, store.read(), [transition]).refused
-
-
 def take(group: Group, query: Query) -> None:
     """Have the query take `SOUGHT` from its owner, who is not asked."""
     snapshot = group.snapshot()
     by = Author(query.owner, snapshot.members[query.owner].incarnation)
-    write(group, Steal(by=by, at_ms=1, partition=SOUGHT, epoch=snapshot.leases[SOUGHT].epoch))
+    group.order(Steal(by=by, at_ms=1, partition=SOUGHT, epoch=snapshot.leases[SOUGHT].epoch))
     wait_until(lambda: SOUGHT in query.owned(), "it is taken")
 
 
@@ -187,41 +192,44 @@ def test_a_batch_reaches_the_sink_after_several_seeks(group: Group, order: Order
 # --- the query is started again --------------------------------------------------------------------------------
 
 
+def killed_while_sought(group: Group, lives: Lives, sought: Callable[[], object]) -> StreamOffset:
+    """A batch of ten events of each partition that was planned, and whose query was killed after the partition was
+    sought."""
+    group.append(10)
+    first = lives.start(lambda: group.query("a", leaseDuration="60s"))
+    end = first.batch()
+    assert {len(each) for each in end.ranges.values()} == {10}
+    group.append(20)
+    sought()
+    lives.kill(first)
+    return end
+
+
 @both
 @pytest.mark.parametrize("to", [2, 25])
 @pytest.mark.parametrize(("name", "written"), [("a", True), ("another", False)], ids=["written", "not written"])
 def test_a_batch_in_which_the_query_was_killed_is_run_again(
-    group: Group, order: Order, to: int, name: str, written: bool
+    group: Group, lives: Lives, order: Order, to: int, name: str, written: bool
 ) -> None:
     """Twice: it is killed in the repetition, too. The sink may have written it the first time, and Spark not known."""
     sink = Once()
-    group.append(10)
-    process, end = group.process("a", leaseDuration="60s")
-    group.append(20)
-    order(to)
-    process.kill()
-    process.wait()
+    end = killed_while_sought(group, lives, lambda: order(to))
     if written:
         sink.target.commit(0, Entry(events_of(batch_of(end)), {p: each.end for p, each in end.ranges.items()}))
-    killed = group.query(name, None, end, leaseDuration="60s")
+    killed = lives.start(lambda: group.query(name, None, end, leaseDuration="60s"))
     killed.planner.ranges(end)
     assert asked(killed, end, look=True)["ranges"] == {p: [0, 10] for p in end.ranges}
-    killed.stop()
-    again = group.query(name, None, end, leaseDuration="60s")
+    lives.kill(killed)
+    again = lives.start(lambda: group.query(name, None, end, leaseDuration="60s"))
     sink.run(again, end)
     read_on(group, sink, again)
     assert sink.holds() == everything_but(group, 10, to)
 
 
-def test_a_sink_that_knows_batch_numbers_gets_the_same_batch_again(group: Group, order: Order) -> None:
+def test_a_sink_that_knows_batch_numbers_gets_the_same_batch_again(group: Group, lives: Lives, order: Order) -> None:
     """As Delta's own, or `foreachBatch` with `txnVersion`: it leaves out a number that it has."""
-    group.append(10)
-    process, end = group.process("a", leaseDuration="60s")
-    group.append(20)
-    order(25)
-    process.kill()
-    process.wait()
-    again = group.query("a", None, end, leaseDuration="60s")
+    end = killed_while_sought(group, lives, lambda: order(25))
+    again = lives.start(lambda: group.query("a", None, end, leaseDuration="60s"))
     again.run(end)
     assert Counter(again.seen) == Counter(events_of(batch_of(end)))
     again.read(7 * 30 + 15)
@@ -273,7 +281,7 @@ def test_a_partition_that_is_sought_and_then_handed_over_is_written_by_both(
     b = group.query("b", leaseDuration="10s")
     group.append(20)
     order(to)
-    write(group, Transfer(by=Author("operator", ""), at_ms=0, partition=SOUGHT, to="b", timeout_ms=60_000))
+    group.order(Transfer(by=Author("operator", ""), at_ms=0, partition=SOUGHT, to="b", timeout_ms=60_000))
     wait_until(lambda: SOUGHT not in a.owned(), "a is to hand it over")
     sink.run(a, in_flight)
     wait_until(lambda: (a.planner.finish(a.finished) and False) or SOUGHT in b.owned(), "b has it")
@@ -317,7 +325,7 @@ def test_a_partition_that_was_taken_and_sought_afterwards_is_lost(group: Group, 
 def test_the_zombie_of_a_query_that_was_sought_writes_nothing(
     group: Group, order: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_ehbalance.source.assembly.is_alive", lambda process: False)
+    monkeypatch.setattr("spark_ehbalance.source.processes.is_alive", lambda process: False)
     group.append(10)
     zombie = group.query("a")
     end = zombie.batch()

@@ -6,10 +6,11 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.hub.resolve import Unlocated
-from spark_ehbalance.leases.model import Author, Lease
+from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Join, Steal
 from spark_ehbalance.member.keeper import Keeper
@@ -19,7 +20,7 @@ from spark_ehbalance.member.turn import Participant
 from spark_ehbalance.source.batch_planning import progress_of
 from spark_ehbalance.source.event_check import EventCheck
 from spark_ehbalance.source.offsets import StreamOffset
-from spark_ehbalance.source.planner import Planner, PlannerTimings
+from spark_ehbalance.source.planner import Planner
 from spark_ehbalance.source.progress_policy import AloneProgress, SharedProgress
 from spark_ehbalance.source.replay import EarlierBatches
 from spark_ehbalance.stores.base import commit
@@ -27,8 +28,7 @@ from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.strategies import REACTIVE, strategy
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
-from tests.source.queries import Event, Query
-from tests.waiting import wait_until
+from tests.source.queries import Event, Queries, Query
 
 GROUP = Group("namespace", "hub", "$default")
 
@@ -64,7 +64,7 @@ class ValueWatcher:
 
     def __init__(self, hub: ValueHub, changed: threading.Event, *, follows: bool = True) -> None:
         self._hub = hub
-        self._changed = changed
+        self.changed = changed
         self._follows = follows
         self._known = hub.states
         self.asked: list[str] = []
@@ -73,7 +73,7 @@ class ValueWatcher:
     def notice(self) -> None:
         if self._follows:
             self._known = self._hub.states
-            self._changed.set()
+            self.changed.set()
 
     def states(self) -> Mapping[str, PartitionState]:
         return self._known
@@ -119,14 +119,17 @@ class ValueWatcher:
         return Position.before(self._known[partition].begin)
 
 
-class ValueGroup:
-    """Queries that share a `ValueHub` through a store in memory."""
+class ValueGroup(Queries):
+    """Queries that share a `ValueHub` through a store in memory. What is made of `keeper` and `changed` is part of each
+    query."""
 
     def __init__(self, partitions: int = 8) -> None:
+        super().__init__()
         self.hub = ValueHub(partitions)
-        self._store = MemoryStore(Snapshot(GROUP))
-        self.queries: list[Query] = []
+        self.keeper: type[Keeper] = Keeper
+        self.changed: type[threading.Event] = threading.Event
         self.watcher: ValueWatcher  # of the query that was started last
+        self._store = MemoryStore(Snapshot(GROUP))
 
     def query(
         self,
@@ -136,41 +139,31 @@ class ValueGroup:
         *,
         shared: bool = True,
         follows: bool = True,
-        strategy_name: str = "cooperative",
-        interval: float = 0.1,
-        lease_duration: float = 3.0,
-        max_owned: int | None = None,
         fail_on_data_loss: bool = True,
-        timings: PlannerTimings | None = None,
-        changed: threading.Event | None = None,
-        keeper_type: type[Keeper] = Keeper,
+        **settings: Any,
     ) -> Query:
-        """A query that has joined the group."""
-        changed = changed or threading.Event()
-        self.watcher = watcher = ValueWatcher(self.hub, changed, follows=follows)
+        """A query that has joined the group; `settings` as in `Settings`."""
+        self.watcher = watcher = ValueWatcher(self.hub, self.changed(), follows=follows)
         read, replay = finished or StreamOffset(owner), unfinished or StreamOffset(owner)
-        alone = AloneProgress(StreamOffset(owner))
-        settings = Settings(
-            strategy(strategy_name),
-            lease_duration,
-            max_owned=max_owned,
-            strategy_name=strategy_name,
-            balance_interval=interval,
-            reactive=strategy_name in REACTIVE,
-        )
+        alone, name = AloneProgress(StreamOffset(owner)), settings.get("strategy_name", "cooperative")
+        usual = {"lease_duration": 3.0, "balance_interval": 0.1, "strategy_name": name, "reactive": name in REACTIVE}
         author = Author(owner, f"{owner}-{len(self.queries)}")
         resume = {partition: Resumed(each.start, each.since_ms) for partition, each in replay.ranges.items()}
         store = self._store if shared else MemoryStore(alone.snapshot(GROUP, read, replay))
-        progress = progress_of(read.ranges)
-        participant = Participant(author, settings, random.Random(), progress=progress, resume=resume)
-        keeper = keeper_type(participant, lambda: store, watcher, changed=changed)
+        participant = Participant(
+            author,
+            Settings(strategy(name), **usual | settings),
+            random.Random(),
+            progress=progress_of(read.ranges),
+            resume=resume,
+        )
+        keeper = self.keeper(participant, lambda: store, watcher, changed=watcher.changed)
         planner = Planner(
             keeper,
             watcher,
             SharedProgress(StreamOffset(owner), "/leases") if shared else alone,
             EventCheck(watcher, lambda epoch: epoch, fail_on_data_loss=fail_on_data_loss),
             earlier=EarlierBatches(finished),
-            timings=timings,
         )
         self.queries.append(Query(planner, owner, finished, unfinished))
         keeper.start()
@@ -191,17 +184,6 @@ class ValueGroup:
     def snapshot(self) -> Snapshot:
         return self._store.read()
 
-    def leases(self) -> Mapping[str, Lease]:
-        return self.snapshot().leases
-
     def checkpoints(self) -> set[int]:
         """The sequence numbers at which reading of the partitions goes on, by the store."""
         return {lease.checkpoint.next if lease.checkpoint else -1 for lease in self.leases().values()}
-
-    def wait_owned(self, *counts: int) -> None:
-        """Wait until the queries that were started last own so many partitions each."""
-        wait_until(lambda: tuple(len(query.owned()) for query in self.queries[-len(counts) :]) == counts, f"{counts}")
-
-    def close(self) -> None:
-        for query in self.queries:
-            query.stop()
