@@ -6,7 +6,6 @@ import contextlib
 import sys
 import threading
 from collections import Counter
-from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 
@@ -82,12 +81,12 @@ class Mixed(Members):
         wait_until(lambda: not everything - self.seen(), "every event was read")
 
 
-def share_through_everything(mixed: Mixed, *kinds: str, abrupt: Collection[str] = ()) -> None:
+def share_through_everything(mixed: Mixed, *kinds: str) -> None:
     """Two consumers of these `kinds` and two queries come, stay, are killed and stopped, one of each; the consumer that
     comes later is of the first kind.
 
     Checks who has what, that every event was read, and that what was read twice was read first by a member that was
-    killed or is one of the `abrupt`.
+    killed.
     """
     queries, consumers = (
         [mixed.query(f"query{number}") for number in (1, 2)],
@@ -113,6 +112,6 @@ def share_through_everything(mixed: Mixed, *kinds: str, abrupt: Collection[str] 
 
     for member in mixed.members:
         assert len({*member.seen()}) == len(member.seen()), "only a move makes a duplicate"
-    unfinished = {event for each in mixed.members if each in killed or each.name in abrupt for event in each.seen()}
+    unfinished = {event for each in mixed.members if each in killed for event in each.seen()}
     assert unfinished.issuperset(mixed.duplicates()), "who is not killed finishes before it hands over"
     print(f"of {sum(mixed.group.everything().values())} events {len(mixed.duplicates())} were read twice")

@@ -1,4 +1,4 @@
-"""Plain consumers share a hub with streaming queries without a JVM; `tests/spark/test_consumers.py` has Spark's."""
+"""Plain consumers share a hub with streaming queries without a JVM."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from spark_ehbalance.strategies import STRATEGIES
 from tests.consumer.mixed import PARAMETERS, STEALING, Mixed, share_through_everything
 
 
-def test_consumers_and_queries_share_a_hub(emulator: Emulator, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kinds", [("sync", "async"), ("async", "sync")])
+def test_consumers_and_queries_share_a_hub(emulator: Emulator, tmp_path: Path, kinds: tuple[str, str]) -> None:
     with Mixed(emulator, tmp_path) as mixed:
-        share_through_everything(mixed, "async", "sync")
+        share_through_everything(mixed, *kinds)
 
 
 def test_a_consumer_that_was_suspended_is_disconnected_and_comes_back(emulator: Emulator, tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_a_consumer_that_was_suspended_is_disconnected_and_comes_back(emulator: 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_a_query_joins_and_leaves(emulator: Emulator, tmp_path: Path, strategy: str) -> None:
-    """Under each strategy; `tests/spark/test_strategies.py` has Spark's queries."""
+    """Under each strategy."""
     with Mixed(emulator, tmp_path, lease=6) as mixed:  # none is to expire, also not on a busy machine
         mixed.group.raw |= {"strategy": strategy, **PARAMETERS.get(strategy, {})}
         mixed.query("a")

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import Row
 
+from jobs import stream_to_delta
 from jobs.stream_to_delta import PREFIX, SECRET, SINK, SOURCE, SettingError, Settings, database_of, provider_of
 from spark_ehbalance.source.options import STREAM, option_names
 
@@ -77,6 +79,38 @@ def test_a_secret_of_a_property_is_a_reference(name: str, tmp_path: Path) -> Non
 )
 def test_delta_is_written_exactly_once_unless_told_otherwise(format: str, given: str, exactly_once: bool) -> None:
     assert read({PREFIX + "format": format, PREFIX + "exactlyOnce": given}).exactly_once is exactly_once
+
+
+@pytest.mark.parametrize("name", ["csv", "json", "orc", "parquet", "text", "avro", "xml", "PARQUET"])
+def test_a_file_sink_is_refused_with_a_lease_table(name: str) -> None:
+    with pytest.raises(SettingError) as refusal:
+        read({PREFIX + "format": name})
+    assert str(refusal.value) == (
+        f"{PREFIX}table=/t is of the format {name}, and {SOURCE}leaseTable is set: queries that write files into one "
+        "folder lose rows in silence; use the format delta, or leave the lease table out"
+    )
+    alone = {key: value for key, value in CONF.items() if key != SOURCE + "leaseTable"} | {PREFIX + "format": name}
+    assert Settings.read(alone, {SECRET: STRING}).format == name, "one query alone may write files"
+
+
+@pytest.mark.parametrize("name", ["org.apache.spark.sql.parquet", "par quet", "parquet'"])
+def test_a_wrong_format_is_named(name: str) -> None:
+    with pytest.raises(SettingError, match=rf"{PREFIX}format=.* is wrong: allowed is a format's short name"):
+        read({PREFIX + "format": name})
+
+
+def test_the_job_ends_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = CONF | {PREFIX + "format": "parquet"}
+    monkeypatch.setattr(stream_to_delta.SparkContext, "_ensure_initialized", lambda: None)
+    monkeypatch.setattr(stream_to_delta, "SparkConf", lambda: SimpleNamespace(getAll=conf.items))
+    monkeypatch.setattr(stream_to_delta, "SparkSession", None)
+    with pytest.raises(SystemExit) as end:
+        stream_to_delta.main()
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"Error: {PREFIX}table=/t is of the format parquet")
 
 
 @pytest.mark.parametrize(

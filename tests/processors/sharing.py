@@ -14,8 +14,8 @@ Start = Callable[[str], AnyMember]
 
 def share(group: MixedGroup, first: Start, second: Start, query: Start) -> None:
     """Two consumers and two queries share the partitions, nothing moves as long as nobody comes or goes, and they
-    survive a kill and an orderly stop of the first kind of consumer and of a query: every event is read, and more than
-    once only because of a move."""
+    survive a kill of the first kind of consumer, an orderly stop of the second, and both of a query: every event is
+    read, and more than once only because of a move."""
     consumers = [first("consumer-1"), second("consumer-2")]
     queries = [query("query-1"), query("query-2")]
     with group.watched():
@@ -31,7 +31,7 @@ def share(group: MixedGroup, first: Start, second: Start, query: Start) -> None:
             consumers[0].kill()
             queries[0].kill()
             group.wait_shared(6, 6)
-            consumers.append(first("consumer-3"))
+            consumers.append(second("consumer-3"))
             group.wait_shared(4, 4, 4)
             query("query-3")  # takes one of each
             group.wait_shared(3, 3, 3, 3)

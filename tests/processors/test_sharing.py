@@ -1,5 +1,4 @@
-"""Unmodified processors of the Azure SDKs share one group with queries; `tests.spark.test_processors` has those of
-Python with queries in Spark."""
+"""Unmodified processors of the Azure SDKs share one group with queries."""
 
 from __future__ import annotations
 
@@ -50,8 +49,8 @@ def jars(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path.read_text()
 
 
-def test_a_javascript_consumer_a_python_one_and_two_queries(group: MixedGroup) -> None:
-    share(group, group.javascript, group.consumer, group.query)
+def test_a_python_consumer_a_javascript_one_and_two_queries(group: MixedGroup) -> None:
+    share(group, group.consumer, group.javascript, group.query)
 
 
 def test_a_java_consumer_a_python_one_and_two_queries(group: MixedGroup, jars: str) -> None:

@@ -1,4 +1,4 @@
-"""How two sources of one query with one lease table are told from what may be."""
+"""What the listener does at the end of a batch: two sources of one query with one lease table, and a file sink."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def test_the_first_task_asks_until_the_planner_knows_its_query(group: Group, rea
     assert reader.partitions(start, start) == []
 
 
-def progress(*readers: StreamReader) -> Any:
+def progress(*readers: StreamReader, id: str = "1", name: str | None = None, sink: str = "ForeachBatchSink") -> Any:
     """A query's event, with these sources."""
     sources = [{"endOffset": each.initialOffset()} for each in readers]
-    report = {"id": "1", "name": None, "sources": sources, "sink": {"description": "ForeachBatchSink"}}
+    report = {"id": id, "name": name, "sources": sources, "sink": {"description": sink}}
     return SimpleNamespace(progress=SimpleNamespace(json=json.dumps(report)))
 
 
@@ -83,3 +83,19 @@ def test_the_listener_ends_a_query_with_two_sources(group: Group, readers: Any) 
     for each in (a, b):
         with pytest.raises(OptionError, match=r"leaseTable=.*leases: this query has two sources with it"):
             each.latestOffset(each.initialOffset())
+
+
+def test_the_listener_warns_once_of_a_file_sink_with_a_lease_table(
+    group: Group, readers: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener, shared = BatchEndListener(), readers("a")
+    alone = StreamReader(group.options(shared=False))
+    listener.onQueryProgress(progress(alone, sink="FileSink[file:/data]"))
+    listener.onQueryProgress(progress(shared, sink="DeltaSink[file:/data]"))
+    assert not caplog.records
+    for name, id in (("first", "2"), ("first", "2"), (None, "3")):
+        listener.onQueryProgress(progress(shared, id=id, name=name, sink="FileSink[file:/data]"))
+    of_first, of_second = caplog.messages
+    assert of_first.startswith("query first has a lease table and writes plain files, FileSink[file:/data]: if several")
+    assert "\n" not in of_first
+    assert of_second.startswith("query 3 has")
