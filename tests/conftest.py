@@ -12,10 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_ehbalance.spark_versions import UNIX_SOCKET
+from tests.spark.settings import SETTINGS
 
 #: With pytest-xdist tests that share one of these run one after the other in one process: a Spark, and processes with
 #: Spark, are kept from test to test. All others are grouped by file; a file may name a group of its own.
-_SHARED = {"spark": "spark", "processes": "spark processes", "pair": "spark processes"}
+_SHARED = {"spark": "spark", "processes": "spark processes"}
 
 #: The groups that take longest: whatever comes later runs beside them instead of after them.
 _FIRST = (
@@ -53,23 +54,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark with Delta, whose jars `make setup` has put beside Spark's own."""
+    """A local Spark with Delta."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.pop("SPARK_HOME", None)
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("ehbalance tests")
-        .config("spark.ui.enabled", "false")
-        .config(UNIX_SOCKET, "true")
-        # Java compiles less well but sooner, which counts for a process that lives for minutes.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.databricks.delta.snapshotPartitions", "2")
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
-    )
+    settings = SETTINGS | {UNIX_SOCKET: "true", "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+    session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     yield session
     session.stop()
 

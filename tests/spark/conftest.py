@@ -48,29 +48,22 @@ def owners(tmp_path: Path) -> Callable[[], list[str | None]]:
     return ask
 
 
-_PROCESSES: list[QueryProcess] = []
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _end_processes() -> Iterator[None]:
-    yield
-    for process in _PROCESSES:
+@pytest.fixture(scope="session")
+def _query_processes() -> Iterator[list[QueryProcess]]:
+    made: list[QueryProcess] = []
+    yield made
+    for process in made:
         process.kill()
 
 
-def _running(count: int) -> list[QueryProcess]:
-    _PROCESSES[:] = [process for process in _PROCESSES if process.alive]
-    _PROCESSES.extend(QueryProcess() for _ in range(count - len(_PROCESSES)))
-    return _PROCESSES[:count]
-
-
 @pytest.fixture
-def processes() -> list[QueryProcess]:
-    """Three processes with Spark, kept from test to test; those that a test has ended are replaced."""
-    return _running(3)
+def processes(_query_processes: list[QueryProcess]) -> Callable[[int], list[QueryProcess]]:
+    """So many processes with Spark, kept from test to test; those that a test has ended are replaced, which takes half
+    a minute on a busy machine."""
 
+    def running(count: int) -> list[QueryProcess]:
+        _query_processes[:] = [process for process in _query_processes if process.alive]
+        _query_processes.extend(QueryProcess() for _ in range(count - len(_query_processes)))
+        return _query_processes[:count]
 
-@pytest.fixture
-def pair() -> list[QueryProcess]:
-    """Two of them: a third that a test has ended is not replaced, which takes half a minute."""
-    return _running(2)
+    return running

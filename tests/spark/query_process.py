@@ -17,11 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from spark_ehbalance.delta import once
+from tests.spark.settings import SETTINGS
+from tests.spark.tables import held
 
 #: What is said of a query that has not ended.
 RUNS = "it runs"
@@ -53,18 +54,15 @@ class QueryProcess:
         self,
         options: dict[str, str],
         folder: Path,
-        trigger: dict[str, Any] | None = None,
         *,
         table: Path | None = None,
         hold: Path | None = None,
-        numbered: bool = False,
     ) -> Query:
         """Start a query whose checkpoint and table, unless another `table` is given, are in `folder`. It writes with
-        Delta's own sink; with `hold` by `once`, and each batch waits as long as that file exists. If it is `numbered`,
-        by appends with the query's id and the batch's number instead, as Delta's own sink does."""
+        Delta's own sink; with `hold` by `once`, and each batch waits as long as that file exists."""
         target = table or folder / "table"
-        command = {"do": "start", "options": options, "folder": str(folder), "trigger": trigger, "table": str(target)}
-        self._ask(command | {"hold": str(hold) if hold else None, "numbered": numbered})
+        command = {"do": "start", "options": options, "folder": str(folder), "table": str(target)}
+        self._ask(command | {"hold": str(hold) if hold else None})
         return Query(self, folder, target)
 
     def error(self, folder: Path, within: float = 60) -> str:
@@ -111,22 +109,11 @@ class Query:
 
     def rows(self) -> list[tuple[str, int]]:
         """(partition, sequence number) of every row written so far, with what was written twice twice."""
-        table = str(self._table)
-        if not deltalake.DeltaTable.is_deltatable(table):
-            return []
-        columns = deltalake.DeltaTable(table).to_pyarrow_table(columns=["partition", "sequenceNumber"])
-        return list(zip(columns["partition"].to_pylist(), columns["sequenceNumber"].to_pylist(), strict=True))
+        return list(held(self._table).elements())
 
 
-def _numbered(table: str) -> Callable[[DataFrame, int], None]:
-    def write(df: DataFrame, batch_id: int) -> None:
-        query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        df.write.format("delta").mode("append").options(txnAppId=query, txnVersion=batch_id).save(table)
-
-    return write
-
-
-def _held(write: Callable[[DataFrame, int], None], hold: Path) -> Callable[[DataFrame, int], None]:
+def _held(target: str, hold: Path) -> Callable[[DataFrame, int], None]:
+    write = once(target)
 
     def wait(df: DataFrame, batch_id: int) -> None:
         while hold.exists():
@@ -139,18 +126,8 @@ def _held(write: Callable[[DataFrame, int], None], hold: Path) -> Callable[[Data
 def _main() -> None:
     from pyspark.sql import SparkSession
 
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "1g")
-        # Java compiles less well but sooner, which counts for processes that live for minutes.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.databricks.delta.snapshotPartitions", "2")
-        .getOrCreate()
-    )
+    settings = SETTINGS | {"spark.driver.memory": "1g"}
+    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     queries: dict[str, Any] = {}
     for line in sys.stdin:
@@ -165,10 +142,9 @@ def _main() -> None:
                     .writeStream.option("checkpointLocation", f"{folder}/checkpoint")
                 )
                 # Without a trigger the queries of a test would make batches all the time, and leave it no processor.
-                writer = writer.trigger(**(command["trigger"] or {"processingTime": "1 second"}))
+                writer = writer.trigger(processingTime="1 second")
                 if command["hold"]:
-                    write = (_numbered if command["numbered"] else once)(command["table"])
-                    queries[folder] = writer.foreachBatch(_held(write, Path(command["hold"]))).start()
+                    queries[folder] = writer.foreachBatch(_held(command["table"], Path(command["hold"]))).start()
                 else:
                     queries[folder] = writer.format("delta").start(command["table"])
             elif command["do"] == "error":

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyspark
 
 import spark_ehbalance
+from tests.spark.settings import QUICK_JAVA, SETTINGS
 
 _ROOT = Path(spark_ehbalance.__file__).parents[1]
 _PACKAGES = ("spark_ehbalance", "pyspark_ehbalance")
@@ -22,15 +23,10 @@ _LOG_CONF = _ROOT / "conf/log4j2.properties"
 
 SPARK = Path(pyspark.__file__).parent
 
-#: Settings of every Spark here. Java compiles less well but sooner, which counts for processes that live for seconds.
-CONF = {
-    "spark.ui.enabled": "false",
-    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOG_CONF}",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.databricks.delta.snapshotPartitions": "2",
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.sql.shuffle.partitions": "2",
+#: Settings of every Spark here.
+CONF = SETTINGS | {
+    "spark.driver.extraJavaOptions": f"{QUICK_JAVA} -Dlog4j2.configurationFile={_LOG_CONF}",
+    "spark.executor.extraJavaOptions": QUICK_JAVA,
 }
 
 

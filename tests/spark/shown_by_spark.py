@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
 import spark_ehbalance
+from tests.spark.settings import QUICK_JAVA, SETTINGS
 
 LOGGING = """
 rootLogger.level = debug
@@ -125,26 +126,19 @@ def main() -> None:
     shown = Shown(folder / "shown")
     (folder / "log4j2.properties").write_text(LOGGING.format(folder / "spark.log"))
     (folder / "events").mkdir()
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.port", "0")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.eventLog.enabled", "true")
-        .config("spark.eventLog.compress", "false")
-        .config("spark.eventLog.dir", f"file://{folder}/events")
-        .config("spark.local.dir", str(folder / "local"))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.sql.maxPlanStringLength", "10000000")
-        .config(
-            "spark.driver.extraJavaOptions",
-            f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={folder}/log4j2.properties",
-        )
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.databricks.delta.snapshotPartitions", "2")
-        .getOrCreate()
-    )
+    settings = SETTINGS | {
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": f"file://{folder}/events",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.maxPlanStringLength": "10000000",
+        "spark.driver.extraJavaOptions": f"{QUICK_JAVA} -Dlog4j2.configurationFile={folder}/log4j2.properties",
+    }
+    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     spark_ehbalance.register(spark)
     for number, options in enumerate(asked["refused"]):
         reader = spark.read if "endingPosition" in options else spark.readStream

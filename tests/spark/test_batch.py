@@ -6,7 +6,6 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from chispa import assert_df_equality
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_ehbalance.emulator import Emulator
@@ -17,7 +16,9 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.spark
 
 
-def test_start_and_end_positions(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
+def test_start_and_end_positions_in_more_tasks_than_partitions(
+    spark: SparkSession, hub: Emulator, options: dict[str, str]
+) -> None:
     for partition in range(8):
         hub.append(HUB, str(partition), [f"{partition}/{n}".encode() for n in range(10)], partition_key="key")
     found = (
@@ -25,8 +26,10 @@ def test_start_and_end_positions(spark: SparkSession, hub: Emulator, options: di
         .options(**options)
         .option("startingPosition", '{"0": 3, "1": "latest", "*": 8}')
         .option("endingPosition", '{"0": 5, "2": 9, "*": "latest"}')
+        .option("minPartitions", "10")
         .load()
     )
+    assert found.rdd.getNumPartitions() >= 10
     expected = [("0", 3), ("0", 4), ("2", 8)] + [(str(p), n) for p in range(3, 8) for n in (8, 9)]
     columns = "partition string, sequenceNumber bigint, body string, partitionKey string"
     assert_df_equality(
@@ -45,42 +48,18 @@ def test_a_schema_says_which_columns_are_read(spark: SparkSession, hub: Emulator
     assert_df_equality(found, spark.createDataFrame([("größer", 0, "0"), ("", 1, "0")], schema), ignore_row_order=True)
 
 
-@pytest.mark.parametrize("start", ["earliest", "latest"])
-def test_a_hub_without_events_has_no_rows(
-    spark: SparkSession, hub: Emulator, options: dict[str, str], start: str
+def test_positions_by_time_and_a_hub_without_events(
+    spark: SparkSession, hub: Emulator, options: dict[str, str]
 ) -> None:
-    found = spark.read.format("ehbalance").options(**options).option("startingPosition", start).load()
-    assert found.collect() == []
-    assert found.selectExpr("sum(sequenceNumber) total").first() == (None,)
+    def bodies(**positions: str) -> list[bytes]:
+        found = spark.read.format("ehbalance").options(**options | positions).load()
+        return [bytes(row.body) for row in found.collect()]
 
-
-def test_positions_by_time(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
+    assert bodies() == bodies(startingPosition="latest") == []
     hub.append(HUB, "0", [b"early"])
     between = datetime.now(timezone.utc) + timedelta(milliseconds=2)  # times on the wire are whole milliseconds
     wait_until(lambda: datetime.now(timezone.utc) > between, "a moment has passed")
     hub.append(HUB, "0", [b"late"])
     moment = between.isoformat(timespec="milliseconds")
-
-    def bodies(option: str) -> list[bytes]:
-        found = spark.read.format("ehbalance").options(**options).option(option, moment).load()
-        return [bytes(row.body) for row in found.collect()]
-
-    assert bodies("startingPosition") == [b"late"]
-    assert bodies("endingPosition") == [b"early"]
-
-
-def test_split_into_more_tasks(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
-    hub.append(HUB, "0", [b"event"] * 100)
-    hub.append(HUB, "1", [b"event"] * 10)
-    found = spark.read.format("ehbalance").options(**options).option("minPartitions", "4").load()
-    assert found.rdd.getNumPartitions() >= 4
-    numbers = sorted((row.partition, row.sequenceNumber) for row in found.collect())
-    assert numbers == sorted([("0", n) for n in range(100)] + [("1", n) for n in range(10)])
-
-
-def test_an_end_beyond_the_last_event_is_refused(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
-    hub.append(HUB, "0", [b"event"])
-    with pytest.raises(PySparkException, match=r"partition 0: endingPosition means sequence number 5"):
-        spark.read.format("ehbalance").options(**options).option(
-            "endingPosition", '{"0": 5, "*": "latest"}'
-        ).load().count()
+    assert bodies(startingPosition=moment) == [b"late"]
+    assert bodies(endingPosition=moment) == [b"early"]

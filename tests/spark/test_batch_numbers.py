@@ -19,9 +19,8 @@ import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.docs.blocks import blocks
-from tests.spark.test_sharing import Owners, shares
-from tests.spark.test_single_query import fill
-from tests.waiting import wait_until
+from tests.spark.tables import held
+from tests.spark.test_single_query import fill, run_available
 
 pytestmark = pytest.mark.spark
 
@@ -82,6 +81,9 @@ def test_a_new_checkpoint_for_a_folder_of_files_is_refused(
     assert error.endswith("or write to a new folder")
     assert positions(shared_options) == read
     assert job.rows() == Counter(before)
+    rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    writer = rates.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "other"))
+    assert writer.trigger(once=True).start(str(job.output)).awaitTermination(120), "of another source: its own matter"
     job.output = tmp_path / "new"  # as the error advises
     job.run()
     assert job.rows() + Counter(before) == Counter(fill(hub, 0))
@@ -108,58 +110,18 @@ def test_a_checkpoint_that_was_set_back_is_refused_for_deltas_own_sink(
     assert job.rows() == Counter(before)
 
 
-def test_queries_of_other_sources_and_sinks_are_left_alone(
-    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
-) -> None:
-    job = Job(spark, "parquet", tmp_path, options)
-    fill(hub, 2)
-    job.run()
-    rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
-    writer = rates.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "other"))
-    query = writer.trigger(once=True).start(str(job.output))
-    assert query.awaitTermination(120), "of another source: its own matter"
-    seen = list[int]()
-    events = spark.readStream.format("ehbalance").options(**options).load()
-    each = events.writeStream.foreachBatch(lambda df, batch: seen.append(df.count()))
-    assert each.trigger(availableNow=True).start().awaitTermination(120)
-    assert sum(seen) == 16
-
-
 def test_queries_that_share_write_under_their_own_ids(
-    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], owners: Owners, tmp_path: Path
+    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
 ) -> None:
     """With the function of the documentation. Under one id Delta would leave out what either writes with a number that
-    the other has had."""
+    the other has had: here they take turns, and number their batches alike."""
     (block,) = (each for each in blocks("docs/sharing.md") if "txnAppId" in each.text)
-    names: dict[str, Any] = {}
-    exec(block.text.replace("/data/flights", str(tmp_path / "table")), names)
-
-    def start(name: str) -> None:
-        events = spark.readStream.format("ehbalance").options(**shared_options).load()
-        writer = events.writeStream.foreachBatch(names["write"]).trigger(processingTime="1 second")
-        writer.option("checkpointLocation", str(tmp_path / name)).start()
-
-    def send(count: int) -> set[tuple[str, int]]:
-        sent = fill(hub, 4)
-        wait_until(lambda: _rows(tmp_path / "table") >= count, f"{count} rows are written")
-        return sent
-
-    try:
-        start("a")
-        send(32)  # of two that make a table Delta refuses one
-        start("b")
-        wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4")
-        send(64)
-        everything = send(96)
-    finally:
-        for query in spark.streams.active:
-            spark_ehbalance.stop(query, 10)
-    rows = spark.read.format("delta").load(str(tmp_path / "table")).select("partition", "sequenceNumber").collect()
-    assert Counter((row.partition, row.sequenceNumber) for row in rows) == Counter(everything)
-    ids = [json.loads((tmp_path / name / "metadata").read_text())["id"] for name in "ab"]
-    numbers = [DeltaTable(tmp_path / "table").transaction_version(f"flights {each}") for each in ids]
+    table, names = str(tmp_path / "table"), dict[str, Any]()
+    exec(block.text.replace("/data/flights", table), names)
+    for name in "abab":
+        sent = fill(hub, 2)
+        run_available(spark, shared_options, tmp_path / name, process=names["write"])
+    assert held(table) == Counter(sent)
+    ids = [json.loads((tmp_path / name / "checkpoint" / "metadata").read_text())["id"] for name in "ab"]
+    numbers = [DeltaTable(table).transaction_version(f"flights {each}") for each in ids]
     assert None not in numbers, "each has written"
-
-
-def _rows(table: Path) -> int:
-    return DeltaTable(table).count() if DeltaTable.is_deltatable(str(table)) else 0

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_ehbalance.emulator import Emulator
 from tests.spark.conftest import HUB
-from tests.spark.query_process import Query, QueryProcess
-from tests.spark.test_seek import in_flight
-from tests.waiting import wait_until
+from tests.spark.test_single_query import Rows, rows, run_available
 
 pytestmark = pytest.mark.spark
 
@@ -36,37 +36,30 @@ def compact(hub: Emulator) -> dict[int, set[int]]:
     return {p: set(hub.compact_keys(HUB, p, keep_tombstones=False)) for p in (EMPTIED, REPLACED)}
 
 
-def expect(query: Query, written: dict[int, set[int]]) -> None:
-    """Wait until exactly these events are in the target, each once, for less than `receiverTimeout`."""
-    expected = Counter((str(p), number) for p, numbers in written.items() for number in numbers)
-    wait_until(lambda: len(query.rows()) >= len(expected), f"{expected} are written", timeout=RECEIVER_TIMEOUT / 2)
-    assert Counter(query.rows()) == expected
-
-
 def test_events_are_compacted_in_a_batch_and_between_batches(
-    hub: Emulator, shared_options: dict[str, str], tmp_path: Path, pair: list[QueryProcess]
+    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
 ) -> None:
     options = {**shared_options, "receiverTimeout": f"{RECEIVER_TIMEOUT} s"}
-    hold, checkpoint = tmp_path / "hold", tmp_path / "checkpoint"
+    read: Rows = []
+    left: list[dict[int, set[int]]] = []
+
+    def process(frame: DataFrame, batch: int) -> None:
+        if not left:  # the batch is planned, and not read yet
+            send(hub, REPLACED, 7)
+            left.append(compact(hub))
+            assert rows(frame), "there are events in it"
+        read.extend(rows(frame))
+
     send(hub, EMPTIED, 10), send(hub, EMPTIED, 3, tombstones=True), send(hub, REPLACED, 10)
-    hold.touch()
-    query = pair[0].start(options, tmp_path, hold=hold)
-    wait_until(lambda: in_flight(checkpoint), "a batch is in flight")
-    send(hub, REPLACED, 7)
-    written = compact(hub)
-    assert written == {EMPTIED: {8, 9}, REPLACED: {12, 13, 14, 15, 16}}
-    hold.unlink()
-    expect(query, written)
-    wait_until(lambda: not in_flight(checkpoint), "the last batch is finished")
-    query.stop()
+    began = time.monotonic()
+    for _ in range(2):  # the first run ends where the hub ended when it began
+        run_available(spark, options, tmp_path, process=process)
+    assert left == [{EMPTIED: {8, 9}, REPLACED: {12, 13, 14, 15, 16}}]
 
     send(hub, EMPTIED, 1, tombstones=True), send(hub, REPLACED, 20)
-    left = compact(hub)
-    assert left == {EMPTIED: {9}, REPLACED: set(range(32, 37))}
-    query = pair[0].start(options, tmp_path, hold=hold)
-    written = {p: written[p] | left[p] for p in left}
-    expect(query, written)
-    for partition in (EMPTIED, REPLACED):
-        written[partition] |= send(hub, partition, 5)
-    expect(query, written)
-    query.stop()
+    left.append(compact(hub))
+    assert left[1] == {EMPTIED: {9}, REPLACED: set(range(32, 37))}
+    left.append({partition: send(hub, partition, 5) for partition in (EMPTIED, REPLACED)})
+    run_available(spark, options, tmp_path, process=process)
+    assert time.monotonic() - began < RECEIVER_TIMEOUT
+    assert Counter(read) == Counter({(str(p), number) for each in left for p in each for number in each[p]})

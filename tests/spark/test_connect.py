@@ -15,6 +15,8 @@ import pytest
 
 from spark_ehbalance.delta.target import MERGED_IDENTIFIER
 from spark_ehbalance.emulator import Emulator
+from tests.spark.settings import SETTINGS
+from tests.spark.tables import held
 from tests.spark.test_single_query import fill
 
 # It shares no Spark and waits for nothing that could be too slow, as those of secrets.
@@ -42,9 +44,7 @@ def test_each_event_once_on_spark_connect(hub: Emulator, shared_options: dict[st
     assert told == {"crashed": True, "conflict": "TABLE"}
     target = deltalake.DeltaTable(str(tmp_path / "target"))
     assert target.transaction_version(MERGED_IDENTIFIER) == 1, "after the table was replaced too"
-    table = target.to_pyarrow_table(columns=["partition", "sequenceNumber"])
-    held = Counter(zip(table["partition"].to_pylist(), table["sequenceNumber"].to_pylist(), strict=True))
-    assert held == Counter({*sent, *(("0", number) for number in range(1000, 1005))})
+    assert held(tmp_path / "target") == Counter({*sent, *(("0", number) for number in range(1000, 1005))})
 
 
 def _main(options: dict[str, str], folder: Path) -> dict[str, Any]:
@@ -59,16 +59,7 @@ def _main(options: dict[str, str], folder: Path) -> dict[str, Any]:
 
     target, crashed = str(folder / "target"), str(folder / "crashed")
     write = once(target)
-    spark = (
-        SparkSession.builder.remote("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.databricks.delta.snapshotPartitions", "2")
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
+    spark = SparkSession.builder.remote("local[2]").config(map=SETTINGS).getOrCreate()
 
     def process(df: Any, batch_id: int) -> None:
         import pathlib

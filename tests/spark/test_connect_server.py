@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import deltalake
 import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.spark.shipping import environment, make_environment, make_zip, spark_submit
+from tests.spark.tables import held
 from tests.spark.test_single_query import fill
 from tests.waiting import wait_until
 
@@ -80,8 +80,7 @@ def test_a_client_brings_the_package_and_never_stops_its_session(
     assert told["batch"] == len(sent)
     sent = fill(hub, 10)
     run(f"{server}/;session_id={told['session']}", 19)  # a new client of the session
-    table = deltalake.DeltaTable(str(tmp_path / "target")).to_pyarrow_table(columns=["partition", "sequenceNumber"])
-    assert Counter(zip(*(table[each].to_pylist() for each in table.column_names), strict=True)) == Counter(sent)
+    assert held(tmp_path / "target") == Counter(sent)
     leases = DeltaStore(str(tmp_path / "leases")).read().leases.values()
     assert [lease.owner for lease in leases] == [None] * 8, "stop() has given all of them back"
 

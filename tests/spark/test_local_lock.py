@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,58 +22,56 @@ from spark_ehbalance.delta.merging import merge_once
 from spark_ehbalance.delta.protocol import Write
 from spark_ehbalance.delta.target import MERGED
 from spark_ehbalance.errors import TargetError
-from tests.spark.test_write_once import COLUMNS, Writer, events_of, held
+from tests.spark.tables import held
+from tests.spark.test_write_once import COLUMNS, Writer, events_of
 
 pytestmark = pytest.mark.spark
 
 READ = {"0": Extent(0, 5)}
 
-#: Another JVM, without Spark's session, that keeps the locks of two tables until it ends.
+#: Another process, which has the locks of these files until it is killed, as another JVM has them.
 _HOLDER = """
-import sys
-from pyspark.java_gateway import launch_gateway
-from spark_ehbalance.delta.local_lock import local_lock
-jvm = launch_gateway().jvm
-with local_lock(jvm, sys.argv[1], 0.5), local_lock(jvm, sys.argv[2], 0.5):
-    print("locked", flush=True)
-    sys.stdin.read()
+import fcntl, sys
+files = [open(name, "w") for name in sys.argv[1:]]
+for file in files:
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("locked", flush=True)
+sys.stdin.read()
 """
 
 
 @contextlib.contextmanager
-def another_process_commits(*targets: str) -> Iterator[None]:
-    """A process has the locks on both `targets` and is suspended, until the end, when it is killed."""
-    command = [sys.executable, "-c", _HOLDER, *targets]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+def another_process_commits(*targets: Path) -> Iterator[None]:
+    """A process has the locks on `targets` until the end."""
+    files = [target / "_delta_log" / ".ehbalance-lock" for target in targets]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-c", _HOLDER, *map(str, files)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stdout.readline() == "locked\n"
-        os.killpg(process.pid, signal.SIGSTOP)
         try:
             yield
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
 
 
 def test_writers_wait_while_another_process_commits(spark: SparkSession, tmp_path: Path) -> None:
-    target, merged = str(tmp_path / "new" / "target"), str(tmp_path / "merged")
+    target, merged = str(tmp_path / "target"), str(tmp_path / "merged")
     spark.sql(f"CREATE TABLE delta.`{merged}` ({COLUMNS}) USING delta TBLPROPERTIES ('{MERGED}' = 'merge')")
     writers = [Writer(spark, target, READ).through(Write) for _ in range(2)]
     rows = spark.sql("SELECT '0' AS partition, id AS sequenceNumber, 'x' AS body FROM range(5)")
     acts = [*(writer.finish for writer in writers), lambda: merge_once(rows, merged, None, {})]
     waiting = [threading.Thread(target=act) for act in acts]
-    with another_process_commits(target, merged):
+    with another_process_commits(Path(target), Path(merged)):
         for thread in waiting:
             thread.start()
-        for thread in waiting:
-            thread.join(1)
-            assert thread.is_alive()
-        with pytest.raises(TargetError, match=f"fuser {target}/_delta_log"), local_lock(spark._jvm, target, 0.1):
+        with pytest.raises(TargetError, match=f"fuser {target}/_delta_log"), local_lock(spark._jvm, target, 1):
             pass
+        assert all(thread.is_alive() for thread in waiting)
     for thread in waiting:
         thread.join(60)
-    assert held(spark, target) == held(spark, merged) == events_of(READ)
+    assert held(target) == held(merged) == events_of(READ)
 
 
 def test_the_lock_keeps_apart_the_threads_of_one_jvm(spark: SparkSession, tmp_path: Path) -> None:
@@ -86,14 +83,12 @@ def test_the_lock_keeps_apart_the_threads_of_one_jvm(spark: SparkSession, tmp_pa
         for path in (target, link):
             with pytest.raises(TargetError), local_lock(jvm, str(path), 0):
                 pass
-        command = [sys.executable, "-c", _HOLDER, str(target), str(tmp_path / "free")]
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as other:
-            while other.poll() is None:  # the collector would close a file that an attempt has left open
-                gc.collect()
-                jvm.System.gc()
-                time.sleep(0.1)
-            assert other.stderr
-            assert "TargetError" in other.stderr.read(), "the attempts of the second thread have not freed the lock"
+        for _ in range(10):  # the collector would close a file that an attempt has left open
+            gc.collect()
+            jvm.System.gc()
+            time.sleep(0.05)
+        with pytest.raises(AssertionError), another_process_commits(target):
+            pass
     with local_lock(jvm, str(link), 0):
         pass
 
@@ -134,27 +129,31 @@ def test_who_can_write_the_folder_can_lock_and_nobody_else(
         assert tried == ["locked" if who in locking else "refused"] * 2, who
 
 
+def _occupied(folder: Path) -> None:
+    folder.touch()
+
+
+def _folder(folder: Path) -> None:
+    (folder / ".ehbalance-lock").mkdir(parents=True)
+
+
+def _pipe(folder: Path) -> None:
+    """Opening it would wait for ever."""
+    folder.mkdir()
+    os.mkfifo(folder / ".ehbalance-lock")
+
+
 @pytest.mark.parametrize(
-    ("blocked", "cause"), [("_delta_log", "File exists"), (".ehbalance-lock", "it is no plain file")]
+    ("make", "cause"), [(_occupied, "File exists"), (_folder, "it is no plain file"), (_pipe, "it is no plain file")]
 )
-def test_a_file_that_cannot_be_locked(spark: SparkSession, tmp_path: Path, blocked: str, cause: str) -> None:
-    if blocked == "_delta_log":
-        (tmp_path / "_delta_log").touch()
-    else:
-        (tmp_path / "_delta_log" / blocked).mkdir(parents=True)
+def test_a_file_that_cannot_be_locked(
+    spark: SparkSession, tmp_path: Path, make: Callable[[Path], None], cause: str
+) -> None:
+    make(tmp_path / "_delta_log")
     with (
         pytest.raises(TargetError, match=f"{tmp_path}.*cannot be locked.*{cause}"),
         local_lock(spark._jvm, str(tmp_path)),
     ):
-        pass
-
-
-def test_a_pipe_in_the_place_of_the_lock_is_not_opened(spark: SparkSession, tmp_path: Path) -> None:
-    """Opening it would wait for ever."""
-    folder = tmp_path / "table" / "_delta_log"
-    folder.mkdir(parents=True)
-    os.mkfifo(folder / ".ehbalance-lock")
-    with pytest.raises(TargetError, match="it is no plain file"), local_lock(spark._jvm, str(folder.parent)):
         pass
 
 

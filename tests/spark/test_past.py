@@ -1,18 +1,24 @@
-"""Checkpoints that are copied, set back and go on under another name, with real Spark and real sinks."""
+"""Checkpoints that are copied, and that go on under another name, with real Spark and real sinks.
+
+`tests/source/test_past.py` has all that may have happened to a checkpoint.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
+from spark_ehbalance.delta import once
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.stores.delta import DeltaStore
-from tests.spark.conftest import HUB
 from tests.spark.query_process import RUNS, Query, QueryProcess
-from tests.spark.test_single_query import fill
+from tests.spark.tables import held
+from tests.spark.test_single_query import fill, run_available
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -22,110 +28,65 @@ def wait_for(query: Query, count: int) -> None:
     wait_until(lambda: len(query.rows()) >= count, f"{count} rows are written", timeout=60)
 
 
-def once_each(hub: Emulator, query: Query) -> None:
-    ends = {str(p): hub.partition_state(HUB, p).next_sequence_number for p in range(8)}
-    assert Counter(query.rows()) == Counter((p, number) for p, end in ends.items() for number in range(end))
-
-
-def test_a_copy_of_a_checkpoint_that_is_read_with_is_refused(
-    hub: Emulator, shared_options: dict[str, str], tmp_path: Path, pair: list[QueryProcess]
+def test_a_copy_of_a_checkpoint_is_refused_and_a_rolling_restart_is_not(
+    hub: Emulator,
+    shared_options: dict[str, str],
+    tmp_path: Path,
+    processes: Callable[[int], list[QueryProcess]],
 ) -> None:
-    """Into one table: with one query id Delta would leave out the batches of the other. And the one that runs goes on.
-    A copy that is older is refused also when that has ended."""
-    one, other = tmp_path / "one", tmp_path / "other"
-    query = pair[0].start(shared_options | {"ownerId": "one"}, one)
-    fill(hub, 10)
-    wait_for(query, 80)
-    shutil.copytree(one / "checkpoint", other / "checkpoint")
-    pair[1].start(shared_options | {"ownerId": "other"}, other, table=one / "table")
-    fill(hub, 10)
-    wait_for(query, 160)
-    error = pair[1].error(other)
-    assert "this query runs already as one" in error or "is a copy of one that went on" in error
-    query.stop()
-    pair[1].start(shared_options | {"ownerId": "other"}, other, table=one / "table")
-    assert "is a copy of one that went on" in pair[1].error(other)
-    fill(hub, 10)
-    shutil.rmtree(other / "checkpoint")  # as the error advises
-    again = pair[1].start(shared_options, other, table=one / "table")
-    wait_for(again, 240)
-    again.stop()
-    once_each(hub, again)
-
-
-def test_a_query_that_was_killed_in_a_batch_goes_on_under_another_name(
-    hub: Emulator, shared_options: dict[str, str], tmp_path: Path, pair: list[QueryProcess]
-) -> None:
-    """As a pod does. `once` asks the planner that runs, not the one that has planned the batch."""
-    options, hold = shared_options | {"leaseDuration": "60 s"}, tmp_path / "hold"
-    pair[0].start(options | {"ownerId": "pod-1"}, tmp_path, hold=hold)
-    hold.touch()
-    fill(hub, 10)
-    offsets = tmp_path / "checkpoint" / "offsets"
-    wait_until(lambda: len([*offsets.glob("[0-9]*")]) > len([*(offsets.parent / "commits").glob("[0-9]*")]), "a batch")
-    pair[0].kill()
-    hold.unlink()
-    again = pair[1].start(options | {"ownerId": "pod-2"}, tmp_path, hold=hold)
-    wait_for(again, 80)
-    fill(hub, 10)
-    wait_for(again, 160)
-    with DeltaStore(options["leaseTable"]) as store:
-        assert {each.owner for each in store.read().leases.values()} == {"pod-2"}
-    again.stop()
-    once_each(hub, again)
-
-
-def test_a_rolling_restart_under_another_name(
-    hub: Emulator, shared_options: dict[str, str], tmp_path: Path, pair: list[QueryProcess]
-) -> None:
-    """The new process is started while the old one runs, which goes on for a while. The new one takes over, or ends
+    """The copy writes into the same table: with one query id Delta would leave out the batches of the other. The query
+    that runs goes on. In a rolling restart the new process is started while the old one runs: it takes over, or ends
     before it has read anything and is started again, as a cluster manager does."""
+    first, second, third = processes(3)
+    one, other = tmp_path / "one", tmp_path / "other"
     options = shared_options | {"leaseDuration": "30 s"}
-    old = pair[0].start(options | {"ownerId": "pod-1"}, tmp_path)
+    old = first.start(options | {"ownerId": "pod-1"}, one)
     fill(hub, 10)
     wait_for(old, 80)
-    pair[1].start(options | {"ownerId": "pod-2"}, tmp_path)
+    shutil.copytree(one / "checkpoint", other / "checkpoint")
+    third.start(options | {"ownerId": "other"}, other, table=one / "table")
     fill(hub, 10)
     wait_for(old, 160)
-    old.stop()
+    second.start(options | {"ownerId": "pod-2"}, one)
     fill(hub, 10)
-    new, error = Query(pair[1], tmp_path, tmp_path / "table"), RUNS
-    while error == RUNS and len(new.rows()) < 240:
-        error = pair[1].error(tmp_path, 0.5)
+    wait_for(old, 240)
+    old.stop()
+    everything = fill(hub, 10)
+    new, error = Query(second, one, one / "table"), RUNS
+    while error == RUNS and len(new.rows()) < 320:
+        error = second.error(one, 0.5)
     if error != RUNS:
         assert "Nothing was read or written here: start it again" in error or "CONCURRENT_STREAM_LOG_UPDATE" in error
-        pair[1].start(options | {"ownerId": "pod-2"}, tmp_path)
-    wait_for(new, 240)
+        second.start(options | {"ownerId": "pod-2"}, one)
+    wait_for(new, 320)
     with DeltaStore(options["leaseTable"]) as store:
         assert {each.owner for each in store.read().leases.values()} == {"pod-2"}
     new.stop()
-    once_each(hub, new)
+    error = third.error(other)  # it has waited for the end of the one that ran, or for a lease duration
+    assert "this query runs already as" in error or "is a copy of one that went on" in error
+    third.start(options | {"ownerId": "other"}, other, table=one / "table")
+    assert "is a copy of one that went on" in third.error(other)
+    assert Counter(new.rows()) == Counter(everything)
 
 
 def test_a_copy_without_a_lease_table_goes_on_exactly_once_in_another_table(
-    hub: Emulator, options: dict[str, str], tmp_path: Path, pair: list[QueryProcess]
+    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
 ) -> None:
     """The copy is made in a batch. Its table gets that batch and all later ones; the first one's gets all."""
-    one, other, hold = tmp_path / "one", tmp_path / "other", tmp_path / "hold"
-    query = pair[0].start(options, one, hold=hold)
+    one, other = tmp_path / "one", tmp_path / "other"
+    write = once(str(one / "table"))
 
-    def unfinished() -> int:
-        offsets, commits = ([*(one / "checkpoint" / name).glob("[0-9]*")] for name in ("offsets", "commits"))
-        return len(offsets) - len(commits)
+    def process(df: DataFrame, batch_id: int) -> None:
+        if not other.exists():
+            shutil.copytree(one / "checkpoint", other / "checkpoint")
+        write(df, batch_id)
 
     earlier = fill(hub, 10)
-    wait_for(query, 80)
-    wait_until(lambda: not unfinished(), "Spark knows that the batch has ended")
-    hold.touch()
+    run_available(spark, options, one, process=write)
     fill(hub, 10)
-    wait_until(unfinished, "a batch")
-    shutil.copytree(one / "checkpoint", other / "checkpoint")
-    copy = pair[1].start(options, other, hold=hold)
-    hold.unlink()
+    run_available(spark, options, one, process=process)
     everything = fill(hub, 10)
-    wait_for(query, 240)
-    wait_for(copy, 160)
-    query.stop()
-    copy.stop()
-    once_each(hub, query)
-    assert Counter(copy.rows()) == Counter(everything - earlier)
+    run_available(spark, options, one, process=write)
+    run_available(spark, options, other, process=once(str(other / "table")))
+    assert held(one / "table") == Counter(everything)
+    assert held(other / "table") == Counter(everything - earlier)

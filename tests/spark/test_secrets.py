@@ -14,6 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from spark_ehbalance.emulator import Emulator
+from tests.spark.settings import SETTINGS
 
 HUB_KEY = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode()
 ACCOUNT_KEY = base64.b64encode(bytes(range(100, 164))).decode()
@@ -129,17 +130,12 @@ def test_spark_shows_no_key(hub: Emulator, tmp_path: Path) -> None:
 def test_the_job_shows_no_key(hub: Emulator, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     (folder / "events").mkdir(parents=True)
-    settings = {
+    settings = SETTINGS | {
         "spark.master": "local[2]",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": f"file://{folder}/events",
         "spark.local.dir": str(folder / "local"),
-        "spark.ui.port": "0",
-        # As `conftest.spark` says; and no 200 tasks for a few rows.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.databricks.delta.snapshotPartitions": "2",
-        "spark.sql.shuffle.partitions": "2",
         "spark.ehbalance.job.table": str(folder / "table"),
         "spark.ehbalance.job.checkpointLocation": str(folder / "checkpoint"),
         "spark.ehbalance.job.trigger": "availableNow",

@@ -10,11 +10,10 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.stores.delta import DeltaStore
-from tests.cli.command import kept
+from tests.cli.command import Command, kept
 from tests.source.scala_folders import scala_folder
 from tests.spark.conftest import HUB
 from tests.spark.query_process import Query, QueryProcess
-from tests.spark.test_sharing import ehbalance
 from tests.spark.test_single_query import fill
 from tests.waiting import wait_until
 
@@ -23,85 +22,67 @@ pytestmark = pytest.mark.spark
 #: The partition that is sought: the one that `fill` fills first, so that every batch has its events.
 SOUGHT = "0"
 
-Order = Callable[[int], None]
 
-
-@pytest.fixture
-def order(request: pytest.FixtureRequest, shared_options: dict[str, str], tmp_path: Path) -> Order:
-    """Has reading of the partition go on elsewhere, and waits until the query, which runs, has learnt of it."""
-    given = kept(shared_options["connectionString"], tmp_path)
-
-    def give(to: int) -> None:
-        if request.param == "seek":
-            ehbalance("seek", shared_options, SOUGHT, "--to", str(to), "--force", *given)
-        else:
-            folder = scala_folder(tmp_path / f"old-{to}", {HUB: {int(SOUGHT): to}})
-            flags = ("--force", "--allow-back")
-            ehbalance("import-checkpoints", shared_options, "--from-spark", str(folder), *flags, *given)
-        with DeltaStore(shared_options["leaseTable"]) as store:
-            ordered = store.read().version
-            wait_until(lambda: store.read().version > ordered, "the query has renewed its leases")
-
-    return give
-
-
-def in_flight(checkpoint: Path) -> bool:
-    """Whether a batch is logged and not finished."""
-    return len([*(checkpoint / "offsets").glob("[0-9]*")]) > len([*(checkpoint / "commits").glob("[0-9]*")])
-
-
-def expect(hub: Emulator, query: Query, skipped: Iterable[int] = (), again: Iterable[int] = ()) -> None:
-    """Wait until every event is in the target once, but for those of `SOUGHT` that were skipped or are read again."""
-    ends = {str(p): hub.partition_state(HUB, p).next_sequence_number for p in range(8)}
-    expected = Counter((p, number) for p, end in ends.items() for number in range(end))
-    expected -= Counter((SOUGHT, number) for number in skipped)
-    expected += Counter((SOUGHT, number) for number in again)
+def expect(hub: Emulator, query: Query, skipped: Iterable[int] = ()) -> None:
+    """Wait until every event is in the target once, but for those of `SOUGHT` that were skipped."""
+    expected = Counter(fill(hub, 0)) - Counter((SOUGHT, number) for number in skipped)
     wait_until(lambda: len(query.rows()) >= expected.total(), f"{expected.total()} rows are written", timeout=60)
     assert Counter(query.rows()) == expected
 
 
-@pytest.mark.parametrize(
-    ("order", "numbered"), [("seek", False), ("import", False), ("seek", True)], indirect=["order"]
-)
 def test_the_batch_in_flight_reaches_the_sink_and_reading_goes_on_at_the_new_place(
     hub: Emulator,
     shared_options: dict[str, str],
     tmp_path: Path,
-    pair: list[QueryProcess],
-    order: Order,
-    numbered: bool,
+    processes: Callable[[int], list[QueryProcess]],
+    ehbalance: Command,
 ) -> None:
-    """Forward, back, and when the query is killed in the batch and started again: with `once`, and with a sink that
-    knows batches by their numbers, which writes again what is read again."""
-    hold, checkpoint = tmp_path / "hold", tmp_path / "checkpoint"
-    query = pair[0].start(shared_options, tmp_path, hold=hold, numbered=numbered)
-    fill(hub, 10)
-    expect(hub, query)
+    """Forward, back (where for `once` what lies behind its mark counts as written), and when the query is killed in the
+    batch and started again under another name, as a pod is: `once` asks the planner that runs, not the one that has
+    planned the batch."""
+    hold, checkpoint, table = tmp_path / "hold", tmp_path / "checkpoint", shared_options["leaseTable"]
+    connection = kept(shared_options["connectionString"], tmp_path)
+
+    def in_flight() -> bool:
+        return len([*(checkpoint / "offsets").glob("[0-9]*")]) > len([*(checkpoint / "commits").glob("[0-9]*")])
 
     def begin() -> None:
         hold.touch()
-        wait_until(lambda: not in_flight(checkpoint), "the last batch is finished")
+        wait_until(lambda: not in_flight(), "the last batch is finished")
         fill(hub, 10)
-        wait_until(lambda: in_flight(checkpoint), "a batch is in flight")
+        wait_until(in_flight, "a batch is in flight")
         fill(hub, 20)
 
-    begin()  # up to 20
-    order(35)
-    hold.unlink()
-    expect(hub, query, skipped=range(20, 35))
-    begin()  # from 40 up to 50
-    order(5)
-    hold.unlink()
-    # For `once` what lies behind its mark counts as written.
-    skipped, again = ([], [*range(5, 20), *range(35, 50)]) if numbered else ([*range(20, 35)], [])
-    expect(hub, query, skipped, again)
-    begin()  # from 70 up to 80
-    order(95)
-    pair[0].kill()
-    hold.unlink()
-    restarted = pair[1].start(shared_options, tmp_path, hold=hold, numbered=numbered)
-    skipped += range(80, 95)
-    expect(hub, restarted, skipped, again)
+    def order(*command: object) -> None:
+        done = ehbalance(*command, "--force", *connection)
+        assert done.code == 0, done.err
+        with DeltaStore(table) as store:
+            ordered = store.read().version
+            wait_until(lambda: store.read().version > ordered, "the query has renewed its leases")
+
+    first, second = processes(2)
+    query = first.start(shared_options | {"ownerId": "pod-1"}, tmp_path, hold=hold)
     fill(hub, 10)
-    expect(hub, restarted, skipped, again)
+    expect(hub, query)
+    begin()  # up to 20
+    order("seek", table, SOUGHT, "--to", 35)
+    hold.unlink()
+    skipped = [*range(20, 35)]
+    expect(hub, query, skipped)
+    begin()  # from 40 up to 50
+    folder = scala_folder(tmp_path / "old", {HUB: {int(SOUGHT): 5}})
+    order("import-checkpoints", table, "--from-spark", folder, "--allow-back")
+    hold.unlink()
+    expect(hub, query, skipped)
+    begin()  # from 70 up to 80
+    order("seek", table, SOUGHT, "--to", 95)
+    first.kill()
+    hold.unlink()
+    restarted = second.start(shared_options | {"ownerId": "pod-2"}, tmp_path, hold=hold)
+    skipped += range(80, 95)
+    expect(hub, restarted, skipped)
+    fill(hub, 10)
+    expect(hub, restarted, skipped)
+    with DeltaStore(table) as store:
+        assert {each.owner for each in store.read().leases.values()} == {"pod-2"}
     restarted.stop()

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from tests.cli.command import kept
+from tests.cli.command import Command, kept
 from tests.spark.conftest import HUB
 from tests.spark.query_process import Query, QueryProcess
-from tests.waiting import wait_until as wait_until_within
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
 Owners = Callable[[], list[str | None]]
-
-#: Two Sparks' first batches on two busy cores take most of a minute.
-wait_until = partial(wait_until_within, timeout=120.0)
 
 
 def shares(owners: Owners) -> list[int]:
@@ -56,85 +50,32 @@ class Traffic:
         assert sorted(read()) == sorted(sent)
 
 
-def test_queries_join_and_leave(
-    hub: Emulator, shared_options: dict[str, str], owners: Owners, processes: list[QueryProcess], tmp_path: Path
-) -> None:
-    traffic = Traffic(hub)
-    a = processes[0].start(shared_options, tmp_path / "a")
-    b = processes[1].start(shared_options, tmp_path / "b")
-    wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4")
-    traffic.expect_once(a, b)
-
-    c = processes[2].start(shared_options, tmp_path / "c")
-    wait_until(lambda: shares(owners) == [2, 3, 3], "three queries share 2/3/3")
-    traffic.expect_once(a, b, c)
-
-    c.stop()
-    wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4 again")
-    traffic.expect_once(a, b, c)
-
-    b.stop()
-    stopped = time.monotonic()
-    sent = traffic.send()
-    wait_until(lambda: sent <= set(a.rows()), "the stopped query's partitions are read by the other")
-    print(f"read elsewhere {time.monotonic() - stopped:.1f} s after the stop")
-    assert shares(owners) == [8]
-    a.stop()
-    wait_until(lambda: owners() == [None] * 8, "the last query has given everything back")
-
-
-@pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM"])
-def test_a_process_ends(
-    end: str,
+def test_operators_orders_take_effect_in_running_queries(
     hub: Emulator,
     shared_options: dict[str, str],
     owners: Owners,
-    pair: list[QueryProcess],
+    processes: Callable[[int], list[QueryProcess]],
     tmp_path: Path,
+    ehbalance: Command,
 ) -> None:
     traffic = Traffic(hub)
-    a = pair[0].start(shared_options, tmp_path / "a")
-    b = pair[1].start(shared_options, tmp_path / "b")
-    wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4")
-    traffic.expect_once(a, b)
-
-    pair[1].kill() if end == "SIGKILL" else pair[1].terminate()
-    ended = time.monotonic()
-    sent = traffic.send()
-    # Killed: the lease duration of 6 s and an interval of 1 s have to pass; asked to end, it gives its leases back.
-    wait_until(lambda: sent <= set(a.rows()), "the other reads everything")
-    print(f"read elsewhere {time.monotonic() - ended:.1f} s after {end}")
-    assert shares(owners) == [8]
-    a.stop()
-    wait_until(lambda: not pair[1].alive, "it has ended, and no other test uses it")
-
-
-def ehbalance(command: str, options: dict[str, str], *arguments: str) -> str:
-    """What the command line says to an operator."""
-    run = [sys.executable, "-c", "from spark_ehbalance.cli import main; main()", command, options["leaseTable"]]
-    done = subprocess.run([*run, *arguments], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_operators_orders_take_effect_in_running_queries(
-    hub: Emulator, shared_options: dict[str, str], owners: Owners, pair: list[QueryProcess], tmp_path: Path
-) -> None:
-    traffic = Traffic(hub)
-    a = pair[0].start(shared_options | {"ownerId": "a"}, tmp_path / "a")
-    b = pair[1].start(shared_options | {"ownerId": "b"}, tmp_path / "b")
+    table = shared_options["leaseTable"]
+    a, b = (
+        process.start(shared_options | {"ownerId": name}, tmp_path / name)
+        for process, name in zip(processes(2), "ab", strict=True)
+    )
     wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4")
     for _ in range(3):
         traffic.expect_once(a, b)
 
     moving, pinned = owners().index("a"), owners().index("b")
-    ehbalance("transfer", shared_options, str(moving), "--to", "b")
-    ehbalance("pin", shared_options, str(pinned), "--to", "a")
+    for order in (("transfer", table, moving, "--to", "b"), ("pin", table, pinned, "--to", "a")):
+        assert ehbalance(*order).code == 0
     wait_until(lambda: (owners()[moving], owners()[pinned]) == ("b", "a"), "both have moved")
     traffic.expect_once(a, b)
 
     connection = kept(shared_options["connectionString"], tmp_path)
-    said = ehbalance("seek", shared_options, str(moving), "--to", "1", "--force", *connection)
+    said = ehbalance("seek", table, moving, "--to", 1, "--force", *connection).out
     assert said.startswith(f"Partition {moving} continues at sequence number 1.\nPartition {moving} goes back,")
     again = {(str(moving), 1): 2, (str(moving), 2): 2, (str(moving), 3): 2}
 
@@ -146,3 +87,36 @@ def test_operators_orders_take_effect_in_running_queries(
     assert owners()[moving] == "b"
     a.stop()
     b.stop()
+
+
+def test_queries_join_and_leave_and_their_processes_end(
+    hub: Emulator,
+    shared_options: dict[str, str],
+    owners: Owners,
+    processes: Callable[[int], list[QueryProcess]],
+    tmp_path: Path,
+) -> None:
+    """By SIGTERM, by SIGKILL, and stopped."""
+    traffic, running = Traffic(hub), processes(3)
+    a, b = (running[number].start(shared_options, tmp_path / "ab"[number]) for number in range(2))
+    wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4")
+    traffic.expect_once(a, b)
+
+    c = running[2].start(shared_options, tmp_path / "c")
+    wait_until(lambda: shares(owners) == [2, 3, 3], "three queries share 2/3/3")
+    traffic.expect_once(a, b, c)
+
+    running[1].terminate()
+    wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4 again")
+    traffic.expect_once(a, b, c)
+    wait_until(lambda: not running[1].alive, "it has ended, and no other test uses it")
+
+    running[2].kill()
+    ended = time.monotonic()
+    sent = traffic.send()
+    # The lease duration of 6 s and an interval of 1 s have to pass.
+    wait_until(lambda: sent <= set(a.rows()), "the partitions of the killed one are read by the other")
+    print(f"read elsewhere {time.monotonic() - ended:.1f} s after SIGKILL")
+    assert shares(owners) == [8]
+    a.stop()
+    wait_until(lambda: owners() == [None] * 8, "the last query has given everything back")

@@ -11,9 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
-import deltalake
 import pytest
 
 from spark_ehbalance.emulator import Emulator
@@ -28,6 +26,7 @@ from tests.spark.shipping import (
     spark_home,
     spark_submit,
 )
+from tests.spark.tables import held
 from tests.spark.test_single_query import fill
 from tests.waiting import wait_until
 
@@ -36,50 +35,27 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("own spark")]
 _JOB = Path(__file__).with_name("shipped_job.py")
 
 
-def submit(python: Path, options: dict[str, str], folder: Path, *arguments: str) -> dict[str, Any]:
-    """Run the job in `folder`; returns what it prints."""
-    job = shutil.copy(_JOB, folder)  # else the folder of the tests were on Python's path
-    result = subprocess.run(
-        spark_submit(*arguments, str(job), json.dumps(options), str(folder)),
-        cwd=folder,
-        env=environment(python, SPARK_HOME=str(spark_home(folder / "spark"))),
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=420,
-        check=True,
-    )
-    printed: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-    return printed
-
-
-def held(folder: Path) -> Counter[tuple[str, int]]:
-    table = deltalake.DeltaTable(str(folder / "target")).to_pyarrow_table(columns=["partition", "sequenceNumber"])
-    return Counter(zip(table["partition"].to_pylist(), table["sequenceNumber"].to_pylist(), strict=True))
-
-
-def test_py_files(hub: Emulator, shared_options: dict[str, str], tmp_path: Path) -> None:
-    """Neither the driver's Python nor the executors' have the package."""
-    sent = fill(hub, 10)
-    package = make_zip(tmp_path / "spark_ehbalance.zip")
-    python = make_environment(tmp_path / "python", package=False)
-    used = submit(python, shared_options, tmp_path, "--master=local-cluster[1,2,1024]", f"--py-files={package}")
-    assert held(tmp_path) == Counter(sent)
-    assert used["driver"].startswith(str(package))
-    assert used["executors"]
-    assert all("spark_ehbalance.zip/" in file and not file.startswith(str(package)) for file, _ in used["executors"])
-
-
 def test_an_archive(hub: Emulator, shared_options: dict[str, str], tmp_path: Path) -> None:
     """The environment is unpacked where the driver starts, under the name that it gets on the executors, so that one
     relative path leads everywhere to a Python."""
     sent = fill(hub, 10)
     make_environment(tmp_path / "environment", package=True)
     archive = make_archive(tmp_path / "environment.tar.gz", tmp_path / "environment")
-    options = (f"--archives={archive}#environment", "--master=local-cluster[2,1,1024]")
-    used = submit(Path("environment/bin/python"), shared_options, tmp_path, *options)
-    assert held(tmp_path) == Counter(sent)
+    job = shutil.copy(_JOB, tmp_path)  # else the folder of the tests were on Python's path
+    where = (f"--archives={archive}#environment", "--master=local-cluster[1,2,1024]")
+    done = subprocess.run(
+        spark_submit(*where, str(job), json.dumps(shared_options), str(tmp_path)),
+        cwd=tmp_path,
+        env=environment(Path("environment/bin/python"), SPARK_HOME=str(spark_home(tmp_path / "spark"))),
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=420,
+        check=True,
+    )
+    used = json.loads(done.stdout.splitlines()[-1])
+    assert held(tmp_path / "target") == Counter(sent)
     assert used["driver"].startswith(f"{tmp_path}/environment/")
-    assert len(used["executors"]) == 2
+    assert used["executors"]
     for file, python in used["executors"]:
         assert Path(file).is_relative_to(tmp_path / "spark" / "work")
         assert "/environment/" in file
@@ -96,7 +72,8 @@ def running(words: list[str], log: Path, env: dict[str, str]) -> Iterator[subpro
 
 
 def test_a_standalone_cluster(hub: Emulator, shared_options: dict[str, str], tmp_path: Path) -> None:
-    """The page's three commands; a worker is killed after the first batch."""
+    """The page's three commands, with `--py-files`: neither the driver's Python nor the executors' have the package. A
+    worker is killed after the first batch."""
     sent = fill(hub, 20)
     python = make_environment(tmp_path / "python", package=False)
     quick = {"SPARK_DAEMON_JAVA_OPTS": CONF["spark.executor.extraJavaOptions"], "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -120,7 +97,7 @@ def test_a_standalone_cluster(hub: Emulator, shared_options: dict[str, str], tmp
         for log, _ in workers:
             wait_until(lambda log=log: "Successfully registered" in log.read_text(), "the worker is known")
 
-        make_zip(tmp_path / "spark_ehbalance.zip")
+        package = make_zip(tmp_path / "spark_ehbalance.zip")
         shutil.copy(_JOB, tmp_path / "your_program.py")
         options = json.dumps({**shared_options, "maxEventsPerTrigger": "80"})
         log, driver = start("driver.log", spark_submit(*shlex.split(submit)[1:], options, str(tmp_path)))
@@ -133,4 +110,8 @@ def test_a_standalone_cluster(hub: Emulator, shared_options: dict[str, str], tmp
         workers[0][1].kill()
         assert driver.wait(300) == 0, log.read_text()
     assert len(list((tmp_path / "work").glob("app-*/*"))) >= 2, "both workers have run an executor"
-    assert held(tmp_path) == Counter(sent)
+    assert held(tmp_path / "target") == Counter(sent)
+    used = json.loads(next(line for line in log.read_text().splitlines() if line.startswith('{"driver"')))
+    assert used["driver"].startswith(str(package))
+    assert used["executors"]
+    assert all("spark_ehbalance.zip/" in file and not file.startswith(str(package)) for file, _ in used["executors"])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -19,21 +17,6 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.spark
 
 Rows = list[tuple[str, int]]
-
-
-@pytest.fixture(params=["alone", "sharing"])
-def either(request: pytest.FixtureRequest, options: dict[str, str], shared_options: dict[str, str]) -> dict[str, str]:
-    """The options of a query without leases, and of one with."""
-    return options if request.param == "alone" else shared_options
-
-
-@pytest.fixture
-def queries() -> Iterator[list[StreamingQuery]]:
-    """Queries to stop after the test."""
-    started: list[StreamingQuery] = []
-    yield started
-    for query in started:
-        query.stop()
 
 
 def fill(hub: Emulator, each: int, *, partitions: int = 8) -> set[tuple[str, int]]:
@@ -51,7 +34,7 @@ def rows(frame: DataFrame) -> Rows:
 
 def run_available(
     spark: SparkSession, options: dict[str, str], folder: Path, *, process: Callable[[DataFrame, int], None]
-) -> StreamingQuery:
+) -> None:
     """Run a query with Trigger.AvailableNow to its end."""
     query = (
         spark.readStream.format("ehbalance")
@@ -63,175 +46,105 @@ def run_available(
         .start()
     )
     assert query.awaitTermination(120), "the query ends"
-    return query
 
 
-def test_available_now_ends_and_the_next_run_continues(
-    spark: SparkSession, hub: Emulator, either: dict[str, str], tmp_path: Path
-) -> None:
+def read_available(spark: SparkSession, options: dict[str, str], folder: Path) -> Rows:
+    """All that is there for a query, which then ends in good order."""
     read: Rows = []
-
-    def process(frame: DataFrame, batch: int) -> None:
-        read.extend(rows(frame))
-
-    first = fill(hub, 10)
-    run_available(spark, {**either, "maxEventsPerTrigger": "50"}, tmp_path, process=process)
-    assert sorted(read) == sorted(first)
-
-    everything = fill(hub, 5)
-    run_available(spark, either, tmp_path, process=process)
-    assert sorted(read) == sorted(everything)
-
-    run_available(spark, either, tmp_path, process=process)
-    assert sorted(read) == sorted(everything)
+    run_available(spark, options, folder, process=lambda frame, _: read.extend(rows(frame)))
+    return sorted(read)
 
 
-def test_batches_keep_to_max_events_per_trigger(
-    spark: SparkSession, hub: Emulator, either: dict[str, str], tmp_path: Path
+@pytest.fixture(params=["alone", "sharing by websocket"])
+def hub_and_options(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Emulator, dict[str, str]]]:
+    """Without leases; and with leases, by websocket with a private authority, which planner and workers need too."""
+    by_websocket = request.param != "alone"
+    with Emulator({HUB: 8}, tls=by_websocket, websocket_port=0 if by_websocket else None) as hub:
+        options = {"connectionString": hub.connection_string(HUB), "startingPosition": "earliest"}
+        if by_websocket:
+            options |= {
+                "leaseTable": str(tmp_path / "leases"),
+                "leaseDuration": "6 s",
+                "balanceInterval": "1 s",
+                "transportType": "AmqpOverWebsocket",
+                "customEndpointAddress": f"localhost:{hub.websocket_port}",
+                "caFile": str(hub.ca_file),
+            }
+        yield hub, options
+
+
+def test_a_query_is_restarted_in_the_middle_of_a_batch_and_ends_when_all_is_read(
+    spark: SparkSession, hub_and_options: tuple[Emulator, dict[str, str]], tmp_path: Path
 ) -> None:
-    sizes: list[int] = []
-    fill(hub, 10)
-    run_available(
-        spark,
-        {**either, "maxEventsPerTrigger": "30"},
-        tmp_path,
-        process=lambda frame, batch: sizes.append(frame.count()),
-    )
-    assert [size for size in sizes if size] == [30, 30, 20]
-
-
-def test_a_batch_used_twice_has_the_same_rows(
-    spark: SparkSession, hub: Emulator, either: dict[str, str], tmp_path: Path
-) -> None:
-    seen: list[tuple[Rows, Rows]] = []
-    everything = fill(hub, 20)
-    run_available(spark, either, tmp_path, process=lambda frame, batch: seen.append((rows(frame), rows(frame))))
-    assert all(once == again for once, again in seen)
-    assert sorted(row for once, _ in seen for row in once) == sorted(everything)
-
-
-def test_a_restart_in_the_middle_of_a_batch(
-    spark: SparkSession, hub: Emulator, either: dict[str, str], tmp_path: Path
-) -> None:
+    """In batches of `maxEventsPerTrigger`, each of which has the same rows when it is used again."""
+    hub, options = hub_and_options
     done: Rows = []
     failed: list[Rows] = []
 
     def process(frame: DataFrame, batch: int) -> None:
         batch_rows = rows(frame)
+        assert rows(frame) == batch_rows
         if batch == 1 and not failed:
             failed.append(batch_rows)
             raise RuntimeError("the sink fails in the middle of the batch")
-        if failed and batch == 1:
+        if batch == 1:
             assert batch_rows == failed[0]
+        assert len(batch_rows) <= 30
         done.extend(batch_rows)
 
     fill(hub, 10)
-    limited = {**either, "maxEventsPerTrigger": "40"}
+    limited = {**options, "maxEventsPerTrigger": "30"}
     with pytest.raises(StreamingQueryException, match="the sink fails"):
         run_available(spark, limited, tmp_path, process=process)
+    assert len(failed[0]) == 30
     everything = fill(hub, 3)
-    run_available(spark, limited, tmp_path, process=process)
-    assert sorted(done) == sorted(everything)
+    for _ in range(2):
+        run_available(spark, limited, tmp_path, process=process)
+        assert sorted(done) == sorted(everything)
+    if "leaseTable" not in options:
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"], "nothing else is left behind"
 
 
-def test_without_leases_nothing_is_left_behind(
-    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
+def test_two_queries_of_one_session_share_and_make_no_empty_batches(
+    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path, owners: Callable[[], list[str]]
 ) -> None:
-    fill(hub, 1)
-    run_available(spark, options, tmp_path, process=lambda frame, batch: None)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-
-
-def test_new_partitions_are_read_from_their_first_event(
-    spark: SparkSession, hub: Emulator, either: dict[str, str], tmp_path: Path, queries: list[StreamingQuery]
-) -> None:
-    read: set[tuple[str, int]] = set()
-    queries.append(
-        spark.readStream.format("ehbalance")
-        .options(**{**either, "startingPosition": "latest"})
-        .load()
-        .writeStream.foreachBatch(lambda frame, batch: read.update(rows(frame)))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .start()
-    )
-    wait_until(lambda: queries[0].recentProgress or _trickle(hub, read), "the query reads")
-    hub.add_partitions(HUB, 2)
-    hub.append(HUB, "8", [b"new"])
-    hub.append(HUB, "9", [b"new"])
-    wait_until(lambda: {("8", 0), ("9", 0)} <= read or queries[0].exception(), "the new partitions are read")
-    assert {("8", 0), ("9", 0)} <= read
-
-
-def _trickle(hub: Emulator, read: set[tuple[str, int]]) -> bool:
-    hub.append(HUB, "0", [b"event"])
-    return bool(read)
-
-
-def test_an_idle_query_makes_no_batches(
-    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path, queries: list[StreamingQuery]
-) -> None:
+    """Though partitions move as one of them is stopped and started again. New partitions are read from their first
+    event."""
+    read: Rows = []
     batches: list[int] = []
 
-    def start(name: str) -> None:
-        queries.append(
-            spark.readStream.format("ehbalance")
-            .options(**shared_options)
-            .load()
-            .writeStream.foreachBatch(lambda frame, batch: batches.append(batch))
-            .option("checkpointLocation", str(tmp_path / name))
-            .start()
-        )
+    def process(frame: DataFrame, batch: int) -> None:
+        batches.append(batch)
+        read.extend(rows(frame))
 
-    def owners() -> int:
-        from spark_ehbalance.stores.delta import DeltaStore
+    def start(name: str) -> StreamingQuery:
+        events = spark.readStream.format("ehbalance").options(**shared_options | {"startingPosition": "latest"}).load()
+        writer = events.writeStream.foreachBatch(process).option("checkpointLocation", str(tmp_path / name))
+        return writer.start()
 
-        store = DeltaStore(shared_options["leaseTable"])
-        return len({lease.owner for lease in store.read().leases.values()}) if store.exists() else 0
+    def wait_for(count: int) -> None:
+        def shared() -> bool:
+            assert all(query.isActive for query in queries.values())
+            return None not in owners() and len({*owners()}) == count
 
-    start("a")
-    wait_until(lambda: owners() == 1, "the first owns all")
-    start("b")
-    wait_until(lambda: owners() == 2, "the second has its share")
-    queries[1].stop()
-    wait_until(lambda: owners() == 1, "the first owns all again")
-    assert set(batches) <= {0}, "Spark runs the first batch of a query in any case, and none was added"
+        wait_until(shared, f"{count} of them own all partitions")
 
-
-@pytest.mark.parametrize(
-    ("wrong", "line"),
-    [
-        ({"strategy": "best"}, "option strategy='best' is wrong: allowed is one of balanced, cooperative, eph"),
-        (
-            {"leaseDuration": "1 s", "leaseTable": "/t"},
-            "leaseDuration (1 s) must be longer than balanceInterval (10 s)",
-        ),
-        ({"maxEventPerTrigger": "1"}, "there is no option 'maxeventpertrigger': did you mean maxEventsPerTrigger?"),
-    ],
-)
-def test_wrong_options_are_errors_at_once(
-    wrong: dict[str, str], line: str, spark: SparkSession, options: dict[str, str]
-) -> None:
-    with pytest.raises(AnalysisException) as raised:
-        spark.readStream.format("ehbalance").options(**{**options, **wrong}).load()
-    assert line in str(raised.value)
-
-
-def test_an_unreachable_hub_creates_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    connection = "Endpoint=sb://localhost:9;SharedAccessKeyName=n;SharedAccessKey=hidden;UseDevelopmentEmulator=true"
-    options = {"connectionString": connection, "eventHubName": "hub", "leaseTable": str(tmp_path / "leases")}
-    with pytest.raises(StreamingQueryException) as raised:
-        run_available(spark, options, tmp_path, process=lambda frame, batch: None)
-    assert "event hub 'hub' at localhost:9 did not answer" in str(raised.value)
-    assert "hidden" not in str(raised.value)
-    assert not (tmp_path / "leases").exists()
-
-
-def test_offsets_and_progress_hold_no_secret(
-    spark: SparkSession, hub: Emulator, either: dict[str, str], tmp_path: Path
-) -> None:
-    fill(hub, 1)
-    query = run_available(spark, either, tmp_path, process=lambda frame, batch: None)
-    progress: Any = query.lastProgress
-    told = json.dumps(json.loads(progress.json)) + str(query.exception())
-    written = "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file())
-    assert "SharedAccessKey" not in told + written
+    queries: dict[str, StreamingQuery] = {}
+    try:
+        queries["a"] = start("a")
+        wait_for(1)
+        for _ in range(2):
+            queries["b"] = start("b")
+            wait_for(2)
+            queries.pop("b").stop()
+            wait_for(1)
+        assert set(batches) <= {0}, "Spark runs the first batch of a query in any case, and none was added"
+        queries["b"] = start("b")
+        wait_for(2)
+        hub.add_partitions(HUB, 2)
+        everything = fill(hub, 1, partitions=10)
+        wait_until(lambda: len(read) >= 10 or not queries["a"].isActive, "the new partitions are read too")
+        assert sorted(read) == sorted(everything)
+    finally:
+        for query in queries.values():
+            query.stop()

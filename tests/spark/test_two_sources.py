@@ -19,20 +19,24 @@ pytestmark = pytest.mark.spark
 
 Load = Callable[[], DataFrame]
 
-#: How a query may read a stream twice.
-TWICE: dict[str, Callable[[Load], DataFrame]] = {
-    "a join of two": lambda load: load().join(load(), "body"),
-    "a join with itself": lambda load: _with_itself(load()),
-    "a union of two": lambda load: load().union(load()),
-}
 
-
-def _with_itself(frame: DataFrame) -> DataFrame:
+def join(load: Load) -> DataFrame:
     """Spark makes two sources of it, because both sides have a column of the source as it is."""
+    frame = load()
     return frame.alias("left").join(frame.alias("right"), "body")
 
 
-Start = Callable[[dict[str, str], str, Callable[[Load], DataFrame]], tuple[StreamingQuery, list[str]]]
+def union(load: Load) -> DataFrame:
+    return load().union(load())
+
+
+def halves(load: Load) -> DataFrame:
+    """Of one source."""
+    frame = load()
+    return frame.where("body < 'event 4'").union(frame.where("body >= 'event 4'"))
+
+
+Start = Callable[[dict[str, str], Callable[[Load], DataFrame]], tuple[StreamingQuery, list[str]]]
 
 EVENTS = [f"event {partition}" for partition in range(8)]
 
@@ -45,14 +49,10 @@ def start(spark: SparkSession, hub: Emulator, tmp_path: Path) -> Iterator[Start]
     for partition, event in enumerate(EVENTS):
         hub.append(HUB, str(partition), [event.encode()])
 
-    def make(options: dict[str, str], name: str, of: Callable[[Load], DataFrame]) -> tuple[StreamingQuery, list[str]]:
+    def make(options: dict[str, str], of: Callable[[Load], DataFrame]) -> tuple[StreamingQuery, list[str]]:
         def load() -> DataFrame:
-            return (
-                spark.readStream.format("ehbalance")
-                .options(**options)
-                .load()
-                .selectExpr("partition", "string(body) body")
-            )
+            events = spark.readStream.format("ehbalance").options(**options).load()
+            return events.selectExpr("partition", "string(body) body")
 
         written: list[str] = []
 
@@ -60,7 +60,7 @@ def start(spark: SparkSession, hub: Emulator, tmp_path: Path) -> Iterator[Start]
             frame.count()  # so that each batch is read twice
             written.extend(row["body"] for row in frame.collect())
 
-        writer = of(load).writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / name))
+        writer = of(load).writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
         started.append(writer.start())
         return started[-1], written
 
@@ -69,16 +69,12 @@ def start(spark: SparkSession, hub: Emulator, tmp_path: Path) -> Iterator[Start]
         query.stop()
 
 
-@pytest.mark.parametrize("position", ["earliest", "latest"])
-@pytest.mark.parametrize("how", TWICE)
+@pytest.mark.parametrize(("how", "position"), [(union, "earliest"), (join, "latest")])
 def test_two_sources_with_one_lease_table_are_an_error_before_anything_is_written(
-    how: str,
-    position: str,
-    start: Start,
-    shared_options: dict[str, str],
+    how: Callable[[Load], DataFrame], position: str, start: Start, shared_options: dict[str, str]
 ) -> None:
     """Without `register`, and also where there is nothing to read yet."""
-    query, written = start({**shared_options, "startingPosition": position}, "checkpoint", TWICE[how])
+    query, written = start({**shared_options, "startingPosition": position}, how)
     with pytest.raises(
         StreamingQueryException, match=r"OptionError: leaseTable=.*: this query has two sources with it"
     ):
@@ -89,53 +85,14 @@ def test_two_sources_with_one_lease_table_are_an_error_before_anything_is_writte
     assert set(read) <= {0 if position == "earliest" else 1}, "nothing counts as read"
 
 
-@pytest.mark.parametrize("how", ["a join of two", "a join with itself"])
-def test_a_join_works_without_a_lease_table(how: str, start: Start, options: dict[str, str]) -> None:
-    query, written = start(options, "checkpoint", TWICE[how])
-    wait_until(lambda: sorted(written) == EVENTS or query.exception(), "each event has found itself")
-    assert sorted(written) == EVENTS
-
-
-def test_a_union_of_one_load_is_one_source(start: Start, shared_options: dict[str, str]) -> None:
-    def halves(load: Load) -> DataFrame:
-        frame = load()
-        return frame.where("body < 'event 4'").union(frame.where("body >= 'event 4'"))
-
-    query, written = start(shared_options, "checkpoint", halves)
+@pytest.mark.parametrize(("how", "shared"), [(join, False), (halves, True)])
+def test_two_sources_without_a_lease_table_and_one_with_it_work(
+    how: Callable[[Load], DataFrame],
+    shared: bool,
+    start: Start,
+    options: dict[str, str],
+    shared_options: dict[str, str],
+) -> None:
+    query, written = start(shared_options if shared else options, how)
     wait_until(lambda: sorted(written) == EVENTS or query.exception(), "each event is there")
     assert sorted(written) == EVENTS
-
-
-def test_two_queries_of_one_session_share(
-    hub: Emulator,
-    start: Start,
-    shared_options: dict[str, str],
-    owners: Callable[[], list[str | None]],
-) -> None:
-    """Also once one of them has been started again."""
-    read: list[list[str]] = []
-    running: dict[str, StreamingQuery] = {}
-    expected = set(EVENTS)
-
-    def begin(name: str) -> None:
-        running[name], written = start(shared_options, name, lambda load: load())
-        read.append(written)
-
-    def expect_all_read() -> None:
-        wait_until(lambda: len({*owners()}) == 2 or failed(), "they share")
-        for partition in range(8):
-            event = f"event {len(expected)}"
-            hub.append(HUB, str(partition), [event.encode()])
-            expected.add(event)
-        wait_until(lambda: expected <= {event for each in read for event in each} or failed(), "all is read")
-        assert not failed()
-
-    def failed() -> list[object]:
-        return [each.exception() for each in running.values() if each.exception()]
-
-    begin("first")
-    begin("second")
-    expect_all_read()
-    running["second"].stop()
-    begin("second")
-    expect_all_read()
