@@ -425,6 +425,22 @@ def test_a_merged_table_that_is_replaced_stays_merged(spark: SparkSession) -> No
     assert spark.sql("DESCRIBE DETAIL replaced").collect()[0].properties["ehbalance.writeOnce"] == "namespace/hub"
 
 
+def test_a_table_that_is_restored_to_before_it_was_merged_gets_what_it_lacks_by_merge(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """RESTORE takes away the property that says so; the writer's transactions do not go back."""
+    target, read = str(tmp_path / "target"), {"0": Extent(0, 5)}
+    run(spark, target, read)
+    before = DeltaTable(target).version()
+    rows = spark.sql("SELECT '0' AS partition, id AS sequenceNumber, 'x' AS body FROM range(8)")
+    merge_once(rows, target, "namespace/hub", {})
+    spark.sql(f"RESTORE TABLE delta.`{target}` TO VERSION AS OF {before}")
+    with pytest.raises(MergedError):
+        run(spark, target, read)
+    merge_once(rows, target, "namespace/hub", {})
+    assert held(target) == events_of({"0": Extent(0, 8)})
+
+
 def test_a_transaction_during_which_somebody_has_merged_is_refused_by_the_identifier_alone(
     spark: SparkSession, tmp_path: Path
 ) -> None:
