@@ -23,7 +23,8 @@ from spark_ehbalance.stores.delta.table_format import HISTORY_SCHEMA
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 from tests.cli.command import Command
-from tests.cli.groups import HUB, connection, emulator, secrets
+from tests.cli.conftest import connection, emulator, secrets
+from tests.cli.groups import HUB
 from tests.source.queries import Group as Queries
 from tests.stores.delta_tables import change
 from tests.stores.foreign_files import NAMES, OLD, contents, put, write
