@@ -135,7 +135,8 @@ def import_checkpoints(
 
             def decide(now: Snapshot) -> Sequence[Transition]:
                 _check(now, positions, move)
-                return _transitions(now, positions, author, reason, current.created_ms)
+                orders = _orders(now, positions, author, reason, force=move.force)
+                return [*orders, *_rest(now, states, positions, author, reason, current.created_ms)]
 
             found = write_together(store, group, decide).before
             show(found)
@@ -175,9 +176,11 @@ def _check(found: Snapshot, positions: Mapping[str, Position], move: MoveOptions
         raise EhBalanceError(problem)
 
 
-def _transitions(
-    found: Snapshot, positions: Mapping[str, Position], by: Author, why: str, hub_created_ms: int | None
+def _orders(
+    found: Snapshot, positions: Mapping[str, Position], by: Author, why: str, *, force: bool
 ) -> list[Transition]:
+    """What makes the group continue at `positions`. Raises `EhBalanceError` for a partition with an owner, unless
+    `force`: a batch that a killed query has logged would be run again."""
     at_ms = now_ms()
     orders: list[Transition] = []
     for partition, position in positions.items():
@@ -186,10 +189,35 @@ def _transitions(
             epoch = lease.epoch if lease else 0
             orders.append(Restore(by=by, at_ms=at_ms, partition=partition, epoch=epoch, checkpoint=position, why=why))
         elif lease.checkpoint.next != position.next:
-            orders.append(Seek(by=by, at_ms=at_ms, partition=partition, position=position, force=True, why=why))
-    if hub_created_ms is not None:
-        orders.append(NoteHub(by=by, at_ms=at_ms, created_ms=hub_created_ms))
+            if lease.owner is not None and not force:
+                raise EhBalanceError(
+                    f"partition {partition} is owned by {lease.owner}, which has not given it back: start that query "
+                    "and stop it, or use --force, with which a batch that it has logged still reaches its sink; "
+                    "nothing was written"
+                )
+            orders.append(Seek(by=by, at_ms=at_ms, partition=partition, position=position, force=force, why=why))
     return orders
+
+
+def _rest(
+    found: Snapshot,
+    states: Mapping[str, PartitionState],
+    positions: Mapping[str, Position],
+    by: Author,
+    why: str,
+    hub_created_ms: int | None,
+) -> list[Transition]:
+    """The hub, and its partitions without a position. Without a row they would count as added to it later, and be read
+    from their first event."""
+    at_ms = now_ms()
+    rest: list[Transition] = [
+        Restore(by=by, at_ms=at_ms, partition=each, epoch=0, checkpoint=None, why=why)
+        for each in states
+        if each not in positions and each not in found.leases
+    ]
+    if hub_created_ms is not None:
+        rest.append(NoteHub(by=by, at_ms=at_ms, created_ms=hub_created_ms))
+    return rest
 
 
 def _print_remarks(

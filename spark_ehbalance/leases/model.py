@@ -91,7 +91,7 @@ class Lease:
     hub. `renewal` rises at every sign of life of the owner. `checkpoint` is None until the first claim has resolved the
     starting position. `owned_since_ms` stays the same when a restarted owner claims its lease again, so that it tells
     apart two times for which one member owned it. `defences` counts how often an owner won the race for its own lease
-    (strategy `race`). `sought` is the epoch that the last seek has given it while it was owned; 0: there was none.
+    (strategy `race`). `sought` is the epoch that the last seek has given it; 0: there was none.
     """
 
     partition: str

@@ -125,5 +125,5 @@ class Seek(Order):
 
     def after(self, lease: Lease, state: WorkingCopy) -> Lease:
         epoch = lease.epoch + 1
-        sought = replace(lease, checkpoint=self.position, epoch=epoch, handover=None)
-        return replace(sought, owned_since_ms=0) if lease.owner is None else replace(sought, sought=epoch)
+        since = lease.owned_since_ms if lease.owner is not None else 0
+        return replace(lease, checkpoint=self.position, epoch=epoch, handover=None, sought=epoch, owned_since_ms=since)

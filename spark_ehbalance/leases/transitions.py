@@ -125,6 +125,7 @@ class Join(Transition):
         return None
 
     def carry_out(self, state: WorkingCopy) -> None:
+        self._part_from_namesake(state)
         self._record(state)
         state.members[self.by.id] = Member(
             id=self.by.id,
@@ -137,6 +138,15 @@ class Join(Transition):
             strategy=self.strategy,
             lease_duration_ms=self.lease_duration_ms,
         )
+
+    def _part_from_namesake(self, state: WorkingCopy) -> None:
+        """What another query of the same name has owned, this one has not owned without a break."""
+        before = state.queries.get(self.lineage)
+        if not self.lineage or (before is not None and before.owner == self.by.id):
+            return
+        for lease in state.leases.all().values():
+            if lease.owner == self.by.id:
+                state.leases[lease.partition] = replace(lease, owned_since_ms=self.at_ms)
 
     def _record(self, state: WorkingCopy) -> None:
         if not self.lineage:

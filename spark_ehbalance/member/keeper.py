@@ -173,6 +173,11 @@ class Keeper:
         return self._participant.table_version
 
     @property
+    def begun(self) -> int:
+        """The number of the query's last batch that the lease table knows to have been begun; 0 where there is none."""
+        return self._participant.known_begun
+
+    @property
     def store_away(self) -> bool:
         """Whether the store could not be read or written when that was tried last."""
         return self._participant.failures > 0

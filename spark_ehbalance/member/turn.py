@@ -230,6 +230,13 @@ class Participant:
         return self._member.look.snapshot.version if self._member.look.snapshot else 0
 
     @property
+    def known_begun(self) -> int:
+        """The number of the query's last batch that this version knows to have been begun; 0 where there is none."""
+        look = self._member.look.snapshot
+        record = look.queries.get(self._member.settings.lineage) if look else None
+        return record.begun if record else 0
+
+    @property
     def leases(self) -> Mapping[str, Lease]:
         """All leases as of the last look or commit."""
         return self._member.belief.leases

@@ -114,12 +114,13 @@ def restore_transitions(
 
 def progress_beyond(found: Snapshot, recorded: RecordedProgress) -> dict[str, Progress]:
     """What of `recorded` the table does not know although nobody else has had the partition since: it was away when the
-    query ended, or was set back."""
+    query ended, or was set back. An epoch without an owner is that of a seek, which decides where reading continues."""
     return {
         p: Progress(each.epoch, Position.before(each.next))
         for p, each in recorded.positions.items()
         if (lease := found.leases.get(p)) is not None
         and lease.epoch == each.epoch
+        and not (lease.sought == lease.epoch and lease.owned_since_ms == 0)
         and (lease.checkpoint is None or lease.checkpoint.next < each.next)
     }
 

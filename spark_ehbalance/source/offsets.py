@@ -27,7 +27,7 @@ def group_name(lease_table: str | None) -> str:
 _T = TypeVar("_T")
 
 #: Rises with every change. Nothing is released yet, so that no earlier one is read.
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,8 @@ class StreamOffset:
 
     `lineage` is made with the query's first offset and stays for as long as its checkpoint goes on, also in copies of
     it. `batch` counts the offsets of a lineage, `run` identifies the process that has planned this one, and
-    `table_version` is the newest version of the lease table that it knew.
+    `table_version` is the newest version of the lease table that it knew, and `table_begun` the number of the query's
+    last batch that this version knew to have been begun.
 
     `group` is the `group_name`; empty without a lease table. `table` is None without a lease table and before the first
     batch was planned; `hub` is None before that. `other_positions` are those of the partitions that the query held
@@ -101,6 +102,7 @@ class StreamOffset:
     batch: int = 0
     run: str = ""
     table_version: int = 0
+    table_begun: int = 0
     checkpoints: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -132,6 +134,7 @@ class StreamOffset:
         offset["partitions"] = {p: _range_json(each) for p, each in _in_order(self.ranges)}
         offset |= {"run": self.run} if self.run else {}
         offset |= {"table": asdict(self.table)} if self.table else {}
+        offset |= {"tableBegun": self.table_begun} if self.table_begun else {}
         return offset | ({"tableVersion": self.table_version} if self.table_version else {})
 
     @classmethod
@@ -149,9 +152,10 @@ class StreamOffset:
             others = {_string(p): _epoch_position(each) for p, each in json.get("held", {}).items()}
             hub = _hub(json["eventHub"]) if "eventHub" in json else None
             group, lineage, run = (_string(json.get(name, "")) for name in ("group", "lineage", "run"))
-            batch, version = _int64(json.get("batch", 0)), _int64(json.get("tableVersion", 0))
+            batch, version, begun = (_int64(json.get(name, 0)) for name in ("batch", "tableVersion", "tableBegun"))
             seen = {_string(p): _int64(each) for p, each in json.get("checkpoints", {}).items()}
-            return cls(_string(json["owner"]), ranges, group, table, hub, others, lineage, batch, run, version, seen)
+            known = (version, begun, seen)
+            return cls(_string(json["owner"]), ranges, group, table, hub, others, lineage, batch, run, *known)
         except (AttributeError, KeyError, TypeError):
             raise EhBalanceError(
                 "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"

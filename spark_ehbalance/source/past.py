@@ -67,15 +67,20 @@ def last_used_number(known: StreamOffset, found: Snapshot) -> int:
 def described_older_table(known: StreamOffset, recorded: RecordedProgress, found: Snapshot) -> str:
     """How the checkpoint, which has `recorded` that, is ahead of the table, which was set back then; "" if it is not.
 
-    That the table lacks a position says nothing alone: a query goes on while the table is away.
+    That the table lacks a position says nothing alone: a query goes on while the table is away. Versions tell it until
+    others have written as many again; that the table has forgotten a batch of the query tells it for ever.
     """
     same = known.table is not None and found.table is not None and known.table.id == found.table.id
-    if not same or found.version >= known.table_version or not (beyond := progress_beyond(found, recorded)):
+    record = found.queries.get(known.lineage)
+    begun = record.begun if record else 0
+    is_older = found.version < known.table_version or begun < known.table_begun
+    if not same or not is_older or not (beyond := progress_beyond(found, recorded)):
         return ""
     partition, position = next((p, each.position.next) for p, each in beyond.items())
     return (
-        f"it has version {found.version} only, and the checkpoint has read with version {known.table_version}: the "
-        f"table was set back, and does not know of events up to {position - 1} of partition {partition}, among others"
+        f"it has version {found.version}, with batch {begun} of this query, and the checkpoint has read with version "
+        f"{known.table_version}, with batch {known.table_begun}: the table was set back, and does not know of events "
+        f"up to {position - 1} of partition {partition}, among others"
     )
 
 

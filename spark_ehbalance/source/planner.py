@@ -25,7 +25,7 @@ from spark_ehbalance.source.load_reporter import LoadReporter
 from spark_ehbalance.source.newest_events import ListenerAddress, NewestEventsListener
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.past import described_other_hub, other_hub_help
-from spark_ehbalance.source.progress_policy import ProgressPolicy
+from spark_ehbalance.source.progress_policy import ProgressPolicy, SeenTable
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.replay import EarlierBatches, sought_since
 from spark_ehbalance.text import logger
@@ -229,7 +229,7 @@ class Planner:
                 "replaying a batch without partitions %s: they go on at the lease table's positions, with whoever owns "
                 "them", ", ".join(left_out),
             )  # fmt: skip
-        return list(again.values())
+        return list(self._in_flight.read.values())
 
     def latest(self) -> dict[str, int]:
         """The sequence number after the newest event of each partition, as last known."""
@@ -392,10 +392,10 @@ class Planner:
     ) -> StreamOffset | None:
         """The end of the batch; None if nothing of it is owned any more."""
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in named.items()})
-        table, version = self._keeper.table, self._keeper.table_version
+        table = SeenTable(self._keeper.table, self._keeper.table_version, self._keeper.begun)
         # While the table is away nobody takes a partition, however long that lasts.
         seen = {} if self._keeper.store_away else {p: each.checkpoint.next for p, each in holdings.items()}
-        end = self._policy.batch_end(start, named, ranges, reserved, table, version, seen)
+        end = self._policy.batch_end(start, named, ranges, reserved, table, seen)
         if named and not end.ranges:
             return None
         self._in_flight = BatchInFlight(end, end.ranges, planned=True)

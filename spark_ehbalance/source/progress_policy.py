@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from spark_ehbalance.leases.model import Lease, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -11,6 +12,15 @@ from spark_ehbalance.source.offsets import EpochPosition, StreamOffset, TableRef
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
+
+
+class SeenTable(NamedTuple):
+    """The lease table as last seen: its identity, its version, and the number of the query's last batch that it knows
+    to have been begun."""
+
+    identity: TableIdentity | None
+    version: int = 0
+    begun: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +44,21 @@ class SharedProgress:
         named: Mapping[str, Range],
         ranges: Mapping[str, Range],
         reserved: Collection[str],
-        table: TableIdentity | None,
-        version: int,
+        table: SeenTable,
         checkpoints: Mapping[str, int],
     ) -> StreamOffset:
-        """The end of the batch of `named` after `start`, of which the partitions `reserved` are still owned. `table` is
-        the lease table's identity, `version` the newest one known, and `checkpoints` where that has reading go on."""
+        """The end of the batch of `named` after `start`, of which the partitions `reserved` are still owned. The
+        `checkpoints` are where the `table` has reading continue."""
         read = {partition: each for partition, each in named.items() if partition in reserved}
         others = {p: EpochPosition(each.epoch, each.start) for p, each in ranges.items() if p not in read}
         return replace(
             self.query,
             ranges=read,
-            table=self._table(table),
+            table=self._table(table.identity),
             other_positions=others,
             batch=start.batch + 1,
-            table_version=version,
+            table_version=table.version,
+            table_begun=table.begun,
             checkpoints={p: each for p, each in checkpoints.items() if p in ranges and each < ranges[p].start},
         )
 

@@ -39,9 +39,10 @@ def _shared_evenly(ranges: list[Range], count: int) -> list[list[Range]]:
     """Consecutive ranges in `count` tasks, or more where these would have too many ranges. A range belongs to the task
     in whose share of all events its middle lies: so a partition stays in its task while backlogs change little, and
     the worker that has its receiver may read it again."""
-    total, before = sum(map(len, ranges)), 0
+    total, before = max(1, sum(map(len, ranges))), 0
     tasks: list[list[Range]] = [[] for _ in range(count)]
     for each in ranges:
-        tasks[int((before + len(each) / 2) / total * count)].append(each)
+        share = int((before + len(each) / 2) / total * count)
+        tasks[min(share, count - 1)].append(each)  # an empty range at the end lies behind all shares
         before += len(each)
     return [task[i : i + MAX_RANGES] for task in tasks for i in range(0, len(task), MAX_RANGES)]

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -250,8 +251,19 @@ def test_nothing_is_written_where_somebody_may_be_reading(migration: Migration) 
     migration.write("0", {"sequencenumber": "19"})
     assert "ann may be reading with the lease table" in migration.ehbalance.fails(1, *migration.importing)
     assert migration.positions() == {"0": (1, 10)}
+    with DeltaStore(str(migration.table)) as store:
+        base, long_ago = store.read(), now - 3_600_000
+        killed = replace(base.leases["0"], renewed_at_ms=long_ago)
+        member = replace(base.members["ann"], renewed_at_ms=long_ago)
+        store.write(base, replace(base, leases={**base.leases, "0": killed}, members={"ann": member}))
+    error = migration.ehbalance.fails(1, *migration.importing)
+    assert "partition 0 is owned by ann, which has not given it back" in error, "a batch of it may run again"
+    assert migration.positions() == {"0": (1, 10)}
     assert migration.ehbalance(*migration.importing, "--force").code == 0
     assert migration.positions() == {"0": (2, 20)}
+    with DeltaStore(str(migration.table)) as store:
+        base = store.read()
+        store.write(base, replace(base, members={"ann": replace(member, renewed_at_ms=now)}))
 
     migration.write("0", {"ownerid": "a-consumer"}, "ownership")
     assert "a-consumer may be reading with" in migration.ehbalance(*migration.importing).err

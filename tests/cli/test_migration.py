@@ -36,6 +36,7 @@ def test_a_query_of_the_connector_is_gone_on_with(group: Group, table: Path, tmp
         assert row in " ".join(printed.replace("│", " ").split())
     assert "No position is known of partition 3" in printed
     assert group.positions == {"0": 10, "1": 0, "2": 100}
+    assert group.state.leases["3"].checkpoint is None, "known, so that it does not count as added later"
     assert group.state.version == 0, "all in one commit"
     assert {each.why for each in history(table)} == {f"imported from {folder}: we move"}
 

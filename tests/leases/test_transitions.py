@@ -441,10 +441,14 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
     "pin: replaces a pin": (group(pin=PINNED), [pin()], {"pin": PINNED_TO_BOB, "handover": ASKED_BY_OPERATOR}),
     "unpin": (group(pin=PINNED, handover=TO_BOB), [unpin()], {"pin": None}),
     "end transfer": (group(pin=MOVED_ONCE), [end_transfer()], {"pin": None}),
-    "seek: back": (group(owner=None), [seek(2)], {"epoch": 4, "checkpoint": Position(2)}),
-    "seek: same": (group(owner=None), [seek(10)], {"epoch": 4, "checkpoint": Position(10)}),
-    "seek: forward": (group(owner=None), [seek(99)], {"epoch": 4, "checkpoint": Position(99)}),
-    "seek: never read": (group(owner=None, checkpoint=None), [seek(5)], {"epoch": 4, "checkpoint": Position(5)}),
+    "seek: back": (group(owner=None), [seek(2)], {"epoch": 4, "sought": 4, "checkpoint": Position(2)}),
+    "seek: same": (group(owner=None), [seek(10)], {"epoch": 4, "sought": 4, "checkpoint": Position(10)}),
+    "seek: forward": (group(owner=None), [seek(99)], {"epoch": 4, "sought": 4, "checkpoint": Position(99)}),
+    "seek: never read": (
+        group(owner=None, checkpoint=None),
+        [seek(5)],
+        {"epoch": 4, "sought": 4, "checkpoint": Position(5)},
+    ),
     "seek: owned and forced": (
         group(handover=TO_BOB, pin=PINNED),
         [seek(2, force=True)],
@@ -453,7 +457,7 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
     "seek: what was begun before counts no longer": (
         group(owner=None, owned_since_ms=7, sought=3),
         [seek(2), claim(ANN, epoch=4, owned_since_ms=7)],
-        {**TAKEN, "owner": "ann", "epoch": 5, "checkpoint": Position(2)},
+        {**TAKEN, "owner": "ann", "epoch": 5, "sought": 4, "checkpoint": Position(2)},
     ),
     "seek: the owner goes on in the new epoch": (
         group(),
@@ -606,6 +610,14 @@ def test_no_query_takes_the_name_of_another_one_that_may_live() -> None:
     taken = after(running, run_of(other, "other", over="eve-1"))
     assert taken.members["eve"].incarnation == "eve-9"
     assert taken.leases["0"].owner == "eve", "which it claims"
+    assert taken.leases["0"].owned_since_ms == AT, "and has not owned before"
+
+
+def test_a_query_has_not_owned_what_a_forgotten_namesake_has() -> None:
+    left = with_lease(group(), Lease("0", owner="eve", epoch=3, owned_since_ms=7))
+    assert after(left, run_of(STRANGER)).leases["0"].owned_since_ms == AT
+    again = after(after(left, run_of(STRANGER)), run_of(Author("eve", "eve-2")))
+    assert again.leases["0"].owned_since_ms == AT, "its own leases stay its own"
 
 
 def test_a_query_is_forgotten_when_no_event_that_it_has_read_can_be_left() -> None:

@@ -14,6 +14,7 @@ from spark_ehbalance.source.continuity import (
     LoggedBatch,
     RecordedProgress,
     describe_loss,
+    progress_beyond,
     restore_transitions,
     skipped_events,
 )
@@ -197,6 +198,17 @@ def test_restoring_lowers_no_epoch_and_changes_no_known_position() -> None:
     assert skipped_events(RecordedProgress.from_log(finished(offset(p0=(1, 0, 4), p1=(1, 0, 20)))), after) == {
         "0": (4, 6)
     }
+
+
+def test_a_seek_decides_also_under_an_epoch_that_the_checkpoint_knows() -> None:
+    """The table was set back, so that the seek has given an epoch once more."""
+    recorded = RecordedProgress.from_log(finished(offset(p0=(3, 20, 50), p1=(3, 20, 50))))
+    found = state(p0=20, p1=20)
+    assert progress_beyond(found, recorded).keys() == {"0", "1"}
+    leases = {**found.leases, "0": replace(found.leases["0"], sought=3)}
+    assert progress_beyond(replace(found, leases=leases), recorded).keys() == {"1"}
+    owned = {"0": replace(leases["0"], owned_since_ms=7)}
+    assert progress_beyond(replace(found, leases=owned), recorded).keys() == {"0"}, "its owner went on under it"
 
 
 def test_epochs_of_another_table_are_not_compared() -> None:

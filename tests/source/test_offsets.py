@@ -24,10 +24,10 @@ def offsets(draw: st.DrawFn) -> StreamOffset:
     table = draw(st.none() | st.builds(TableReference, st.text(), st.text()))
     hub = draw(st.none() | st.builds(HubReference, st.text(), st.text(), st.none() | numbers))
     others = draw(st.dictionaries(st.text(), st.builds(EpochPosition, numbers, numbers), max_size=3))
-    texts, counts = (draw(st.text()), draw(st.text())), (draw(numbers), draw(numbers))
+    texts, counts = (draw(st.text()), draw(st.text())), tuple(draw(numbers) for _ in range(3))
     seen = draw(st.dictionaries(st.text(), numbers, max_size=3))
     return StreamOffset(
-        draw(st.text()), ranges, draw(st.text()), table, hub, others, texts[0], counts[0], texts[1], counts[1], seen
+        draw(st.text()), ranges, draw(st.text()), table, hub, others, texts[0], counts[0], texts[1], *counts[1:], seen
     )
 
 
@@ -48,17 +48,17 @@ def test_partitions_are_in_the_order_of_their_numbers() -> None:
         "me", {p: Range(p, 1, 2, 3) for p in ("10", "9", "1", "x")}, "", TableReference("7", "/leases")
     )
     assert json.dumps(offset.to_json()) == (
-        '{"format": 3, "group": "", "lineage": "", "owner": "me", '
+        '{"format": 4, "group": "", "lineage": "", "owner": "me", '
         '"partitions": {"1": {"epoch": 1, "from": 2, "to": 3}, '
         '"9": {"epoch": 1, "from": 2, "to": 3}, "10": {"epoch": 1, "from": 2, "to": 3}, '
         '"x": {"epoch": 1, "from": 2, "to": 3}}, "table": {"id": "7", "location": "/leases"}}'
     )
 
 
-@pytest.mark.parametrize(("format", "help"), [(2, "give this query a new checkpointLocation"), (4, "upgrade it")])
+@pytest.mark.parametrize(("format", "help"), [(3, "give this query a new checkpointLocation"), (5, "upgrade it")])
 def test_an_offset_of_another_format_is_refused(format: int, help: str) -> None:
     other = StreamOffset("me").to_json() | {"format": format, "partitions": "whatever"}
-    with pytest.raises(EhBalanceError, match=rf"offsets of format {format}; .* knows format 3: {help}") as caught:
+    with pytest.raises(EhBalanceError, match=rf"offsets of format {format}; .* knows format 4: {help}") as caught:
         StreamOffset.from_json(other)
     assert "\n" not in str(caught.value)
 
@@ -70,16 +70,16 @@ def test_an_offset_of_another_format_is_refused(format: int, help: str) -> None:
         {"hub": {"0": 123, "1": 456}},  # Spark's Kafka source, the Scala connector
         {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": 5, "index": 3, "isStartingVersion": True},  # Delta
         {"logOffset": 3},
-        {"format": 3},
+        {"format": 4},
         {"format": "1", "owner": "me", "partitions": {}},
         {"format": None, "owner": "me", "partitions": {}},
-        {"format": 3, "owner": "me", "partitions": []},
-        {"format": 3, "owner": "me", "partitions": None},
-        {"format": 3, "owner": "me", "partitions": {"0": 5}},
-        {"format": 3, "owner": "me", "partitions": {"0": {"epoch": 1}}},
-        {"format": 3, "partitions": {}},
-        {"format": 3, "owner": "me", "partitions": {}, "table": 5},
-        {"format": 3, "owner": "me", "partitions": {}, "table": {"id": "7"}},
+        {"format": 4, "owner": "me", "partitions": []},
+        {"format": 4, "owner": "me", "partitions": None},
+        {"format": 4, "owner": "me", "partitions": {"0": 5}},
+        {"format": 4, "owner": "me", "partitions": {"0": {"epoch": 1}}},
+        {"format": 4, "partitions": {}},
+        {"format": 4, "owner": "me", "partitions": {}, "table": 5},
+        {"format": 4, "owner": "me", "partitions": {}, "table": {"id": "7"}},
         [],
         5,
         "text",

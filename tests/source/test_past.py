@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.errors import DataLossError, FencedError
+from spark_ehbalance.leases.orders import Seek
 from spark_ehbalance.leases.transitions import Heartbeat, Join, Leave
 from spark_ehbalance.source import processes
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.position import Position
 from tests.source.lives import Lives
 from tests.source.queries import PARTITIONS, Event, Group, Query, forget_processes
 from tests.stores.store_conformance import BOB, committed
@@ -444,6 +446,30 @@ def test_a_table_that_was_set_back_is_refused(
     once_each(group, query, lenient)
 
 
+def test_a_table_that_was_set_back_is_refused_also_after_others_have_written_it(
+    group: Group, ends_and_copy: tuple[Query, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No version tells; that the table has forgotten a batch does."""
+    forget_processes(monkeypatch)
+    query, copy = ends_and_copy
+    query.stop()
+    set_back(group, copy)
+    with DeltaStore(str(group.table)) as store:
+        committed(store, Join(by=BOB, at_ms=1))
+        while store.read().version <= query.finished.table_version:
+            committed(store, Heartbeat(by=BOB, at_ms=2))
+        committed(store, Leave(by=BOB, at_ms=3))
+    with pytest.raises(DataLossError, match="the table was set back, and does not know of events up to"):
+        group.query("a", query.finished)
+    for partition in range(PARTITIONS):
+        with DeltaStore(str(group.table)) as store:
+            back = Position.before(0)
+            committed(store, Seek(by=BOB, at_ms=4, partition=str(partition), position=back, force=True))
+    again = group.query("a", query.finished)
+    again.read(len(group.everything()))
+    assert Counter(again.seen) == group.everything(), "a seek decides where reading continues"
+
+
 def test_positions_that_did_not_reach_the_table_are_not_read_twice(
     group: Group, ends_and_copy: tuple[Query, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,7 +483,8 @@ def test_positions_that_did_not_reach_the_table_are_not_read_twice(
         while store.read().version <= query.finished.table_version:
             committed(store, Heartbeat(by=BOB, at_ms=2))
         committed(store, Leave(by=BOB, at_ms=3))
-    again = group.query("a", query.finished)
+        known = store.read().queries[query.finished.lineage].begun
+    again = group.query("a", replace(query.finished, table_begun=known))
     group.append(1)
     again.read(PARTITIONS)
     once_each(group, query, again)

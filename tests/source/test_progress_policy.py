@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from spark_ehbalance.leases.model import TableIdentity
 from spark_ehbalance.source.offsets import EpochPosition, HubReference, StreamOffset, TableReference
-from spark_ehbalance.source.progress_policy import AloneProgress, SharedProgress
+from spark_ehbalance.source.progress_policy import AloneProgress, SeenTable, SharedProgress
 from spark_ehbalance.source.ranges import Range
 
 HUB = HubReference("hub", "ns", 7)
@@ -27,7 +27,7 @@ def test_shared_offsets_name_the_ranges_that_are_read_and_the_other_positions() 
     possible = ranges(3, p0=(2, 2), p5=(0, 3))
     named = SHARED.named(QUERY, possible)
     assert named == ranges(3, p5=(0, 3))
-    end = SHARED.batch_end(QUERY, named, possible, {"5"}, TABLE, 12, {"0": 1, "5": 0, "9": 0})
+    end = SHARED.batch_end(QUERY, named, possible, {"5"}, SeenTable(TABLE, 12, 3), {"0": 1, "5": 0, "9": 0})
     assert end == StreamOffset(
         "me",
         ranges(3, p5=(0, 3)),
@@ -39,16 +39,17 @@ def test_shared_offsets_name_the_ranges_that_are_read_and_the_other_positions() 
         batch=5,
         run="r",
         table_version=12,
+        table_begun=3,
         checkpoints={"0": 1},  # that of partition 5 is where the batch begins
     )
 
 
 def test_shared_batches_leave_out_partitions_lost_at_the_last_moment() -> None:
     named = ranges(p0=(0, 4), p1=(0, 4))
-    end = SHARED.batch_end(QUERY, named, named, {"1"}, TABLE, 0, {})
+    end = SHARED.batch_end(QUERY, named, named, {"1"}, SeenTable(TABLE), {})
     assert end.ranges == ranges(p1=(0, 4))
     assert end.other_positions == {"0": EpochPosition(1, 0)}
-    assert not SHARED.batch_end(QUERY, named, named, (), TABLE, 0, {}).ranges
+    assert not SHARED.batch_end(QUERY, named, named, (), SeenTable(TABLE), {}).ranges
 
 
 def test_shared_queries_make_no_batch_without_events() -> None:

@@ -14,7 +14,7 @@ from spark_ehbalance.source.tasks import EVENTS_PER_TASK, MAX_RANGES, plan_tasks
 
 @st.composite
 def some_ranges(draw: st.DrawFn) -> list[Range]:
-    lengths = draw(st.lists(st.integers(1, 500) | st.integers(1, 3 * EVENTS_PER_TASK), max_size=100))
+    lengths = draw(st.lists(st.integers(0, 500) | st.integers(1, 3 * EVENTS_PER_TASK), max_size=100))
     return [
         Range(str(partition), draw(st.integers(0, 9)), start := draw(st.integers(0, 10**12)), start + length)
         for partition, length in enumerate(lengths)
