@@ -259,10 +259,9 @@ class Decoder:
             made.add(shared)
             codes = pa.array(np.zeros(count, np.int32))
         else:
-            index: dict[bytes, int] = {}
-            raws = _slices(data, sections, pa.binary()).to_pylist()
-            codes = pa.array(np.fromiter((index.setdefault(raw, len(index)) for raw in raws), np.int32, len(raws)))
-            for raw in index:
+            distinct = _slices(data, sections, pa.binary()).dictionary_encode()
+            codes = distinct.indices
+            for raw in distinct.dictionary.to_pylist():
                 made.add(read(raw))
         if not wanted:
             return None
