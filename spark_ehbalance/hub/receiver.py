@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import pyarrow as pa
 from azure.eventhub.exceptions import AuthenticationError, EventHubError
@@ -93,15 +93,23 @@ class PartitionAddress:
     partition: str
 
 
+class RowFormat(NamedTuple):
+    """How events become rows: the columns, to which `sequenceNumber` is added; `json_properties` as for
+    `rows.record_batch`, `on_malformed` as for `unreadable.settle`."""
+
+    columns: frozenset[str] = rows.COLUMNS
+    json_properties: bool = False
+    on_malformed: str = FAIL
+
+
 class Receiver:
     """Receives the events of a partition as rows, in order and without a gap, from `start` on: a sequence number, the
     time at or after which the first event was enqueued, or (a text) an offset. Unless `inclusive` that event itself is
     left out.
 
     With an `owner_level` all receivers of the partition with the same or a lower level, or none, are disconnected; with
-    None it shares the partition with up to four others. `prefetch` is how many events the hub sends ahead.
-    `json_properties` is as for `rows.record_batch`, `on_malformed` as for `unreadable.settle`. With `track` the service
-    says with each event which one is the partition's newest.
+    None it shares the partition with up to four others. `prefetch` is how many events the hub sends ahead. With `track`
+    the service says with each event which one is the partition's newest.
 
     Unless `gaps` is set, for a compacted hub, a gap in the sequence numbers ends the receiver after the rows before it:
     one that starts at the gap shows whether there are such events.
@@ -118,8 +126,7 @@ class Receiver:
         *,
         owner_level: int | None,
         prefetch: int,
-        json_properties: bool = False,
-        on_malformed: str = FAIL,
+        row_format: RowFormat = RowFormat(),
         track: bool = False,
         inclusive: bool = True,
     ) -> None:
@@ -137,13 +144,14 @@ class Receiver:
         self._inclusive = inclusive
         self._owner_level = owner_level
         self._prefetch = prefetch
-        self._on_malformed = on_malformed
+        self._on_malformed = row_format.on_malformed
         self._track = track
         self._waiting: bytes | None = None  # the event that was sent ahead
         self._failure: str | None = None  # of the event after those that were returned
         self._skipped = 0
         self._link: LinkReader | None = None
-        self._decoder = Decoder(address.partition, json_properties)
+        self._schema = rows.schema_of(row_format.columns)
+        self._decoder = Decoder(address.partition, row_format.json_properties, self._schema)
         timeout = address.connection.network.opening_timeout(SOCKET_TIMEOUT)
         self._client: Any = address.connection.consumer_client(
             address.consumer_group, retry_total=0, socket_timeout=timeout
@@ -152,13 +160,13 @@ class Receiver:
         self._client_error: Any = None  # the client's conversion of an error
 
     def receive(self, most: int, wait: float, wanted: int | None = None) -> pa.RecordBatch:
-        """Up to `most` rows of `rows.ARROW_SCHEMA`; none if none came within `wait` seconds, or if it is closed.
+        """Up to `most` rows; none if none came within `wait` seconds, or if it is closed.
 
         Waits for more events only while they come without a pause. `wanted` is the number of events for this call and
         later ones, if it is known: the hub sends no more.
         """
         if self.closed:
-            return rows.record_batch([], self._address.partition, json_properties=False)
+            return pa.RecordBatch.from_pylist([], self._schema)
         if self._failure is not None:
             self._fail(self._failure)
         with self._errors():

@@ -20,6 +20,7 @@ from spark_ehbalance.hub.receiver import (
     PartitionAddress,
     Receiver,
     RefusedError,
+    RowFormat,
     Unreachable,
 )
 from spark_ehbalance.hub.rows import sequence_numbers
@@ -179,7 +180,7 @@ def _received(
     while time.monotonic() < deadline:
         try:
             settings = {"prefetch": 1, **settings}
-            receiver = Receiver(address, start, owner_level=level, on_malformed=KEEP, **settings)
+            receiver = Receiver(address, start, owner_level=level, row_format=RowFormat(on_malformed=KEEP), **settings)
             receiver.gaps = gaps
             with contextlib.closing(receiver):
                 found = read(receiver, deadline)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import pairwise
 from math import isfinite
@@ -19,6 +19,7 @@ SPARK_SCHEMA = (
     "partitionKey string, properties map<string,string>, systemProperties map<string,string>"
 )
 
+TIME = pa.timestamp("us", tz="UTC")
 _MAP = pa.map_(pa.string(), pa.string())
 
 ARROW_SCHEMA = pa.schema(
@@ -27,13 +28,16 @@ ARROW_SCHEMA = pa.schema(
         ("partition", pa.string()),
         ("offset", pa.string()),
         ("sequenceNumber", pa.int64()),
-        ("enqueuedTime", pa.timestamp("us", tz="UTC")),
+        ("enqueuedTime", TIME),
         ("publisher", pa.string()),
         ("partitionKey", pa.string()),
         ("properties", _MAP),
         ("systemProperties", _MAP),
     ]
 )
+
+#: The names of all columns.
+COLUMNS = frozenset(ARROW_SCHEMA.names)
 
 SEQUENCE_NUMBER, OFFSET, ENQUEUED_TIME = b"x-opt-sequence-number", b"x-opt-offset", b"x-opt-enqueued-time"
 PARTITION_KEY, PUBLISHER = b"x-opt-partition-key", b"x-opt-publisher"
@@ -50,7 +54,7 @@ REASON, RAW = b"ehbalance-malformed", b"ehbalance-raw"
 
 #: The largest sequence number, and the largest time in milliseconds that fits its column, which has microseconds.
 _MOST_NUMBER = 2**63 - 1
-_MOST_TIME = _MOST_NUMBER // 1000
+MOST_TIME = _MOST_NUMBER // 1000
 
 
 class Binary(bytes):
@@ -72,7 +76,7 @@ def check(system: Mapping[Any, Any]) -> None:
     number, time = system.get(SEQUENCE_NUMBER), system.get(ENQUEUED_TIME)
     if not _fits(number, _MOST_NUMBER):
         raise UnreadableError(f"{'it has no' if number is None else 'no column can hold its'} sequence number", system)
-    if time and not _fits(time, _MOST_TIME):
+    if time and not _fits(time, MOST_TIME):
         raise UnreadableError("no column can hold its time", system)
 
 
@@ -83,7 +87,7 @@ def _fits(value: Any, most: int) -> bool:
 def unreadable(raw: bytes, error: UnreadableError) -> Event:
     """What is left of an event that cannot be read: its known annotations, the reason, and its `raw` bytes."""
     system = {SEQUENCE_NUMBER: None, **error.known, REASON: str(error).encode(errors="replace")}
-    for key, most in ((SEQUENCE_NUMBER, _MOST_NUMBER), (ENQUEUED_TIME, _MOST_TIME)):
+    for key, most in ((SEQUENCE_NUMBER, _MOST_NUMBER), (ENQUEUED_TIME, MOST_TIME)):
         if not _fits(system.get(key), most):
             system[key] = None
     return None, {**system, RAW: base64.b64encode(raw)}, {}
@@ -106,19 +110,26 @@ def value_body(value: Any) -> bytes | None:
 
 
 class Rows(NamedTuple):
-    """A batch of `ARROW_SCHEMA`; and why some rows, by index, are only what is left of an event that cannot be read."""
+    """A batch; and why some rows, by index, are only what is left of an event that cannot be read."""
 
     batch: pa.RecordBatch
     unreadable: Mapping[int, str] = MappingProxyType({})
 
 
-def from_columns(**columns: pa.Array) -> pa.RecordBatch:
-    """A record batch of `ARROW_SCHEMA` from its columns."""
-    return pa.RecordBatch.from_arrays([columns[name] for name in ARROW_SCHEMA.names], schema=ARROW_SCHEMA)
+def schema_of(columns: Collection[str]) -> pa.Schema:
+    """`ARROW_SCHEMA` with these columns only, and with the sequence number, which readers need."""
+    return pa.schema([each for each in ARROW_SCHEMA if each.name in columns or each.name == "sequenceNumber"])
 
 
-def record_batch(events: Iterable[Event], partition: str, *, json_properties: bool) -> pa.RecordBatch:
-    """`events` of `partition` as a record batch of `ARROW_SCHEMA`.
+def from_columns(schema: pa.Schema, **columns: Callable[[], pa.Array]) -> pa.RecordBatch:
+    """A record batch of `schema` from functions that make each column. Others are not made."""
+    return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
+
+
+def record_batch(
+    events: Iterable[Event], partition: str, *, json_properties: bool, schema: pa.Schema = ARROW_SCHEMA
+) -> pa.RecordBatch:
+    """`events` of `partition` as a record batch of `schema`, which is one of `schema_of`.
 
     Property values: strings as they are, binary as a JSON array of its bytes, from -128 to 127, anything else as JSON
     text; with `json_properties` all are JSON text, as in the Scala connector. If several keys of a map have the same
@@ -127,33 +138,32 @@ def record_batch(events: Iterable[Event], partition: str, *, json_properties: bo
     # No event is kept: many objects at a time would keep Python's garbage collector busy.
     bodies, columns = list[Any](), {name: list[Any]() for name in COLUMN_ANNOTATIONS}
     own, others = Maps(json_properties), Maps(json_properties)
+    with_own, with_others = "properties" in schema.names, "systemProperties" in schema.names
     for body, system, properties in events:
         bodies.append(body)
         for name, column in columns.items():
             column.append(system.pop(name, None))
-        own.add(properties)
-        others.add(system)
+        if with_own:
+            own.add(properties)
+        if with_others:
+            others.add(system)
     return from_columns(
-        body=pa.array(bodies, pa.binary()),
-        partition=pa.repeat(pa.scalar(partition, pa.string()), len(bodies)),
-        offset=_texts(columns[OFFSET]),
-        sequenceNumber=pa.array(columns[SEQUENCE_NUMBER], pa.int64()),
-        enqueuedTime=times([each or None for each in columns[ENQUEUED_TIME]]),
-        publisher=_texts(columns[PUBLISHER]),
-        partitionKey=_texts(columns[PARTITION_KEY]),
-        properties=own.column(),
-        systemProperties=others.column(),
+        schema,
+        body=lambda: pa.array(bodies, pa.binary()),
+        partition=lambda: pa.repeat(pa.scalar(partition, pa.string()), len(bodies)),
+        offset=lambda: _texts(columns[OFFSET]),
+        sequenceNumber=lambda: pa.array(columns[SEQUENCE_NUMBER], pa.int64()),
+        enqueuedTime=lambda: pa.array([each * 1000 if each else None for each in columns[ENQUEUED_TIME]], TIME),
+        publisher=lambda: _texts(columns[PUBLISHER]),
+        partitionKey=lambda: _texts(columns[PARTITION_KEY]),
+        properties=own.column,
+        systemProperties=others.column,
     )
 
 
 def sequence_numbers(batch: pa.RecordBatch) -> pa.Int64Array:
     """The sequence numbers of a record batch's rows, which rise; null where an event's cannot be read."""
     return batch.column("sequenceNumber")
-
-
-def times(milliseconds: Any) -> pa.Array:
-    """The column of times from milliseconds since 1970."""
-    return pa.array(milliseconds, pa.int64()).cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
 class Maps:

@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.unreadable import KEEP
 
@@ -57,7 +57,9 @@ def _look(
     """Whether events before `position` come from `start` on, and then none; None if none comes at all."""
     begun = last = time.monotonic()
     wait, quiet, found = _OPENING, _QUIET, None
-    receiver = Receiver(address, start, owner_level=owner_level, prefetch=_PREFETCH, on_malformed=KEEP)
+    receiver = Receiver(
+        address, start, owner_level=owner_level, prefetch=_PREFETCH, row_format=RowFormat(on_malformed=KEEP)
+    )
     receiver.gaps = True
     with contextlib.closing(receiver):
         while (now := time.monotonic()) < last + wait:

@@ -44,7 +44,7 @@ class Columns:
         return cls(tuple(names), text_body)
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """These columns of a batch with all of them."""
+        """These columns of a batch that has them."""
         if self == ALL_COLUMNS:
             return batch
         columns = {name: batch.column(name) for name in self.names}

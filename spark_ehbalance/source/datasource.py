@@ -36,7 +36,7 @@ from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import Options, batch_options, check_options, stream_options
 from spark_ehbalance.source.planner import Planner
 from spark_ehbalance.source.processes import local_cores, mint_owner_id, spark_master
-from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.range_reader import Batches, read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.spark_api import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_ehbalance.source.tasks import plan_tasks
@@ -114,7 +114,11 @@ def _read(options: Options, columns: Columns, task: Task) -> Iterator[pa.RecordB
     set_up_logging()
     if options.gc_freeze:
         freeze_modules()
-    readers = [partial(read_range, options, wanted, task.owner, level, news=task.news) for wanted, level in task.ranges]
+    batches = Batches(frozenset(columns.names))
+    readers = [
+        partial(read_range, options, wanted, task.owner, level, batches=batches, news=task.news)
+        for wanted, level in task.ranges
+    ]
     with told_in_one_line():
         if task.checks is not None:
             check_one_source(options.lease_table, task.checks)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,15 +29,16 @@ from spark_ehbalance.hub.receiver import (
     OffsetRefused,
     PartitionAddress,
     RefusedError,
+    RowFormat,
     Unreachable,
 )
 from spark_ehbalance.hub.resolve import Unlocated, locate
-from spark_ehbalance.hub.rows import sequence_numbers
+from spark_ehbalance.hub.rows import COLUMNS, sequence_numbers
 from spark_ehbalance.hub.tail import is_bare
 from spark_ehbalance.source.newest_events import ListenerAddress, send
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
-from spark_ehbalance.source.range_receiver import Diverged, RangeReceiver
+from spark_ehbalance.source.range_receiver import Diverged, RangeReceiver, is_identified
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS, Key, Receivers
 from spark_ehbalance.stores.opening import open_store
@@ -44,9 +46,6 @@ from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import Position, names_event
 
 _LOG = logger(__name__)
-
-#: Rows of one record batch: Spark takes 10,000 at once faster than 1,000 ten times. Receivers bound the bytes.
-MAX_ROWS = 10_000
 
 #: Seconds to wait before the first reconnection, and at most before any later one.
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
@@ -66,6 +65,14 @@ _SILENCE = 5.0
 _NO_EVENT = TimeoutError("no event came")
 
 
+class Batches(NamedTuple):
+    """The columns of the record batches that are wanted, and the most rows of each."""
+
+    columns: frozenset[str] = COLUMNS
+    #: Spark takes 10,000 at once faster than 1,000 ten times. Receivers bound the bytes.
+    max_rows: int = 10_000
+
+
 def read_range(
     options: Options,
     wanted: Range,
@@ -74,10 +81,10 @@ def read_range(
     ended: threading.Event | None = None,
     *,
     receivers: Receivers = RECEIVERS,
-    max_rows: int = MAX_ROWS,
+    batches: Batches = Batches(),
     news: ListenerAddress | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The events of `wanted` as rows, in record batches of up to `max_rows`.
+    """The events of `wanted` as rows, in record batches as of `batches`, which may have a few columns more.
 
     `owner` is the member that holds the lease, None without leases. `receivers` are those that the process keeps open
     between tasks. `news` is where the planner is told of new events. Ends early, without an error, if the lease is lost
@@ -86,8 +93,10 @@ def read_range(
     `StoreError`.
     """
     address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
-    key = Key(address, owner_level, options.json_properties, options.on_malformed, news)
-    with contextlib.closing(RangeReceiver(receivers, key, options.prefetch, wanted, max_rows)) as receiver:
+    columns = batches.columns | {"offset"} if is_identified(wanted) else batches.columns
+    row_format = RowFormat(columns, options.json_properties, options.on_malformed)
+    key = Key(address, owner_level, row_format, news)
+    with contextlib.closing(RangeReceiver(receivers, key, options.prefetch, wanted, batches.max_rows)) as receiver:
         yield from _RangeReader(options, wanted, owner, owner_level, receiver).read(ended or threading.Event())
         if news is not None and receiver.newest is not None:
             send(news, {wanted.partition: receiver.newest})

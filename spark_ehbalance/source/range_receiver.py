@@ -16,6 +16,11 @@ class Diverged(Exception):
     """The hub does not have the event that was read last any more."""
 
 
+def is_identified(wanted: Range) -> bool:
+    """Whether offsets identify the events of this range, so that they are needed to read it."""
+    return names_event(wanted.start_offset) or names_event(wanted.end_offset)
+
+
 class RangeReceiver:
     """The receiver for one range: taken from `receivers` when it is needed, and kept there when the range ends."""
 
@@ -27,7 +32,7 @@ class RangeReceiver:
         self._max_rows = max_rows
         #: The offset of the last event before the position, in a hub whose offsets identify events; else None.
         self.after = wanted.start_offset
-        self._identified = names_event(wanted.start_offset) or names_event(wanted.end_offset)
+        self._identified = is_identified(wanted)
         self._checks = False  # what comes first is the event at `after`
         self._receiver: Receiver | None = None
         #: As of the receiver, after the last call of `receive`.

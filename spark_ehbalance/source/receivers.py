@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.source import newest_events
 from spark_ehbalance.text import logger
@@ -50,8 +50,7 @@ class Key(NamedTuple):
 
     address: PartitionAddress
     owner_level: int | None
-    json_properties: bool
-    on_malformed: str
+    row_format: RowFormat
     news: newest_events.ListenerAddress | None = None  # who is told of new events
 
 
@@ -101,7 +100,7 @@ class Receivers:
         with self._lock:
             found = self._kept.pop(key, None)
             kept = found and found.receiver
-            useless = self._pop(each for each in self._kept if each.address == key.address)  # another epoch
+            useless = self._pop(each for each in self._kept if each.address == key.address)  # another epoch or query
         if kept is not None:
             if kept.next == position and kept.is_usable():
                 return kept
@@ -113,8 +112,7 @@ class Receivers:
             position if after is None else after,
             owner_level=key.owner_level,
             prefetch=prefetch,
-            json_properties=key.json_properties,
-            on_malformed=key.on_malformed,
+            row_format=key.row_format,
             track=key.news is not None,
         )
 

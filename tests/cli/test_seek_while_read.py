@@ -15,7 +15,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.source import receivers
 from spark_ehbalance.source.assembly import start_planner
-from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.range_reader import Batches, read_range
 from spark_ehbalance.source.ranges import Range
 from tests.cli.groups import Group
 from tests.source.queries import Query
@@ -44,7 +44,7 @@ class Reading:
         return enqueued
 
     def read(self, wanted: Range) -> Iterator[int]:
-        for batch in read_range(self.options, wanted, "ann", wanted.epoch, max_rows=100):
+        for batch in read_range(self.options, wanted, "ann", wanted.epoch, batches=Batches(max_rows=100)):
             yield from sequence_numbers(batch).to_pylist()
 
     def batch(self, limit: int) -> Range:

@@ -203,4 +203,5 @@ def test_a_closed_receiver_leaves_and_may_be_closed_again(emulator: Emulator, re
     reader.close()
     assert time.monotonic() - begun < 0.5
     reader.close()
+    assert reader.receive(10, 0.1).num_rows == 0
     wait_until(lambda: not emulator.readers(HUB, 0), "it has gone")

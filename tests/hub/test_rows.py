@@ -18,7 +18,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.hub.rows import ARROW_SCHEMA, Rows, record_batch
 from spark_ehbalance.hub.wire.decoder import Decoder
 from spark_ehbalance.hub.wire.transfers import RawMessages
@@ -74,7 +74,9 @@ class RoundTrip:
 
     def received(self, start: int, end: int, *, json_properties: bool = False, alike: bool = True) -> pa.Table:
         """The rows from `start` to `end`. With `alike` they are those of the client's own decoder."""
-        receiver = Receiver(self._address, start, owner_level=None, prefetch=100, json_properties=json_properties)
+        receiver = Receiver(
+            self._address, start, owner_level=None, prefetch=100, row_format=RowFormat(json_properties=json_properties)
+        )
         with contextlib.closing(receiver):
             receiver._decoder = decoder = RecordingDecoder("0", json_properties)
             table = receive(receiver, end - start)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.hub.rows import Event, UnreadableError, record_batch, unreadable
+from spark_ehbalance.hub.rows import COLUMNS, Event, UnreadableError, record_batch, schema_of, unreadable
 from spark_ehbalance.hub.wire import decoder as decoder_module
 from spark_ehbalance.hub.wire import scan
 from spark_ehbalance.hub.wire.decoder import Decoder
@@ -149,6 +149,60 @@ def test_an_event_whose_sequence_number_or_time_fits_no_column_is_unreadable(mak
     assert made.unreadable[50] == reason
     assert set(made.unreadable) == {50, 60}
     assert made.batch["sequenceNumber"].to_pylist()[50:53] == [None if "number" in what else 50, 51, 52]
+
+
+#: A body alone, no column at all, or any columns.
+SOME_COLUMNS = st.one_of(st.just({"body"}), st.just(set[str]()), st.sets(st.sampled_from(sorted(COLUMNS))))
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    groups=st.lists(st.one_of(GROUPS, st.lists(contradictions(), max_size=3)), min_size=1, max_size=3),
+    columns=SOME_COLUMNS,
+    json_properties=st.booleans(),
+    data=st.data(),
+)
+def test_any_columns_are_those_of_the_whole_rows(
+    make: partial[Decoder], groups: list[list[bytes]], columns: set[str], json_properties: bool, data: st.DataObject
+) -> None:
+    sent = data.draw(st.permutations([each for group in groups for each in group]), label="order")
+    for at in data.draw(st.lists(st.integers(0, len(sent) - 1), max_size=3)) if sent else []:
+        changed = bytearray(sent[at])
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+        sent[at] = bytes(changed)
+    whole, decoder = make(json_properties), make(json_properties, schema_of(columns))
+    for _ in range(2):  # the second time with templates
+        expected, found = (each.record_batch(in_buffer(sent)) for each in (whole, decoder))
+        assert found.batch.schema == schema_of(columns)
+        assert found.batch.equals(expected.batch.select(found.batch.schema.names))
+        assert found.unreadable == expected.unreadable
+
+
+#: What makes an event unreadable, in place of what is sound, by the column that it belongs to.
+NOT_READABLE = {
+    "enqueuedTime": (timestamp(1_700_000_000_050), timestamp(2**62)),
+    "properties": (text(b"kind") + text(b"50"), text(b"kind") + b"\xee\x0250"),
+    "systemProperties": (text(b"id 50"), b"\xee\x05id 50"),
+}
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("column", NOT_READABLE)
+def test_what_is_unreadable_is_so_without_the_column_that_it_belongs_to(
+    make: partial[Decoder], column: str, alike: bool
+) -> None:
+    sent = []
+    for number in range(600):
+        standard = section(0x73, compound(0xC0, 1, text(b"id %d" % number)))
+        own = section(0x74, compound(0xC1, 2, text(b"kind") + text(b"%d" % number)))
+        encoded = None if alike else bytes((0x55, number % 128))
+        sent.append(ordinary(number, standard + own + section(0x75, text(b"body", 0xA0)), encoded=encoded))
+    sound, broken = NOT_READABLE[column]
+    assert sound in sent[50]
+    sent[50] = sent[50].replace(sound, broken)
+    found = make(False, schema_of({"body"})).record_batch(in_buffer(sent))
+    assert set(found.unreadable) == {50}
+    assert found.batch["body"].to_pylist() == [b"body"] * 50 + [None] + [b"body"] * 549
 
 
 @settings(deadline=None, max_examples=50)

@@ -87,6 +87,24 @@ def test_credit_and_window_are_renewed_and_counters_wrap(
         assert 590 <= opened.delivery_count < 5010
 
 
+def test_credit_is_granted_for_a_whole_batch_and_not_beyond_what_is_wanted(full: Emulator, handlers: list[Any]) -> None:
+    with reading(address_of(full), prefetch=100) as reader:
+        assert reader.receive(1, 5.0, 1).num_rows == 1
+        granted, flow = list[int](), handlers[0]._link.flow
+
+        def recorded(link_credit: int) -> None:
+            granted.append(link_credit)
+            flow(link_credit=link_credit)
+
+        handlers[0]._link.flow = recorded
+        read = 0
+        while read < 4000:
+            read += reader.receive(min(1500, 4000 - read), 5.0, 4000 - read).num_rows
+        assert handlers[0]._link.current_link_credit == 0
+    assert granted[0] == max(granted) == 1500 + 100
+    assert len(granted) < 10
+
+
 # --- memory ------------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from chaos.storage.azurite import ACCOUNT, KEY
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.source.options import Options
-from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.range_reader import Batches, read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.values.starting_positions import LATEST
 from tests.processors.conftest import Start
@@ -196,7 +196,7 @@ def test_a_disconnected_reader_ends_early_only_if_the_partition_is_lost(
     claim(sdk, options, "0", "a")
     receivers = CountedReceivers()
     wanted = Range("0", 1, 0, 100)
-    reading = read_range(replace(options, prefetch=1), wanted, "a", 0, receivers=receivers, max_rows=1)
+    reading = read_range(replace(options, prefetch=1), wanted, "a", 0, receivers=receivers, batches=Batches(max_rows=1))
     seen = [next(reading).column("sequenceNumber")[0].as_py()]
     if lost:
         claim(sdk, options, "0", "theirs")

@@ -14,7 +14,7 @@ from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.hub import resolve
 from spark_ehbalance.source.offsets import HubReference, StreamOffset
 from spark_ehbalance.source.options import Options
-from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.range_reader import Batches, read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.values.position import names_event
 from tests.source.queries import Group, Query
@@ -69,7 +69,9 @@ class Reader:
         ranges = query.run(end)  # type: ignore[arg-type]
         for each in ranges:
             owner, level = (query.owner, each.epoch) if self.shared else (None, None)
-            for rows in read_range(self.options, each, owner, level, receivers=self.worker, max_rows=2):
+            for rows in read_range(
+                self.options, each, owner, level, receivers=self.worker, batches=Batches(frozenset({"body"}), 2)
+            ):
                 self.bodies.update(rows["body"].to_pylist())
                 if then is not None:
                     then()

@@ -12,7 +12,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.message import Event
 from spark_ehbalance.errors import MalformedEventError
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.source import receivers
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
@@ -150,7 +150,7 @@ def test_a_time_is_found_although_the_first_event_is_malformed(emulator: Emulato
         moment.replace(year=moment.year - 1),
         owner_level=None,
         prefetch=1,
-        on_malformed="keep",
+        row_format=RowFormat(on_malformed="keep"),
     )
     try:
         batch = reader.receive(1, 5.0)

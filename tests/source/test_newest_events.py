@@ -13,7 +13,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub import watcher
 from spark_ehbalance.hub.poll_schedule import PollSchedule
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.source import newest_events
 from spark_ehbalance.source.datasource import StreamReader, Task
@@ -142,7 +142,7 @@ def test_what_was_sent_ahead_while_it_was_put_away_is_told(
         emulator.append(HUB, 0, [b"y"] if receiver.newest == first else [])
         return usable and wait_until(lambda: is_usable(receiver) and receiver.newest != first, "the event has come")
 
-    key = Key(PartitionAddress(hub_options(emulator).connection, "$Default", "0"), 5, False, "fail", address)
+    key = Key(PartitionAddress(hub_options(emulator).connection, "$Default", "0"), 5, RowFormat(), address)
     receiver = receivers.take(key, 0, 10)
     try:
         wait_until(lambda: receiver.receive(1, 1.0, 1).num_rows, "the first event has come")

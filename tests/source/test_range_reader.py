@@ -25,7 +25,7 @@ from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.orders import Seek
 from spark_ehbalance.source import range_reader
 from spark_ehbalance.source.options import Options
-from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.range_reader import Batches, read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.values.position import Position
@@ -76,7 +76,7 @@ def read(
     """The sequence numbers that are read; `then` is done when the first ones have come."""
     got: list[int] = []
     wanted = Range("0", epoch, start, end, since_ms)
-    for batch in read_range(options, wanted, owner, level, receivers=WORKER, max_rows=ROWS):
+    for batch in read_range(options, wanted, owner, level, receivers=WORKER, batches=Batches(max_rows=ROWS)):
         found = sequence_numbers(batch).to_pylist()
         assert 0 < len(found) <= ROWS
         assert batch["body"].to_pylist() == [b"%d" % number for number in found]
@@ -141,7 +141,7 @@ def test_a_range_elsewhere_and_a_new_epoch_get_a_new_receiver(emulator: Emulator
 
 def test_a_task_that_was_cut_short_is_run_again(emulator: Emulator) -> None:
     options = hub_options(emulator)
-    task = read_range(options, Range("0", 0, 0, 3000), None, 3, receivers=WORKER, max_rows=ROWS)
+    task = read_range(options, Range("0", 0, 0, 3000), None, 3, receivers=WORKER, batches=Batches(max_rows=ROWS))
     next(task)
     task.close()
     wait_until(lambda: emulator.connections() == 0, "its connection is closed", SOON)

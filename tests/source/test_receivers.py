@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver, RowFormat
+from spark_ehbalance.source.range_reader import Batches, read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVER_IDLE, RECEIVERS, Key, Receivers
 from tests.source.support import HUB, SOON, CountedReceivers, hub_options, numbers
@@ -46,10 +47,26 @@ def kept(emulator: Emulator, position: int) -> Receiver:
     """The receiver of partition 0 that `read` has kept; it stays kept."""
     options = hub_options(emulator)
     address = PartitionAddress(options.connection, options.consumer_group, "0")
-    key = Key(address, LEVEL, options.json_properties, options.on_malformed)
+    key = Key(address, LEVEL, RowFormat())
     receiver = RECEIVERS.take(key, position, 100)
     RECEIVERS.keep(key, receiver)
     return receiver
+
+
+def test_a_query_with_other_columns_has_a_receiver_of_its_own(emulator: Emulator) -> None:
+    worker = CountedReceivers()
+
+    def columns(start: int, *names: str) -> list[str]:
+        wanted = Range("0", 0, start, start + 10)
+        batches = Batches(frozenset(names))
+        read = read_range(hub_options(emulator), wanted, None, LEVEL, receivers=worker, batches=batches)
+        return pa.Table.from_batches(read).column_names
+
+    assert columns(0, "body") == ["body", "sequenceNumber"]
+    assert columns(10, "offset", "body") == ["body", "offset", "sequenceNumber"]
+    assert columns(20, "offset", "body") == ["body", "offset", "sequenceNumber"]
+    worker.close()
+    assert worker.opened == [0, 10]
 
 
 def none_is_open(emulator: Emulator) -> bool:

@@ -21,7 +21,7 @@ from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.watcher import HubWatcher
-from spark_ehbalance.source.range_reader import read_range
+from spark_ehbalance.source.range_reader import Batches, read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS, Receivers
 from spark_ehbalance.values.starting_positions import LATEST
@@ -88,7 +88,9 @@ def read(
     """The sequence numbers that are read; `then` is done when the first ones have come."""
     got: list[int] = []
     options = replace(hub_options(server, prefetch=100), connection=connection)
-    for batch in read_range(options, Range("0", 0, start, end), None, level, receivers=worker, max_rows=100):
+    for batch in read_range(
+        options, Range("0", 0, start, end), None, level, receivers=worker, batches=Batches(max_rows=100)
+    ):
         if not got:
             then()
         got += sequence_numbers(batch).to_pylist()

@@ -63,13 +63,24 @@ _Tier = Callable[[RawMessages], tuple[Booleans, Rows] | None]
 class Decoder:
     """Makes record batches of the messages of one partition. For one thread at a time.
 
-    `as_json` is as for `rows.record_batch`. Batches of fewer than `few` messages are not read by templates, and those
-    of fewer than `many` messages of unlike shapes not at once.
+    `as_json` and `schema` are as for `rows.record_batch`. Which events are unreadable does not depend on `schema`.
+    Batches of fewer than `few` messages are not read by templates, and those of fewer than `many` messages of unlike
+    shapes not at once.
     """
 
-    def __init__(self, partition: str, as_json: bool, *, few: int = _FEW, many: int = _MANY) -> None:
+    def __init__(
+        self,
+        partition: str,
+        as_json: bool,
+        schema: pa.Schema = rows.ARROW_SCHEMA,
+        *,
+        few: int = _FEW,
+        many: int = _MANY,
+    ) -> None:
         self._partition = partition
         self._json = as_json
+        self._schema = schema
+        self._columns = frozenset(schema.names)
         self._few, self._many = few, many
         self._templates: list[Template] = []  # the one that fitted last comes first
 
@@ -119,7 +130,8 @@ class Decoder:
                     unreadable[index] = str(error)
                     yield rows.unreadable(message, error)
 
-        return Rows(rows.record_batch(events(), self._partition, json_properties=self._json), unreadable)
+        batch = rows.record_batch(events(), self._partition, json_properties=self._json, schema=self._schema)
+        return Rows(batch, unreadable)
 
     # --- messages of one shape -------------------------------------------------------------------------------------
 
@@ -134,31 +146,33 @@ class Decoder:
         data, count = left.data, int(np.count_nonzero(fitting))
         if count < self._few:
             return None
-        no_texts, times = pa.nulls(count, pa.string()), values.get(rows.ENQUEUED_TIME)
+        times = values[rows.ENQUEUED_TIME] if rows.ENQUEUED_TIME in values else np.zeros(count, np.int64)
 
         def texts(name: bytes) -> pa.StringArray:
-            return _texts(data, values[name]) if name in values else no_texts
+            return _texts(data, values[name]) if name in values else pa.nulls(count, pa.string())
 
         def system(section: bytes) -> dict[Any, Any]:
             return {**read_properties(section), **template.other_annotations}
 
         try:
-            batch = rows.from_columns(
-                body=_slices(data, sections.bodies, pa.binary()),
-                partition=_repeated(self._partition, count),
-                offset=texts(rows.OFFSET),
-                sequenceNumber=pa.array(values[rows.SEQUENCE_NUMBER]),
-                enqueuedTime=rows.times(
-                    pa.nulls(count, pa.int64()) if times is None else pa.array(times, mask=times == 0)
-                ),
-                publisher=_repeated(rows.optional_text(template.publisher), count),
-                partitionKey=texts(rows.PARTITION_KEY),
-                properties=self._application_maps(data, sections.application),
-                systemProperties=self._maps(data, sections.properties, system),
-            )
-        except (MalformedError, pa.ArrowInvalid):
+            _check_times(times)
+            properties = self._application_maps(data, sections.application)
+            system_properties = self._maps("systemProperties", data, sections.properties, system)
+        except MalformedError:
             # The slow path knows what to do with a section that contradicts itself, or with an impossible time.
             return None
+        batch = rows.from_columns(
+            self._schema,
+            body=lambda: _slices(data, sections.bodies, pa.binary()),
+            partition=lambda: _repeated(self._partition, count),
+            offset=lambda: texts(rows.OFFSET),
+            sequenceNumber=lambda: pa.array(values[rows.SEQUENCE_NUMBER]),
+            enqueuedTime=lambda: _times(times),
+            publisher=lambda: _repeated(rows.optional_text(template.publisher), count),
+            partitionKey=lambda: texts(rows.PARTITION_KEY),
+            properties=lambda: properties,
+            systemProperties=lambda: system_properties,
+        )
         self._templates = [template, *(each for each in self._templates if each is not template)][:_MOST_TEMPLATES]
         return fitting, Rows(batch)
 
@@ -197,53 +211,62 @@ class Decoder:
             return found.take(pa.array(np.cumsum(~missing) - 1, mask=missing)) if missing.any() else found
 
         numbered, timed = pair_of[rows.SEQUENCE_NUMBER], pair_of[rows.ENQUEUED_TIME]
-        times = integers(np.where(timed < 0, numbered, timed))
+        times = np.where(timed < 0, 0, integers(np.where(timed < 0, numbered, timed)))
+        _check_times(times)
+        properties = self._application_maps(data, sections.application)
+        standard = self._maps("systemProperties", data, sections.properties, read_properties)
         batch = rows.from_columns(
-            body=_slices(data, sections.bodies, pa.binary()),
-            partition=_repeated(self._partition, count),
-            offset=texts(rows.OFFSET),
-            sequenceNumber=pa.array(integers(numbered)),
-            enqueuedTime=rows.times(pa.array(times, mask=(timed < 0) | (times == 0))),
-            publisher=texts(rows.PUBLISHER),
-            partitionKey=texts(rows.PARTITION_KEY),
-            properties=self._application_maps(data, sections.application),
-            systemProperties=_joined(
-                self._maps(data, sections.properties, read_properties),
-                self._maps_of_pairs(data, pairs.of(others, good), count),
-            ),
+            self._schema,
+            body=lambda: _slices(data, sections.bodies, pa.binary()),
+            partition=lambda: _repeated(self._partition, count),
+            offset=lambda: texts(rows.OFFSET),
+            sequenceNumber=lambda: pa.array(integers(numbered)),
+            enqueuedTime=lambda: _times(times),
+            publisher=lambda: texts(rows.PUBLISHER),
+            partitionKey=lambda: texts(rows.PARTITION_KEY),
+            properties=lambda: properties,
+            systemProperties=lambda: _joined(standard, self._maps_of_pairs(data, pairs.of(others, good), count)),
         )
         return good, Rows(batch)
 
     # --- columns of maps -------------------------------------------------------------------------------------------
 
-    def _application_maps(self, data: bytearray, sections: Spans) -> pa.MapArray:
-        """The application's properties: pair by pair where there are many unlike sections. Raises `MalformedError`."""
+    def _application_maps(self, data: bytearray, sections: Spans) -> pa.MapArray | None:
+        """`_maps` of the application's properties: pair by pair where there are many unlike sections."""
         count = len(sections.starts)
         if count >= self._many and sections.lengths.any():
             sample = _slices(data, sections.of(slice(_SAMPLE)), pa.binary())
             if 2 * len(sample.unique()) > len(sample):
                 readable, found = scan.find_pairs(data, sections)
                 if readable.all():
+                    if "properties" not in self._columns:
+                        return None
                     with contextlib.suppress(ValueError):
                         return self._maps_of_pairs(data, found, count)
-        return self._maps(data, sections, read_application)
+        return self._maps("properties", data, sections, read_application)
 
-    def _maps(self, data: bytearray, sections: Spans, read: Callable[[bytes], dict[Any, Any]]) -> pa.MapArray:
-        """A map for each section. Sections with the same bytes are read once. Raises what `read` raises."""
-        made = rows.Maps(self._json)
+    def _maps(
+        self, column: str, data: bytearray, sections: Spans, read: Callable[[bytes], dict[Any, Any]]
+    ) -> pa.MapArray | None:
+        """A map for each section; None if the `column` is not wanted. Sections with the same bytes are read once.
+
+        Raises what `read` raises, also for a column that is not wanted.
+        """
+        wanted, made, count = column in self._columns, rows.Maps(self._json), len(sections.lengths)
         if not sections.lengths.any():
             if not (shared := read(b"")):
-                return rows.no_pairs(len(sections.lengths))
+                return rows.no_pairs(count) if wanted else None
             made.add(shared)
-            codes = np.zeros(len(sections.lengths), np.int32)
+            codes = pa.array(np.zeros(count, np.int32))
         else:
-            index: dict[bytes, int] = {}
-            raws = _slices(data, sections, pa.binary()).to_pylist()
-            codes = np.fromiter((index.setdefault(raw, len(index)) for raw in raws), np.int32, len(raws))
-            for raw in index:
+            distinct = _slices(data, sections, pa.binary()).dictionary_encode()
+            codes = distinct.indices
+            for raw in distinct.dictionary.to_pylist():
                 made.add(read(raw))
-        column = made.column()
-        return column if len(column) == len(codes) else column.take(pa.array(codes))
+        if not wanted:
+            return None
+        maps = made.column()
+        return maps if len(maps) == count else maps.take(codes)
 
     def _maps_of_pairs(self, data: bytearray, pairs: Pairs, count: int) -> pa.MapArray:
         """The `count` maps of `pairs`. Raises ValueError if a map has a key twice."""
@@ -304,6 +327,17 @@ def _texts(data: bytearray, spans: Spans) -> pa.StringArray:
     except pa.ArrowInvalid:  # some are not UTF-8
         column = pa.array(map(rows.optional_text, column.cast(pa.binary()).to_pylist()), pa.string())
     return column
+
+
+def _check_times(milliseconds: Integers) -> None:
+    """Raise `MalformedError` if a time does not fit its column."""
+    if (milliseconds > rows.MOST_TIME).any() or (milliseconds < -rows.MOST_TIME).any():
+        raise MalformedError("no column can hold a time")
+
+
+def _times(milliseconds: Integers) -> pa.Array:
+    """The column of times, with null for 0."""
+    return pa.array(milliseconds * 1000, mask=milliseconds == 0).view(rows.TIME)
 
 
 def _repeated(text: str | None, count: int) -> pa.StringArray:

@@ -43,8 +43,8 @@ _FLOW = b"\x00\x53\x13"
 class LinkReader:
     """Reads the transfers to `link` of the client's `handler`, for which `client.incompatibility` has returned None.
 
-    `prefetch` is the most credit that is granted at a time. Raises what the client itself raises in the same situation,
-    OSError or `MalformedError`; after that the connection is of no more use.
+    `prefetch` is the most credit that is granted beyond the messages of the present call. Raises what the client itself
+    raises in the same situation, OSError or `MalformedError`; after that the connection is of no more use.
     """
 
     def __init__(self, handler: Any, link: Any, prefetch: int) -> None:
@@ -53,6 +53,7 @@ class LinkReader:
         self._transport = self._connection._transport
         self._source = source_of(self._transport)
         self._prefetch = prefetch
+        self._most = 0  # messages that the present call may return
         self._wanted = 0  # messages wanted now and later: no credit is granted beyond them
         channel = next(key for key, value in self._connection._incoming_endpoints.items() if value is self._session)
         self._transfers = Transfers(channel, self._link.remote_handle, self._connection._max_frame_size)
@@ -69,7 +70,7 @@ class LinkReader:
         """`Receiver.receive`, with messages, which are valid until `release`."""
         transfers = self._transfers
         if self._returned == len(transfers):
-            self._wanted = sys.maxsize if wanted is None else wanted
+            self._most, self._wanted = most, sys.maxsize if wanted is None else wanted
             if self._failure is not None:
                 raise self._failure
             try:
@@ -157,8 +158,11 @@ class LinkReader:
         self._count()
         session, link = self._session, self._link
         window, credit = session.target_incoming_window, link.current_link_credit
-        credit_wanted = max(credit, min(self._prefetch, self._wanted - len(self._transfers)))
-        if (credit <= self._prefetch // 2 and credit < credit_wanted) or session.incoming_window <= window // 2:
+        # For the whole batch at once: with less, a stream waits for one round trip after the other.
+        found = len(self._transfers)
+        full = max(self._most - found, 0) + self._prefetch
+        credit_wanted = max(credit, min(full, self._wanted - found))
+        if (credit <= full // 2 and credit < credit_wanted) or session.incoming_window <= window // 2:
             session.incoming_window = window
             link.flow(link_credit=credit_wanted)  # one frame renews both
             self._check()
