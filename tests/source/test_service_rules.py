@@ -286,8 +286,8 @@ def test_a_start_with_many_partitions_asks_no_more_than_the_hub_answers(emulator
     watcher = HubWatcher(options.connection, "$Default", StartingPositions.parse("latest"), 60.0)
     try:
         watcher.start()
-        assert len(watcher.states()) == partitions
         watcher.refresh()
+        assert len(watcher.states()) == partitions
     finally:
         watcher.stop()
     assert BUSY.of(options.connection.hub_name) == before, "the hub has refused none"
