@@ -17,7 +17,7 @@ from typing import Protocol
 
 from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
-from spark_ehbalance.leases.model import Lease, Load, MemberLoad, TableIdentity
+from spark_ehbalance.leases.model import Lease, Load, MemberLoad, QueryRecord, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome
 from spark_ehbalance.member.decision_log import DecisionLog, Shortage, view_line
@@ -173,9 +173,9 @@ class Keeper:
         return self._participant.table_version
 
     @property
-    def begun(self) -> int:
-        """The number of the query's last batch that the lease table knows to have been begun; 0 where there is none."""
-        return self._participant.known_begun
+    def record(self) -> QueryRecord | None:
+        """What the lease table, as of the last look, knows of the query; None where it records no queries."""
+        return self._participant.record
 
     @property
     def store_away(self) -> bool:

@@ -21,7 +21,7 @@ from itertools import filterfalse
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.leases.durations import renewal_interval
 from spark_ehbalance.leases.expiry import expired_leases
-from spark_ehbalance.leases.model import Author, Lease, MemberState, TableIdentity
+from spark_ehbalance.leases.model import Author, Lease, MemberState, QueryRecord, TableIdentity
 from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
@@ -230,11 +230,10 @@ class Participant:
         return self._member.look.snapshot.version if self._member.look.snapshot else 0
 
     @property
-    def known_begun(self) -> int:
-        """The number of the query's last batch that this version knows to have been begun; 0 where there is none."""
+    def record(self) -> QueryRecord | None:
+        """What this version knows of the query; None without a lineage."""
         look = self._member.look.snapshot
-        record = look.queries.get(self._member.settings.lineage) if look else None
-        return record.begun if record else 0
+        return look.queries.get(self._member.settings.lineage) if look else None
 
     @property
     def leases(self) -> Mapping[str, Lease]:

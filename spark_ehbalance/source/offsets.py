@@ -83,8 +83,8 @@ class StreamOffset:
 
     `lineage` is made with the query's first offset and stays for as long as its checkpoint goes on, also in copies of
     it. `batch` counts the offsets of a lineage, `run` identifies the process that has planned this one, and
-    `table_version` is the newest version of the lease table that it knew, and `table_begun` the number of the query's
-    last batch that this version knew to have been begun.
+    `table_version` is the newest version of the lease table that it knew; `table_start` and `table_begun` are the
+    number of starts of the query, and of its last batch that was begun, in that version.
 
     `group` is the `group_name`; empty without a lease table. `table` is None without a lease table and before the first
     batch was planned; `hub` is None before that. `other_positions` are those of the partitions that the query held
@@ -102,6 +102,7 @@ class StreamOffset:
     batch: int = 0
     run: str = ""
     table_version: int = 0
+    table_start: int = 0
     table_begun: int = 0
     checkpoints: Mapping[str, int] = field(default_factory=dict)
 
@@ -135,6 +136,7 @@ class StreamOffset:
         offset |= {"run": self.run} if self.run else {}
         offset |= {"table": asdict(self.table)} if self.table else {}
         offset |= {"tableBegun": self.table_begun} if self.table_begun else {}
+        offset |= {"tableStart": self.table_start} if self.table_start else {}
         return offset | ({"tableVersion": self.table_version} if self.table_version else {})
 
     @classmethod
@@ -152,10 +154,18 @@ class StreamOffset:
             others = {_string(p): _epoch_position(each) for p, each in json.get("held", {}).items()}
             hub = _hub(json["eventHub"]) if "eventHub" in json else None
             group, lineage, run = (_string(json.get(name, "")) for name in ("group", "lineage", "run"))
-            batch, version, begun = (_int64(json.get(name, 0)) for name in ("batch", "tableVersion", "tableBegun"))
+            counts = {
+                name: _int64(json.get(key, 0))
+                for name, key in (
+                    ("batch", "batch"),
+                    ("table_version", "tableVersion"),
+                    ("table_start", "tableStart"),
+                    ("table_begun", "tableBegun"),
+                )
+            }
             seen = {_string(p): _int64(each) for p, each in json.get("checkpoints", {}).items()}
-            known = (version, begun, seen)
-            return cls(_string(json["owner"]), ranges, group, table, hub, others, lineage, batch, run, *known)
+            owner = _string(json["owner"])
+            return cls(owner, ranges, group, table, hub, others, lineage=lineage, run=run, checkpoints=seen, **counts)
         except (AttributeError, KeyError, TypeError):
             raise EhBalanceError(
                 "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"

@@ -68,19 +68,20 @@ def described_older_table(known: StreamOffset, recorded: RecordedProgress, found
     """How the checkpoint, which has `recorded` that, is ahead of the table, which was set back then; "" if it is not.
 
     That the table lacks a position says nothing alone: a query goes on while the table is away. Versions tell it until
-    others have written as many again; that the table has forgotten a batch of the query tells it for ever.
+    others have written as many again; that the table has forgotten a start or a batch of the query tells it for ever.
     """
     same = known.table is not None and found.table is not None and known.table.id == found.table.id
     record = found.queries.get(known.lineage)
-    begun = record.begun if record else 0
-    is_older = found.version < known.table_version or begun < known.table_begun
+    start, begun = (record.start, record.begun) if record else (0, 0)
+    forgotten = start < known.table_start or begun < known.table_begun
+    is_older = found.version < known.table_version or forgotten
     if not same or not is_older or not (beyond := progress_beyond(found, recorded)):
         return ""
     partition, position = next((p, each.position.next) for p, each in beyond.items())
     return (
-        f"it has version {found.version}, with batch {begun} of this query, and the checkpoint has read with version "
-        f"{known.table_version}, with batch {known.table_begun}: the table was set back, and does not know of events "
-        f"up to {position - 1} of partition {partition}, among others"
+        f"it has version {found.version}, with start {start} and batch {begun} of this query, and the checkpoint has "
+        f"read with version {known.table_version}, with start {known.table_start} and batch {known.table_begun}: the "
+        f"table was set back, and does not know of events up to {position - 1} of partition {partition}, among others"
     )
 
 

@@ -392,7 +392,9 @@ class Planner:
     ) -> StreamOffset | None:
         """The end of the batch; None if nothing of it is owned any more."""
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in named.items()})
-        table = SeenTable(self._keeper.table, self._keeper.table_version, self._keeper.begun)
+        record = self._keeper.record
+        run = (record.start, record.begun) if record else (0, 0)
+        table = SeenTable(self._keeper.table, self._keeper.table_version, *run)
         # While the table is away nobody takes a partition, however long that lasts.
         seen = {} if self._keeper.store_away else {p: each.checkpoint.next for p, each in holdings.items()}
         end = self._policy.batch_end(start, named, ranges, reserved, table, seen)

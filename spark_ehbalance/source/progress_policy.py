@@ -15,11 +15,12 @@ from spark_ehbalance.values.position import Position
 
 
 class SeenTable(NamedTuple):
-    """The lease table as last seen: its identity, its version, and the number of the query's last batch that it knows
-    to have been begun."""
+    """The lease table as last seen: its identity, its version, how often it knows the query to have started, and the
+    number of the query's last batch that it knows to have been begun."""
 
     identity: TableIdentity | None
     version: int = 0
+    start: int = 0
     begun: int = 0
 
 
@@ -58,6 +59,7 @@ class SharedProgress:
             other_positions=others,
             batch=start.batch + 1,
             table_version=table.version,
+            table_start=table.start,
             table_begun=table.begun,
             checkpoints={p: each for p, each in checkpoints.items() if p in ranges and each < ranges[p].start},
         )

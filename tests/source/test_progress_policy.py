@@ -27,7 +27,7 @@ def test_shared_offsets_name_the_ranges_that_are_read_and_the_other_positions() 
     possible = ranges(3, p0=(2, 2), p5=(0, 3))
     named = SHARED.named(QUERY, possible)
     assert named == ranges(3, p5=(0, 3))
-    end = SHARED.batch_end(QUERY, named, possible, {"5"}, SeenTable(TABLE, 12, 3), {"0": 1, "5": 0, "9": 0})
+    end = SHARED.batch_end(QUERY, named, possible, {"5"}, SeenTable(TABLE, 12, 2, 3), {"0": 1, "5": 0, "9": 0})
     assert end == StreamOffset(
         "me",
         ranges(3, p5=(0, 3)),
@@ -39,6 +39,7 @@ def test_shared_offsets_name_the_ranges_that_are_read_and_the_other_positions() 
         batch=5,
         run="r",
         table_version=12,
+        table_start=2,
         table_begun=3,
         checkpoints={"0": 1},  # that of partition 5 is where the batch begins
     )
