@@ -64,7 +64,8 @@ def status_json(snapshot: Snapshot, keeps_all: bool) -> dict[str, Any]:
     Times are ISO 8601. `sequenceNumber` is that of the last finished event. Rates are in events per second, backlogs in
     events; `cpu` is from 0 to 1. `connections` to the namespace are open between two batches: one for each
     partition that is owned, and one of each member. Lease durations are in seconds: the group's, and the one by
-    which each member renews; null: unknown. `commitMs` is what a commit takes the member.
+    which each member renews; null: unknown. `commitMs` is what a commit takes the member. `inBatchSince` is when the
+    table has heard of a batch that has not ended as far as it knows; loads are as of its beginning.
     """
     return {
         "namespace": snapshot.group.namespace,
@@ -107,7 +108,14 @@ def _member_json(member: Member, snapshot: Snapshot) -> dict[str, Any]:
         "load": member.load and _member_load(member.load),
         "leaseDuration": _seconds(member.lease_duration_ms),
         "commitMs": member.commit_ms,
+        "inBatchSince": None if (since := _in_batch_since_ms(member, snapshot)) is None else iso(since),
     }
+
+
+def _in_batch_since_ms(member: Member, snapshot: Snapshot) -> int | None:
+    """When the table has heard of the member's batch; None if the last one of which it knows has ended."""
+    runs = (each for each in snapshot.queries.values() if each.run == member.incarnation)
+    return next((each.at_ms for each in runs if each.begun > each.batch), None)
 
 
 def _members(snapshot: Snapshot, keeps_all: bool) -> list[Member]:
@@ -153,15 +161,32 @@ def _partition_table(snapshot: Snapshot, now_ms: int, keeps_all: bool) -> Table:
                 lease.owner or "nobody",
                 lease.epoch,
                 lease.checkpoint and lease.checkpoint.sequence_number,
+                lease.load and f"{lease.load.backlog:,.0f}",
                 f"{age(now_ms - lease.renewed_at_ms)} ago" if owned else "",
                 age(now_ms - lease.owned_since_ms) if owned else "",
                 lease.handover and lease.handover.to,
                 pin and f"{pin.to}{' (transfer)' if pin.transfer else ''}",
             )
         )
-    columns = ("partition", "owner", "epoch", "read up to", "renewed", "owned for", "next owner", "pinned to")
-    unknown = () if keeps_all else ("epoch", "owned for", "next owner", "pinned to")
-    return table(columns, rows, title=title, right=("partition", "epoch", "read up to"), unknown=unknown)
+    columns = (
+        "partition",
+        "owner",
+        "epoch",
+        "read up to",
+        "backlog",
+        "renewed",
+        "owned for",
+        "next owner",
+        "pinned to",
+    )
+    unknown = () if keeps_all else ("epoch", "backlog", "owned for", "next owner", "pinned to")
+    return table(columns, rows, title=title, right=("partition", "epoch", "read up to", "backlog"), unknown=unknown)
+
+
+def _batch(member: Member, snapshot: Snapshot, now_ms: int) -> str:
+    """What a batch takes the member on average, and for how long its batch has been running."""
+    mean, since = member.load and f"{member.load.batch_seconds:.1f} s", _in_batch_since_ms(member, snapshot)
+    return ", ".join(each for each in (mean, since and f"now {age(now_ms - since)}") if each)
 
 
 def _member_table(snapshot: Snapshot, now_ms: int, keeps_all: bool) -> Table:
@@ -178,7 +203,7 @@ def _member_table(snapshot: Snapshot, now_ms: int, keeps_all: bool) -> Table:
                 sum(each.pin is not None and each.pin.to == member.id for each in snapshot.leases.values()),
                 load and f"{load.rate:,.0f}",
                 load and f"{load.backlog:,.0f}",
-                load and f"{load.batch_seconds:.1f} s",
+                _batch(member, snapshot, now_ms),
                 f"{load.cpu:.0%}" if load and load.cpu is not None else "",
                 f"{age(now_ms - member.renewed_at_ms)} ago",
             )

@@ -16,11 +16,15 @@ from typing import Any
 
 from spark_ehbalance.leases.model import Lease, Member
 from spark_ehbalance.leases.transitions import LeaseTransition, Transition
+from spark_ehbalance.member.query import QueryState
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.values.position import partition_order
 
 #: So many reasons are counted one by one: names in them could make ever more.
 _MOST_REASONS = 50
+
+#: Seconds after which a batch is said to be long: one that catches up takes minutes.
+LONG_BATCH = 300.0
 
 
 class DecisionLog:
@@ -80,6 +84,34 @@ class Shortage:
             f"{unread} of {len(view.snapshot.leases)} partitions are read by nobody, because maxPartitionsOwned of the "
             f"group's {len(view.active)} queries comes to {room} in all. Their events wait in the hub, as long as it "
             "retains them: raise maxPartitionsOwned or start another query"
+        )
+
+
+class LongBatch:
+    """Warns of a batch that has been running for long: meanwhile nothing else of its query's partitions is read."""
+
+    def __init__(self, first: float = LONG_BATCH) -> None:
+        """`first`: seconds after which a batch is long, or after three times the query's mean, if that is more."""
+        self._first = first
+        self._began = self._next = 0.0  # the batch, by when it began; and how long it runs until the next warning
+
+    def note(self, query: QueryState, owned: int, now: float) -> str | None:
+        """The warning, if it is time for it at monotonic time `now`: once, and again whenever the batch has run for
+        twice as long. Nothing of a consumer, which has no batches."""
+        began, ran = query.batch_began, now - query.batch_began
+        if not query.in_flight or not began:
+            return None
+        if began != self._began:
+            mean = query.load.batch_seconds if query.load else 0.0
+            self._began, self._next = began, max(self._first, 3 * mean)
+        if ran < self._next:
+            return None
+        self._next = 2 * ran
+        return (
+            f"a batch with {len(query.in_flight)} of the {owned} owned partitions has been running for {ran:.0f} s: "
+            "before it ends nothing else of them is read. If that is too long, see in Spark's UI whether a task or the "
+            "sink hangs. With a trigger interval, and without spark_ehbalance.register(spark), it may have ended: that "
+            "is known at the next trigger"
         )
 
 

@@ -20,7 +20,7 @@ from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.model import Lease, Load, MemberLoad, QueryRecord, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome
-from spark_ehbalance.member.decision_log import DecisionLog, Shortage, view_line
+from spark_ehbalance.member.decision_log import DecisionLog, LongBatch, Shortage, view_line
 from spark_ehbalance.member.housekeeping import Housekeeping
 from spark_ehbalance.member.membership import Clocks, Holding
 from spark_ehbalance.member.pacing import FIRST_PAUSE
@@ -89,7 +89,7 @@ class Keeper:
         self._sight: Sight | None = None
         self._decisions = DecisionLog()
         self._recording, self._tidying = Housekeeping(), Housekeeping()  # to tidy up can take long
-        self._shortage = Shortage()
+        self._shortage, self._long_batch = Shortage(), LongBatch()
         self._tally_at = time.monotonic() + _TALLY_INTERVAL
         self._thread = threading.Thread(target=self._run, name="ehbalance-keeper", daemon=True)
 
@@ -357,6 +357,9 @@ class Keeper:
         with self._changing():
             turn = participant.begin(snapshot, _clocks(), stopping=stopping)
             self._looks_ended = self._looks_begun
+            warning = self._long_batch.note(participant.query, len(participant.owned), turn.now.monotonic)
+        if warning:
+            _LOG.warning("%s", warning)
         if turn.balances:
             self._balance(turn, store.keeps_all)
         began = time.monotonic()

@@ -395,8 +395,9 @@ class Membership:
                 renewed_at, lasts = before.renewed, before.lasts
             if renewed is None and before is not None and not same_epoch:
                 _LOG.info(
-                    "partition %s: goes on at %d with epoch %d, as somebody else has decided",
+                    "partition %s: goes on at %d with epoch %d, because of %s",
                     lease.partition, lease.checkpoint.next, lease.epoch,
+                    "a seek" if lease.sought == lease.epoch else "somebody else's change of the lease table",
                 )  # fmt: skip
             pending = lease.handover is not None
             holdings[lease.partition] = Holding(
@@ -404,7 +405,8 @@ class Membership:
             )
         for partition in sorted(held.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a new table has none
-            _LOG.info("partition %s: no longer owned, now by %s", partition, lease_now and lease_now.owner)
+            owner = (lease_now.owner if lease_now else None) or "nobody"
+            _LOG.info("partition %s: no longer owned, now by %s", partition, owner)
         self.held = Held(own, holdings)
 
 

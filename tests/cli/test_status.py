@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_ehbalance.cli import status
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Pin, TableIdentity
+from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Pin, QueryRecord, TableIdentity
 from spark_ehbalance.values.position import Position
 from tests.cli.command import Command
 from tests.cli.groups import Group, change, record
@@ -95,8 +96,23 @@ def test_status_shows_loads_strategies_and_orders(used: Group) -> None:
     for cell in ("bob", "leaving", "greedy", "1 of at most 3", "1,234", "6,789", "2.5 s", "42%"):
         assert cell in shown
     rows = {line.split("│")[1].strip(): line for line in lines if line.count("│") > 3}
+    assert "1,200" in rows["0"], "its backlog"
     assert rows["0"].count("bob") == 2, "as the next owner, and as the one that it is pinned to"
     assert "alice (transfer)" in rows["1"]
+
+
+def test_status_shows_for_how_long_a_batch_has_been_running(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its load is that of before: a batch that hangs would look like an idle query."""
+    monkeypatch.setattr(status, "now_ms", lambda: 1_770_000_100_000)
+    bob = replace(used.state.members["bob"], incarnation="run-2", load=MemberLoad(0.0, 0.0, 0.1))
+    earlier = QueryRecord("one", "", "bob", batch=1, begun=2, at_ms=1_770_000_000_000)
+    record = QueryRecord("two", "run-2", "bob", batch=4, begun=5, at_ms=1_770_000_060_000)
+    change(used.table, members={"bob": bob}, queries={"one": earlier, "two": record}, table=TableIdentity("one"))
+    assert [each["inBatchSince"] for each in used.json("status")["members"]] == [None, "2026-02-02T02:41:00.000+00:00"]
+    assert "0.1 s, now 40 s" in used("status").out
+    change(used.table, queries={"two": replace(record, batch=5)})
+    assert [each["inBatchSince"] for each in used.json("status")["members"]] == [None, None]
+    assert "now 40 s" not in used("status").out
 
 
 def test_status_of_a_new_table(group: Group) -> None:

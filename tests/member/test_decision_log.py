@@ -8,7 +8,8 @@ import random
 from dataclasses import replace
 
 from spark_ehbalance.leases.model import Author, Handover, Lease, MemberLoad, Pin
-from spark_ehbalance.member.decision_log import DecisionLog, Shortage, view_line
+from spark_ehbalance.member.decision_log import DecisionLog, LongBatch, Shortage, view_line
+from spark_ehbalance.member.query import QueryState
 from spark_ehbalance.strategies import Decision, View
 from spark_ehbalance.values.position import Position
 from tests.strategies.members import snapshot_of
@@ -150,3 +151,33 @@ def test_limits_that_leave_nothing_unread_are_not_told() -> None:
     shortage = Shortage()
     for limits in ((1, None), (2, 2), (4,), (9, 9)):
         assert not any(shortage.note(limited(now, *limits), at_once=True) for now in (100.0, 200.0))
+
+
+def long_batches(query: QueryState, *times: float) -> list[float]:
+    """At which of these `times` it is said that the batch is long."""
+    long = LongBatch(300.0)
+    return [now for now in times if long.note(query, 4, now)]
+
+
+def test_a_batch_that_runs_for_long_is_told_and_again_when_it_has_run_for_twice_as_long() -> None:
+    query = QueryState(in_flight=frozenset("01"), batch_began=1000.0)
+    assert long_batches(query, 1299.0, 1300.0, 1301.0, 1599.0, 1600.0, 2199.0, 2200.0) == [1300.0, 1600.0, 2200.0]
+    line = LongBatch(300.0).note(query, 4, 1300.0)
+    assert line
+    assert line.startswith("a batch with 2 of the 4 owned partitions has been running for 300 s: ")
+
+
+def test_a_batch_is_long_if_it_takes_three_times_as_long_as_the_others() -> None:
+    query = QueryState(in_flight=frozenset("0"), batch_began=1000.0, load=MemberLoad(1.0, 1.0, 200.0))
+    assert long_batches(query, 1300.0, 1599.0, 1600.0) == [1600.0]
+
+
+def test_each_batch_is_told_by_itself() -> None:
+    long = LongBatch(300.0)
+    for began in (1000.0, 2000.0):
+        assert long.note(QueryState(in_flight=frozenset("0"), batch_began=began), 4, began + 300.0)
+
+
+def test_a_query_between_batches_and_a_consumer_have_no_long_batch() -> None:
+    assert long_batches(QueryState(batch_began=1000.0), 2000.0) == []
+    assert long_batches(QueryState(in_flight=frozenset("0")), 2000.0) == [], "it reads all the time"

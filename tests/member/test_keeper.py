@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.orders import PinTo
 from spark_ehbalance.leases.transitions import Join, Release, RequestHandover
+from spark_ehbalance.member import keeper as module
+from spark_ehbalance.member.decision_log import LongBatch
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.stores.base import LeaseStore
 from spark_ehbalance.stores.delta import DeltaStore
@@ -503,6 +506,16 @@ def test_each_decision_is_logged_with_its_reason_and_counted_at_the_end(
     (tally,) = (json.loads(line.removeprefix("tally: ")) for line in told if line.startswith("tally: "))
     assert sum(tally.values()) > len(decided), "but it is counted"
     assert not any(line.startswith("view: ") for line in told)
+
+
+def test_a_long_batch_is_logged_while_it_runs(
+    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LongBatch", partial(LongBatch, 0.1))
+    ann = make().start("ann")
+    batch = begin_batch(ann)
+    wait_until(lambda: "a batch with 4 of the 4 owned partitions has been running" in caplog.text, "it is told")
+    end_batch(ann, batch, 9)
 
 
 # --- limits ------------------------------------------------------------------------------------------------------

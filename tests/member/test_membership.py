@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.leases.model import Author, Lease, TableIdentity
 from spark_ehbalance.leases.orders import Seek
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Claim, Join, Release
+from spark_ehbalance.leases.transitions import Claim, Drain, Join, Release
 from spark_ehbalance.values.position import Position
 from tests.member.one import AT_MS, OPERATOR, START, One, kinds
 from tests.stores.store_conformance import ANN, BOB, GROUP
@@ -113,11 +114,21 @@ def test_what_is_newer_in_the_table_is_not_put_back() -> None:
     assert "PutBack" not in kinds(turn.transitions())
 
 
-def test_an_operator_s_seek_moves_the_owner_on_at_its_next_look() -> None:
+def test_an_operator_s_seek_moves_the_owner_on_at_its_next_look(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "spark_ehbalance.member.membership")
     one = One()
     one.others(Seek(by=OPERATOR, at_ms=AT_MS, partition="0", position=Position(70), force=True))
     one.begin()
     assert (one.ann.owned["0"].epoch, one.ann.owned["0"].checkpoint) == (2, Position(70))
+    assert "partition 0: goes on at 71 with epoch 2, because of a seek" in caplog.text
+
+
+def test_what_nobody_owns_any_more_is_said_to_be_nobody_s(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "spark_ehbalance.member.membership")
+    one = One()
+    one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann"))
+    one.turn()
+    assert "partition 0: no longer owned, now by nobody" in caplog.text
 
 
 # --- who is taken for dead -------------------------------------------------------------------------------------

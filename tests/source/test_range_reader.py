@@ -225,6 +225,29 @@ def test_no_event_for_the_receiver_timeout_fails_the_batch(emulator: Emulator) -
     assert read(options, 100, 3000) == list(range(100, 3000))
 
 
+@pytest.mark.parametrize(
+    ("stop", "why"), [("pause", "no event came"), ("cut off", "no connection could be made to localhost")]
+)
+def test_a_partition_for_which_a_batch_waits_is_told_once(
+    emulator: Emulator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, stop: str, why: str
+) -> None:
+    monkeypatch.setattr(range_reader, "_TOLD_SILENCE", 1.0)
+
+    def silent() -> None:
+        if stop == "pause":
+            emulator.pause(HUB, 0)
+        else:
+            emulator.refuse_connections()
+            emulator.drop_connections()
+
+    with pytest.raises(HubUnavailableError):
+        read(hub_options(emulator, receiverTimeout="3 s"), 100, 3000, then=silent)
+    (line,) = (record.getMessage() for record in caplog.records if "the batch waits" in record.getMessage())
+    assert line.startswith("partition 0: the batch waits for events ")
+    for part in (" to 2999, ", "receiverTimeout=3 s", f"Last seen: {why}"):
+        assert part in line
+
+
 def test_an_unreachable_hub_fails_the_batch_after_the_receiver_timeout(emulator: Emulator) -> None:
     emulator.refuse_connections()
     with pytest.raises(HubUnavailableError, match=r"partition 0: .*receiverTimeout=1 s.*no connection"):
