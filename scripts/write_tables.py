@@ -160,9 +160,9 @@ def declared_tables() -> dict[str, str]:
             [(f"`{name}`", each.default, each.meaning) for name, each in STRATEGY_OPTIONS.items()],
         ),
         "strategies": _table(
-            ("`strategy`", "from", "how it shares"),
+            ("`strategy`", "from", "moves by", "how it shares"),
             [
-                (f"`{name}`", DECLARATIONS[name].origin, DECLARATIONS[name].rule)
+                (f"`{name}`", DECLARATIONS[name].origin, DECLARATIONS[name].moves, DECLARATIONS[name].rule)
                 for name in sorted(DECLARATIONS, key=lambda name: (name != DEFAULT_STRATEGY, name))
             ],
         ),

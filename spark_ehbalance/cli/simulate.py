@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from spark_ehbalance.cli.common import console
 from spark_ehbalance.cli.options import AsJson
 from spark_ehbalance.cli.picture import Mark, Picture, html, moves_of, segments_of
 from spark_ehbalance.cli.report import save
@@ -33,6 +34,9 @@ from spark_ehbalance.values.position import partition_order
 
 #: Simulations that run at the same time.
 _PROCESSES = 2
+
+#: Columns in which a table is as wide as it wants to be.
+_WIDER_THAN_ANY = 1000
 
 #: The name for all ready-made scenarios.
 _ALL = "all"
@@ -119,9 +123,9 @@ def simulate(
         tables = [result.to_json() for result in results]
         typer.echo(json.dumps(tables if compare else tables[0], indent=2))
     elif scenario == _ALL:
-        Console().print(_overview(results))
+        console().print(_overview(results))
     else:
-        Console().print(Text(_heading(scenarios[0], seed)), _table(results), _PRICES, sep="\n")
+        console().print(Text(_heading(scenarios[0], seed)), *_tables(results), _PRICES, sep="\n")
 
 
 def _run_with_progress(scenario: Scenario, strategy: str, seed: int) -> Result:
@@ -173,6 +177,14 @@ def _heading(scenario: Scenario, seed: int) -> str:
     look, commit = duration_text(store.look_seconds), duration_text(store.commit_seconds)
     where = f"store {store.service}: a look takes {look}, a commit {commit}"
     return f"{scenario.name}: {scenario.description or 'a scenario of your own.'}\n{what}\n{where}"
+
+
+def _tables(results: Sequence[Result]) -> list[Table]:
+    """The strategies side by side; those for which the terminal is too narrow in tables of their own."""
+    table, half = _table(results), (len(results) + 1) // 2
+    if len(results) > 1 and Console(width=_WIDER_THAN_ANY).measure(table).maximum > console().width:
+        return [*_tables(results[:half]), *_tables(results[half:])]
+    return [table]
 
 
 def _table(results: Sequence[Result]) -> Table:

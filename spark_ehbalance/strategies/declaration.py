@@ -32,10 +32,10 @@ class Declaration:
     its next cycle, as the processors do that most strategies come from. `resolves_stuck_handovers`: it does so by
     itself. `by_leases_alone`: it needs no handovers and no rows of members, as an owner is known by what it owns.
 
-    What follows is held against it by the common tests. `moves`: how it takes partitions from live members, "never" if
-    it takes but free ones, so that its groups may stay uneven. `one_a_cycle`: a member takes one partition a cycle, so
-    that a group needs as many cycles as it has partitions. `tolerates_uneven_loads`: where loads are known, a group may
-    stay as uneven as the strategy's parameters allow.
+    What follows is held against it by the common tests. `moves`: how it takes partitions from live members, if it does.
+    `one_a_cycle`: a member takes one partition a cycle, so that a group needs as many cycles as it has partitions.
+    `stays_uneven`: a group may come to rest before its members own equally many partitions.
+    `tolerates_uneven_loads`: where loads are known, a group may stay as uneven as the strategy's parameters allow.
     """
 
     decide: Callable[..., Decision]
@@ -45,8 +45,9 @@ class Declaration:
     reactive: bool = False
     resolves_stuck_handovers: bool = False
     by_leases_alone: bool = False
-    moves: Literal["handover", "steal", "never"] = "handover"
+    moves: Literal["handover", "steal"] = "handover"
     one_a_cycle: bool = False
+    stays_uneven: bool = False
     tolerates_uneven_loads: bool = False
 
     def bound(self, parameters: Parameters | None) -> Strategy:

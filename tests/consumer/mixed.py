@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.strategies import DECLARATIONS
 from tests.consumer.consumer_process import INTERVAL
 from tests.members import AnyMember, Member, Members, repeating
 from tests.source.queries import Event, Group
@@ -19,9 +20,9 @@ from tests.waiting import wait_until
 PARTITIONS = 12
 
 #: These strategies take partitions without their owner's help, who may have begun to read the same events.
-STEALING = {"balanced", "eph", "greedy"}
+STEALING = {name for name, each in DECLARATIONS.items() if each.moves == "steal"}
 
-#: Options that strategies need in tests: short times, as the defaults would take minutes.
+#: Options that strategies need in tests, where groups must become even within seconds: short times above all.
 PARAMETERS = {
     "race": {"race.minimumGrab": "1 s", "race.delayPerLease": "100 ms"},
     "transfer": {"transfer.hitCount": "1", "transfer.coolDown": "2 s"},
@@ -70,7 +71,7 @@ class Mixed(Members):
             owners = Counter(lease.owner for lease in self.group.leases().values())
             return None not in owners and sorted(owners.values()) == sorted(counts)
 
-        wait_until(shared, f"the shares are {counts}", timeout=90)
+        wait_until(shared, f"the shares are {counts} (`PARAMETERS` has what a strategy needs for it)", timeout=90)
 
     def duplicates(self) -> list[Event]:
         return [event for event, times in self.seen().items() if times > 1]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.strategies import STRATEGIES
 from tests.consumer.mixed import PARAMETERS, STEALING, Mixed, share_through_everything
+from tests.strategies.groups import EVEN
 
 
 @pytest.mark.parametrize("kinds", [("sync", "async"), ("async", "sync")])
@@ -33,9 +33,9 @@ def test_a_consumer_that_was_suspended_is_disconnected_and_comes_back(emulator: 
         assert max(Counter(consumer.seen()).values()) <= 2
 
 
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@pytest.mark.parametrize("strategy", EVEN)
 def test_a_query_joins_and_leaves(emulator: Emulator, tmp_path: Path, strategy: str) -> None:
-    """Under each strategy."""
+    """Under each strategy that shares evenly."""
     with Mixed(emulator, tmp_path, lease=6) as mixed:  # none is to expire, also not on a busy machine
         mixed.group.raw |= {"strategy": strategy, **PARAMETERS.get(strategy, {})}
         mixed.query("a")

@@ -488,10 +488,10 @@ def test_the_documentation_has_the_tables_of_the_declarations(path: Path) -> Non
 
 
 def test_the_simulated_table_has_every_strategy() -> None:
-    """If not, run scripts/write_tables.py --simulated."""
     (page,) = (path for path in TABLES["PAGES"] if path.name == "strategies.md")
     head = page.read_text(encoding="utf-8").partition("<!-- simulated: scenarios -->\n")[2].splitlines()[0]
-    assert head.strip("| ").split(" | ") == ["scenario", "fewest", *sorted(PARAMETERS)]
+    columns = ["scenario", "fewest", *sorted(PARAMETERS)]
+    assert head.strip("| ").split(" | ") == columns, "run scripts/write_tables.py --simulated"
 
 
 def test_numbers_takes_over_what_make_bench_has_saved() -> None:

@@ -46,7 +46,7 @@ def started(partitions: int, *names: str, members: int = 0, seed: int = 1, rest:
 
 
 #: The strategies whose groups become even.
-EVEN = sorted(name for name, each in DECLARATIONS.items() if each.moves != "never")
+EVEN = sorted(name for name, each in DECLARATIONS.items() if not each.stays_uneven)
 
 
 def assert_balanced(group: Members, limits: Mapping[str, int | None] | None = None) -> None:
@@ -93,7 +93,9 @@ def run_until(group: Members, seconds: float, condition: Callable[[], bool]) -> 
     """Let time pass until `condition` holds, which must be within `seconds`."""
     until = group.now + seconds
     while not condition():
-        assert group.now < until, f"not within {seconds:g} s: {group.counts()}"
+        assert group.now < until, (
+            f"not within {seconds:g} s: {group.counts()}; docs/strategies.md says what a strategy may declare instead"
+        )
         group.run(1.0)
 
 

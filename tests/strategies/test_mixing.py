@@ -38,7 +38,7 @@ def group_of(strategy: str, *, partitions: int, members: int, seed: int) -> Memb
 
 
 @PAIRS
-@settings(FEW, max_examples=2)  # of each of 30 pairs
+@settings(FEW, max_examples=2)  # of each pair
 @given(data=st.data(), partitions=st.integers(2, 32), members=st.integers(1, 4), seed=seeds)
 def test_a_pair_is_balanced_through_joins_and_leaves(
     old: str, new: str, data: st.DataObject, partitions: int, members: int, seed: int
