@@ -2,7 +2,7 @@
 
     python scripts/write_tables.py                        options, strategies, the Python reference, and Numbers
     python scripts/write_tables.py artifacts/bench.json   first takes the subjects of that run of `make bench` over
-    python scripts/write_tables.py --simulated            also plays scenarios and groups, which takes ten minutes
+    python scripts/write_tables.py --simulated            also plays scenarios and groups, which takes some minutes
 
 A table stands between two comments in its page, `<!-- table: NAME -->` and `<!-- end of table -->`; a simulated one
 between `<!-- simulated: NAME -->` and `<!-- end of simulated -->`.
