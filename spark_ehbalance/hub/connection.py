@@ -64,7 +64,7 @@ class Connection:
         if not is_server(parts.fully_qualified_namespace):
             raise OptionError(f"option connectionString has no host name as its Endpoint: allowed is {_FORM}")
         hub, inside = options["eventHubName"], parts.eventhub_name
-        if (name := hub or inside) is None:
+        if (name := inside if hub is None else hub) is None:
             raise OptionError("eventHubName is not set, and connectionString has no EntityPath: one of them is needed")
         if hub is not None and inside is not None and hub.lower() != inside.lower():
             raise OptionError(f"eventHubName={shown(hub)} contradicts EntityPath={shown(inside)} in connectionString")
