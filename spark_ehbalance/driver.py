@@ -120,8 +120,9 @@ class BatchEndListener(StreamingQueryListener):
         progress = json.loads(event.progress.json)
         ends = list(_ends(progress))
         groups = Counter(end.group for end in ends if end.group)
+        cores = self._cores() if ends else None
         for end in ends:
-            _report_end(end, self._driver, self._relay_for(end), twice=groups[end.group] > 1, cores=self._cores())
+            _report_end(end, self._driver, self._relay_for(end), twice=groups[end.group] > 1, cores=cores)
         if progress["id"] not in self._warned and (warning := _sink_warning(progress, ends)):
             self._warned.add(progress["id"])
             _LOG.warning(warning)

@@ -154,18 +154,12 @@ class StreamOffset:
             others = {_string(p): _epoch_position(each) for p, each in json.get("held", {}).items()}
             hub = _hub(json["eventHub"]) if "eventHub" in json else None
             group, lineage, run = (_string(json.get(name, "")) for name in ("group", "lineage", "run"))
-            counts = {
-                name: _int64(json.get(key, 0))
-                for name, key in (
-                    ("batch", "batch"),
-                    ("table_version", "tableVersion"),
-                    ("table_start", "tableStart"),
-                    ("table_begun", "tableBegun"),
-                )
-            }
+            batch, version, start, begun = (
+                _int64(json.get(name, 0)) for name in ("batch", "tableVersion", "tableStart", "tableBegun")
+            )
             seen = {_string(p): _int64(each) for p, each in json.get("checkpoints", {}).items()}
             owner = _string(json["owner"])
-            return cls(owner, ranges, group, table, hub, others, lineage=lineage, run=run, checkpoints=seen, **counts)
+            return cls(owner, ranges, group, table, hub, others, lineage, batch, run, version, start, begun, seen)
         except (AttributeError, KeyError, TypeError):
             raise EhBalanceError(
                 "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"

@@ -446,10 +446,9 @@ def test_a_table_that_was_set_back_is_refused(
     once_each(group, query, lenient)
 
 
-def test_a_table_that_was_set_back_is_refused_also_after_others_have_written_it(
-    group: Group, ends_and_copy: tuple[Query, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No version tells; that the table has forgotten a batch does."""
+@pytest.fixture
+def ended(group: Group, ends_and_copy: tuple[Query, Path], monkeypatch: pytest.MonkeyPatch) -> Query:
+    """The query, whose table is an older copy that others have written since: no version tells."""
     forget_processes(monkeypatch)
     query, copy = ends_and_copy
     query.stop()
@@ -459,32 +458,26 @@ def test_a_table_that_was_set_back_is_refused_also_after_others_have_written_it(
         while store.read().version <= query.finished.table_version:
             committed(store, Heartbeat(by=BOB, at_ms=2))
         committed(store, Leave(by=BOB, at_ms=3))
+    return query
+
+
+def test_a_table_that_was_set_back_is_refused_also_after_others_have_written_it(group: Group, ended: Query) -> None:
+    """That it has forgotten a batch tells."""
     with pytest.raises(DataLossError, match="the table was set back, and does not know of events up to"):
-        group.query("a", query.finished)
+        group.query("a", ended.finished)
     for partition in range(PARTITIONS):
         with DeltaStore(str(group.table)) as store:
             back = Position.before(0)
             committed(store, Seek(by=BOB, at_ms=4, partition=str(partition), position=back, force=True))
-    again = group.query("a", query.finished)
+    again = group.query("a", ended.finished)
     again.read(len(group.everything()))
     assert Counter(again.seen) == group.everything(), "a seek decides where reading continues"
 
 
-def test_positions_that_did_not_reach_the_table_are_not_read_twice(
-    group: Group, ends_and_copy: tuple[Query, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The table was away when the query ended, and others have written it since: no version tells."""
-    forget_processes(monkeypatch)
-    query, copy = ends_and_copy
-    query.stop()
-    set_back(group, copy)
-    with DeltaStore(str(group.table)) as store:
-        committed(store, Join(by=BOB, at_ms=1))
-        while store.read().version <= query.finished.table_version:
-            committed(store, Heartbeat(by=BOB, at_ms=2))
-        committed(store, Leave(by=BOB, at_ms=3))
-        known = store.read().queries[query.finished.lineage].begun
-    again = group.query("a", replace(query.finished, table_begun=known))
+def test_positions_that_did_not_reach_the_table_are_not_read_twice(group: Group, ended: Query) -> None:
+    """The table was away when the query ended: it has forgotten nothing that the query had seen in it."""
+    known = group.snapshot().queries[ended.finished.lineage].begun
+    again = group.query("a", replace(ended.finished, table_begun=known))
     group.append(1)
     again.read(PARTITIONS)
-    once_each(group, query, again)
+    once_each(group, ended, again)
