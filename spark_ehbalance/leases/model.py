@@ -13,6 +13,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from enum import Enum
 
+from spark_ehbalance.values.lag import Lag
 from spark_ehbalance.values.position import Position
 
 
@@ -91,7 +92,7 @@ class Lease:
     hub. `renewal` rises at every sign of life of the owner. `checkpoint` is None until the first claim has resolved the
     starting position. `owned_since_ms` stays the same when a restarted owner claims its lease again, so that it tells
     apart two times for which one member owned it. `defences` counts how often an owner won the race for its own lease
-    (strategy `race`). `sought` is the epoch that the last seek has given it; 0: there was none.
+    (strategy `race`). `sought` is the epoch that the last seek has given it; 0: there was none. `lag` is for people.
     """
 
     partition: str
@@ -106,6 +107,12 @@ class Lease:
     pin: Pin | None = None
     defences: int = 0
     sought: int = 0
+    lag: Lag | None = None
+
+    @property
+    def behind(self) -> Lag | None:
+        """What is unread after the checkpoint, as was last measured; None where nobody has."""
+        return None if self.lag is None or self.checkpoint is None else self.lag.read_up_to(self.checkpoint.next)
 
     @property
     def counter(self) -> tuple[int, int]:
@@ -117,7 +124,7 @@ class Lease:
         `epoch`: a seek raises the epoch too, and the owner finishes what it has begun."""
         return self.epoch == epoch or (self.epoch == self.sought and 0 < self.owned_since_ms == since_ms)
 
-    def renewed(self, at_ms: int, checkpoint: Position | None, load: Load | None) -> Lease:
+    def renewed(self, at_ms: int, checkpoint: Position | None, load: Load | None, lag: Lag | None = None) -> Lease:
         """The lease after a sign of life of its owner."""
         # Not `dataclasses.replace`, which takes three times as long: a group does nothing more often.
         return Lease(
@@ -133,6 +140,7 @@ class Lease:
             self.pin,
             self.defences,
             self.sought,
+            lag or self.lag,
         )
 
 

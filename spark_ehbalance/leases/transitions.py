@@ -26,6 +26,7 @@ from spark_ehbalance.leases.model import (
 )
 from spark_ehbalance.leases.snapshot import Snapshot, oldest_active
 from spark_ehbalance.leases.working_copy import WorkingCopy
+from spark_ehbalance.values.lag import Lag
 from spark_ehbalance.values.position import Position
 
 #: Milliseconds for which a query that has ended is remembered: Event Hubs retains events for 90 days at most, so that
@@ -546,15 +547,29 @@ class Steal(Take):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew(LeaseTransition):
-    """The owner's sign of life. A `load` that is not None replaces the last one."""
+    """The owner's sign of life. A `load` or a `lag` that is not None replaces the last one."""
 
     load: Load | None = None
+    lag: Lag | None = None
 
     def invalid(self, lease: Lease) -> str | None:
         return self._owned_by_author(lease)
 
     def after(self, lease: Lease) -> Lease:
-        return lease.renewed(self.at_ms, lease.checkpoint, self.load or lease.load)
+        return lease.renewed(self.at_ms, lease.checkpoint, self.load or lease.load, self.lag)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observe(LeaseTransition):
+    """Note what is unread of a partition that nobody owns, as a member has heard from the hub; for people alone."""
+
+    lag: Lag
+
+    def invalid(self, lease: Lease) -> str | None:
+        return None if lease.owner is None else f"owned by {lease.owner}"
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, lag=self.lag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -579,6 +594,7 @@ class Checkpoint(LeaseTransition):
 
     position: Position
     load: Load | None = None
+    lag: Lag | None = None
 
     def invalid(self, lease: Lease) -> str | None:
         if lease.owner is not None and lease.owner != self.by.id:
@@ -590,7 +606,7 @@ class Checkpoint(LeaseTransition):
     def after(self, lease: Lease) -> Lease:
         if lease.owner is None:
             return replace(lease, checkpoint=self.position)
-        return lease.renewed(self.at_ms, self.position, self.load or lease.load)
+        return lease.renewed(self.at_ms, self.position, self.load or lease.load, self.lag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

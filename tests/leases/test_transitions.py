@@ -37,6 +37,7 @@ from spark_ehbalance.leases.transitions import (
     Join,
     Leave,
     NoteHub,
+    Observe,
     Release,
     Renew,
     RequestHandover,
@@ -44,6 +45,7 @@ from spark_ehbalance.leases.transitions import (
     Transition,
     apply,
 )
+from spark_ehbalance.values.lag import Lag
 from spark_ehbalance.values.position import Position
 from tests.stores.store_conformance import GROUP
 
@@ -58,6 +60,7 @@ TO_BOB = Handover("bob", 30_000, AT)
 EXPIRED = (3, 7)  # the counter of the lease in `group`
 READ_TO_TEN = Position(10, "ten")
 PINNED = Pin("ann", "operator:jo", "why not")
+UNREAD = Lag(11, 15, 900, AT)
 MOVED_ONCE = replace(PINNED, transfer=True)
 
 
@@ -110,6 +113,10 @@ def steal(by: Author = BOB, epoch: int = 3, **more: Any) -> Steal:
 
 def renew(by: Author = ANN, epoch: int = 3) -> Renew:
     return about_lease(Renew, by, epoch)
+
+
+def observe(by: Author = BOB, epoch: int = 3) -> Observe:
+    return about_lease(Observe, by, epoch, lag=UNREAD)
 
 
 def defend(by: Author = ANN, epoch: int = 3) -> Defend:
@@ -264,6 +271,7 @@ REFUSALS = {
     "steal: no position": (group(checkpoint=None), steal(), "its starting position is not known"),
     "renew: no owner": (group(owner=None), renew(), "owned by None"),
     "renew: another owner": (group(owner="bob"), renew(), "owned by bob"),
+    "observe: owned": (group(), observe(), "owned by ann"),
     "renew: author left": (WITHOUT_ANN, renew(), "ann is not a member"),
     "defend: another owner": (group(owner="bob"), defend(), "owned by bob"),
     "defend: handover pending": (ASKED, defend(), "a handover to bob is pending"),
@@ -385,6 +393,14 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
         {"owner": "bob", **TAKEN, "checkpoint": FIRST},
     ),
     "renew": (ASKED, [renew()], ALIVE),
+    "renew: measured": (group(), [replace(renew(), lag=UNREAD)], {**ALIVE, "lag": UNREAD}),
+    "renew: not measured": (group(lag=UNREAD), [renew()], {**ALIVE, "lag": UNREAD}),
+    "checkpoint: measured": (
+        group(),
+        [replace(checkpoint(11), lag=UNREAD)],
+        {**ALIVE, "checkpoint": Position(11, "11"), "lag": UNREAD},
+    ),
+    "observe": (group(owner=None), [observe()], {"lag": UNREAD}),
     "defend": (group(), [defend()], {**ALIVE, "defences": 1}),
     "checkpoint: same": (group(), [checkpoint(10)], {**ALIVE, "checkpoint": Position(10, "10")}),
     "checkpoint: next": (group(), [checkpoint(11)], {**ALIVE, "checkpoint": Position(11, "11")}),

@@ -21,6 +21,7 @@ from spark_ehbalance.leases.model import (
 )
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.lag import Lag
 from spark_ehbalance.values.position import Position, partition_order
 
 _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -33,6 +34,14 @@ _rates = st.floats(0, 1e9)
 _durations = st.none() | st.integers(1, 86_399_999)
 _tables = st.builds(TableIdentity, _texts, st.frozensets(_texts, max_size=2), st.none() | _times.filter(bool))
 
+_lags = st.builds(
+    lambda next, events, since, at: Lag(next, next + events, since, at),
+    st.integers(0, 2**61),
+    st.integers(0, 2**61 - 1),
+    st.none() | _times.filter(bool),
+    _times.filter(bool),
+)
+
 _of_any_lease: Mapping[str, st.SearchStrategy[Any]] = {
     "partition": st.integers(0, 2_000).map(str) | _texts,
     "renewal": _counters,
@@ -43,6 +52,7 @@ _of_any_lease: Mapping[str, st.SearchStrategy[Any]] = {
     "pin": st.none() | st.builds(Pin, _texts, _texts, _texts, st.booleans()),
     "defences": st.integers(0, 2**63 - 1),
     "sought": st.integers(0, 3),
+    "lag": st.none() | _lags,
 }
 _unclaimed = st.builds(Lease, checkpoint=st.none() | _positions, **_of_any_lease)
 #: A partition that was ever claimed has a position.

@@ -32,6 +32,7 @@ from spark_ehbalance.leases.model import (
 )
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.lag import Lag
 from spark_ehbalance.values.position import Position, partition_order
 
 #: Rises with every change. Nothing is released yet, so that no earlier one is read.
@@ -82,6 +83,10 @@ SCHEMA = pa.schema(
         ("commit_ms", pa.float64()),
         ("process", pa.string()),
         ("sought", pa.int64()),
+        ("unread_from", pa.int64()),
+        ("unread_end", pa.int64()),
+        ("unread_since", _TIME),
+        ("lag_measured", _TIME),
     ]
 )
 
@@ -155,7 +160,7 @@ def to_table(snapshot: Snapshot) -> pa.Table:
                 "kind": ["table"],
                 "id": [snapshot.table.id],
                 "host": [description(snapshot.group)],
-                "started_at": [None if created_ms is None else to_time(created_ms)],
+                "started_at": [_to_optional_time(created_ms)],
                 "lease_duration_ms": [snapshot.lease_duration_ms],
             }
         )
@@ -292,6 +297,13 @@ def _lease_columns(leases: list[Lease]) -> dict[str, list[Any]]:
         columns["contest"] = defences
     if any(sought := [lease.sought for lease in leases]):
         columns["sought"] = sought
+    if any(lags := [lease.lag for lease in leases]):
+        columns |= {
+            "unread_from": [lag and lag.next for lag in lags],
+            "unread_end": [lag and lag.end for lag in lags],
+            "unread_since": [lag and _to_optional_time(lag.unread_since_ms) for lag in lags],
+            "lag_measured": [lag and to_time(lag.at_ms) for lag in lags],
+        }
     return columns
 
 
@@ -321,7 +333,16 @@ def lease_of(row: dict[str, Any]) -> Lease:
         pin=_pin(row),
         defences=row["contest"] or 0,
         sought=row["sought"] or 0,
+        lag=_lag(row),
     )
+
+
+def _lag(row: dict[str, Any]) -> Lag | None:
+    """What makes no sense, as after somebody's UPDATE, counts as missing: it is for people."""
+    next, end, at_ms = row["unread_from"], row["unread_end"], to_ms(row["lag_measured"])
+    if next is None or end is None or not at_ms or not 0 <= next <= end < _COUNTER_LIMIT:
+        return None
+    return Lag(next, end, to_ms(row["unread_since"]) or None, at_ms)
 
 
 def _handover(row: dict[str, Any]) -> Handover | None:
@@ -433,6 +454,10 @@ def _positive(value: Any, most: float = _COUNTER_LIMIT) -> Any:
 def to_time(ms: int) -> int:
     """Milliseconds since 1970 as microseconds, which Arrow takes as a time without making a `datetime`."""
     return 1000 * ms
+
+
+def _to_optional_time(ms: int | None) -> int | None:
+    return None if ms is None else to_time(ms)
 
 
 def to_ms(time: int | None) -> int:
