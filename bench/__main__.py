@@ -86,7 +86,7 @@ def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterato
             if each.SUBJECT in subjects:
                 yield from each.measure(spark, folder, log, **(few if short else all_))
         if jars is not None:
-            few = {"cases": kafka.CASES[:1], "share": 0.01, "seconds": 2, "runs": 1}
+            few = {"cases": kafka.CASES[:2], "share": 0.01, "seconds": 2, "runs": 1}
             all_ = {"cases": kafka.CASES, "share": 1.0, "seconds": 15, "runs": 5}
             yield from kafka.measure(spark, jars, folder, log, **(few if short else all_))
     finally:

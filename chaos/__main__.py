@@ -1,11 +1,13 @@
 """The chaos run: `python -m chaos [--minutes 10] [--seed N]`.
 
 Real Spark queries share a hub under load while a schedule drawn from the seed kills, pauses, stops and starts them,
-drops connections, makes the lease table unreachable and adds partitions. At the end the queries read the rest, and
-every event of the hub is accounted for, twice. What the queries append to files: none may be missing, and an event that
-was read twice must be in a batch that a fault interrupted between its planning and its checkpoint. And a Delta table,
-into which all queries write the same batches with `write_once`: it must hold every event exactly once, where the files
-have duplicates. `--plain` leaves that table out, and the faults that meet its transactions.
+drops connections, makes the lease table unreachable and adds partitions. Each process reads in a way that is drawn too:
+with or without Spark's Unix socket and `gcFreeze`, in few tasks or many, all columns or four. At the end the queries
+read the rest, and every event of the hub is accounted for, twice. What the queries append to files: none may be
+missing, and an event that was read twice must be in a batch that a fault interrupted between its planning and its
+checkpoint. And a Delta table, into which all queries write the same batches with `write_once`: it must hold every event
+exactly once, where the files have duplicates. `--plain` leaves that table out, and the faults that meet its
+transactions.
 """
 
 from __future__ import annotations
@@ -335,7 +337,7 @@ def main(
     lease = {"leaseDuration": f"{LEASE_DURATION:g} s", "balanceInterval": "2 s", "handoverTimeout": "60 s"}
     log(f"seed {seed}: {_QUERIES} to {_MOST_QUERIES} queries, {PARTITIONS} partitions, {rate:g} events/s")
     last_error = ""
-    with Fleet(PARTITIONS, rate, lease, "500 milliseconds", keep, exactly_once=not plain) as fleet:
+    with Fleet(PARTITIONS, rate, lease, "500 milliseconds", keep, exactly_once=not plain, seed=seed) as fleet:
         kinds = [kind for kind in KINDS if not (plain and kind in AT_A_STEP)]
         chaos = Chaos(fleet, schedule(seed, minutes * 60, LEASE_DURATION, kinds))
         try:

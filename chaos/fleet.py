@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import shutil
 import tempfile
 from collections import Counter
@@ -19,6 +20,7 @@ from chaos.account import Sink
 from chaos.processes import QueryProcess, wait_for
 from chaos.producer import Producer
 from chaos.query import Settings
+from chaos.results import log
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -37,11 +39,15 @@ _RECENT_BATCHES = 400
 START_TIMEOUT = 240.0
 
 
+#: What the sink needs, in another order than the source's.
+_COLUMNS = "partitionKey string, sequenceNumber long, body string, partition string"
+
+
 class Fleet:
     """A context manager: an emulator with a hub, its producer, and query processes, all of which it ends.
 
     All files are in a temporary folder, or in `keep`, which is not removed. `exactly_once`: the queries also write into
-    one Delta table, `target`.
+    one Delta table, `target`. With a `seed` each process reads in a way of its own, drawn from that.
     """
 
     def __init__(
@@ -54,8 +60,9 @@ class Fleet:
         *,
         listener: bool = True,
         exactly_once: bool = False,
+        seed: int | None = None,
     ) -> None:
-        self._exactly_once = exactly_once
+        self._exactly_once, self._seed = exactly_once, seed
         self._partitions, self._rate = partitions, rate
         self._options, self._trigger, self._keep = dict(options), trigger, keep
         self._listener = listener
@@ -68,9 +75,9 @@ class Fleet:
         if self._keep is None:
             self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         (self.folder / "rows").mkdir()
-        log = logging.FileHandler(self.folder / "chaos.log")
-        logging.getLogger().addHandler(log)
-        self._stack.callback(logging.getLogger().removeHandler, log)
+        file = logging.FileHandler(self.folder / "chaos.log")
+        logging.getLogger().addHandler(file)
+        self._stack.callback(logging.getLogger().removeHandler, file)
         self.emulator = self._stack.enter_context(Emulator({HUB: self._partitions}))
         self.producer = Producer(self.emulator, HUB, self._partitions, self._rate)
         self._stack.callback(self.producer.stop)
@@ -99,7 +106,10 @@ class Fleet:
             **self._options,
         }
         run = len(list(self.folder.glob(f"{name}-*.log")))
-        settings = Settings(str(folder), options, self._trigger, self._listener, self.target)
+        way = {} if self._seed is None else _way(random.Random(f"{self._seed} {name} {run}"), options)
+        if way:
+            log(f"  {name}: gcFreeze {options['gcFreeze']}, parallelism {options.get('parallelism')}, {way}")
+        settings = Settings(str(folder), options, self._trigger, self._listener, self.target, **way)
         process = QueryProcess(settings, self.folder / f"{name}-{run}.log")
         self._processes.append(process)
         return process
@@ -160,6 +170,14 @@ class Fleet:
     def _kill_all(self) -> None:
         for process in self._processes:
             process.kill()
+
+
+def _way(random: random.Random, options: dict[str, str]) -> dict[str, Any]:
+    """What may differ between two processes that must give the same rows; adds to `options` what is one."""
+    options["gcFreeze"] = random.choice(["true", "false"])
+    if parallelism := random.choice(["", "1", "3", "8"]):
+        options["parallelism"] = parallelism
+    return {"columns": random.choice(["", _COLUMNS]), "unix_socket": random.choice([True, False])}
 
 
 def moves_by_kind(store: LeaseTable) -> dict[str, int]:

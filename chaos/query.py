@@ -43,6 +43,7 @@ from spark_ehbalance.delta import write_once, writing
 from spark_ehbalance.delta.protocol import Commit, Step
 from spark_ehbalance.delta.target import Target
 from spark_ehbalance.delta.writing import Batch, carry_out
+from spark_ehbalance.spark_versions import UNIX_SOCKET
 
 #: Seconds before a failed query is restarted.
 _RESTART_AFTER = 1.0
@@ -56,7 +57,8 @@ class Settings:
     """The settings of a query process.
 
     `trigger` is a processing-time interval; with "" each batch starts after the last. `listener`: whether to report the
-    end of every batch to the planner (`spark_ehbalance.register`). `target`: a Delta table, or "".
+    end of every batch to the planner (`spark_ehbalance.register`). `target`: a Delta table, or "". `columns`: what the
+    query asks for, or "" for all. `unix_socket`: whether Spark talks to its Python workers by one.
     """
 
     folder: str
@@ -64,6 +66,8 @@ class Settings:
     trigger: str = ""
     listener: bool = True
     target: str = ""
+    columns: str = ""
+    unix_socket: bool = True
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -151,6 +155,7 @@ def _session(settings: Settings) -> SparkSession:
         "spark.local.dir": str(temporary),
         "spark.sql.shuffle.partitions": "2",
         **(DELTA if settings.target else {}),
+        UNIX_SOCKET: str(settings.unix_socket).lower(),
     }
     # As on a cluster, a task runs again if its worker is killed.
     return spark_session("local[2, 4]", temporary, more, f"{SOON} -XX:-UsePerfData")
@@ -169,9 +174,9 @@ def _start(spark: SparkSession, settings: Settings, owner: str, halt: Halt) -> t
         append(events, batch, began)
         halt.reached("written")
 
+    reader = spark.readStream.format("ehbalance").options(**{**settings.options, "ownerId": owner})
     writer = (
-        spark.readStream.format("ehbalance")
-        .options(**{**settings.options, "ownerId": owner})
+        (reader.schema(settings.columns) if settings.columns else reader)
         .load()
         .writeStream.foreachBatch(write)
         .option("checkpointLocation", str(checkpoint))
