@@ -34,7 +34,7 @@ def test_a_good_wheel_passes() -> None:
         ({"tests/test_x.py": b""}, "the wheel has tests"),
         ({"spark_ehbalance/left_over.py": b""}, "not those of the repository: spark_ehbalance/left_over.py"),
         ({"x.dist-info/METADATA": b"[a](docs/b.md)"}, "links that lead nowhere"),
-        ({"spark_ehbalance/driver.py": f"# {ROOT}/x".encode()}, "spark_ehbalance/driver.py names "),
+        ({"spark_ehbalance/driver/stopping.py": f"# {ROOT}/x".encode()}, "spark_ehbalance/driver/stopping.py names "),
     ],
 )
 def test_a_wheel_with_something_wrong_in_it_is_refused(more: dict[str, bytes], error: str) -> None:

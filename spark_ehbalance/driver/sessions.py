@@ -1,0 +1,28 @@
+"""What tells a session of Spark Connect from one beside its driver, and what Spark's errors say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_ehbalance.installed import Py4JError
+
+#: What is raised for errors of Spark; py4j's for those that pyspark does not know, such as an unknown format.
+SPARK_ERRORS = (PySparkException, Py4JError)
+
+
+def remote(spark: Any) -> SparkSession | None:
+    """`spark` if it is a session of Spark Connect, whose driver may be on another machine."""
+    return spark if spark is not None and not hasattr(spark, "_jvm") else None
+
+
+def cause(error: Exception) -> str:
+    """The last line of what Python has said, else the first one of what Spark has."""
+    lines = [line.strip() for line in str(error).partition("\nJVM stacktrace")[0].splitlines()]
+    if any(line.endswith("Traceback (most recent call last):") for line in lines):
+        return [line for line in lines if line and not line.startswith(("SQLSTATE", "at "))][-1]
+    if isinstance(error, Py4JError) and len(lines) > 1:  # the first line is py4j's own
+        return lines[1].removeprefix(": ")
+    return lines[0]

@@ -1,0 +1,33 @@
+"""Stop a query without duplicates."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_ehbalance.driver.planners import driver_of_this_process, ends_of, report_end
+from spark_ehbalance.driver.sessions import remote
+
+
+def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
+    """Stop `query` without duplicates: its sources claim no more partitions, the running batch ends and is
+    checkpointed, the partitions are released, and then the query is stopped.
+
+    `query.stop()` alone interrupts the running batch, and the next owners read its events again. After `timeout`
+    seconds the query is stopped in any case.
+    """
+    deadline = time.monotonic() + timeout
+    spark = remote(getattr(query, "_session", None))
+    driver = 0 if spark is not None else driver_of_this_process()
+    while query.isActive and time.monotonic() < deadline:
+        progress: Any = query.lastProgress
+        # The planners' addresses are not known before the end of the first batch, which Spark runs in any case. An
+        # answer tells whether all partitions are released; it is None if the planner is gone.
+        ends = list(ends_of(json.loads(progress.json))) if progress else None
+        if ends is not None and False not in [report_end(end, driver, spark, leave=True) for end in ends]:
+            break
+        time.sleep(0.1)
+    query.stop()
