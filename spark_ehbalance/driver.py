@@ -29,7 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.installed import Py4JError
 from spark_ehbalance.source.batch_numbers import check_batch_numbers
-from spark_ehbalance.source.control_socket import PlannerAddress, send
+from spark_ehbalance.source.control_socket import Answer, PlannerAddress, send
 from spark_ehbalance.source.datasource import EhBalanceDataSource
 from spark_ehbalance.source.error_line import repeat_at_the_end
 from spark_ehbalance.source.offsets import StreamOffset
@@ -277,7 +277,7 @@ def _add_listener(spark: Any, listener: StreamingQueryListener) -> None:
 
 def _report_end(
     end: StreamOffset, driver: int, remote: SparkSession | None = None, **more: bool | int | None
-) -> bool | None:
+) -> Answer | None:
     """Report to its planner, beside the JVM with the process id `driver`, that the sink has finished the batch that
     ends at `end`, through the session `remote` if it is on another machine; `more` is as for `Planner.handle`. Returns
     the planner's answer, or None."""

@@ -21,6 +21,7 @@ LAYERS = (
     {"member"},
     {"source", "simulation", "consumer"},
     {"driver", "delta"},
+    {"driver_lag"},
     {"demo"},
     {"cli"},
 )
