@@ -15,11 +15,12 @@ _MOST = 32
 
 
 class _Mark(NamedTuple):
-    """The events from `number` on were enqueued at the time `since` or later, those before at `until` or earlier."""
+    """The events from `number` on were enqueued at the time `since` or later, the one before it at the time `before`,
+    if that is known."""
 
     number: int
     since: int
-    until: int
+    before: int | None
 
 
 class Arrivals:
@@ -33,20 +34,20 @@ class Arrivals:
         self._marks: defaultdict[str, list[_Mark]] = defaultdict(list)
         self._lock = threading.Lock()
 
-    def answered(self, partition: str, end: int, enqueued_ms: int, asked_ms: int) -> None:
-        """At the time `asked_ms` or later the last event was `end - 1`, which was enqueued at `enqueued_ms`. A lower
-        end is that of a hub that was made anew."""
+    def answered(self, partition: str, end: int, enqueued_ms: int | None, asked_ms: int) -> None:
+        """At the time `asked_ms` or later the last event was `end - 1`, which was enqueued at `enqueued_ms`; None if
+        there never was one. A lower end is that of a hub that was made anew."""
         with self._lock:
             marks = self._marks[partition]
             if marks and end < marks[-1].number:
                 marks.clear()
-            _add(marks, _Mark(end, max(enqueued_ms, asked_ms), enqueued_ms))
+            _add(marks, _Mark(end, max(enqueued_ms or 0, asked_ms), enqueued_ms))
 
     def read(self, partition: str, number: int, enqueued_ms: int) -> None:
         """The event `number` was enqueued at that time."""
         with self._lock:
-            for each in (number, number + 1):
-                _add(self._marks[partition], _Mark(each, enqueued_ms, enqueued_ms))
+            _add(self._marks[partition], _Mark(number, enqueued_ms, None))
+            _add(self._marks[partition], _Mark(number + 1, enqueued_ms, enqueued_ms))
 
     def enqueued(self, partition: str, number: int) -> tuple[int, int] | None:
         """The earliest and the latest time at which the event `number` can have been enqueued; None if nothing is known
@@ -54,10 +55,13 @@ class Arrivals:
         with self._lock:
             marks = self._marks[partition]
             after = bisect_right(marks, number, key=_number)
-            if not 0 < after < len(marks):
+            later = next((each for each in marks[after:] if each.before is not None), None)
+            if later is None or later.before is None:
                 return None
-            latest = marks[after].until
-            return min(marks[after - 1].since, latest), latest  # this clock may be ahead of the hub's
+            if later.number == number + 1:
+                return later.before, later.before
+            # This clock may be ahead of the hub's.
+            return (min(marks[after - 1].since, later.before), later.before) if after else None
 
 
 def _number(mark: _Mark) -> int:
@@ -68,7 +72,7 @@ def _add(marks: list[_Mark], new: _Mark) -> None:
     at = bisect_left(marks, new.number, key=_number)
     if at < len(marks) and marks[at].number == new.number:
         known = marks[at]
-        marks[at] = _Mark(new.number, max(known.since, new.since), min(known.until, new.until))
+        marks[at] = _Mark(new.number, max(known.since, new.since), new.before if known.before is None else known.before)
         return
     marks.insert(at, new)
     if len(marks) > _MOST:

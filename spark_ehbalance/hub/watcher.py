@@ -376,8 +376,8 @@ class HubWatcher:
             answers, states = states, {p: self._newest_of(p, state) for p, state in states.items()}
             for partition, state in states.items():
                 if state is answers[partition]:
-                    enqueued = state.last_enqueued
-                    enqueued_ms = round(1000 * enqueued.timestamp()) if enqueued else 0
+                    at = state.last_enqueued
+                    enqueued_ms = None if at is None else round(1000 * at.timestamp())
                     self.arrivals.answered(partition, state.end, enqueued_ms, asked_ms)
             self._remember_offsets(states)
             created_ms = metadata.created_ms or self._created_ms
