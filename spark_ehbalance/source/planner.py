@@ -267,8 +267,6 @@ class Planner:
         """
         if not isinstance(message, dict) or not isinstance(leave := message.get("leave", False), bool):
             raise EhBalanceError("a control message has an offset as finished, and true or false as leave")
-        if message.get("lag") is True:
-            return lag_answer(self._keeper.lags(), round(1000 * time.time()))
         if "batch" in message:
             try:
                 end = StreamOffset.from_json(message["batch"])
@@ -284,9 +282,13 @@ class Planner:
             self._changed.set()
         if type(cores := message.get("cores")) is int and cores > 0:
             self.cores = cores
-        end = StreamOffset.from_json(message.get("finished", {}))
-        if self._in_flight is not None and end == self._in_flight.end:
-            self.finish(end)
+        asks_lag = message.get("lag") is True
+        if "finished" in message or not asks_lag:
+            end = StreamOffset.from_json(message.get("finished", {}))
+            if self._in_flight is not None and end == self._in_flight.end:
+                self.finish(end)
+        if asks_lag:
+            return lag_answer(self._keeper.lags(), round(1000 * time.time()))
         if leave:
             self._keeper.leave()
             return self._keeper.idle
