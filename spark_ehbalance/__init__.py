@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["merge", "register", "stop"]
+    from spark_ehbalance.values.lag import QueryLag
+
+__all__ = ["lag", "merge", "register", "stop"]
 
 __version__ = "0.1.0"
 
@@ -31,6 +33,16 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
     from spark_ehbalance import driver
 
     driver.stop(query, timeout)
+
+
+def lag(query: StreamingQuery) -> QueryLag | None:
+    """How far a query is behind; see `spark_ehbalance.driver.lag`."""
+    from spark_ehbalance.installed import need_spark
+
+    need_spark()
+    from spark_ehbalance import driver
+
+    return driver.lag(query)
 
 
 def merge(df: DataFrame, target: str, *, update: bool = True) -> None:

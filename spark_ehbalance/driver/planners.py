@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_ehbalance.driver.sessions import SPARK_ERRORS, cause
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.source.control_socket import PlannerAddress, send
+from spark_ehbalance.source.control_socket import Answer, PlannerAddress, send
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.relay import PlannerRelay, relay
 from spark_ehbalance.text import logger
@@ -33,7 +33,7 @@ def ends_of(progress: dict[str, Any]) -> Iterator[StreamOffset]:
 
 def report_end(
     end: StreamOffset, driver: int, remote: SparkSession | None = None, **more: bool | int | None
-) -> bool | None:
+) -> Answer | None:
     """Report to its planner, beside the JVM with the process id `driver`, that the sink has finished the batch that
     ends at `end`, through the session `remote` if it is on another machine; `more` is as for `Planner.handle`. Returns
     the planner's answer, or None."""

@@ -33,6 +33,7 @@ from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle, until_gap
 from spark_ehbalance.hub.wire.client import check_open, cut_off_after, incompatibility, private_calls, unusable
 from spark_ehbalance.hub.wire.decoder import Decoder
 from spark_ehbalance.hub.wire.link import LinkReader
+from spark_ehbalance.hub.wire.messages import enqueued_ms
 from spark_ehbalance.hub.wire.tracking import Newest, newest, without_annotations
 from spark_ehbalance.hub.wire.transfers import RawMessages
 from spark_ehbalance.text import logger
@@ -136,6 +137,10 @@ class Receiver:
         self.first: int | None = None
         #: With `track`: the partition's newest event when the last one of these was sent.
         self.newest: Newest | None = None
+        #: While `timed`: when the first and the last event of the last call were enqueued, in milliseconds since 1970;
+        #: None if that is not known.
+        self.enqueued: tuple[int, int] | None = None
+        self.timed = False
         self.closed = False
         self.gaps = False
         self._began = False  # events have come
@@ -240,6 +245,10 @@ class Receiver:
         if self._track and len(messages):
             self.newest = newest(messages[-1]) or self.newest
             messages = without_annotations(messages)
+        self.enqueued = None
+        if self.timed and len(messages):
+            first, last = enqueued_ms(messages[0]), enqueued_ms(messages[-1])
+            self.enqueued = None if first is None or last is None else (first, last)
         return self._decoder.record_batch(messages)
 
     @contextlib.contextmanager

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import TypeVar
 
 from spark_ehbalance.errors import HubUnavailableError, MissingError
+from spark_ehbalance.hub.arrivals import Arrivals
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, PollSchedule
@@ -18,6 +19,7 @@ from spark_ehbalance.hub.receiver import PartitionAddress, check_group, disconne
 from spark_ehbalance.hub.resolve import Unlocated, find_offset, locate, resolve
 from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.text import logger
+from spark_ehbalance.values.lag import Lag
 from spark_ehbalance.values.position import START_OFFSET, Position, names_event
 from spark_ehbalance.values.starting_positions import StartingPositions
 
@@ -69,6 +71,8 @@ class HubWatcher:
         self._partitions: tuple[str, ...] = ()
         self._created_ms: int | None = None
         self._states: dict[str, PartitionState] = {}
+        #: When events were enqueued.
+        self.arrivals = Arrivals()
         self._noted_at: dict[str, float] = {}  # when receivers knew a newer state than the hub's answers
         self._offsets: dict[str, dict[int, str]] = {}  # by partition and sequence number, the oldest first
         self._remembered_offsets = remembered_offsets
@@ -134,6 +138,15 @@ class HubWatcher:
                 raise self._last_error
             return self._states
 
+    def lag(self, partition: str, next: int) -> Lag | None:
+        """What is unread of the partition from sequence number `next` on, as of the last answer; None before one."""
+        with self._condition:
+            state, age = self._states.get(partition), time.monotonic() - self._schedule.known_at(partition)
+        if state is None:
+            return None
+        enqueued = self.arrivals.enqueued(partition, next) if next < state.end else None
+        return Lag(next, max(next, state.end), enqueued and enqueued[0], round(1000 * (time.time() - age)))
+
     def round_time(self) -> float:
         """Seconds in which the hub can be asked about each watched partition once."""
         with self._condition:
@@ -145,6 +158,8 @@ class HubWatcher:
         now = time.monotonic()
         with self._condition:
             known = {p: self._states[p] for p in newest if p in self._states}
+            for partition in known:
+                self.arrivals.read(partition, newest[partition].sequence_number, newest[partition].enqueued_ms)
             newer = {
                 p: _state_with_newest(state, newest[p])
                 for p, state in known.items()
@@ -346,6 +361,7 @@ class HubWatcher:
 
     def _poll(self, metadata: HubMetadata, *, listing: bool) -> None:
         began, first = time.monotonic(), not self._partitions
+        asked_ms = round(1000 * time.time())
         partitions = metadata.partition_ids() if listing else self._partitions
         with self._condition:
             requested = self._schedule.choose(partitions, also_others=listing)
@@ -357,7 +373,12 @@ class HubWatcher:
                 for partition in [p for p, state in self._states.items() if names_event(state.last_offset)]:
                     self._offsets.pop(partition, None)
                     self._noted_at.pop(partition, None)
-            states = {p: self._newest_of(p, state) for p, state in states.items()}
+            answers, states = states, {p: self._newest_of(p, state) for p, state in states.items()}
+            for partition, state in states.items():
+                if state is answers[partition]:
+                    at = state.last_enqueued
+                    enqueued_ms = None if at is None else round(1000 * at.timestamp())
+                    self.arrivals.answered(partition, state.end, enqueued_ms, asked_ms)
             self._remember_offsets(states)
             created_ms = metadata.created_ms or self._created_ms
             changed = (partitions, created_ms) != (self._partitions, self._created_ms) or any(

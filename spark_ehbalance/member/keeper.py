@@ -22,12 +22,14 @@ from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome
 from spark_ehbalance.member.decision_log import DecisionLog, LongBatch, Shortage, view_line
 from spark_ehbalance.member.housekeeping import Housekeeping
+from spark_ehbalance.member.lags import LagOf, current
 from spark_ehbalance.member.membership import Clocks, Holding
 from spark_ehbalance.member.pacing import FIRST_PAUSE
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.member.turn import Participant, Sight, Turn
 from spark_ehbalance.stores.base import SHARED_LEVEL, LeaseStore, commit
 from spark_ehbalance.text import logger
+from spark_ehbalance.values.lag import Lag
 from spark_ehbalance.values.position import Position
 
 _LOG = logger(__name__)
@@ -73,13 +75,15 @@ class Keeper:
         hub: Hub,
         *,
         changed: threading.Event | None = None,
+        lag_of: LagOf | None = None,
     ) -> None:
         """The thread opens the store. `changed` is set when the result of `holdings` may have changed other than by the
-        passing of time."""
+        passing of time. `lag_of` tells what is unread, for the store and for `lags`."""
         self._participant = participant
         self._query, self._me = participant.query, participant.author.id
         self._open_store = open_store
         self._hub = hub
+        self._lag_of = lag_of
         self.changed = changed or threading.Event()
         self._lock = threading.Condition()
         self._error: EhBalanceError | None = None
@@ -144,6 +148,19 @@ class Keeper:
         """The moving averages of the loads of owned partitions, and of the member; written with the next renewals."""
         with self._lock:
             self._query.loads, self._query.load = loads, load
+
+    def lags(self) -> dict[str, Lag]:
+        """What is unread of each owned partition after what the sink has finished, as far as the hub has told. Raises
+        what has ended the keeper."""
+        with self._lock:
+            self._check()
+            leases, waiting = self._participant.leases, self._query.progress | self._query.resets
+            positions = {p: each.checkpoint for p, each in self._participant.owned.items()} | {
+                p: each.position for p, each in waiting.items() if self._owned(p, each.epoch)
+            }
+        lag_of = self._lag_of or (lambda partition, next: None)
+        found = {p: current(lag_of, leases.get(p), p, position.next) for p, position in positions.items()}
+        return {partition: lag for partition, lag in found.items() if lag is not None}
 
     def leave(self) -> None:
         """Take nothing more, and give everything back as soon as the batch in flight has ended."""
@@ -364,7 +381,7 @@ class Keeper:
             self._balance(turn, store.keeps_all)
         began = time.monotonic()
         try:
-            outcome = commit(store, snapshot, turn.transitions())
+            outcome = commit(store, snapshot, turn.transitions(self._lag_of if store.keeps_all else None))
         except StoreUnavailableError:
             with self._lock:
                 participant.commit_failed()

@@ -33,6 +33,7 @@ from spark_ehbalance.leases.transitions import (
     Transition,
 )
 from spark_ehbalance.member.balancing import Balancer
+from spark_ehbalance.member.lags import LagOf, with_lags
 from spark_ehbalance.member.membership import Clocks, Holding, Membership, Resumed
 from spark_ehbalance.member.pacing import Pacing, is_slow, tidying_due
 from spark_ehbalance.member.pending import pending, shutdown
@@ -118,15 +119,17 @@ class Turn:
         self._decided, self.view = [], None
         self.decision = Decision("nothing, because the hub does not answer")
 
-    def transitions(self) -> list[Transition]:
-        """What to commit in this turn. Called once."""
+    def transitions(self, lag_of: LagOf | None = None) -> list[Transition]:
+        """What to commit in this turn, with what is unread if `lag_of` can tell. Called once."""
         wanted = self._pending + self._decided if self._decided else self._pending
-        if self.stopping:
+        if not self.stopping:
+            wanted = self._pacing.admit(wanted, self.now.monotonic, self._member.renewal_due(self._pacing.ahead))
+            if wanted:
+                change = self._member.duration.change(self.snapshot, self.now.monotonic, self.now.wall_ms)
+                wanted = [*wanted, *change]
+        if lag_of is None or not wanted:
             return wanted
-        admitted = self._pacing.admit(wanted, self.now.monotonic, self._member.renewal_due(self._pacing.ahead))
-        if not admitted:
-            return []
-        return admitted + self._member.duration.change(self.snapshot, self.now.monotonic, self.now.wall_ms)
+        return with_lags(wanted, self.snapshot.leases, lag_of, lambda: self._balancer.unowned(self.now))
 
     def _unknown(self, partitions: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `partitions` that the table does not have."""

@@ -128,7 +128,9 @@ def start_planner(
         EventCheck(hub, options.level, fail_on_data_loss=options.fail_on_data_loss),
         earlier=replace(place.earlier, finished=finished),
         control=control,
-        news=NewestEventsListener(hub.note_newest, hub.round_time, options.connection.namespace.partition(":")[0]),
+        news=NewestEventsListener(
+            hub.note_newest, hub.arrivals.read, hub.round_time, options.connection.namespace.partition(":")[0]
+        ),
     )
     try:
         keeper.start()
@@ -192,7 +194,7 @@ def _keeper(
         begun=logged.last.batch,
         planner=logged.last.run,
     )
-    return Keeper(participant, opener, hub, changed=changed)
+    return Keeper(participant, opener, hub, changed=changed, lag_of=hub.lag)
 
 
 def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatcher) -> _Joined:

@@ -44,8 +44,10 @@ _MAX_PATH_BYTES = 103
 _NAME_LENGTH = 24
 
 
-#: Answers a message: done or not, or an object.
-Handle = Callable[[dict[str, Any]], "bool | dict[str, Any]"]
+#: What a message is answered: done or not, or an object.
+Answer = bool | dict[str, Any]
+
+Handle = Callable[[dict[str, Any]], Answer]
 
 
 class PlannerAddress(NamedTuple):
@@ -64,7 +66,7 @@ def socket_path(planner: PlannerAddress) -> Path:
     return _folder() / hashlib.sha256(name.encode()).hexdigest()[:_NAME_LENGTH]
 
 
-def send(planner: PlannerAddress, message: dict[str, Any]) -> bool | None:
+def send(planner: PlannerAddress, message: dict[str, Any]) -> Answer | None:
     """Send `message` to that planner and return its answer; None if there is no such planner on this machine.
 
     A planner that does not answer in time, on a machine that is too busy, counts as having answered no.
@@ -108,12 +110,13 @@ def _path(planner: PlannerAddress) -> Path:
     return path if path.exists() else socket_path(planner._replace(jvm=0))
 
 
-def _sent(path: Path, message: dict[str, Any]) -> bool | None:
+def _sent(path: Path, message: dict[str, Any]) -> Answer | None:
     """As `send`, to the planner that listens there. Raises `OSError` if none does."""
     try:
-        return {b"yes": True, b"no": False}.get(_exchange(path, message))
+        answer = _exchange(path, message)
     except (TimeoutError, BlockingIOError):
         return False
+    return json.loads(answer) if answer.startswith(b"{") else {b"yes": True, b"no": False}.get(answer)
 
 
 def _exchange(path: Path, message: dict[str, Any]) -> bytes:

@@ -30,7 +30,7 @@ from spark_ehbalance.source.error_line import told_in_one_line
 from spark_ehbalance.source.finished_batches import NewestBatch
 from spark_ehbalance.source.import_path import WithImportPath
 from spark_ehbalance.source.logs import set_up_logging
-from spark_ehbalance.source.newest_events import ListenerAddress
+from spark_ehbalance.source.newest_events import ListenerAddress, Tells
 from spark_ehbalance.source.no_such_option import NO_SINK
 from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import Options, batch_options, check_options, stream_options
@@ -102,12 +102,19 @@ def _columns(schema: StructType) -> Columns:
 @dataclass
 class Task(InputPartition):
     """One task: ranges, each with its AMQP owner level, the member that holds their leases (None without), where to
-    tell what it hears of new events (None: nowhere), and the planner for which it is to `check_one_source`."""
+    tell what it hears of new events, where when events of the `untimed` partitions were enqueued (None: nowhere), and
+    the planner for which it is to `check_one_source`."""
 
     ranges: tuple[tuple[Range, int | None], ...]
     owner: str | None
     news: ListenerAddress | None = None
+    times_to: ListenerAddress | None = None
+    untimed: frozenset[str] = frozenset()
     checks: PlannerAddress | None = None
+
+    def tells(self, partition: str) -> Tells:
+        """What is told of that partition, and where."""
+        return Tells(self.news, self.times_to if partition in self.untimed else None)
 
 
 def _read(options: Options, columns: Columns, task: Task) -> Iterator[pa.RecordBatch]:
@@ -116,7 +123,7 @@ def _read(options: Options, columns: Columns, task: Task) -> Iterator[pa.RecordB
         freeze_modules()
     batches = Batches(frozenset(columns.names))
     readers = [
-        partial(read_range, options, wanted, task.owner, level, batches=batches, news=task.news)
+        partial(read_range, options, wanted, task.owner, level, batches=batches, tells=task.tells(wanted.partition))
         for wanted, level in task.ranges
     ]
     with told_in_one_line():
@@ -218,13 +225,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planner.fix_ends()
         end = planner.next_batch(begin, limit)
         end = planner.empty_end(begin) if end is begin else end
-        return start if end is begin else end.to_json()
+        if end is begin:
+            return start
+        # Spark 4.0 and 4.1 ask for no latest offset, and report this one as such.
+        return end.to_json() | ({} if self._told is None else planner.lag.behind())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The hub's newest sequence numbers, for the query's progress reports. Called once per trigger."""
-        if self._planner is None:
-            return None
-        return {"partitions": self._planner.latest()}
+        """The hub's newest sequence numbers, and how far the batch is behind them, for the query's progress reports.
+        Called once per trigger."""
+        return None if self._planner is None else self._planner.lag.newest()
 
     @told_in_one_line()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -238,13 +247,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         to = StreamOffset.from_json(end)
         planner = self._running_planner(StreamOffset.from_json(start), to)
         cores = self._options.parallelism or planner.cores or self._local_cores
-        tasks = plan_tasks([] if start == end else planner.ranges(to), self._options.min_partitions, cores)
+        to_read = [] if start == end else planner.ranges(to)
+        tasks = plan_tasks(to_read, self._options.min_partitions, cores)
+        times_to = planner.times_address() if (untimed := planner.lag.untimed(to_read)) else None
         shared = self._options.lease_table is not None
         owner, address = planner.owner if shared else None, planner.news_address()
         # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
         split = self._options.min_partitions is not None
         made = [
-            Task(tuple((each, None if split else self._options.level(each.epoch)) for each in ranges), owner, address)
+            Task(
+                tuple((each, None if split else self._options.level(each.epoch)) for each in ranges),
+                owner,
+                address,
+                times_to,
+                untimed,
+            )
             for ranges in tasks
         ]
         if shared and planner.query is None:

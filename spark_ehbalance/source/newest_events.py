@@ -1,9 +1,10 @@
-"""The partitions' newest events, sent by tasks to their query's planner.
+"""What tasks tell their query's planner: the partitions' newest events, and when events were enqueued.
 
 Event Hubs answers 50 questions about partitions a second: with hundreds of partitions the planner would ask about each
 only now and then. But a receiver gets with each event which one is the partition's newest. So each task sends the
 planner what its receivers have got, in UDP datagrams: they need no answer, and one that is lost, or that a firewall
-stops, costs nothing, because the planner goes on asking. Each is signed with a key that the planner has made and that
+stops, costs nothing, because the planner goes on asking. When an event of a backlog was enqueued only a task can tell.
+Each is signed with a key that the planner has made and that
 only its tasks know: a forged one could have the planner wait for events that do not exist.
 """
 
@@ -20,6 +21,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.text import logger
@@ -37,6 +39,9 @@ _MOST_BYTES = 4096
 
 #: Takes the newest event of each partition that a task knows.
 Note = Callable[[Mapping[str, Newest]], None]
+
+#: Takes the partition and the sequence number of an event that was read, and when it was enqueued.
+NoteRead = Callable[[str, int, int], None]
 
 _SIGNATURE_BYTES = hashlib.sha256().digest_size
 
@@ -56,9 +61,24 @@ class ListenerAddress:
     key: bytes = field(repr=False)
 
 
-def send(address: ListenerAddress, newest: Mapping[str, Newest]) -> None:
-    """Send the newest event of each partition to the planner at `address`. Never fails: it asks the hub anyway."""
-    remaining = iter(newest.items())
+class Read(NamedTuple):
+    """An event that was read: its sequence number, and when it was enqueued, in milliseconds since 1970."""
+
+    sequence_number: int
+    enqueued_ms: int
+
+
+class Tells(NamedTuple):
+    """Where a task tells of new events, and where when the first and the last event of its ranges were enqueued; None:
+    nowhere."""
+
+    newest: ListenerAddress | None = None
+    times: ListenerAddress | None = None
+
+
+def send(address: ListenerAddress, events: Mapping[str, Newest | Read]) -> None:
+    """Send an event of each partition to the planner at `address`. Never fails: nothing depends on it."""
+    remaining = iter(events.items())
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
         out.setblocking(False)
         while some := dict(islice(remaining, _IN_ONE)):
@@ -66,22 +86,27 @@ def send(address: ListenerAddress, newest: Mapping[str, Newest]) -> None:
 
 
 class NewestEventsListener:
-    """Receives the datagrams in a thread of its own, once they are needed, and passes them to `note`."""
+    """Receives the datagrams in a thread of its own, once they are needed, and hands on what they say."""
 
-    def __init__(self, note: Note, round_time: Callable[[], float], peer: str) -> None:
-        """They are needed from when `round_time`, the seconds in which the hub can be asked about each partition, is
-        longer than `SLOW`. `peer` is the hub's host: tasks on other hosts reach this one by the address by which it
-        reaches that one."""
-        self._note = note
+    def __init__(self, note: Note, note_read: NoteRead, round_time: Callable[[], float], peer: str) -> None:
+        """`note` and `note_read` get what tasks tell. Newest events are needed from when `round_time`, the seconds in
+        which the hub can be asked about each partition, is longer than `SLOW`. `peer` is the hub's host: tasks on other
+        hosts reach this one by the address by which it reaches that one."""
+        self._note, self._note_read = note, note_read
         self._round_time = round_time
         self._peer = peer
         self._key = secrets.token_bytes(32)
-        self._tried = self._closed = False
+        self._tried = self._slow = self._closed = False
         self._socket: socket.socket | None = None
 
     def address(self) -> ListenerAddress | None:
-        """Where tasks send datagrams; None while none are needed, or if this host cannot listen."""
-        if not self._tried and self._round_time() > SLOW:
+        """Where tasks send newest events; None while that is not needed, or if this host cannot listen."""
+        self._slow = self._slow or self._round_time() > SLOW
+        return self.listening() if self._slow else None
+
+    def listening(self) -> ListenerAddress | None:
+        """Where tasks send datagrams; None if this host cannot listen."""
+        if not self._tried:
             self._tried = True
             self._start()
         if self._socket is None:
@@ -113,8 +138,11 @@ class NewestEventsListener:
                 datagram = b""
                 with contextlib.suppress(OSError):
                     datagram = listening.recv(_MOST_BYTES)
-                newest = _decoded(datagram, self._key)
-                if newest is not None:
+                events = _decoded(datagram, self._key)
+                for partition, each in events.items():
+                    if isinstance(each, Read):
+                        self._note_read(partition, *each)
+                if newest := {p: each for p, each in events.items() if isinstance(each, Newest)}:
                     self._note(newest)
 
 
@@ -129,17 +157,24 @@ def _address_towards(peer: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def _encoded(newest: Mapping[str, Newest], key: bytes) -> bytes:
-    text = json.dumps(newest).encode()
+def _encoded(events: Mapping[str, Newest | Read], key: bytes) -> bytes:
+    text = json.dumps(events).encode()
     return hmac.digest(key, text, "sha256") + text
 
 
-def _decoded(datagram: bytes, key: bytes) -> dict[str, Newest] | None:
-    """What a datagram says; None if it is not signed with `key`, or is not understood."""
+def _decoded(datagram: bytes, key: bytes) -> dict[str, Newest | Read]:
+    """What a datagram says; nothing if it is not signed with `key`, or is not understood."""
     signature, text = datagram[:_SIGNATURE_BYTES], datagram[_SIGNATURE_BYTES:]
     if not hmac.compare_digest(signature, hmac.digest(key, text, "sha256")):
-        return None
+        return {}
     try:
-        return {str(partition): Newest(int(n), str(o), int(at)) for partition, (n, o, at) in json.loads(text).items()}
+        return {str(partition): _event(*each) for partition, each in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError):  # from a task of another version
-        return None
+        return {}
+
+
+def _event(number: int, *more: str | int) -> Newest | Read:
+    if len(more) == 1:
+        return Read(int(number), int(more[0]))
+    offset, at = more
+    return Newest(int(number), str(offset), int(at))

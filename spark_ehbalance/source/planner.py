@@ -16,11 +16,12 @@ from spark_ehbalance.errors import DataLossError, EhBalanceError
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
-from spark_ehbalance.source import event_check
+from spark_ehbalance.source import event_check, lag_report
 from spark_ehbalance.source.batch_in_flight import BatchInFlight
 from spark_ehbalance.source.batch_planning import BatchPlan, PlanInputs, Request, plan_batch
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.source.event_check import EventCheck
+from spark_ehbalance.source.lag_report import LagReport, lag_answer
 from spark_ehbalance.source.load_reporter import LoadReporter
 from spark_ehbalance.source.newest_events import ListenerAddress, NewestEventsListener
 from spark_ehbalance.source.offsets import StreamOffset
@@ -55,7 +56,7 @@ _REPORT_TIMEOUT = 5.0
 _IDLE_WAIT, _IDLE_WAIT_EVERY = 0.05, 3
 
 
-class Hub(event_check.Hub, Protocol):
+class Hub(event_check.Hub, lag_report.Hub, Protocol):
     """What the planner asks the hub watcher; see `HubWatcher`."""
 
     @property
@@ -104,6 +105,8 @@ class Planner:
         self._control = control
         self._news = news
         self._loads = LoadReporter(keeper.measure)
+        #: Of Spark's thread.
+        self.lag = LagReport(hub)
         self._changed = keeper.changed
         self._progress: dict[str, Progress] = {}
         self._last_finished = self._earlier.finished
@@ -186,6 +189,7 @@ class Planner:
         self._last_start = start
         self._tell_unread(holdings)
         self._move_to_retained(plan)
+        self.lag.planned(plan.ranges)
         self._loads.update(self.latest(), {partition: each.start for partition, each in plan.ranges.items()})
         to_be_empty = start.batch < self._earlier.empty_until
         named = {} if to_be_empty else self._policy.named(start, plan.ranges)
@@ -242,6 +246,10 @@ class Planner:
         """Where the tasks of a batch tell what they hear of new events; None if the hub can be asked soon enough."""
         return self._news.address() if self._news else None
 
+    def times_address(self) -> ListenerAddress | None:
+        """Where tasks tell when events were enqueued."""
+        return self._news.listening() if self._news else None
+
     def holdings(self) -> Mapping[str, Holding]:
         """The partitions that a batch may be planned with now; see `Keeper.holdings`."""
         return self._keeper.holdings()
@@ -252,7 +260,8 @@ class Planner:
         """Carry out a control message: `finished` is the end of a batch that the sink has finished, and with `leave`
         the query leaves its group. Returns whether that is done; leaving takes until the batch in flight has ended.
         With `twice` the query has another source with this lease table; `cores` is how many tasks Spark runs at the
-        same time. Or it asks about the batch in flight, see `about_batch`, or comes from a task, see `is_of_query`.
+        same time. Or it asks for the `lag`, or about the batch in flight, see `about_batch`, or comes from a task, see
+        `is_of_query`.
 
         Raises `EhBalanceError` for a malformed message.
         """
@@ -273,9 +282,13 @@ class Planner:
             self._changed.set()
         if type(cores := message.get("cores")) is int and cores > 0:
             self.cores = cores
-        end = StreamOffset.from_json(message.get("finished", {}))
-        if self._in_flight is not None and end == self._in_flight.end:
-            self.finish(end)
+        asks_lag = message.get("lag") is True
+        if "finished" in message or not asks_lag:
+            end = StreamOffset.from_json(message.get("finished", {}))
+            if self._in_flight is not None and end == self._in_flight.end:
+                self.finish(end)
+        if asks_lag:
+            return lag_answer(self._keeper.lags(), round(1000 * time.time()))
         if leave:
             self._keeper.leave()
             return self._keeper.idle

@@ -39,6 +39,9 @@ class RangeReceiver:
         self.first: int | None = None
         self.next = 0
         self.newest: Newest | None = None
+        #: Whether `enqueued` is wanted: when the first event of all and the last one were enqueued.
+        self.timed = False
+        self.enqueued: tuple[int, int] | None = None
 
     def receive(self, position: int) -> pa.RecordBatch:
         """Up to `max_rows` from `position` on. Raises what a `Receiver` raises; the next call opens another one.
@@ -54,12 +57,15 @@ class RangeReceiver:
             self._checks = self._receiver.next is None
         assert self._receiver is not None
         receiver, left = self._receiver, self._end - position + self._checks
+        receiver.timed = self.timed
         try:
             batch = receiver.receive(min(self._max_rows, left), 1.0, left)
         except BaseException:
             self.close()
             raise
         self.newest = receiver.newest
+        if self.timed and receiver.enqueued is not None:
+            self.enqueued = (self.enqueued or receiver.enqueued)[0], receiver.enqueued[1]
         self.first, self.next = receiver.first, position if receiver.next is None else receiver.next
         if self._checks and receiver.first is not None:
             batch = self._without_checked(batch, position)

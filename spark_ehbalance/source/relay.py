@@ -15,17 +15,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_ehbalance.source.control_socket import PlannerAddress, send
+from spark_ehbalance.source.control_socket import Answer, PlannerAddress, send
 from spark_ehbalance.source.processes import jvm_pid
 
 _TO, _MESSAGE = "planner", "message"
 
 
-def relay(spark: SparkSession, lineage: str, message: dict[str, Any]) -> bool | None:
+def relay(spark: SparkSession, lineage: str, message: dict[str, Any]) -> Answer | None:
     """As `control_socket.send` to the planner of that lineage, on the machine of the driver of `spark`, in which
     `PlannerRelay` is registered. Runs a job of one row. Raises what Spark raises."""
     reader = spark.read.format(PlannerRelay.name()).options(**{_TO: lineage, _MESSAGE: json.dumps(message)})
-    answer: bool | None = reader.load().collect()[0][0]
+    answer: Answer | None = json.loads(reader.load().collect()[0][0])
     return answer
 
 
@@ -38,8 +38,8 @@ class PlannerRelay(DataSource):
         return "ehbalance_relay"
 
     def schema(self) -> str:
-        """Null stands for: there is no such planner."""
-        return "answer boolean"
+        """As JSON; null stands for: there is no such planner."""
+        return "answer string"
 
     def reader(self, schema: StructType) -> _Reader:
         """The reader of a `spark.read`."""
@@ -48,7 +48,7 @@ class PlannerRelay(DataSource):
 
 @dataclass
 class _Answer(InputPartition):
-    answer: bool | None
+    answer: Answer | None
 
 
 class _Reader(DataSourceReader):
@@ -59,7 +59,7 @@ class _Reader(DataSourceReader):
         """Beside the driver, where the planner is, too."""
         return [_Answer(send(PlannerAddress(self._lineage, jvm_pid()), self._message))]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[bool | None]]:
+    def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
         """In an executor."""
         assert isinstance(partition, _Answer)
-        yield (partition.answer,)
+        yield (json.dumps(partition.answer),)

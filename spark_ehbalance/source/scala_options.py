@@ -106,7 +106,7 @@ SCALA_OPTIONS: dict[str, ScalaOption] = {
         instead="leave it out, as slowPartitionAdjustment: partitions are shared by load, see strategy"
     ),
     "eventhubs.metricPlugin": ScalaOption(
-        instead="leave it out: the query's progress has the newest positions, and `ehbalance status` the group"
+        instead="leave it out: the query's progress has how far it is behind, and `ehbalance status` the group"
     ),
     "eventhubs.maxRatePerPartition": ScalaOption(instead="write maxEventsPerTrigger, for all partitions together"),
     "eventhubs.maxRatesPerPartition": ScalaOption(instead="write maxEventsPerTrigger, for all partitions together"),

@@ -32,3 +32,46 @@ class Lag:
         if next == self.next:
             return self
         return Lag(next, max(self.end, next), None, self.at_ms)
+
+    def as_known_by(self, other: Lag | None) -> Lag:
+        """The same with what `other`, measured before, says of when the event `next` was enqueued. Neither says a time
+        that is too late. Of a hub that was made anew the other says nothing."""
+        if not self.events or other is None or other.unread_since_ms is None:
+            return self
+        if other.next != self.next or other.end > self.end:
+            return self
+        return Lag(self.next, self.end, max(self.unread_since_ms or 0, other.unread_since_ms), self.at_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a query is behind in one partition; `seconds` as `Lag.seconds`."""
+
+    hub: str
+    partition: str
+    next: int
+    end: int
+    seconds: float | None
+
+    @property
+    def events(self) -> int:
+        """How many events are unread."""
+        return self.end - self.next
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLag:
+    """How far a query is behind in the partitions that it holds."""
+
+    partitions: tuple[PartitionLag, ...]
+
+    @property
+    def events(self) -> int:
+        """How many events are unread in all."""
+        return sum(each.events for each in self.partitions)
+
+    @property
+    def seconds(self) -> float | None:
+        """For how long the oldest unread event has waited; None where that is not known of a partition."""
+        known = [each.seconds for each in self.partitions if each.seconds is not None]
+        return max(known, default=0.0) if len(known) == len(self.partitions) else None

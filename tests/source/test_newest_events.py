@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from spark_ehbalance.hub.receiver import PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.source import newest_events
 from spark_ehbalance.source.datasource import StreamReader, Task
-from spark_ehbalance.source.newest_events import SLOW, ListenerAddress, NewestEventsListener
+from spark_ehbalance.source.newest_events import SLOW, ListenerAddress, NewestEventsListener, Tells
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
@@ -36,9 +37,13 @@ class Heard:
 
     def __init__(self) -> None:
         self.found: dict[str, Newest] = {}
+        self.events: set[tuple[str, int, int]] = set()
 
     def __call__(self, told: Mapping[str, Newest]) -> None:
         self.found.update(told)
+
+    def read(self, *event: Any) -> None:
+        self.events.add(event)
 
 
 @pytest.fixture
@@ -48,7 +53,7 @@ def heard() -> Heard:
 
 @pytest.fixture
 def address(heard: Heard) -> Iterator[ListenerAddress]:
-    listener = NewestEventsListener(heard, lambda: 2 * SLOW, "localhost")
+    listener = NewestEventsListener(heard, heard.read, lambda: 2 * SLOW, "localhost")
     found = listener.address()
     assert found is not None
     yield found
@@ -78,7 +83,7 @@ def test_what_is_not_signed_counts_for_nothing_and_ends_nothing(heard: Heard, ad
 
 
 def test_to_a_planner_that_is_gone_nothing_is_told(heard: Heard) -> None:
-    listener = NewestEventsListener(heard, lambda: 2 * SLOW, "localhost")
+    listener = NewestEventsListener(heard, heard.read, lambda: 2 * SLOW, "localhost")
     address = listener.address()
     assert address is not None
     listener.close()
@@ -90,7 +95,7 @@ def test_to_a_planner_that_is_gone_nothing_is_told(heard: Heard) -> None:
 
 def test_without_a_port_the_hub_is_asked(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "192.0.2.1")  # an address that no host has
-    listener = NewestEventsListener(print, lambda: 2 * SLOW, "localhost")
+    listener = NewestEventsListener(print, print, lambda: 2 * SLOW, "localhost")
     assert listener.address() is None
     assert listener.address() is None
     assert caplog.text.count("no port") == 1
@@ -115,7 +120,7 @@ def test_a_kept_receiver_tells_when_there_is_another_event(
     options = hub_options(emulator)
 
     def read(start: int, end: int) -> list[int]:
-        return numbers(read_range(options, Range("1", 0, start, end), None, 5, receivers=worker, news=address))
+        return numbers(read_range(options, Range("1", 0, start, end), None, 5, receivers=worker, tells=Tells(address)))
 
     emulator.append(HUB, 1, [b"x"] * 4)
     assert read(0, 3) == [0, 1, 2]

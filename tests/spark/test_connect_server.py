@@ -112,6 +112,8 @@ def _main(address: str, options: dict[str, str], folder: Path, last: int, *packa
         return [lease.checkpoint.sequence_number for lease in leases if lease.checkpoint] == [last] * 8
 
     wait_until(checkpointed, "all partitions have a checkpoint")
+    lag = wait_until(lambda: spark_ehbalance.lag(query), "the planner tells its lag")
+    assert (len(lag.partitions), lag.events, lag.seconds) == (8, 0, 0.0)
     spark_ehbalance.stop(query)
     return told
 

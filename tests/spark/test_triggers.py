@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter
@@ -73,6 +74,34 @@ def table(tmp_path: Path) -> Callable[[], Snapshot]:
 
 def checkpoints(snapshot: Snapshot) -> dict[str, int]:
     return {p: lease.checkpoint.next if lease.checkpoint else 0 for p, lease in snapshot.leases.items()}
+
+
+def test_how_far_it_is_behind(hub: Emulator, start: Callable[..., StreamingQuery]) -> None:
+    sink = Sink()
+    sink.open.clear()
+    fill(hub, 2)
+    query = start(sink)
+    wait_until(lambda: sink.begun or query.exception(), "the first batch is being written")
+    assert spark_ehbalance.lag(query) is None, "no progress has told where the planner is"
+    sink.open.set()
+    at_rest = wait_until(lambda: spark_ehbalance.lag(query), "the first batch has ended")
+    assert (at_rest.events, at_rest.seconds) == (0, 0.0)
+    assert [(each.hub, each.partition, each.next, each.end) for each in at_rest.partitions] == [
+        ("hub", str(partition), 2, 2) for partition in range(8)
+    ]
+    sink.open.clear()
+    before = time.time()
+    fill(hub, 3)
+    behind = wait_until(lambda: (lag := spark_ehbalance.lag(query)) and lag.events == 24 and lag, "all are unread")
+    assert behind.seconds is not None
+    assert behind.seconds <= time.time() - before + 2, "by the time of the last answer without them"
+    wait_until(lambda: (spark_ehbalance.lag(query) or behind).seconds > behind.seconds, "time passes")
+    sink.open.set()
+    progress: Any = wait_until(lambda: len(query.recentProgress) > 1 and query.lastProgress, "its progress is told")
+    reported = json.loads(progress.json)["sources"][0]["latestOffset"]
+    assert reported.items() >= dict.fromkeys(("minOffsetsBehindLatest", "maxOffsetsBehindLatest"), 0).items()
+    query.stop()
+    assert spark_ehbalance.lag(query) is None
 
 
 def test_a_handover_comes_right_after_the_batch_with_a_long_trigger(
