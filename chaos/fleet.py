@@ -84,8 +84,8 @@ class Fleet:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._stack.close()
 
-    def launch(self, name: str) -> QueryProcess:
-        """Start a process, which prepares to run queries in the background."""
+    def launch(self, name: str, **more: str) -> QueryProcess:
+        """Start a process, which prepares to run queries with `more` options in the background."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         (folder / "tmp").mkdir(exist_ok=True)
@@ -97,6 +97,7 @@ class Fleet:
             "startingPosition": "earliest",
             "leaseTable": str(self.table),
             **self._options,
+            **more,
         }
         run = len(list(self.folder.glob(f"{name}-*.log")))
         settings = Settings(str(folder), options, self._trigger, self._listener, self.target)
