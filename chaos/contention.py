@@ -1,4 +1,5 @@
-"""Many members on one storage account: `python -m chaos.contention [--members 20] [--partitions 128] [--latency 20]`.
+"""Many members on one storage account: `python -m chaos.contention [--members 20] [--partitions 128] [--latency 20]
+[--checkpoint-interval 0]`.
 
 Members without Spark, each a process with the real lease keeper on the real Delta store, in an Azurite behind a proxy
 that delays and counts requests. Each member finishes a batch of all its partitions once a second. After the group has
@@ -159,7 +160,15 @@ class _MeasuredStore(DeltaStore):
         self.seen.silence = max(self.seen.silence, longest / lease_duration(snapshot))
 
 
-def _member(number: int, options: dict[str, str], partitions: int, measuring: Any, ending: Any, results: Any) -> None:
+def _member(
+    number: int,
+    options: dict[str, str],
+    partitions: int,
+    checkpoint_interval: float,
+    measuring: Any,
+    ending: Any,
+    results: Any,
+) -> None:
     logging.basicConfig(level=logging.ERROR)
     owner = f"member-{number:03d}"
     store = _MeasuredStore(options, owner, measuring)
@@ -167,6 +176,7 @@ def _member(number: int, options: dict[str, str], partitions: int, measuring: An
         strategy=STRATEGIES[DEFAULT_STRATEGY],
         lease_duration=LEASE_DURATION,
         reactive=DEFAULT_STRATEGY in REACTIVE,
+        checkpoint_interval=checkpoint_interval,
     )
     participant = Participant(Author(owner, uuid.uuid4().hex), settings, random.Random(number))
     keeper = Keeper(participant, lambda: store, _Hub(partitions))
@@ -238,11 +248,12 @@ class Result:
             "requests/s": round(self.rate(self.requests.total()), 1),
             "requests a day": round(86_400 * self.rate(self.requests.total())),
             **{f"  {what} a day": round(86_400 * self.rate(count)) for what, count in day.items()},
+            "  writes an hour": round(3600 * self.rate(sum(self.requests[kind] for kind in _CHARGED["writes"]))),
             "errors of members": len(self.errors),
         }
 
 
-def contend(members: int, partitions: int, latency: float, seconds: float) -> Result:
+def contend(members: int, partitions: int, latency: float, seconds: float, checkpoint_interval: float = 0.0) -> Result:
     """Let members contend for a table on a storage that takes `latency` seconds for a request.
 
     Raises `TimeoutError` if the group does not settle, and `OSError` if there is no Azurite.
@@ -253,7 +264,7 @@ def contend(members: int, partitions: int, latency: float, seconds: float) -> Re
         make_container(storage, "contention")
         store = DeltaStore(_LOCATION, storage_options(storage))  # not counted and not delayed
         store.create(_GROUP)
-        arguments = (storage_options(proxy.address), partitions, measuring, ending, results)
+        arguments = (storage_options(proxy.address), partitions, checkpoint_interval, measuring, ending, results)
         processes = [context.Process(target=_member, args=(n, *arguments), daemon=True) for n in range(members)]
         began = time.monotonic()
         with ended(processes), contextlib.ExitStack() as stack:
@@ -317,13 +328,14 @@ def main(
     partitions: Annotated[int, typer.Option(help="Of the hub.")] = 128,
     latency: Annotated[float, typer.Option(help="Added to each request, in ms.")] = 20.0,
     minutes: Annotated[float, typer.Option(help="To measure, after the group has settled.")] = 5.0,
+    checkpoint_interval: Annotated[float, typer.Option(help="The option `checkpointInterval`, in s.")] = 0.0,
     silence: Annotated[
         float, typer.Option(help="The longest silence that passes, as a part of the lease duration.")
     ] = MOST_SILENCE,
 ) -> None:
     """Many members on one storage account."""
     try:
-        result = contend(members, partitions, latency / 1000, minutes * 60)
+        result = contend(members, partitions, latency / 1000, minutes * 60, checkpoint_interval)
     except (TimeoutError, OSError) as error:
         log(error)
         finish(False)

@@ -91,8 +91,8 @@ class Fleet:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._stack.close()
 
-    def launch(self, name: str) -> QueryProcess:
-        """Start a process, which prepares to run queries in the background."""
+    def launch(self, name: str, **more: str) -> QueryProcess:
+        """Start a process, which prepares to run queries with `more` options in the background."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         (folder / "tmp").mkdir(exist_ok=True)
@@ -104,6 +104,7 @@ class Fleet:
             "startingPosition": "earliest",
             "leaseTable": str(self.table),
             **self._options,
+            **more,
         }
         run = len(list(self.folder.glob(f"{name}-*.log")))
         way = {} if self._seed is None else _way(random.Random(f"{self._seed} {name} {run}"), options)

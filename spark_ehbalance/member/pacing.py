@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from spark_ehbalance.leases.durations import LONGEST_COMMIT, STORE_SHARE
 from spark_ehbalance.leases.transitions import Transition
-from spark_ehbalance.member.pending import is_routine
+from spark_ehbalance.member.pending import is_routine, without_progress
 from spark_ehbalance.member.settings import TIDY_INTERVAL, Settings
 from spark_ehbalance.stores.base import LONGEST_RETRY_WAIT
 from spark_ehbalance.strategies.base import Decision
@@ -60,16 +60,19 @@ class Pacing:
         self._latency = 0.0  # of a commit, as a moving average
         self._routine_at = 0.0  # before that time no commit is for routine alone
         self._others_until = 0.0  # before that time no commit is for anything else than renewals that are due
+        self._progress_at = 0.0  # before that time no commit is for progress alone
         self._held_until = _NEVER  # something waits for one of them
         #: The part of their interval by which the next renewals are made before they are due.
         self.ahead = 0.0
+        #: Progress waits no more: others are to go on from there.
+        self.hurried = False
 
     def due(self, renewal_due: float, *, progress: bool) -> float:
         """When the next turn is due. `progress`: there is new progress to commit."""
         due = min(max(self.balance_at, self._others_until), self.look_at, renewal_due, self._held_until)
         if not progress or self._settings.per_lease:
             return due
-        return min(due, max(self._routine_at, self._others_until))
+        return min(due, max(self._routine_at, self._others_until, 0.0 if self.hurried else self._progress_at))
 
     def balances(self, now: float, unsettled: Callable[[], bool]) -> bool:
         """Whether to balance in this turn: once per interval, and in a reactive group whenever it is `unsettled`; not
@@ -77,8 +80,15 @@ class Pacing:
         return now >= self._others_until and (now >= self.balance_at or (self._settings.reactive and unsettled()))
 
     def admit(self, transitions: list[Transition], now: float, renewal_due: float) -> list[Transition]:
-        """What of `transitions` is committed in this turn: all, or nothing if it may wait."""
+        """What of `transitions` is committed in this turn: all, or nothing if it may wait. Progress goes along with
+        everything else, except where it costs requests of its own."""
         until = max(self._others_until, self._routine_at if is_routine(transitions) else 0.0)
+        if not self.hurried and now < self._progress_at:
+            rest = without_progress(transitions)
+            if self._settings.per_lease:
+                transitions = rest
+            elif not rest:
+                until = max(until, self._progress_at)
         held = bool(transitions) and now < min(until, renewal_due)
         self._held_until = until if held else _NEVER
         return [] if held else transitions
@@ -106,6 +116,8 @@ class Pacing:
         self.look_at = now + self._jittered(settings.handover_look_interval if in_handover else look)
         if took is not None:
             self._others_until = now + took + min(waited, settings.balance_interval)
+            if not settings.per_lease or now >= self._progress_at:
+                self._progress_at = now + settings.checkpoint_interval
             if not settings.per_lease:  # where members write what is their own, none delays another
                 self._routine_at = now + self._jittered(spacing)
                 self.ahead = self._rng.uniform(0, _RENEWED_AHEAD)

@@ -25,8 +25,9 @@ from spark_ehbalance.member.membership import Clocks, Membership, Resumed
 from spark_ehbalance.member.query import QueryState
 from spark_ehbalance.values.position import partition_order
 
-#: What no other member's decisions depend on.
-_ROUTINE = frozenset({Advance, Checkpoint, Heartbeat, Renew})
+#: How far the query has come; and with it all that no other member's decisions depend on.
+_PROGRESS = frozenset({Advance, Checkpoint})
+_ROUTINE = _PROGRESS | {Heartbeat, Renew}
 
 #: A load is written again when it has changed by more than this part, and by more than so many events per second:
 #: moving averages always change a little, and each change makes everybody decide again. A backlog counts as a rate over
@@ -37,6 +38,11 @@ _LOAD_CHANGE, _LEAST_LOAD_CHANGE, _BACKLOG_SECONDS = 0.05, 0.1, 60.0
 def is_routine(transitions: Iterable[Transition]) -> bool:
     """Whether all of `transitions` may wait for the next commit that is due."""
     return all(type(each) in _ROUTINE for each in transitions)
+
+
+def without_progress(transitions: Iterable[Transition]) -> list[Transition]:
+    """What of `transitions` is about more than how far the query has come."""
+    return [each for each in transitions if type(each) not in _PROGRESS]
 
 
 def pending(

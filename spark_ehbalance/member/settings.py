@@ -34,6 +34,8 @@ class Settings:
     #: The incarnation of a member that is known to be dead, and whose name this one has.
     over: str = ""
     balance_interval: float = BALANCE_INTERVAL
+    #: For how long progress may wait for a commit that is made anyway; 0: it makes one itself.
+    checkpoint_interval: float = 0.0
     #: Balance also when members or leases have changed, not only once per interval.
     reactive: bool = False
     #: How long a batch may run before its partitions are given back; None: as long as it takes.

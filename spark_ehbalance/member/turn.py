@@ -323,6 +323,7 @@ class Participant:
         """
         self._see(snapshot, now)
         member, query, leaving, balances = self._member, self.query, self.leaving, False
+        self._pacing.hurried = leaving or any(each.handover_pending for each in member.holdings.values())
         if stopping:
             to_write = shutdown(member, query, now)
         else:

@@ -87,6 +87,7 @@ class GroupSettings:
     """The options of the group's members, as those of the source."""
 
     balance_interval: float = declared(BALANCE_INTERVAL, parse_duration)
+    checkpoint_interval: float = declared(0.0, parse_delay)
     lease_duration: float = declared(LEASE_DURATION, parse_duration)
     handover_timeout: float = declared(HANDOVER_TIMEOUT, parse_duration)
     max_owned: int | None = declared(None, whole(0))

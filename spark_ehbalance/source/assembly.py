@@ -176,6 +176,7 @@ def _keeper(
         max_owned=options.max_partitions_owned,
         host=socket.gethostname(),
         balance_interval=options.balance_interval,
+        checkpoint_interval=options.checkpoint_interval,
         reactive=name in REACTIVE,
         max_stall=options.max_stall,
         lineage=lineage if shared and options.keeps_all else "",

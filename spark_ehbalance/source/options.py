@@ -29,7 +29,7 @@ from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY, PARAMETER
 from spark_ehbalance.values.declared import Declared, declarations, declared, option_name
 from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT, LEASE_DURATION, PROCESSOR_LEASE_DURATION
 from spark_ehbalance.values.group import Group
-from spark_ehbalance.values.parsing import flag, one_of, parse_duration, whole
+from spark_ehbalance.values.parsing import flag, one_of, parse_delay, parse_duration, whole
 from spark_ehbalance.values.secrets import (
     REFERENCES,
     could_be_secret,
@@ -212,6 +212,15 @@ class Options:
     )
     balance_interval: float = declared(
         BALANCE_INTERVAL, parse_duration, "time between two cycles of balancing", only=SHARED
+    )
+    checkpoint_interval: float = declared(
+        0.0,
+        parse_delay,
+        "for how long the progress of finished batches may wait for a commit that is made anyway, such as a renewal: "
+        "[fewer requests, and more is read twice after a crash](operations.md#fewer-checkpoints). `0`: the end of each "
+        "batch makes one",
+        shown="`0`",
+        only=SHARED,
     )
     lease_duration: float = declared(
         LEASE_DURATION,

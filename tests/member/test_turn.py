@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -39,6 +41,10 @@ SELDOM = dict.fromkeys(("look_interval", "handover_look_interval", "balance_inte
 
 def claimed(transitions: list[Transition]) -> set[str]:
     return {each.partition for each in transitions if isinstance(each, Claim)}
+
+
+def gaps(times: Sequence[float]) -> list[float]:
+    return [after - before for before, after in itertools.pairwise(times)]
 
 
 def older_bob(one: One) -> None:
@@ -141,6 +147,57 @@ def test_a_commit_that_failed_is_tried_again() -> None:
     one.ann.commit_failed()
     assert first == one.begin().transitions()
     assert [each.position for each in first if isinstance(each, Checkpoint)] == [Position(9)]
+
+
+def test_progress_waits_for_the_checkpoint_interval_or_a_commit_that_is_made_anyway() -> None:
+    one = One(checkpoint_interval=60.0, **SELDOM)
+    last, delays, commits = one.now, list[float](), list[float]()
+    while one.now < last + 10 * LEASE:
+        one.now += 1.0
+        one.finish(round(one.now), "0", "1")
+        if one.ann.due() <= one.now and one.turn():
+            commits.append(one.now)
+        delays.append(one.now - one.table.leases["0"].checkpoint.sequence_number)  # type: ignore[union-attr]
+    assert 0.2 * LEASE < min(gaps(commits)) <= max(gaps(commits)) <= LEASE / 3, "renewals alone make commits, in time"
+    assert max(delays[60:]) < LEASE / 3, "and take the progress along"
+
+
+def test_progress_makes_a_commit_when_the_checkpoint_interval_is_over() -> None:
+    one = One(checkpoint_interval=1.5, **SELDOM)
+    one.finish(9, "0")
+    assert one.turn() == []
+    assert one.ann.due() == pytest.approx(one.now + 1.5, abs=1e-6)
+    one.now += 1.5
+    assert kinds(one.turn()) == ["Checkpoint"]
+    one.now += 1.6
+    one.finish(19, "0")
+    assert one.ann.due() <= one.now
+    assert kinds(one.turn()) == ["Checkpoint"], "nothing was written for so long"
+
+
+def test_progress_waits_no_more_once_others_are_to_go_on_from_there() -> None:
+    """A handover that is pending may be forced; what leaves need not wait; the last commit comes once."""
+    for told in ("request", "drain", "leave", "stop", "reset"):
+        one = One(checkpoint_interval=1e6)
+        one.reserve("0", "1")
+        one.finish(9, "0", "1")
+        assert one.turn() == []
+        one.reserve("0", "1")
+        if told == "request":
+            one.request("0")
+        elif told == "drain":
+            one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann"))
+        elif told == "leave":
+            one.ann.leave()
+        elif told == "reset":
+            one.ann.query.reset({"1": Progress(1, Position(3))})
+        assert one.stop() if told == "stop" else one.turn(), told
+        assert one.table.leases["0"].checkpoint == Position(9), told
+        if told in ("request", "drain"):
+            one.finish(19, "0", "1")
+            assert one.ann.due() <= one.now, "the batch has ended"
+            one.turn()
+            assert one.table.leases["0"].checkpoint == Position(19)
 
 
 def test_progress_during_a_commit_is_not_lost() -> None:

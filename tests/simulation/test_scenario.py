@@ -118,8 +118,9 @@ def test_values_have_the_forms_that_options_have() -> None:
 
 def test_defaults_of_the_group_are_those_of_the_source() -> None:
     group = GroupSettings()
-    assert (group.balance_interval, group.lease_duration, group.handover_timeout) == (
+    assert (group.balance_interval, group.checkpoint_interval, group.lease_duration, group.handover_timeout) == (
         Options.balance_interval,
+        Options.checkpoint_interval,
         Options.lease_duration,
         Options.handover_timeout,
     )

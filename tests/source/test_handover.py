@@ -94,7 +94,11 @@ def pending_handovers(group: Group) -> set[str]:
 # --- under load ------------------------------------------------------------------------------------------------
 
 
-def test_everything_is_read_once_while_members_join_drain_and_leave(group: Group, traffic: Traffic) -> None:
+@pytest.mark.parametrize("checkpoint_interval", ["0", "1 hour"])
+def test_everything_is_read_once_while_members_join_drain_and_leave(
+    group: Group, traffic: Traffic, checkpoint_interval: str
+) -> None:
+    group.raw["checkpointInterval"] = checkpoint_interval
     a = traffic.run(group.query("a"))
     wait_until(lambda: len(a.seen) > 40, "a reads")
     b = traffic.run(group.query("b"))

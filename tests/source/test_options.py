@@ -101,6 +101,7 @@ NEED_A_TABLE = {
     "leaseDuration": "60 s",
     "handoverTimeout": "10 s",
     "maxStall": "10 min",
+    "checkpointInterval": "10 s",
 }
 
 #: What is set, and what the error says.
@@ -194,6 +195,10 @@ REFUSED: list[tuple[dict[str, str], list[str]]] = [
         for name in sorted(PARAMETERS.keys() - {"balanced", "greedy"})
     ],
     (SHARED | {"strategy": "magic"}, ["strategy='magic'", *STRATEGIES]),
+    *[
+        (SHARED | {"checkpointInterval": text}, [f"checkpointInterval='{text}' is wrong: allowed is a length of time"])
+        for text in ("-1", "often", "367 d", "8784.1 h")
+    ],
     (SHARED | {"strategy": "cooperativ"}, ["strategy='cooperativ' is wrong: ", " (did you mean cooperative?)"]),
     (RACE | {"race.speed": "1"}, ["no option 'race.speed'"]),
     (SHARED | {"race.weight": "load"}, ["race.weight is for strategy=race, and the strategy is cooperative"]),
