@@ -14,14 +14,12 @@ from rich.live import Live
 from rich.table import Table
 
 from spark_ehbalance.cli.common import age, cell, console, iso, now_ms, table
-from spark_ehbalance.cli.options import AsJson, LeaseTable, StorageOptions
+from spark_ehbalance.cli.options import AsJson, GroupName, LeaseTable, StorageOptions, group_of
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.leases.model import Lease, Member, MemberLoad
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.defaults import LEASE_DURATION
-from spark_ehbalance.values.group import Group as NamedGroup
 from spark_ehbalance.values.lag import Lag
-from spark_ehbalance.values.secrets import shown
 
 #: Seconds between two refreshes of `status --watch`.
 _WATCH_INTERVAL = 1.0
@@ -35,9 +33,7 @@ def status(
     storage: StorageOptions,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     as_json: AsJson = False,
-    group: Annotated[
-        str | None, typer.Option(metavar="NAMESPACE/HUB/GROUP", help="Which group, in a container that has several.")
-    ] = None,
+    group: GroupName = None,
 ) -> None:
     """Show who owns which partition of a group, what is unread of it, and the load of its members.
 
@@ -45,7 +41,7 @@ def status(
     """
     if watch and as_json:
         raise OptionError("--watch and --json are both given: set one")
-    with storage.open(lease_table, group=None if group is None else _group(group)) as store:
+    with storage.open(lease_table, group=None if group is None else group_of(group)) as store:
         if as_json:
             typer.echo(json.dumps(status_json(store.read(), now_ms(), store.keeps_all), indent=2))
         elif not watch:
@@ -58,13 +54,6 @@ def status(
                     shown = status_tables(store.read(), now_ms(), store.keeps_all, size.width, size.height - 1)
                     live.update(shown, refresh=True)
                     time.sleep(_WATCH_INTERVAL)
-
-
-def _group(text: str) -> NamedGroup:
-    names = text.split("/")
-    if len(names) != 3 or not all(names):
-        raise OptionError(f"--group={shown(text)} is wrong: allowed is NAMESPACE/HUB/GROUP")
-    return NamedGroup.of(*names)
 
 
 def status_json(snapshot: Snapshot, now_ms: int, keeps_all: bool) -> dict[str, Any]:

@@ -145,6 +145,11 @@ class Keeper:
         with self._lock:
             self._query.loads, self._query.load = loads, load
 
+    def asked(self, at_ms: int, left_out: Mapping[str, str]) -> None:
+        """Spark has asked for a batch at that time, and these partitions were left out of it; see `Member`."""
+        with self._lock:
+            self._query.asked_ms, self._query.left_out = at_ms, left_out
+
     def leave(self) -> None:
         """Take nothing more, and give everything back as soon as the batch in flight has ended."""
         with self._changing():
