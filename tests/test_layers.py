@@ -31,6 +31,7 @@ PURE = (
     "strategies.",
     "member.",
     "emulator.amqp.",
+    "cli.reasons.",
     "source.batch_planning",
     "source.no_such_option",
     "source.progress_policy",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -140,14 +141,25 @@ def table(
     title: str | None = None,
     right: Collection[str] = (),
     unknown: Collection[str] = (),
+    dispensable: Sequence[str] = (),
+    width: int = _FULL_WIDTH,
 ) -> Table:
     """A table of values that others may have written. The columns in `right` are aligned there, those in `unknown` have
-    "-" in every row."""
+    "-" in every row. Of the `dispensable` ones the first are left out until the rest fits into `width`, beginning with
+    those that have one value in all rows; what is still too wide goes on in the next line, and nothing is cut."""
+    cells = [
+        [cell("-" if name in unknown else value) for name, value in zip(columns, row, strict=True)] for row in rows
+    ]
+    texts = {name: [each.plain for each in column] for name, *column in zip(columns, *cells, strict=True)}
+    widths = {name: max(cell_len(each) for each in (name, *column)) for name, column in texts.items()}
+    shown, rest = [*columns], sorted(dispensable, key=lambda name: len({*texts[name]}) > 1)
+    while rest and 1 + sum(widths[name] + 3 for name in shown) > width:
+        shown.remove(rest.pop(0))
     made = Table(title=title and cell(title), title_justify="left")
-    for column in columns:
-        made.add_column(column, justify="right" if column in right else "left")
-    for row in rows:
-        made.add_row(*(cell("-" if name in unknown else value) for name, value in zip(columns, row, strict=True)))
+    for column in shown:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in cells:
+        made.add_row(*(each for name, each in zip(columns, row, strict=True) if name in shown))
     return made
 
 
@@ -164,4 +176,7 @@ def iso(ms: int) -> str:
 def age(ms: int) -> str:
     """A duration in milliseconds, for people."""
     seconds = ms / 1000
-    return f"{seconds:.0f} s" if abs(seconds) < 120 else f"{seconds / 60:.0f} min"
+    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if abs(seconds) >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

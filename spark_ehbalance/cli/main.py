@@ -13,6 +13,7 @@ import typer
 from spark_ehbalance import __version__
 from spark_ehbalance.cli.check import check
 from spark_ehbalance.cli.demo import demo
+from spark_ehbalance.cli.explain import explain
 from spark_ehbalance.cli.export_checkpoints import export_checkpoints
 from spark_ehbalance.cli.import_checkpoints import import_checkpoints
 from spark_ehbalance.cli.init import init
@@ -61,6 +62,7 @@ for command in (
     import_checkpoints,
     export_checkpoints,
     status,
+    explain,
     transfer,
     pin,
     unpin,

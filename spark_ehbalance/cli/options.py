@@ -19,13 +19,16 @@ from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.secrets import REFERENCES, is_reference, shown
 
 #: The environment variable with the connection string.
-_CONNECTION_STRING = "EHBALANCE_CONNECTION_STRING"
+CONNECTION_STRING = "EHBALANCE_CONNECTION_STRING"
 
 hub_panel = functools.partial(typer.Option, rich_help_panel="Event hub")
 access_panel = functools.partial(typer.Option, rich_help_panel="Access")
 
 LeaseTable = Annotated[str, typer.Argument(help="Path or address of the lease table.")]
 Why = Annotated[str, typer.Option(help="The reason, for the history.")]
+GroupName = Annotated[
+    str | None, typer.Option(metavar="NAMESPACE/HUB/GROUP", help="Which group, in a container that has several.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 BlobNamespace = Annotated[
     str | None, access_panel(metavar="HOST[:PORT]", help="Namespace in blob names, if it is not the hub's host.")
@@ -82,7 +85,7 @@ class HubOptions:
         str | None,
         hub_panel(
             metavar="REF",
-            help=f"Or env:NAME or file:PATH of its connection string. Default: env:{_CONNECTION_STRING}",
+            help=f"Or env:NAME or file:PATH of its connection string. Default: env:{CONNECTION_STRING}",
         ),
     ] = None
     consumer_group: Annotated[str, hub_panel(help="The queries' consumer group.")] = "$Default"
@@ -102,8 +105,8 @@ class HubOptions:
         connection_string = self.connection_string
         if connection_string is not None and not is_reference(connection_string):
             raise OptionError(f"--connection-string is wrong: anybody can see command lines, write {REFERENCES}")
-        if connection_string is None and self.fully_qualified_namespace is None and os.environ.get(_CONNECTION_STRING):
-            connection_string = f"env:{_CONNECTION_STRING}"
+        if connection_string is None and self.fully_qualified_namespace is None and os.environ.get(CONNECTION_STRING):
+            connection_string = f"env:{CONNECTION_STRING}"
         given = {
             "leaseTable": lease_table,
             "eventHubName": self.event_hub_name,
@@ -118,6 +121,14 @@ class HubOptions:
             **{f"storageOptions.{name}": value for name, value in pairs(storage.storage_option).items()},
         }
         return stream_options({name: value for name, value in given.items() if value is not None})
+
+
+def group_of(text: str) -> Group:
+    """The group that `--group` names. Raises `OptionError`."""
+    names = text.split("/")
+    if len(names) != 3 or not all(names):
+        raise OptionError(f"--group={shown(text)} is wrong: allowed is NAMESPACE/HUB/GROUP")
+    return Group.of(*names)
 
 
 def pairs(texts: list[str] | None, option: str = "--storage-option") -> dict[str, str]:

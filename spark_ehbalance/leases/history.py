@@ -11,6 +11,7 @@ from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.orders import MoveTo, Order, Seek, Unpin
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
+    Claim,
     Drain,
     HandOver,
     LeaseTransition,
@@ -67,7 +68,7 @@ def _change(
         epoch=lease.epoch,
         sequence_number=lease.checkpoint.sequence_number if lease.checkpoint else None,
         by=transition.by.id,
-        why=_order_text(transition) or _by_pin(earlier, lease),
+        why=_order_text(transition) or _by_pin(earlier, lease) or _by_force(earlier, transition),
     )
 
 
@@ -84,6 +85,15 @@ def _by_pin(before: Lease | None, after: Lease) -> str | None:
     """The text of the pin that a move carries out."""
     pin = before.pin if before and before.owner != after.owner else None
     return _with_reason(f"ordered by {pin.by}", pin.why) if pin and pin.to == after.owner else None
+
+
+def _by_force(before: Lease | None, transition: Transition) -> str | None:
+    """Why a lease was claimed from another owner."""
+    if not isinstance(transition, Claim) or before is None or before.owner in (None, transition.by.id):
+        return None
+    if before.counter == transition.unchanged_counter:
+        return "no sign of life for the lease duration"
+    return "not handed over in time"
 
 
 def _drained(drain: Drain) -> OwnershipChange:

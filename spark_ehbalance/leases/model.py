@@ -9,8 +9,8 @@ wait of a cold start; they are never compared between machines to decide who is 
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from enum import Enum
 
 from spark_ehbalance.values.lag import Lag
@@ -162,6 +162,9 @@ class Member:
     `lease_duration_ms` is the time without a sign of life after which others may take its leases, as its last heartbeat
     stated. `commit_ms` is the duration of its commits, without lost races; None until it is measured. Members of an
     earlier version state neither, and their writes remove what others have stated.
+
+    For people: `asked_ms` is when Spark has last asked it for a batch, and `left_out` says of partitions that it owned
+    then and did not plan, although there may be something to read, why: see `left_out` in `source/batch_planning.py`.
     """
 
     id: str
@@ -177,6 +180,8 @@ class Member:
     load: MemberLoad | None = None
     lease_duration_ms: int | None = None
     commit_ms: float | None = None
+    asked_ms: int | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def counter(self) -> tuple[str, int]:

@@ -10,7 +10,7 @@ and it holds until the lease shows a sign of life that the author has not seen.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from spark_ehbalance.leases.model import (
@@ -219,6 +219,8 @@ class Heartbeat(Transition):
     load: MemberLoad | None = None
     lease_duration_ms: int | None = None
     commit_ms: float | None = None
+    asked_ms: int | None = None
+    left_out: Mapping[str, str] | None = None
 
     def refusal(self, state: WorkingCopy) -> str | None:
         return state.fenced(self.by)
@@ -232,6 +234,8 @@ class Heartbeat(Transition):
             load=self.load or member.load,
             lease_duration_ms=self.lease_duration_ms or member.lease_duration_ms,
             commit_ms=self.commit_ms or member.commit_ms,
+            asked_ms=self.asked_ms or member.asked_ms,
+            left_out=member.left_out if self.left_out is None else self.left_out,
         )
 
 

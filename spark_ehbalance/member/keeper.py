@@ -162,6 +162,11 @@ class Keeper:
         found = {p: current(lag_of, leases.get(p), p, position.next) for p, position in positions.items()}
         return {partition: lag for partition, lag in found.items() if lag is not None}
 
+    def asked(self, at_ms: int, left_out: Mapping[str, str]) -> None:
+        """Spark has asked for a batch at that time, and these partitions were left out of it; see `Member`."""
+        with self._lock:
+            self._query.asked_ms, self._query.left_out = at_ms, left_out
+
     def leave(self) -> None:
         """Take nothing more, and give everything back as soon as the batch in flight has ended."""
         with self._changing():

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.leases.durations import renewal_interval, short_outage
 from spark_ehbalance.leases.expiry import Observations, changed_rows
-from spark_ehbalance.leases.model import Author, Lease, MemberLoad, MemberState, QueryRecord, TableIdentity
+from spark_ehbalance.leases.model import Author, Lease, MemberState, QueryRecord, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Advance, Heartbeat, Join, LeaseTransition, Outcome, PutBack, apply
 from spark_ehbalance.member.lease_duration import LeaseDuration
@@ -331,12 +331,14 @@ class Membership:
             return []
         return [Advance(by=self.author, at_ms=at_ms, lineage=record.lineage, batch=batch, begun=begun, planner=planner)]
 
-    def beat(self, at_ms: int, load: MemberLoad | None) -> Heartbeat:
+    def beat(self, at_ms: int, query: QueryState) -> Heartbeat:
         """This member's sign of life. It says the group's duration: from then on others judge this member by that."""
         return Heartbeat(
             by=self.author,
             at_ms=at_ms,
-            load=load,
+            load=query.load,
+            asked_ms=query.asked_ms,
+            left_out=query.left_out,
             lease_duration_ms=round(self.duration.group * 1000),
             commit_ms=self.duration.commit_ms,
         )

@@ -60,7 +60,7 @@ def pending(
         return transitions + _resumed(member, apply(snapshot, transitions).after, at_ms)
     transitions += member.look.to_put_back
     if by.id in snapshot.members and member.written.heartbeat + part * member.duration.own <= now.monotonic:
-        transitions.append(member.beat(at_ms, query.load))
+        transitions.append(member.beat(at_ms, query))
     transitions += _progress(member, query, at_ms)
     for partition, holding in member.holdings.items():
         epoch, at_rest = holding.epoch, partition not in in_flight

@@ -26,7 +26,8 @@ class QueryState:
     current batch, which began at monotonic time `batch_began`. `loads` are moving averages by partition, `load` is that
     of the member. `leaving`: the query takes no new partitions and gives its own back. `given_back` are the partitions
     that it gives back although it stays, until that is committed. `batch` is the number of the last batch that the sink
-    has finished, `begun` of the last one that it was given, which the run `planner` has planned.
+    has finished, `begun` of the last one that it was given, which the run `planner` has planned. `asked_ms` and
+    `left_out` are those of `Member`.
     """
 
     progress: dict[str, Progress] = field(default_factory=dict)
@@ -42,6 +43,8 @@ class QueryState:
     batch: int = 0
     begun: int = 0
     planner: str = ""
+    asked_ms: int | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def begin(self, batch: int, planner: str) -> None:
         """The sink is given the batch with this number, planned by that run."""

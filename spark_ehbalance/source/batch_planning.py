@@ -7,7 +7,7 @@ asks the hub and plans again; each request is returned once at most.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_ehbalance.errors import DataLossError
@@ -120,6 +120,28 @@ def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
         for partition, start in positions.items()
     }
     return BatchPlan(ranges, resets, tuple(warnings))
+
+
+def left_out(
+    ranges: Mapping[str, Range],
+    owned: Iterable[str],
+    states: Mapping[str, PartitionState],
+    fixed_ends: Mapping[str, int] | None,
+) -> dict[str, str]:
+    """Why `owned` partitions are left out of a batch of these `ranges`, although there may be something to read: the
+    hub has not told its `state`; its `position` is not found there; `late`: it came after the run of
+    Trigger.AvailableNow had begun; or the `limit` is smaller than what is unread."""
+    out = {}
+    for partition in owned:
+        state, planned = states.get(partition), ranges.get(partition)
+        if state is None or planned is None:
+            out[partition] = "state" if state is None else "position"
+        elif not len(planned) and planned.start < state.end:
+            if fixed_ends is None:
+                out[partition] = "limit"
+            elif partition not in fixed_ends:
+                out[partition] = "late"
+    return out
 
 
 def doubts(inputs: PlanInputs) -> tuple[dict[str, Position], dict[str, Position]]:

@@ -18,7 +18,7 @@ from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.source import event_check, lag_report
 from spark_ehbalance.source.batch_in_flight import BatchInFlight
-from spark_ehbalance.source.batch_planning import BatchPlan, PlanInputs, Request, plan_batch
+from spark_ehbalance.source.batch_planning import BatchPlan, PlanInputs, Request, left_out, plan_batch
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.source.event_check import EventCheck
 from spark_ehbalance.source.lag_report import LagReport, lag_answer
@@ -190,6 +190,8 @@ class Planner:
         self._tell_unread(holdings)
         self._move_to_retained(plan)
         self.lag.planned(plan.ranges)
+        out = left_out(plan.ranges, holdings, self._hub.states(), self._fixed_ends)
+        self._keeper.asked(time.time_ns() // 1_000_000, out)
         self._loads.update(self.latest(), {partition: each.start for partition, each in plan.ranges.items()})
         to_be_empty = start.batch < self._earlier.empty_until
         named = {} if to_be_empty else self._policy.named(start, plan.ranges)

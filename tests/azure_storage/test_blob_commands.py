@@ -48,13 +48,14 @@ def test_status_shows_owners_ages_and_checkpoints_and_what_is_not_known(
     done = ehbalance.succeeds("status", container, *key)
     assert "ns.example/flights/$default, 2 owners" in done.out
     rows = {row[0]: row for row in cells(done.out)}
-    assert rows["0"][:5] == ["0", "ann", "-", "42", "-"]
-    assert rows["0"][5].endswith(" s ago")
-    assert rows["0"][6:] == ["-", "-", "-"]
-    assert rows["1"][1:5] == ["bob", "-", "", "-"]
-    assert rows["10"][1:6] == ["nobody", "-", "", "-", ""]
-    assert rows["ann"][:-1] == ["ann", "-", "-", "-", "2", "-", "-", "-", "-", "-"]
-    assert rows["bob"][4] == "1"
+    assert rows["0"][:9] == ["0", "ann", "-", "-", "-", "43", "-", "-", "-"]
+    assert rows["0"][9].endswith(" s ago")
+    assert rows["0"][10:] == ["-", "-"]
+    assert rows["1"][1:6] == ["bob", "-", "-", "-", ""]
+    assert (rows["10"][1], rows["10"][9]) == ("nobody", "")
+    assert rows["ann"][:6] == ["ann", "2", "-", "-", "-", "-"]
+    assert rows["ann"][7:] == ["-"] * 5
+    assert rows["bob"][1] == "1"
 
     state = json.loads(ehbalance("status", container, "--json", *key).out)
     assert [

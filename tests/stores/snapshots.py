@@ -74,6 +74,8 @@ _members = st.builds(
     load=st.none() | st.builds(MemberLoad, _rates, _rates, _rates, st.none() | st.floats(0, 1)),
     lease_duration_ms=_durations,
     commit_ms=st.none() | st.floats(0.01, 1e6),
+    asked_ms=st.none() | _times.filter(bool),
+    left_out=st.dictionaries(_texts, _texts, max_size=2),
 )
 _queries = st.builds(
     QueryRecord, _texts, _texts, _texts, _rising.filter(bool), _rising, _rising, _texts, _times, _texts, _texts

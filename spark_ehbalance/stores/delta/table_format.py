@@ -87,6 +87,8 @@ SCHEMA = pa.schema(
         ("unread_end", pa.int64()),
         ("unread_since", _TIME),
         ("lag_measured", _TIME),
+        ("asked", _TIME),
+        ("left_out", pa.string()),
     ]
 )
 
@@ -377,6 +379,8 @@ def _member_columns(members: list[Member]) -> dict[str, list[Any]]:
         "cpu": [member.load and member.load.cpu for member in members],
         "lease_duration_ms": [member.lease_duration_ms for member in members],
         "commit_ms": [member.commit_ms for member in members],
+        "asked": [_to_optional_time(member.asked_ms) for member in members],
+        "left_out": [json.dumps(member.left_out) if member.left_out else None for member in members],
     }
 
 
@@ -400,7 +404,18 @@ def member_of(row: dict[str, Any]) -> Member:
         load=_member_load(row),
         lease_duration_ms=_positive(row["lease_duration_ms"], _LONGEST_DURATION),
         commit_ms=_positive(row["commit_ms"]),
+        asked_ms=to_ms(row["asked"]) or None,
+        left_out=_left_out(row["left_out"]),
     )
+
+
+def _left_out(text: str | None) -> dict[str, str]:
+    """For people: what makes no sense, as after somebody's UPDATE, counts as missing."""
+    with contextlib.suppress(ValueError):
+        found = json.loads(text or "{}")
+        if isinstance(found, dict):
+            return {str(partition): str(why) for partition, why in found.items()}
+    return {}
 
 
 def _query_columns(queries: list[QueryRecord]) -> dict[str, list[Any]]:

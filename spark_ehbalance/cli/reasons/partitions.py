@@ -1,0 +1,212 @@
+"""What is wrong with single partitions, whoever owns them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from spark_ehbalance.cli.reasons.facts import Facts, HubFacts
+from spark_ehbalance.cli.reasons.findings import Finding, Severity, listed, partitions_text, span, them
+from spark_ehbalance.leases.model import Lease, MemberState
+from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP
+from spark_ehbalance.text import time_of
+from spark_ehbalance.values.position import partition_order
+
+_WRONG, _WAITS, _NOTE = Severity.WRONG, Severity.WAITS, Severity.NOTE
+
+#: Milliseconds for which a partition is without an owner before that is said: two balance intervals.
+_FREE_MS = 20_000
+
+
+def partitions(facts: Facts) -> Iterator[Finding]:
+    """The findings about partitions without an owner, in handover, pinned, or of which the event hub says something
+    else than the table."""
+    yield from _free(facts)
+    for lease in facts.snapshot.leases.values():
+        yield from _handover(facts, lease)
+        yield from _pin(facts, lease)
+    if facts.hub is not None and not facts.hub.problem:
+        yield from _hub(facts, facts.hub)
+
+
+def _ids(leases: Sequence[Lease]) -> tuple[str, ...]:
+    return tuple(each.partition for each in leases)
+
+
+def _free(facts: Facts) -> Iterator[Finding]:
+    free = [each for each in facts.snapshot.leases.values() if each.owner is None]
+    if not free or not facts.active:
+        return  # that there is nobody is said by another rule
+    ids, limits = _ids(free), [each.max_owned for each in facts.active]
+    room = sum(each for each in limits if each is not None)
+    if None not in limits and room < len(facts.snapshot.leases):
+        yield Finding(
+            _WRONG,
+            ids,
+            f"Nobody owns {partitions_text(ids)}: maxPartitionsOwned of the {len(limits)} queries comes to {room} in "
+            f"all, and there are {len(facts.snapshot.leases)} partitions.",
+            "Their events wait in the event hub, as long as it retains them.",
+            "Raise maxPartitionsOwned, or start another query.",
+        )
+        return
+    new = [each for each in free if each.checkpoint is None]
+    if new:
+        text = f"Nobody owns {partitions_text(_ids(new))}, and nobody has read {them(new)} yet."
+        yield Finding(_WAITS, _ids(new), text, facts.taken_by(new))
+    if left := [each for each in free if each.checkpoint is not None]:
+        since = facts.now_ms - max(each.renewed_at_ms for each in left)
+        logs = listed([facts.log(each.id) for each in facts.active], "or", 3)
+        yield Finding(
+            _WRONG if since > _FREE_MS else _WAITS,
+            _ids(left),
+            f"Nobody has owned {partitions_text(_ids(left))} for {span(since)}.",
+            facts.taken_by(left),
+            f"That should have happened: look for `Until that is over no partition is taken` in {logs}; with "
+            "EHBALANCE_LOG_LEVEL=INFO lines with `balance:` say why."
+            if since > _FREE_MS
+            else "",
+        )
+
+
+def _handover(facts: Facts, lease: Lease) -> Iterator[Finding]:
+    handover = lease.handover
+    if handover is None or lease.owner is None:
+        return
+    ids, to = (lease.partition,), facts.name(handover.to)
+    asked = facts.now_ms - handover.requested_at_ms if handover.requested_at_ms else 0
+    left, timeout = handover.timeout_ms - asked, span(handover.timeout_ms)
+    by = f", as {lease.pin.by} has ordered" if lease.pin is not None and lease.pin.to == handover.to else ""
+    text = (
+        f"{facts.name(lease.owner)} was asked {span(asked)} ago to hand partition {lease.partition} over to {to}{by}. "
+        "It plans no new batch with it."
+    )
+    if gone := _absent(facts, handover.to):
+        reads_on = f"The request is taken back at the next decision of a member, and {lease.owner} reads on."
+        yield Finding(_WAITS, ids, f"{text} But {to} {gone}.", reads_on)
+    elif left > 0:
+        ran = facts.in_batch_ms(lease.owner)
+        when = "within a second" if ran is None else f"when its batch ends, which has been running for {span(ran)}"
+        forced = f"Otherwise {handover.to} takes it {span(left)} from now, when {timeout} are over"
+        yield Finding(_NOTE, ids, text, f"It hands it over {when}. {forced}, and the batch in flight is read again.")
+    else:
+        yield Finding(
+            _WAITS,
+            ids,
+            f"{text} The {timeout} that it had for that were over {span(-left)} ago.",
+            f"{to} takes it at its next decision, within a balanceInterval, and the batch in flight is read again.",
+            f"If it does not: look for `balance:` (EHBALANCE_LOG_LEVEL=INFO) in {facts.log(handover.to)}.",
+        )
+
+
+def _absent(facts: Facts, member: str) -> str:
+    """Why the member takes no partition, as the rest of a sentence; nothing if it does."""
+    row = facts.snapshot.members.get(member)
+    if row is None:
+        return "is not a member any more"
+    return "is silent" if not facts.live(member) else "is leaving" if row.state is MemberState.LEAVING else ""
+
+
+def _pin(facts: Facts, lease: Lease) -> Iterator[Finding]:
+    pin = lease.pin
+    if pin is None or lease.owner == pin.to:
+        return
+    order = f"{'a transfer' if pin.transfer else 'a pin'} of {pin.by}{f' ({pin.why})' if pin.why else ''}"
+    ids, absent = (lease.partition,), _absent(facts, pin.to)
+    text = f"Partition {lease.partition} should be with {facts.name(pin.to)} by {order}, which"
+    if absent:
+        then = "A member removes the order." if pin.transfer else "The partition goes back to it when it is back."
+        do = "" if pin.transfer else "If it does not come back: `ehbalance unpin`."
+        yield Finding(_NOTE, ids, f"{text} {absent}. Meanwhile the order binds nobody.", then, do)
+        return
+    limit = facts.snapshot.members[pin.to].max_owned
+    if limit is not None and len(facts.snapshot.owned_by(pin.to)) >= limit:
+        then = "It takes the partition once it has room; until then another one reads it."
+        yield Finding(_NOTE, ids, f"{text} owns maxPartitionsOwned={limit} partitions already.", then)
+
+
+def _hub(facts: Facts, hub: HubFacts) -> Iterator[Finding]:
+    leases = facts.snapshot.leases
+    if other := facts.snapshot.described_other_hub(hub.created_ms):
+        yield Finding(_WRONG, (), f"The lease table: {other}.", "Queries fail, and do not start.", OTHER_HUB_HELP)
+        return
+    if facts.keeps_all and (added := sorted(hub.states.keys() - leases.keys(), key=partition_order)):
+        yield Finding(
+            _WAITS,
+            tuple(added),
+            f"The event hub has {partitions_text(added)}, and the lease table does not yet.",
+            "The members add and read them from the first event, within a balanceInterval and the time of a commit."
+            if facts.active
+            else "The next query adds them.",
+        )
+    if gone := [each for each in leases if each not in hub.states]:
+        yield Finding(
+            _WRONG,
+            tuple(gone),
+            f"The event hub does not have {partitions_text(gone)}: it was made anew with fewer, or is another one.",
+            "There is nothing to read.",
+            "If it is the right event hub: a new leaseTable and new checkpoints.",
+        )
+    for lease in leases.values():
+        state = hub.states.get(lease.partition)
+        if state is None or lease.checkpoint is None:
+            continue
+        at, fails = lease.checkpoint.next, "With failOnDataLoss its owner fails with DataLossError"
+        if at > state.end:
+            yield Finding(
+                _WRONG,
+                (lease.partition,),
+                f"Partition {lease.partition}: reading goes on at sequence number {at}, and the event hub ends before "
+                f"{state.end}: it was made anew, or was promoted and has lost events.",
+                f"{fails}; without, it goes on at the nearest event.",
+                "Set a position that exists with `ehbalance seek`, or see docs/operations.md, The hub lost events.",
+            )
+        elif at < state.begin:
+            yield Finding(
+                _WRONG,
+                (lease.partition,),
+                f"Partition {lease.partition}: events {at} to {state.begin - 1} are not in the event hub any more: "
+                "they were retained for too short a time, or read too late.",
+                f"{fails}; without, it goes on at {state.begin}.",
+                "`ehbalance seek` goes on behind the gap; a longer retention, or more queries, avoid the next one.",
+            )
+        level = hub.levels.get(lease.partition)
+        if lease.owner is not None and level is not None and level > lease.epoch and facts.keeps_all:
+            yield Finding(
+                _WRONG,
+                (lease.partition,),
+                f"Partition {lease.partition}: somebody reads it in this consumer group with owner level {level}, and "
+                f"the lease's epoch is {lease.epoch}: a reader outside the group shuts {facts.name(lease.owner)} out.",
+                "The batch waits for it for 90 s, and then fails with ForeignReaderError.",
+                "Stop that reader, or give it another consumer group, or let it share the lease table.",
+            )
+
+
+def read_up(facts: Facts, lease: Lease) -> str:
+    """Where reading of the partition stands, as a sentence."""
+    if lease.checkpoint is None:
+        return "Nobody has read it yet."
+    events, waited = facts.unread(lease)
+    told = facts.hub is not None and lease.partition in facts.hub.states
+    lag = lease.behind
+    text = f"Reading goes on at sequence number {lease.checkpoint.next}"
+    if not told and lag is None:
+        return f"{text}; what is unread is not known."
+    measured = "" if told or lag is None else f" (measured {span(facts.now_ms - lag.at_ms)} ago)"
+    if not events:
+        return f"{text}, the end: everything has been read{measured}."
+    since = f", the oldest for {span(waited)}" if waited else ""
+    return f"{text}; {events:,} events are unread{since}{measured}."
+
+
+def first_read(facts: Facts, lease: Lease) -> str:
+    """Why earlier events were not read, if the history knows: a sentence, or nothing."""
+    rows = [each for each in facts.history if each.partition == lease.partition]
+    sought = [each for each in rows if each.event == "Seek"]
+    if sought:
+        order = sought[-1]
+        return f"{order.by} moved it {order.why} at {time_of(order.at_ms)}: what was passed over is not read."
+    if rows and rows[0].epoch == 1 and rows[0].sequence_number is not None and rows[0].sequence_number >= 0:
+        return (
+            f"Reading began at sequence number {rows[0].sequence_number + 1}, by startingPosition, when "
+            f"{rows[0].owner} took it first at {time_of(rows[0].at_ms)}: what was before is not read."
+        )
+    return ""
