@@ -68,6 +68,12 @@ class LeaseStore(ABC):
 
     keeps_all: ClassVar[bool] = True
 
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """How many requests of which kind this handle has made, without those that the storage's client has tried
+        again; any thread may ask."""
+        return {}
+
     @abstractmethod
     def create(self, group: Group, content: Snapshot | None = None) -> None:
         """Create the store of `group`, holding `content` if given, unless it exists. Several members may try at once.
@@ -200,7 +206,7 @@ def commit(
     """
     transitions = list(transitions)
     for attempt in range(1, attempts + 1):
-        outcome = apply(base, transitions)
+        outcome = replace(apply(base, transitions), lost_races=attempt - 1)
         if outcome.after is base:
             return outcome
         began = time.monotonic()
