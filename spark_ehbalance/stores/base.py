@@ -206,13 +206,13 @@ def commit(
     """
     transitions = list(transitions)
     for attempt in range(1, attempts + 1):
-        outcome = replace(apply(base, transitions), lost_races=attempt - 1)
+        outcome = apply(base, transitions)
         if outcome.after is base:
-            return outcome
+            return outcome if attempt == 1 else replace(outcome, lost_races=attempt - 1)
         began = time.monotonic()
         try:
             after = store.write(base, outcome.after)
-            return replace(outcome, after=after, seconds=time.monotonic() - began)
+            return replace(outcome, after=after, seconds=time.monotonic() - began, lost_races=attempt - 1)
         except PartlyWrittenError as part:
             return _partly(outcome, part, time.monotonic() - began)
         except ConflictError:

@@ -34,6 +34,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def scraped(port: int) -> str:
+    """What is served there."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
 def promtool(*arguments: str) -> None:
     done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,7 +8,6 @@ import logging
 import re
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -30,18 +29,13 @@ from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.source.query_metrics import export_metrics, query_samples
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
-from tests.metrics.prometheus import free_port
+from tests.metrics.prometheus import free_port, scraped
 from tests.source.queries import Group
 from tests.source.support import HUB
 from tests.stores.store_conformance import GROUP
 from tests.waiting import wait_until
 
 HEADER_SECRET = "eyJhbGciOiJIUzI1NiJ9.c2VjcmV0b2ZPVEVM"
-
-
-def scraped(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        return str(answer.read().decode())
 
 
 def value(page: str, name: str, **labels: str) -> float:
